@@ -1,0 +1,81 @@
+# `make demo` and `make test` set everything up by themselves, in .venv. `make help` lists the rest.
+#
+#   TORCH   what pip installs when .venv has no torch >= 2.11 yet; a torch that is there is kept.
+#           Example: make demo TORCH="torch --index-url https://download.pytorch.org/whl/cpu"
+#   PYTHON  the interpreter that makes .venv (3.11 or newer)
+#
+# pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf, ...) are honoured everywhere.
+
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,\
+	$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
+TORCH ?= torch==2.13.0
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip
+PYTEST := $(PY) -m pytest
+HAS_TORCH := $(PY) -c 'import sys, torch; v = torch.__version__.split(".")[:2]; sys.exit(list(map(int, v)) < [2, 11])'
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-picture test test-all lint format types bench docs clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+
+demo: $(VENV)/.ready-core ## serve SmolLM2 and show speculation off and on, side by side
+	$(PY) -m paceline.demo
+
+demo-picture: $(VENV)/.ready-core ## the same, and draw docs/images/demo.svg from its real output
+	$(PY) -m paceline.demo --svg docs/images/demo.svg
+
+test: $(VENV)/.ready-test ## the tests, without the slow ones
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: $(VENV)/.ready-test ## every test
+	$(PYTEST) $(ARGS)
+
+lint: $(VENV)/.ready-dev ## ruff: rules and format
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+format: $(VENV)/.ready-dev ## let ruff mend what it can
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+types: $(VENV)/.ready-dev ## mypy
+	$(PY) -m mypy
+
+bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md (long; wants an idle machine)
+	$(PY) -m benchmarks $(ARGS)
+
+docs: $(VENV)/.ready-docs ## build the documentation into docs/_build/html
+	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+clean: ## remove build products; .venv stays
+	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src -name '*.egg-info' -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# torch comes first and alone, so that its build (CPU or CUDA) is chosen by TORCH and pip's settings
+# and nothing that follows replaces it.
+$(VENV)/.ready-torch: | $(VENV)/bin/python
+	@if $(HAS_TORCH) 2>/dev/null; then echo "keeping the torch in $(VENV)"; else $(PIP) install $(TORCH); fi
+	@$(HAS_TORCH) || { echo "TORCH=\"$(TORCH)\" gave no torch >= 2.11" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.ready-core: pyproject.toml $(VENV)/.ready-torch
+	$(call install,.)
+
+$(VENV)/.ready-test $(VENV)/.ready-dev $(VENV)/.ready-docs: $(VENV)/.ready-%: $(VENV)/.ready-core
+	$(call install,.[$*])
+
+define install
+	@$(PIP) list --format=freeze 2>/dev/null | grep -E '^torch==' > $(VENV)/torch-constraint.txt
+	@echo "installing '$(1)' into $(VENV)"
+	@$(PIP) install -q -c $(VENV)/torch-constraint.txt -e '$(1)'
+	@touch $@
+endef

@@ -1,0 +1,25 @@
+"""Paceline: lossless speculative decoding for self-hosted language models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.core import SamplingParams
+    from paceline.llm import LLM
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "SamplingParams", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, because importing torch takes seconds that `paceline --help` should not cost.
+    if name == "LLM":
+        from paceline.llm import LLM
+
+        return LLM
+    if name == "SamplingParams":
+        from paceline.core import SamplingParams
+
+        return SamplingParams
+    raise AttributeError(f"module 'paceline' has no attribute {name!r}")
