@@ -1,0 +1,129 @@
+"""What the engine knows of drafters: one protocol, one registry.
+
+A drafter proposes tokens. It knows nothing of scheduling, verification rules or commits, and the
+engine knows nothing of how tokens are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paceline.core import DraftBatch, InvalidRequest, KVSpec, Request
+
+
+@dataclass(slots=True)
+class TargetInfo:
+    """What a drafter may share of the target. `network` gives embeddings and head; None when
+    mocked."""
+
+    name: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    network: Any = None
+    tokenizer: Any = None
+
+
+@dataclass(slots=True)
+class ObservedRows:
+    """Rows of one request that were computed and are committed, in order of position.
+
+    `start` is the position of the first row in the request's tokens, `count` how many there are;
+    the ids are `request.tokens[start:start + count]`. `features` is a tensor
+    [count, len(feature_layers) * hidden] or None when the drafter taps no layer.
+    """
+
+    request: Request
+    start: int
+    count: int
+    features: Any = None
+
+
+class Drafter(Protocol):
+    """Proposes draft tokens for requests.
+
+    name, version    the registered name, and what distinguishes one set of weights from the next
+    max_draft_len    the longest draft it will propose
+    feature_layers   target layers whose outputs observe() gets; () for none
+    kv               draft KV that the engine allocates at the target's own slots; None for none
+    lookback         trailing tokens of a prefix hit that it must see again
+    """
+
+    name: str
+    version: str
+    max_draft_len: int
+    feature_layers: tuple[int, ...]
+    kv: KVSpec | None
+    lookback: int
+
+    def attach(self, target: TargetInfo) -> None:
+        """Called once before use. Raises ModelError when it does not fit the target, naming why."""
+        ...
+
+    def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
+        """Requests are admitted or resumed. `held[i]` leading tokens already have this drafter's
+        KV."""
+        ...
+
+    def observe(self, rows: Sequence[ObservedRows]) -> None:
+        """Sees every computed and committed row, those of prompts and undrafted steps too."""
+        ...
+
+    def held_tokens(self, request: Request) -> int:
+        """Leading tokens of `request` whose draft KV is in place; asked only when `kv` is set."""
+        ...
+
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
+        """Drafts up to `lengths[i]` tokens to follow `requests[i].tokens`; fewer, or none, is fine.
+
+        When `kv` is set, the engine guarantees that `requests[i].blocks` has slots for positions
+        up to len(tokens) + lengths[i] - 1. Must not depend on which requests share the batch.
+        """
+        ...
+
+    def release(self, requests: Sequence[Request]) -> None:
+        """Requests finished, were aborted or preempted: drop what is held for them.
+
+        A preempted one has `finish_reason` None and will come back through begin().
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSpec:
+    """A parsed `NAME[=VALUE][,key=value…]`: what to register and how to build it."""
+
+    name: str
+    kind: str
+    value: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+
+
+Factory = Callable[[DrafterSpec], Drafter]
+_FACTORIES: dict[str, Factory] = {}
+
+
+def register(kind: str) -> Callable[[Factory], Factory]:
+    """Decorator: makes `kind` a drafter that can be asked for by name."""
+
+    def add(factory: Factory) -> Factory:
+        _FACTORIES[kind] = factory
+        return factory
+
+    return add
+
+
+def kinds() -> list[str]:
+    return sorted(_FACTORIES)
+
+
+def build(spec: DrafterSpec) -> Drafter:
+    """Makes the drafter. Raises InvalidRequest for an unknown kind, naming the known ones."""
+    if spec.kind not in _FACTORIES:
+        raise InvalidRequest("drafter", spec.kind, "one of " + ", ".join(kinds()))
+    return _FACTORIES[spec.kind](spec)

@@ -1,0 +1,226 @@
+"""The engine on a thread of its own, its deltas handed to asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Self
+
+from paceline.core import (
+    FinishReason,
+    OutputDelta,
+    PacelineError,
+    QueueFull,
+    Request,
+    SamplingParams,
+    SpeculativeParams,
+)
+from paceline.engine.config import EngineStats
+from paceline.engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+
+class EngineDead(PacelineError):
+    """The engine's thread has stopped on an error; nothing can be served until a restart."""
+
+
+class Stream:
+    """Deltas of every choice of one request, in the order they happened.
+
+    Async iterator of lists of OutputDelta; it ends when every choice has finished. Leaving the
+    `async with` block, or abort(), frees whatever still runs, at once.
+    """
+
+    def __init__(self, owner: AsyncEngine, requests: list[Request]) -> None:
+        self.requests = requests
+        self._owner = owner
+        self._open = {request.id for request in requests}
+        self._queue: asyncio.Queue[list[OutputDelta]] = asyncio.Queue()
+
+    def put(self, deltas: list[OutputDelta]) -> None:
+        self._queue.put_nowait(deltas)
+
+    def abort(self) -> None:
+        if self._open:
+            self._owner.abort(list(self._open))
+
+    def __aiter__(self) -> AsyncIterator[list[OutputDelta]]:
+        return self
+
+    async def __anext__(self) -> list[OutputDelta]:
+        if not self._open:
+            raise StopAsyncIteration
+        deltas = await self._queue.get()
+        self._open -= {delta.request_id for delta in deltas if delta.finished}
+        return deltas
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.abort()
+
+
+class AsyncEngine:
+    """Runs an Engine on its own thread and hands its deltas to asyncio.
+
+    submit() and Stream belong to the event loop; the engine itself is touched by its thread only.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.error: BaseException | None = None
+        self.draining = False
+        self._inbox: deque[Callable[[], list[OutputDelta]]] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._pending = 0  # requests in the inbox, not yet in the engine's queue
+        self._streams: dict[str, tuple[asyncio.AbstractEventLoop, Stream]] = {}
+        self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self.error is None and self._thread.is_alive()
+
+    def submit(
+        self,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        speculative: SpeculativeParams | None = None,
+        *,
+        request_id: str,
+        salt: bytes = b"",
+    ) -> Stream:
+        """Queues a request, one stream per choice. Call it on the event loop.
+
+        Raises InvalidRequest naming the field, QueueFull past the bound, EngineDead after a crash.
+        """
+        if not self.alive:
+            raise EngineDead(f"the engine has stopped: {self.error!r}")
+        if self.draining:
+            raise QueueFull(len(self._streams), retry_after=30.0)
+        requests = self.engine.make_requests(
+            prompt_ids, params, speculative, request_id=request_id, salt=salt
+        )
+        self._check_room(len(requests))
+        stream = Stream(self, requests)
+        loop = asyncio.get_running_loop()
+        for request in requests:
+            self._streams[request.id] = (loop, stream)
+        self._pending += len(requests)
+        self._send(lambda: self._add(requests))
+        return stream
+
+    def abort(self, request_ids: list[str]) -> None:
+        """Ends streams at once, from any thread; those that have ended already are left alone."""
+
+        def do() -> list[OutputDelta]:
+            deltas = [self.engine.abort(request_id) for request_id in request_ids]
+            return [delta for delta in deltas if delta is not None]
+
+        self._send(do)
+
+    def stats(self) -> EngineStats:
+        return self.engine.stats()
+
+    async def drain(self, timeout: float) -> None:
+        """Stops admitting, waits up to `timeout` seconds for what runs, then aborts the rest."""
+        self.draining = True
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
+        while self._streams and self.alive and loop.time() < end:
+            await asyncio.sleep(0.02)
+        self.abort(list(self._streams))
+        grace = loop.time() + 1.0
+        while self._streams and self.alive and loop.time() < grace:
+            await asyncio.sleep(0.01)
+
+    def shutdown(self) -> None:
+        """Stops the thread; streams still open end with finish reason `abort`."""
+        self.abort(list(self._streams))
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout=30)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _check_room(self, extra: int) -> None:
+        config = self.engine.config
+        if len(self._streams) + extra > config.max_waiting + config.max_num_seqs:
+            waiting = len(self.engine.scheduler.waiting) + self._pending
+            raise QueueFull(waiting, retry_after=1.0)
+
+    def _send(self, job: Callable[[], list[OutputDelta]]) -> None:
+        with self._wake:
+            self._inbox.append(job)
+            self._wake.notify()
+
+    def _add(self, requests: list[Request]) -> list[OutputDelta]:
+        self._pending -= len(requests)
+        self.engine.add(requests)
+        return []
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._wake:
+                    while not (self._inbox or self._stopping or self.engine.has_work):
+                        self.engine.check_integrity()
+                        self._wake.wait()
+                    jobs = list(self._inbox)
+                    self._inbox.clear()
+                    if self._stopping and not jobs:
+                        return
+                deltas = [delta for job in jobs for delta in job()]
+                if self.engine.has_work:
+                    deltas += self.engine.step()
+                if deltas:
+                    self._deliver(deltas)
+        except BaseException as error:
+            log.exception("the engine's thread has stopped")
+            self.error = error
+            self._fail(repr(error))
+
+    def _deliver(self, deltas: list[OutputDelta]) -> None:
+        """One call into each event loop per step, however many streams it feeds."""
+        batches: dict[asyncio.AbstractEventLoop, dict[Stream, list[OutputDelta]]] = {}
+        for delta in deltas:
+            entry = self._streams.get(delta.request_id)
+            if entry is not None:
+                loop, stream = entry
+                batches.setdefault(loop, {}).setdefault(stream, []).append(delta)
+                if delta.finished:
+                    del self._streams[delta.request_id]
+        for loop, by_stream in batches.items():
+            try:
+                loop.call_soon_threadsafe(_hand_over, by_stream)
+            except RuntimeError:  # the loop has closed: nobody is listening any more
+                self.abort([d.request_id for ds in by_stream.values() for d in ds])
+
+    def _fail(self, message: str) -> None:
+        """Tells every open stream that the engine is gone."""
+        self._deliver(
+            [
+                OutputDelta(
+                    request_id=request_id,
+                    choice=int(request_id.rsplit("#", 1)[1]),
+                    finish_reason=FinishReason.ERROR,
+                    error=message,
+                )
+                for request_id in list(self._streams)
+            ]
+        )
+
+
+def _hand_over(by_stream: dict[Stream, list[OutputDelta]]) -> None:
+    for stream, deltas in by_stream.items():
+        stream.put(deltas)

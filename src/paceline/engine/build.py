@@ -1,0 +1,116 @@
+"""From an EngineConfig to an Engine: load, plan memory, attach drafters, time a few steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from paceline import drafters as drafter_room
+from paceline.core import InvalidRequest
+from paceline.drafters.base import Drafter, TargetInfo, build
+from paceline.engine.budget import StepCost
+from paceline.engine.config import EngineConfig, usable_cores
+from paceline.engine.engine import Engine
+from paceline.engine.memory import MemoryPlan, plan_memory
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
+from paceline.models.loader import LoadedModel, load_model
+from paceline.models.networks import build_network
+
+
+def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Engine:
+    """Builds the engine that `config` describes.
+
+    `loaded` takes a model that is in memory already (its weights are consumed); otherwise
+    `config.model` is loaded. Raises ModelError or InvalidRequest, naming what does not fit.
+    """
+    torch.set_num_threads(config.threads or usable_cores())
+    loaded = loaded or load_model(config.model)
+    max_context = loaded.max_context
+    if config.max_model_len is not None:
+        max_context = min(max_context, config.max_model_len)
+    network, why = build_network(
+        loaded,
+        dtype=config.dtype,
+        device=config.device,
+        backend=config.backend,
+        max_positions=max_context + 1,
+    )
+    drafters = make_drafters(config)
+    specs = [network.kv_spec] + [d.kv for d in drafters.values() if d.kv is not None]
+    plan = plan_memory(
+        config,
+        weight_bytes=network.weight_bytes,
+        specs=specs,
+        max_context=loaded.max_context,
+    )
+    network.allocate_kv(plan.num_blocks)
+    attach(drafters, loaded, network, plan)
+    engine = Engine(
+        config,
+        model_name=loaded.name,
+        network=network,
+        tokenizer=loaded.tokenizer,
+        eos_ids=loaded.eos_ids,
+        num_blocks=plan.num_blocks,
+        max_model_len=plan.max_model_len,
+        drafters=drafters,
+        default_drafter=next(iter(drafters), None),
+    )
+    engine.plan, engine.backend = plan, why
+    most = min(config.token_budget, plan.num_blocks * BLOCK_SIZE)
+    engine.scheduler.cost = StepCost.measure(lambda rows: _timed_step(network, rows), most)
+    return engine
+
+
+def make_drafters(config: EngineConfig) -> dict[str, Drafter]:
+    """Builds the drafters the config names. Raises InvalidRequest for a name used twice."""
+    made: dict[str, Drafter] = {}
+    for text in config.drafter_specs:
+        spec = drafter_room.parse_spec(text)
+        if spec.name in made:
+            raise InvalidRequest("drafter", spec.name, "a name of its own for each drafter")
+        if spec.kind == "draft_model":
+            # A draft model runs where the target runs.
+            runs = (("dtype", config.dtype), ("device", config.device), ("backend", config.backend))
+            given = dict(spec.options)
+            extra = tuple((k, v) for k, v in runs if k not in given)
+            spec = replace(spec, options=spec.options + extra)
+        made[spec.name] = build(spec)
+    return made
+
+
+def attach(
+    drafters: dict[str, Drafter], loaded: LoadedModel, network: Network, plan: MemoryPlan
+) -> None:
+    for drafter in drafters.values():
+        drafter.attach(
+            TargetInfo(
+                name=loaded.name,
+                vocab_size=network.vocab_size,
+                hidden_size=network.hidden_size,
+                num_layers=network.num_layers,
+                max_model_len=plan.max_model_len,
+                block_size=BLOCK_SIZE,
+                num_blocks=plan.num_blocks,
+                network=network,
+                tokenizer=loaded.tokenizer,
+            )
+        )
+
+
+def _timed_step(network: Network, rows: int) -> None:
+    """A forward of `rows` rows over blocks that nobody owns yet."""
+    blocks = -(-rows // BLOCK_SIZE)
+    network.forward(
+        ForwardBatch(
+            ids=np.zeros(rows, dtype=np.int32),
+            positions=np.arange(rows, dtype=np.int32),
+            seq_starts=np.array([0, rows], dtype=np.int32),
+            block_tables=np.arange(blocks, dtype=np.int32)[None],
+            logit_rows=np.arange(rows, dtype=np.int32),
+        )
+    )
+    if network.device.type == "cuda":
+        torch.cuda.synchronize(network.device)

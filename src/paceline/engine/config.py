@@ -1,0 +1,117 @@
+"""What an engine is built from, validated once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from paceline.core import InvalidRequest
+
+RULES = ("match", "token", "block", "synthetic")
+DTYPES = ("bfloat16", "float32")
+BACKENDS = ("auto", "native", "torch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Options of one engine. Raises InvalidRequest naming the field.
+
+    model            catalogue name, Hugging Face folder, GGUF file or hub id
+    drafter          drafter specs, `[NAME=]KIND[:VALUE][,key=value…]`, the first is the default;
+                     "auto" is suffix + ngram; None serves without drafters
+    dtype, device    "bfloat16" or "float32"; "cpu" or "cuda"
+    backend          "native" (fused CPU kernels), "torch", or "auto": native where it can run
+    max_model_len    longest prompt + output in tokens; None: what the model and the KV plan allow
+    kv_memory        bytes for the target's and the drafters' KV; None plans from what is free
+    max_num_seqs     most requests that run at once
+    max_waiting      most requests that may queue at a server; past it QueueFull
+    token_budget     most rows in one step
+    max_stretch      how much longer a prompt chunk may make a step while others decode
+    rule             verification rule: match, token, block, or synthetic (measuring only)
+    synthetic        acceptance rate per draft position, for the rule `synthetic`
+    prefix_cache     reuse KV of equal prefixes within one scope
+    seed             base seed for requests that bring none; None draws one per request
+    threads          CPU threads of the forward; None takes every core this process may use
+    """
+
+    model: str = "smollm2-135m"
+    drafter: str | tuple[str, ...] | None = "auto"
+    dtype: str = "bfloat16"
+    device: str = "cpu"
+    backend: str = "auto"
+    max_model_len: int | None = None
+    kv_memory: int | None = None
+    max_num_seqs: int = 64
+    max_waiting: int = 256
+    token_budget: int = 512
+    max_stretch: float = 1.7
+    rule: str = "match"
+    synthetic: tuple[float, ...] = ()
+    prefix_cache: bool = True
+    seed: int | None = None
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("rule", RULES), ("dtype", DTYPES), ("backend", BACKENDS)):
+            if getattr(self, name) not in allowed:
+                raise InvalidRequest(name, getattr(self, name), "one of " + ", ".join(allowed))
+        if self.device.split(":")[0] not in ("cpu", "cuda"):
+            raise InvalidRequest("device", self.device, "cpu or cuda")
+        for name in ("max_num_seqs", "max_waiting", "token_budget"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(name, getattr(self, name), "a whole number of at least 1")
+        for name in ("max_model_len", "kv_memory", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidRequest(name, value, "a whole number of at least 1")
+        if self.max_stretch <= 1:
+            raise InvalidRequest("max_stretch", self.max_stretch, "a number above 1")
+        if (self.rule == "synthetic") != bool(self.synthetic):
+            expected = "acceptance rates per position, with rule synthetic and only with it"
+            raise InvalidRequest("synthetic", self.synthetic, expected)
+        if not all(0 <= rate <= 1 for rate in self.synthetic):
+            raise InvalidRequest("synthetic", self.synthetic, "rates from 0 to 1")
+
+    @property
+    def drafter_specs(self) -> tuple[str, ...]:
+        if self.drafter is None:
+            return ()
+        return (self.drafter,) if isinstance(self.drafter, str) else tuple(self.drafter)
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Counters since start and gauges of now; what /metrics shows."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    kv_blocks_total: int = 0
+    kv_blocks_free: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    preemptions: int = 0
+    steps: int = 0
+    spec_drafts: int = 0
+    spec_draft_tokens: int = 0
+    spec_accepted_tokens: int = 0
+    spec_accepted_per_pos: list[int] = field(default_factory=list)
+    requests_finished: dict[str, int] = field(default_factory=dict)
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory() -> int:
+    """Bytes that this machine can still give without swapping."""
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

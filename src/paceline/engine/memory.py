@@ -1,0 +1,63 @@
+"""The memory plan: what the weights take, what KV gets, how long a context that allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.core import InvalidRequest, KVSpec
+from paceline.engine.config import EngineConfig, available_memory
+from paceline.models.batch import BLOCK_SIZE
+
+KV_SHARE = 0.25  # of the memory that is available once the weights are loaded
+PLANNED_CONTEXTS = 8  # full contexts that the default plan makes room for, memory allowing
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes and blocks. KV counts the target's and every drafter's rows: they share the slots."""
+
+    weight_bytes: int
+    kv_bytes_per_token: int
+    num_blocks: int
+    max_model_len: int
+
+    @property
+    def kv_bytes(self) -> int:
+        return self.num_blocks * BLOCK_SIZE * self.kv_bytes_per_token
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.num_blocks * BLOCK_SIZE
+
+
+def plan_memory(
+    config: EngineConfig, *, weight_bytes: int, specs: Sequence[KVSpec], max_context: int
+) -> MemoryPlan:
+    """Divides memory. One request of the longest length always fits, so the oldest can always go
+    on.
+
+    Raises InvalidRequest when `max_model_len` is more than the model was made for, or when
+    `kv_memory` cannot hold one request of `max_model_len` tokens.
+    """
+    asked = config.max_model_len
+    if asked is not None and asked > max_context:
+        raise InvalidRequest("max_model_len", asked, f"at most the model's {max_context} tokens")
+    per_token = sum(spec.bytes_per_token for spec in specs)
+    block_bytes = per_token * BLOCK_SIZE
+    wanted = config.kv_memory
+    if wanted is None:
+        wanted = min(
+            int(available_memory() * KV_SHARE),
+            min(PLANNED_CONTEXTS, config.max_num_seqs) * (asked or max_context) * per_token,
+        )
+    num_blocks = wanted // block_bytes
+    needed = -(-(asked or 1) // BLOCK_SIZE)
+    if num_blocks < needed:
+        if config.kv_memory is not None:
+            expected = f"at least {needed * block_bytes} bytes: one request of {asked or 1} tokens"
+            raise InvalidRequest("kv_memory", config.kv_memory, expected)
+        most = num_blocks * BLOCK_SIZE
+        raise InvalidRequest("max_model_len", asked, f"at most {most} tokens, which memory allows")
+    max_model_len = asked or min(max_context, num_blocks * BLOCK_SIZE)
+    return MemoryPlan(weight_bytes, per_token, num_blocks, max_model_len)

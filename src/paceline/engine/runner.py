@@ -1,0 +1,75 @@
+"""Packs the scheduled rows into one forward of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from paceline.core import Request
+from paceline.engine.scheduler import Scheduled
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Network
+
+
+class Runner:
+    """Owns the target network and the block tables of the running requests.
+
+    Tables are kept from step to step, one row a request, and only grow by the blocks that were
+    added: a step does not repack what it knew.
+    """
+
+    def __init__(self, network: Network, *, max_num_seqs: int, max_model_len: int) -> None:
+        self.network = network
+        max_blocks = -(-max_model_len // BLOCK_SIZE) + 1
+        self._tables = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
+        self._written = [0] * max_num_seqs
+        self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        self._row_of: dict[str, int] = {}
+
+    def begin(self, request: Request) -> None:
+        row = self._row_of[request.id] = self._free_rows.pop()
+        self._written[row] = 0
+
+    def end(self, request: Request) -> None:
+        row = self._row_of.pop(request.id, None)
+        if row is not None:
+            self._free_rows.append(row)
+
+    def forward(
+        self, scheduled: Sequence[Scheduled], feature_layers: tuple[int, ...] = ()
+    ) -> ForwardOutput:
+        """Computes every scheduled row; logits come back for the rows that a token hangs on."""
+        return self.network.forward(self.pack(scheduled), feature_layers)
+
+    def pack(self, scheduled: Sequence[Scheduled]) -> ForwardBatch:
+        ids: list[int] = []
+        starts = [0]
+        positions: list[np.ndarray] = []
+        logit_rows: list[int] = []
+        for entry in scheduled:
+            end = entry.start + entry.count
+            ids += entry.request.tokens[entry.start : end]
+            ids += entry.draft
+            positions.append(np.arange(entry.start, entry.start + entry.rows, dtype=np.int32))
+            starts.append(len(ids))
+            if entry.samples:
+                logit_rows += range(len(ids) - 1 - len(entry.draft), len(ids))
+        return ForwardBatch(
+            ids=np.array(ids, dtype=np.int32),
+            positions=np.concatenate(positions),
+            seq_starts=np.array(starts, dtype=np.int32),
+            block_tables=self._block_tables(scheduled),
+            logit_rows=np.array(logit_rows, dtype=np.int32),
+        )
+
+    def _block_tables(self, scheduled: Sequence[Scheduled]) -> np.ndarray:
+        rows, longest = [], 1
+        for entry in scheduled:
+            blocks = entry.request.blocks
+            row = self._row_of[entry.request.id]
+            if self._written[row] < len(blocks):
+                self._tables[row, self._written[row] : len(blocks)] = blocks[self._written[row] :]
+                self._written[row] = len(blocks)
+            rows.append(row)
+            longest = max(longest, -(-(entry.start + entry.rows) // BLOCK_SIZE))
+        return np.ascontiguousarray(self._tables[rows, :longest])

@@ -1,0 +1,184 @@
+"""From a row of logits to a token: the one row pipeline.
+
+Every row, drafted or not, goes through the same steps with its own history (the committed tokens
+and the draft before it): min_tokens, logit_bias, penalties, then temperature with min_p, top_k,
+top_p, then argmax with the target's noise. So every sampling option works under speculation, and a
+row's token does not depend on how the row came to be computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from paceline.core import Request, TokenLogprobs
+from paceline.kernels import ops
+
+
+class Noise:
+    """The random numbers of one stream, keyed by counters: nothing is drawn in sequence.
+
+    The target's noise is keyed by position alone. Whatever the rules `token` and `block` draw is
+    keyed by the round's start too, so that no number that a round has looked at is used again: a
+    position that comes back in a later round gets fresh noise.
+    """
+
+    def __init__(self, seed: int, choice: int) -> None:
+        self.seed, self.choice = seed, choice
+
+    def target(
+        self,
+        logits: torch.Tensor,
+        position: int,
+        inv_temperature: float,
+        keep: tuple[float, int] | None,
+    ) -> int:
+        """argmax(logits / T + Gumbel(position, id)) over the kept ids."""
+        threshold, tie_id = keep if keep is not None else (-float("inf"), 2**31 - 1)
+        return ops.gumbel_argmax(
+            logits,
+            inv_temperature=inv_temperature,
+            seed=self.seed,
+            choice=self.choice,
+            position=position,
+            threshold=threshold,
+            tie_id=tie_id,
+        )
+
+    def below(self, probability: float, *, round_start: int, position: int) -> bool:
+        """True with `probability`: u < probability for a u strictly between 0 and 1."""
+        u = ops.uniform(
+            self.seed,
+            choice=self.choice,
+            position=position,
+            round_start=round_start,
+            role=ops.ROLE_ACCEPT,
+        )
+        return u < probability
+
+    def draw(self, weights: torch.Tensor, *, round_start: int, position: int) -> int:
+        """A token id with probability proportional to `weights` (float64 [V], not all zero)."""
+        return ops.gumbel_argmax(
+            weights.log().float(),
+            inv_temperature=1.0,
+            seed=self.seed,
+            choice=self.choice,
+            position=position,
+            round_start=round_start,
+            role=ops.ROLE_RESIDUAL,
+        )
+
+
+class TargetRows:
+    """The rows that one request's round was verified with, processed one at a time and only if
+    asked.
+
+    Row i holds the target's logits after the committed tokens and draft[:i].
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        logits: torch.Tensor,
+        argmax: Sequence[int],
+        draft: Sequence[int],
+    ) -> None:
+        self.request, self.draft = request, draft
+        self.position = request.position
+        self.noise = Noise(request.seed, request.choice)
+        self._logits, self._argmax = logits, argmax
+
+    def __len__(self) -> int:
+        return len(self._argmax)
+
+    def token(self, row: int) -> int:
+        """The target's own token at row `row`: a function of seed, position and history alone."""
+        params = self.request.params
+        if params.plain_argmax:
+            return self._argmax[row]
+        logits = self._processed(row)
+        if params.greedy:
+            return ops.argmax(logits)
+        inv_temperature = 1.0 / params.temperature
+        keep = self._keep(logits, inv_temperature)
+        return self.noise.target(logits, self.position + row, inv_temperature, keep)
+
+    def probs(self, row: int) -> torch.Tensor:
+        """The processed distribution at row `row`, float64 [V]; one-hot at temperature 0."""
+        params = self.request.params
+        if params.greedy:
+            return one_hot(self.token(row), self._logits.shape[-1])
+        logits = self._processed(row)
+        inv_temperature = 1.0 / params.temperature
+        keep = self._keep(logits, inv_temperature)
+        if keep is not None:
+            threshold, tie_id = keep
+            ids = torch.arange(len(logits), device=logits.device)
+            kept = (logits > threshold) | ((logits == threshold) & (ids <= tie_id))
+            logits = logits.masked_fill(~kept, -float("inf"))
+        return torch.softmax(logits.double() * inv_temperature, dim=-1).cpu()
+
+    def logprobs(self, row: int, token: int) -> TokenLogprobs:
+        """Log-probabilities of `token` and of the asked-for top tokens, from the raw logits."""
+        logits, count = self._logits[row], self.request.params.logprobs or 0
+        normaliser = ops.logsumexp(logits)
+        top: tuple[tuple[int, float], ...] = ()
+        if count:
+            # Stable: of equal logits the lowest id comes first, whatever topk prefers.
+            values, ids = torch.topk(logits, min(2 * count, len(logits)))
+            pairs = sorted(zip(values.tolist(), ids.tolist(), strict=True), key=_best_then_lowest)
+            top = tuple((i, value - normaliser) for value, i in pairs[:count])
+        return TokenLogprobs(token, float(logits[token]) - normaliser, top)
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _keep(self, logits: torch.Tensor, inv_temperature: float) -> tuple[float, int] | None:
+        params = self.request.params
+        if params.top_k <= 0 and params.top_p >= 1 and params.min_p <= 0:
+            return None
+        return ops.top_threshold(logits, inv_temperature, params.top_k, params.top_p, params.min_p)
+
+    def _processed(self, row: int) -> torch.Tensor:
+        """The row with bias, bans and penalties applied, with its own history; raw if none is."""
+        request, params = self.request, self.request.params
+        banned = request.output_len + row < params.min_tokens
+        if not (banned or params.logit_bias or params.penalised):
+            return self._logits[row]
+        logits = self._logits[row].clone()
+        for token, bias in params.logit_bias.items():
+            logits[token] += bias
+        if banned:
+            for token in request.eos_ids.union(params.stop_token_ids):
+                logits[token] = -float("inf")
+        if params.penalised:
+            self._penalise(logits, row)
+        return logits
+
+    def _penalise(self, logits: torch.Tensor, row: int) -> None:
+        """Repetition over prompt and output (CTRL, arXiv 1909.05858), presence and frequency over
+        the output, as OpenAI defines them; the draft before the row counts as output."""
+        request, params = self.request, self.request.params
+        output = np.array(request.output_ids + list(self.draft[:row]), dtype=np.int64)
+        if params.repetition_penalty != 1:
+            seen = torch.from_numpy(np.union1d(output, request.prompt_ids).astype(np.int64))
+            seen = seen.to(logits.device)
+            values = logits[seen]
+            penalty = params.repetition_penalty
+            logits[seen] = torch.where(values > 0, values / penalty, values * penalty)
+        if len(output) and (params.frequency_penalty or params.presence_penalty):
+            ids, counts = np.unique(output, return_counts=True)
+            amount = params.frequency_penalty * counts + params.presence_penalty
+            at = torch.from_numpy(ids).to(logits.device)
+            logits[at] -= torch.from_numpy(amount.astype(np.float32)).to(logits.device)
+
+
+def one_hot(token: int, vocab_size: int) -> torch.Tensor:
+    probs = torch.zeros(vocab_size, dtype=torch.float64)
+    probs[token] = 1.0
+    return probs
+
+
+def _best_then_lowest(pair: tuple[float, int]) -> tuple[float, int]:
+    return -pair[0], pair[1]

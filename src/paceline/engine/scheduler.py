@@ -1,0 +1,179 @@
+"""Who gets rows in the next step.
+
+One rule: each request has `computed` tokens and `tokens` + drafted ones, and every step hands out
+rows so that the first catches up with the second (after vLLM's V1 scheduler). A prompt chunk, a
+prompt whose prefix was cached, a plain decode and a draft to verify are all the same case.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from paceline.core import Request
+from paceline.engine.budget import StepCost
+from paceline.engine.kv_cache import KVCache
+from paceline.models.batch import BLOCK_SIZE
+
+
+@dataclass(slots=True)
+class Scheduled:
+    """Rows of one request in this step: `count` committed tokens from `start`, then the draft."""
+
+    request: Request
+    start: int
+    count: int
+    draft_room: int = 0  # most draft tokens that slots and budget allow
+    draft: list[int] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return self.count + len(self.draft)
+
+    @property
+    def samples(self) -> bool:
+        """Whether this step reaches the end of what is known, so that the next token is chosen."""
+        return self.start + self.count == len(self.request.tokens)
+
+
+@dataclass(slots=True)
+class Plan:
+    """One step: who runs, who was let in, who had to give its memory back."""
+
+    scheduled: list[Scheduled] = field(default_factory=list)
+    admitted: list[Request] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+
+
+class Scheduler:
+    """Waiting and running requests, and the rule that shares out the steps."""
+
+    def __init__(
+        self,
+        cache: KVCache,
+        *,
+        max_num_seqs: int,
+        token_budget: int,
+        max_stretch: float,
+    ) -> None:
+        self.cache = cache
+        self.max_num_seqs = max_num_seqs
+        self.token_budget, self.max_stretch = token_budget, max_stretch
+        self.cost: StepCost | None = None
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+
+    def add(self, request: Request) -> None:
+        self.waiting.append(request)
+
+    def remove(self, request: Request) -> bool:
+        """Takes a request out, wherever it is, and frees its memory. True if it was running."""
+        was_running = request in self.running
+        if was_running:
+            self.running.remove(request)
+            self.cache.release(request)
+        elif request in self.waiting:
+            self.waiting.remove(request)
+        return was_running
+
+    def plan(self, draft_length: Callable[[Request], int]) -> Plan:
+        """Hands out the rows of one step; `draft_length` says how long a draft a request may have.
+
+        Decoding requests come first, then prompts in order of arrival, then newcomers, all within
+        the row budget and the free blocks. A draft gives way before anybody is preempted; the
+        youngest request is preempted first, so the oldest always gets on.
+        """
+        plan = Plan()
+        budget = self.token_budget
+        for request in [r for r in self.running if len(r.tokens) - r.computed == 1]:
+            if budget == 0 or request in plan.preempted:
+                continue
+            wanted = min(draft_length(request), budget - 1)
+            if self._make_room(request, request.computed + 1, plan):
+                while wanted and not self.cache.allocate(request, request.computed + 1 + wanted):
+                    wanted //= 2
+                entry = Scheduled(request, request.computed, 1, wanted)
+                plan.scheduled.append(entry)
+                budget -= 1 + wanted
+        budget = self._prompt_budget(budget)
+        for request in [r for r in self.running if len(r.tokens) - r.computed > 1]:
+            if budget > 0 and request not in plan.preempted:
+                budget -= self._schedule_chunk(request, budget, plan)
+        if not plan.preempted:
+            self._admit(budget, plan)
+        return plan
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _prompt_budget(self, budget: int) -> int:
+        """Rows left for prompts, given how many rows the decoding requests take already."""
+        decode_rows = self.token_budget - budget
+        if decode_rows == 0 or self.cost is None:
+            return budget
+        return min(budget, self.cost.chunk_rows(decode_rows, self.max_stretch, self.token_budget))
+
+    def _schedule_chunk(self, request: Request, budget: int, plan: Plan) -> int:
+        count = min(len(request.tokens) - request.computed, budget)
+        if not self._make_room(request, request.computed + count, plan):
+            return 0
+        plan.scheduled.append(Scheduled(request, request.computed, count))
+        return count
+
+    def _make_room(self, request: Request, num_tokens: int, plan: Plan) -> bool:
+        """Finds slots for `num_tokens` tokens, preempting younger requests; False if it is
+        preempted itself."""
+        while not self.cache.allocate(request, num_tokens):
+            youngest = self.running[-1]
+            self._preempt(youngest, plan)
+            if youngest is request:
+                return False
+        return True
+
+    def _preempt(self, request: Request, plan: Plan) -> None:
+        """Takes a request's KV away. Its tokens stay, and are computed again when it resumes."""
+        self.running.remove(request)
+        self.cache.release(request)
+        request.computed = 0
+        request.preemptions += 1
+        plan.scheduled = [s for s in plan.scheduled if s.request is not request]
+        plan.preempted.append(request)
+        self.waiting.appendleft(request)
+
+    def _admit(self, budget: int, plan: Plan) -> None:
+        held_back: list[Request] = []
+        while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
+            request = self.waiting.popleft()
+            if self._leader_is_busy(request):
+                held_back.append(request)
+                continue
+            if not self._enter(request, plan):
+                self.waiting.appendleft(request)
+                break
+            budget -= self._schedule_chunk(request, budget, plan)
+        self.waiting.extendleft(reversed(held_back))
+
+    def _enter(self, request: Request, plan: Plan) -> bool:
+        """Admits a request if all its known tokens and one more fit; takes its cached prefix."""
+        needed = -(-(len(request.tokens) + 1) // BLOCK_SIZE)
+        if needed > self.cache.free_blocks:
+            return False
+        request.computed = self.cache.match_prefix(request)
+        if request.first_scheduled is None:
+            request.first_scheduled = time.monotonic()
+            request.cached_tokens = request.computed
+        self.running.append(request)
+        plan.admitted.append(request)
+        return True
+
+    def _leader_is_busy(self, request: Request) -> bool:
+        """Whether another choice of the same prompt is computing it right now: its KV will be
+        shared."""
+        leader = request.leader
+        return (
+            leader is not None
+            and self.cache.prefix_cache
+            and leader in self.running
+            and leader.computed < leader.prompt_len - 1
+        )

@@ -1,0 +1,240 @@
+"""LLM: the offline Python API."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.core import (
+    FinishReason,
+    InvalidRequest,
+    OutputDelta,
+    Request,
+    RequestMetrics,
+    SamplingParams,
+    SpeculationStats,
+    SpeculativeParams,
+    TokenKind,
+    TokenLogprobs,
+)
+from paceline.engine.build import build_engine
+from paceline.engine.config import EngineConfig
+from paceline.engine.engine import Engine
+
+Prompt = str | list[int]
+Message = Mapping[str, Any]
+Speculative = SpeculativeParams | Mapping[str, Any] | str | None
+
+
+@dataclass(slots=True)
+class Choice:
+    """One finished stream. `kinds[i]` says whether token i was drafted and accepted."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    kinds: list[TokenKind] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    seed: int = 0
+    stats: SpeculationStats = field(default_factory=SpeculationStats)
+    metrics: RequestMetrics | None = None
+
+    def extend(self, delta: OutputDelta) -> None:
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        self.kinds += delta.kinds
+        if delta.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + delta.logprobs
+        self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+        self.seed, self.metrics = delta.seed, delta.metrics
+        self.stats = delta.stats or self.stats
+
+
+@dataclass(slots=True)
+class Result:
+    """All choices of one prompt. `text`, `token_ids` and the like are the first choice's."""
+
+    prompt_ids: list[int]
+    choices: list[Choice]
+    cached_tokens: int = 0
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return self.choices[0].finish_reason
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs] | None:
+        return self.choices[0].logprobs
+
+    @property
+    def stats(self) -> SpeculationStats:
+        return self.choices[0].stats
+
+    @property
+    def metrics(self) -> RequestMetrics | None:
+        return self.choices[0].metrics
+
+
+class LLM:
+    """A model in this process.
+
+    Keyword arguments are EngineConfig's. `drafter` is a spec such as "auto", "ngram", "suffix",
+    "small=draft_model:FOLDER", a list of them (the first is the default), or None for AR.
+
+    Raises ModelError when the model cannot be served and InvalidRequest for a bad option.
+
+    >>> llm = LLM("smollm2-135m")
+    >>> llm.chat([{"role": "user", "content": "Hi!"}], SamplingParams(max_tokens=8)).text
+    """
+
+    def __init__(
+        self,
+        model: str = "smollm2-135m",
+        drafter: str | Sequence[str] | None = "auto",
+        *,
+        config: EngineConfig | None = None,
+        **options: Any,
+    ) -> None:
+        if config is None:
+            specs = drafter if drafter is None or isinstance(drafter, str) else tuple(drafter)
+            config = EngineConfig(model=model, drafter=specs, **options)
+        self.engine: Engine = build_engine(config)
+        self.tokenizer = self.engine.tokenizer
+        self._ids = itertools.count()
+        self._mail: dict[str, deque[OutputDelta]] = {}
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        speculative: Speculative = None,
+    ) -> Any:
+        """Completes one prompt (text or token ids) or a list of them, batched.
+
+        Returns a Result, or a list of Results in the order of the prompts. Raises InvalidRequest
+        before anything runs when any prompt or option is bad.
+        """
+        single = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
+        batch = [prompts] if single else list(prompts)
+        ids = [self._encode(p) for p in batch]  # type: ignore[arg-type]
+        results = self._run(ids, params, speculative)
+        return results[0] if single else results
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        speculative: Speculative = None,
+    ) -> Any:
+        """Answers one conversation (a list of messages) or a list of them, batched."""
+        if not messages:
+            raise InvalidRequest("messages", messages, "at least one message")
+        single = isinstance(messages[0], Mapping)
+        batch = [messages] if single else list(messages)
+        ids = [self.encode_chat(m) for m in batch]  # type: ignore[arg-type]
+        results = self._run(ids, params, speculative)
+        return results[0] if single else results
+
+    def stream(
+        self,
+        prompt: Prompt | Sequence[Message],
+        params: SamplingParams | None = None,
+        speculative: Speculative = None,
+    ) -> Iterator[OutputDelta]:
+        """Yields what each round adds to one prompt or conversation. Closing it frees it."""
+        if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
+            ids = self.encode_chat(prompt)  # type: ignore[arg-type]
+        else:
+            ids = self._encode(prompt)  # type: ignore[arg-type]
+        requests = self.engine.make_requests(
+            ids,
+            params or SamplingParams(),
+            _speculative(speculative),
+            request_id=f"stream-{next(self._ids)}",
+        )
+        self._queue(requests)
+        yield from self._deltas(requests)
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation under the model's own chat template."""
+        encoded = self.tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+        return list(encoded["input_ids"])
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return list(self.tokenizer(prompt)["input_ids"])
+        if not isinstance(prompt, list) or not all(isinstance(i, int) for i in prompt):
+            raise InvalidRequest("prompts", prompt, "text, token ids, or a list of either")
+        return prompt
+
+    def _run(
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        speculative: Speculative,
+    ) -> list[Result]:
+        if params is None or isinstance(params, SamplingParams):
+            params = [params or SamplingParams()] * len(prompts)
+        if len(params) != len(prompts):
+            raise InvalidRequest("params", len(params), f"one for each of {len(prompts)} prompts")
+        wishes = _speculative(speculative)
+        groups = [
+            self.engine.make_requests(p, s, wishes, request_id=f"generate-{next(self._ids)}")
+            for p, s in zip(prompts, params, strict=True)
+        ]
+        for group in groups:
+            self._queue(group)
+        results = [Result(g[0].prompt_ids, [Choice(r.choice) for r in g]) for g in groups]
+        for result, group in zip(results, groups, strict=True):
+            for delta in self._deltas(group):
+                result.choices[delta.choice].extend(delta)
+                result.cached_tokens = max(result.cached_tokens, delta.cached_tokens)
+        return results
+
+    def _queue(self, requests: list[Request]) -> None:
+        for request in requests:
+            self._mail[request.id] = deque()
+        self.engine.add(requests)
+
+    def _deltas(self, requests: list[Request]) -> Iterator[OutputDelta]:
+        """What happens to `requests`, queued before, until all have finished. Others' deltas are
+        kept."""
+        open_ids = [request.id for request in requests]
+        try:
+            while open_ids:
+                for request_id in list(open_ids):
+                    mail = self._mail[request_id]
+                    while mail:
+                        delta = mail.popleft()
+                        if delta.finished:
+                            open_ids.remove(request_id)
+                            del self._mail[request_id]
+                        yield delta
+                if open_ids:
+                    for delta in self.engine.step():
+                        self._mail[delta.request_id].append(delta)
+        finally:
+            for request_id in open_ids:
+                self.engine.abort(request_id)
+                self._mail.pop(request_id, None)
+
+
+def _speculative(value: Speculative) -> SpeculativeParams:
+    return value if isinstance(value, SpeculativeParams) else SpeculativeParams.parse(value)

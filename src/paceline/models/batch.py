@@ -1,0 +1,63 @@
+"""One forward's worth of rows, packed without padding, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from paceline.core import KVSpec
+
+BLOCK_SIZE = 16  # tokens in a KV block: also the tile that the kernels read
+
+
+@dataclass(slots=True)
+class ForwardBatch:
+    """Rows of any mix of requests: prompt chunks, single decode rows, drafts to verify.
+
+    Sequence i owns rows seq_starts[i]:seq_starts[i+1], at consecutive positions; the KV of position
+    p lives in block block_tables[i, p // BLOCK_SIZE], offset p % BLOCK_SIZE. Rows attend causally
+    to every position of their own sequence up to their own. All arrays are int32 numpy.
+    """
+
+    ids: np.ndarray  # [rows]
+    positions: np.ndarray  # [rows]
+    seq_starts: np.ndarray  # [sequences + 1]
+    block_tables: np.ndarray  # [sequences, max blocks], contiguous
+    logit_rows: np.ndarray  # [outputs] rows whose logits are wanted
+
+
+@dataclass(slots=True)
+class ForwardOutput:
+    """`logits` float32 [outputs, vocabulary]; `argmax` int64 [outputs], ties to the lowest id.
+
+    `features` float or bfloat16 [rows, len(feature_layers) * hidden]: outputs of the tapped layers,
+    side by side in the order asked for; None when none was. The tensors may be views of buffers
+    that the next forward overwrites.
+    """
+
+    logits: torch.Tensor
+    argmax: torch.Tensor
+    features: torch.Tensor | None = None
+
+
+class Network(Protocol):
+    """A target or draft model that computes packed rows over paged KV. Two exist, equal by test:
+    TorchNetwork (any device, any dtype) and NativeNetwork (bfloat16 on CPU, fused kernels)."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    kv_spec: KVSpec
+    weight_bytes: int  # bytes that one decode step streams
+    device: torch.device
+
+    def allocate_kv(self, num_blocks: int) -> None:
+        """Allocates zeroed KV for `num_blocks` blocks of BLOCK_SIZE tokens, in place of any."""
+        ...
+
+    def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
+        """Computes every row and writes its KV; logits come back for `batch.logit_rows`."""
+        ...

@@ -1,0 +1,127 @@
+"""The one rule: computed catches up with what is known, within budget and memory."""
+
+from __future__ import annotations
+
+from paceline.core import Request, SamplingParams
+from paceline.engine.budget import StepCost
+from paceline.engine.kv_cache import KVCache
+from paceline.engine.scheduler import Plan, Scheduler
+from paceline.models.batch import BLOCK_SIZE
+
+
+def scheduler(blocks: int = 64, seqs: int = 8, budget: int = 64) -> Scheduler:
+    return Scheduler(KVCache(blocks), max_num_seqs=seqs, token_budget=budget, max_stretch=1.5)
+
+
+def request(name: str, length: int) -> Request:
+    ids = [hash((name, i)) % 50000 for i in range(length)]
+    return Request(id=name, prompt_ids=ids, params=SamplingParams(), max_tokens=100)
+
+
+def run(s: Scheduler, plan: Plan) -> None:
+    """Pretends to compute the plan: every row is right, one token is committed where one is due."""
+    for entry in plan.scheduled:
+        entry.request.computed += entry.count
+        if entry.samples:
+            entry.request.tokens.append(1)
+        s.cache.commit(entry.request)
+
+
+def no_draft(_: Request) -> int:
+    return 0
+
+
+def test_a_long_prompt_is_computed_in_chunks_of_the_budget() -> None:
+    s = scheduler(budget=64)
+    s.add(r := request("a", 150))
+    counts = []
+    for _ in range(4):
+        plan = s.plan(no_draft)
+        counts.append((plan.scheduled[0].count, plan.scheduled[0].samples))
+        run(s, plan)
+    assert counts == [(64, False), (64, False), (22, True), (1, True)]
+    assert r.computed == len(r.tokens) - 1
+
+
+def test_decoding_requests_go_first_and_a_prompt_takes_what_is_left() -> None:
+    s = scheduler(budget=10)
+    for name in "ab":
+        s.add(request(name, 3))
+    run(s, s.plan(no_draft))
+    s.add(request("long", 100))
+    plan = s.plan(no_draft)
+    assert [(e.request.id, e.count) for e in plan.scheduled] == [("a", 1), ("b", 1), ("long", 8)]
+
+
+def test_a_chunk_stretches_the_step_of_others_no_further_than_allowed() -> None:
+    s = scheduler(budget=64)
+    s.cost = StepCost([1, 8, 16, 64], [1.0, 1.0, 1.5, 4.5])
+    s.add(request("a", 3))
+    run(s, s.plan(no_draft))
+    s.add(request("long", 500))
+    plan = s.plan(no_draft)
+    assert sum(e.count for e in plan.scheduled) == 16  # 1.5 times the cost of the decode row
+    run(s, plan)
+    s.remove(s.running[0])
+    assert s.plan(no_draft).scheduled[0].count == 64  # nobody waits for a token any more
+
+
+def test_drafts_get_slots_and_give_way_when_memory_is_short() -> None:
+    s = scheduler(blocks=3)
+    s.add(r := request("a", BLOCK_SIZE * 2))
+    run(s, s.plan(no_draft))
+    assert s.plan(lambda _: 10).scheduled[0].draft_room == 10
+    assert len(r.blocks) == 3
+    r.tokens += [1] * (BLOCK_SIZE - 2)
+    r.computed = len(r.tokens) - 1
+    plan = s.plan(lambda _: 10)
+    assert plan.scheduled[0].draft_room < 3 and not plan.preempted
+
+
+def test_the_youngest_is_preempted_and_comes_back_with_its_tokens() -> None:
+    s = scheduler(blocks=4, budget=128)
+    old, young = request("old", BLOCK_SIZE * 2 - 1), request("young", BLOCK_SIZE)
+    s.add(old)
+    s.add(young)
+    run(s, s.plan(no_draft))
+    tokens = list(young.tokens)
+    preempted = []
+    for _ in range(BLOCK_SIZE * 2):
+        run(s, plan := s.plan(no_draft))
+        preempted += plan.preempted
+        s.cache.check_integrity(s.running)
+    assert preempted == [young] and young.preemptions == 1
+    assert young.tokens[: len(tokens)] == tokens
+    s.remove(old)
+    plan = s.plan(no_draft)
+    assert plan.admitted == [young] and young in s.running
+
+
+def test_newcomers_wait_for_a_place_in_order() -> None:
+    s = scheduler(seqs=2)
+    for name in "abc":
+        s.add(request(name, 3))
+    assert [r.id for r in s.plan(no_draft).admitted] == ["a", "b"]
+    s.remove(s.running[0])
+    assert [r.id for r in s.plan(no_draft).admitted] == ["c"]
+
+
+def test_other_choices_wait_for_the_first_to_compute_their_prompt() -> None:
+    s = scheduler(budget=64)
+    first, second = request("p", 100), request("p", 100)
+    second.id, second.leader = "p2", first
+    s.add(first)
+    s.add(second)
+    run(s, plan := s.plan(no_draft))
+    assert plan.admitted == [first]
+    run(s, s.plan(no_draft))
+    plan = s.plan(no_draft)
+    assert plan.admitted == [second] and second.cached_tokens == 100 // BLOCK_SIZE * BLOCK_SIZE
+
+
+def test_step_cost_is_linear_between_and_beyond_and_never_falls() -> None:
+    cost = StepCost([1, 8, 16], [1.0, 0.9, 2.0])
+    assert cost(1) == cost(8) == 1.0
+    assert cost(12) == 1.5 and abs(cost(32) - 4.0) < 1e-9
+    assert cost.chunk_rows(decode_rows=8, stretch=1.5, most=64) == 4
+    assert cost.chunk_rows(decode_rows=60, stretch=1.0001, most=64) == 1
