@@ -60,7 +60,7 @@ def run(
     return [collect(deltas) for deltas in got.values()]
 
 
-def jobs(count: int, seed: int = 11) -> list[tuple[list[int], SamplingParams]]:
+def jobs(count: int, seed: int = 11, longest: int = 60) -> list[tuple[list[int], SamplingParams]]:
     """Prompts of many lengths, some repetitive and some sharing a prefix; every sampling option."""
     rng = random.Random(seed)
     shared = [rng.randrange(256) for _ in range(40)]
@@ -68,7 +68,7 @@ def jobs(count: int, seed: int = 11) -> list[tuple[list[int], SamplingParams]]:
     for i in range(count):
         unit = [rng.randrange(256) for _ in range(rng.randrange(1, 12))]
         prompt = (shared if i % 3 == 0 else []) + unit * rng.randrange(1, 9)
-        common: dict[str, Any] = {"max_tokens": rng.randrange(20, 60), "seed": 100 + i}
+        common: dict[str, Any] = {"max_tokens": rng.randrange(20, longest), "seed": 100 + i}
         made.append((prompt, SamplingParams(**common, **OPTIONS[i % len(OPTIONS)])))
     return made
 
@@ -111,13 +111,13 @@ def test_streams_equal_at_every_draft_length(make_engine: EngineFactory, length:
 
 
 def test_streams_equal_under_preemption_chunks_and_prefix_hits(make_engine: EngineFactory) -> None:
-    work = jobs(24, seed=5)
-    engine = make_engine("auto", kv_memory=None, max_model_len=256, token_budget=24)
+    work = jobs(24, seed=5, longest=110)
+    engine = make_engine("auto", max_model_len=240, token_budget=24)
     small = make_engine(
         "auto",
-        max_model_len=256,
+        max_model_len=240,
         token_budget=24,
-        kv_memory=engine.plan.kv_bytes_per_token * 16 * 18,
+        kv_memory=engine.plan.kv_bytes_per_token * 16 * 15,
     )
     assert run(small, work, together=8) == expected(make_engine, work)
     stats = small.stats()

@@ -1,0 +1,9 @@
+"""Drafters: one file each. Importing this package fills the registry of `drafters.base`."""
+
+from __future__ import annotations
+
+from paceline.drafters import auto, draft_model, ngram, replay, suffix
+from paceline.drafters.base import build, kinds
+from paceline.drafters.spec import parse_spec
+
+__all__ = ["auto", "build", "draft_model", "kinds", "ngram", "parse_spec", "replay", "suffix"]

@@ -1,0 +1,68 @@
+"""`auto`: suffix decoding, and prompt lookup where it has nothing to say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.core import DraftBatch, KVSpec, Request
+from paceline.drafters.base import Drafter, DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.ngram import NgramDrafter
+from paceline.drafters.spec import read_options, refuse_value
+from paceline.drafters.suffix import SUFFIX_OPTIONS, SuffixDrafter
+
+
+class ChainDrafter:
+    """Several drafters, best first: each request gets the first draft that is not empty.
+
+    For drafters that need neither features nor KV, which the engine hands out to one at a time.
+    A part that gives no confidence counts as 1/2 for each token.
+    """
+
+    feature_layers: tuple[int, ...] = ()
+    kv: KVSpec | None = None
+    lookback = 0
+
+    def __init__(self, name: str, parts: Sequence[Drafter]) -> None:
+        self.name, self._parts = name, tuple(parts)
+        self.version = "+".join(f"{part.name}-{part.version}" for part in parts)
+        self.max_draft_len = max(part.max_draft_len for part in parts)
+
+    def attach(self, target: TargetInfo) -> None:
+        for part in self._parts:
+            part.attach(target)
+
+    def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
+        for part in self._parts:
+            part.begin(requests, held)
+
+    def observe(self, rows: Sequence[ObservedRows]) -> None:
+        for part in self._parts:
+            part.observe(rows)
+
+    def held_tokens(self, request: Request) -> int:
+        return 0
+
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
+        tokens: list[list[int]] = [[] for _ in requests]
+        confidence: list[list[float]] = [[] for _ in requests]
+        open_ = list(range(len(requests)))
+        for part in self._parts:
+            batch = part.propose([requests[i] for i in open_], [lengths[i] for i in open_])
+            for row, index in enumerate(open_):
+                tokens[index] = batch.tokens[row]
+                known = batch.confidence
+                confidence[index] = [0.5] * len(tokens[index]) if known is None else known[row]
+            open_ = [index for index in open_ if not tokens[index]]
+        return DraftBatch(tokens=tokens, confidence=confidence)
+
+    def release(self, requests: Sequence[Request]) -> None:
+        for part in self._parts:
+            part.release(requests)
+
+
+@register("auto")
+def _build(spec: DrafterSpec) -> ChainDrafter:
+    refuse_value(spec)
+    settings = read_options(spec, SUFFIX_OPTIONS)
+    lengths = {k: v for k, v in settings.items() if k == "max_draft_len"}
+    return ChainDrafter(spec.name, [SuffixDrafter(**settings), NgramDrafter(**lengths)])

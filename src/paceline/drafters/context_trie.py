@@ -1,0 +1,259 @@
+"""Counts of what followed each context in a text: the index behind suffix decoding.
+
+A context is the last 1 to `max_context` tokens before a position. The trie is keyed by contexts
+read backwards, nearest token first, so that walking down from the root lengthens the context.
+
+Why this and not a suffix tree or automaton: a draft needs one thing, the counts of what followed
+the longest context that occurred before. While all occurrences of a context were followed by the
+same token, no longer context can say anything else, so a branch grows only where continuations
+differ. Ordinary text then costs a few dict look-ups and some hundred bytes per token, instead of
+one node per context length; counts are exact; and the oldest text can be taken out again by the
+same walk, which a suffix automaton cannot do, and a path-compressed tree only by rewriting edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+BOUNDARY = -1  # no context reaches across it
+COMPARED = 8  # most recent occurrences on which the length of a match is measured
+
+# Estimated bytes in 64-bit CPython, held against tracemalloc by a test. A leaf is a dict slot
+# (tables are half full on average) and its position.
+EMPTY_BYTES = 600
+TOKEN_BYTES = 40
+LEAF_BYTES = 80
+LIST_BYTES = 96  # for the first list over a context; each position more is one pointer
+POINTER_BYTES = 10
+FORK_BYTES = 480  # the object and its two dicts
+
+
+class Fork:
+    """A context whose occurrences were not all followed by the same token.
+
+    `counts` says how often each token followed, `best` is the most frequent (of equals the one seen
+    last), `longer` holds the contexts that are one token longer.
+    """
+
+    __slots__ = ("best", "counts", "longer", "total")
+
+    def __init__(self, token: int, count: int) -> None:
+        self.best, self.total = token, count
+        self.counts: dict[int, int] = {token: count}
+        self.longer: Branches = {}
+
+    def add(self, token: int) -> None:
+        count = self.counts[token] = self.counts.get(token, 0) + 1
+        self.total += 1
+        if count >= self.counts[self.best]:
+            self.best = token
+
+    def discount(self, token: int) -> None:
+        self.total -= 1
+        count = self.counts[token] - 1
+        if count:
+            self.counts[token] = count
+        else:
+            del self.counts[token]
+        if token == self.best and self.counts:
+            most = max(self.counts, key=self.counts.__getitem__)
+            if self.counts[most] > count:
+                self.best = most
+
+
+# The occurrences of a context: one position, several that agree on the next token, or a Fork. A
+# position is the index of the token that followed.
+Entry: TypeAlias = "int | list[int] | Fork"
+Branches: TypeAlias = dict[int, Entry]
+
+
+class ContextTrie:
+    """Contexts of one or more texts, one after the other; each starts with `begin_text`."""
+
+    def __init__(self, max_context: int) -> None:
+        self.max_context = max_context
+        self.entry_bytes = 0
+        self._root: Branches = {}
+        self._text: list[int] = []
+        self._base = 0  # position of _text[0]: the text before it was forgotten
+
+    @property
+    def estimated_bytes(self) -> int:
+        return EMPTY_BYTES + self.entry_bytes + TOKEN_BYTES * len(self._text)
+
+    def __len__(self) -> int:
+        """Tokens held, boundaries included."""
+        return len(self._text)
+
+    def begin_text(self, context: Sequence[int] = ()) -> None:
+        """Starts a text, with tokens that serve as context only: they are never proposed."""
+        self._text.append(BOUNDARY)
+        self._text.extend(context)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Appends tokens to the text begun last, each counted as what followed its contexts."""
+        for token in tokens:
+            self._append(token)
+
+    def _append(self, token: int) -> None:
+        text, branches = self._text, self._root
+        end = len(text)
+        position = self._base + end
+        text.append(token)
+        for index in range(end - 1, max(-1, end - 1 - self.max_context), -1):
+            nearest = text[index]
+            if nearest == BOUNDARY:
+                return
+            entry = branches.get(nearest)
+            if entry is None:
+                branches[nearest] = position
+                self.entry_bytes += LEAF_BYTES
+                return
+            if not isinstance(entry, Fork):
+                positions = entry if isinstance(entry, list) else [entry]
+                known = text[positions[0] - self._base]
+                if known == token:
+                    self._join(branches, nearest, positions, position)
+                    return
+                entry = branches[nearest] = self._split(positions, known, end - index)
+            entry.add(token)
+            branches = entry.longer
+
+    def _join(self, branches: Branches, nearest: int, positions: list[int], position: int) -> None:
+        """Adds an occurrence that agrees with those before it."""
+        self.entry_bytes += POINTER_BYTES
+        if len(positions) == 1:
+            branches[nearest] = positions
+            self.entry_bytes += LIST_BYTES
+        positions.append(position)
+
+    def _split(self, positions: list[int], token: int, depth: int) -> Fork:
+        """The fork for a context of `depth` tokens; longer contexts get its occurrences."""
+        fork = Fork(token, len(positions))
+        self.entry_bytes += FORK_BYTES - _listed_bytes(positions)
+        if depth == self.max_context:
+            return fork
+        for position in positions:
+            nearest = self._text[position - self._base - depth - 1]
+            if nearest == BOUNDARY:
+                continue
+            entry = fork.longer.get(nearest)
+            if entry is None:
+                fork.longer[nearest] = position
+                self.entry_bytes += LEAF_BYTES
+            elif not isinstance(entry, Fork):  # it cannot be one: all that come here agree
+                agreeing = entry if isinstance(entry, list) else [entry]
+                self._join(fork.longer, nearest, agreeing, position)
+        return fork
+
+    # -- taking out the oldest text ---------------------------------------------------------------
+
+    def forget(self, context: int, counted: int) -> None:
+        """Takes out the oldest text, which began with `context` tokens and grew by `counted`."""
+        first = self._base + 1 + context
+        for position in range(first, first + counted):
+            self._remove(position)
+        del self._text[: 1 + context + counted]
+        self._base = first + counted
+
+    def _remove(self, position: int) -> None:
+        text, branches = self._text, self._root
+        end = position - self._base
+        token = text[end]
+        for index in range(end - 1, max(-1, end - 1 - self.max_context), -1):
+            nearest = text[index]
+            if nearest == BOUNDARY:
+                return
+            entry = branches[nearest]
+            if isinstance(entry, Fork):
+                entry.discount(token)
+                if entry.total == 0:
+                    del branches[nearest]
+                    self.entry_bytes -= FORK_BYTES + LEAF_BYTES
+                branches = entry.longer
+                continue
+            if isinstance(entry, int):
+                del branches[nearest]
+                self.entry_bytes -= LEAF_BYTES
+                return
+            self.entry_bytes -= POINTER_BYTES
+            entry.remove(position)  # the oldest comes first in the list
+            if len(entry) == 1:
+                branches[nearest] = entry[0]
+                self.entry_bytes -= LIST_BYTES
+            return
+
+    # -- drafting ---------------------------------------------------------------------------------
+
+    def draft(
+        self, context: Sequence[int], length: int, floor: float
+    ) -> tuple[list[int], list[float]]:
+        """The most frequent continuation of `context`, up to `length` tokens, with estimates.
+
+        Every token is the most frequent follower of the longest context (request and draft so far,
+        at most max_context tokens) that has one; of equals the one seen last. Its estimate is
+        count / (total + 1 / match), where match is the number of tokens that agree: one occurrence
+        after one matching token is worth 1/2, after eight 8/9. The draft ends where the product of
+        the estimates falls below `floor`, or where no context is known.
+        """
+        window = list(context[-self.max_context :])
+        tokens: list[int] = []
+        estimates: list[float] = []
+        survival, match, source = 1.0, 0, -1
+        while len(tokens) < length:
+            entry, depth = self._longest(window)
+            if entry is None:
+                break
+            if isinstance(entry, Fork):
+                token, count, total = entry.best, entry.counts[entry.best], entry.total
+                match, source = depth, -1
+            else:
+                positions = entry if isinstance(entry, list) else [entry]
+                count = total = len(positions)
+                follows = source >= 0 and positions[-1] == source + 1
+                match = match + 1 if follows else self._agreeing(window, positions)
+                source = positions[-1]
+                token = self._text[source - self._base]
+            estimate = count / (total + 1 / match)
+            survival *= estimate
+            if survival < floor:
+                break
+            tokens.append(token)
+            estimates.append(estimate)
+            window.append(token)
+        return tokens, estimates
+
+    def _longest(self, window: list[int]) -> tuple[Entry | None, int]:
+        """The entry of the longest context that ends `window`, and how deep it lies."""
+        branches, depth = self._root, 0
+        found: Entry | None = None
+        for index in range(len(window) - 1, max(-1, len(window) - 1 - self.max_context), -1):
+            entry = branches.get(window[index])
+            if entry is None:
+                break
+            found, depth = entry, depth + 1
+            if not isinstance(entry, Fork):
+                break
+            branches = entry.longer
+        return found, depth
+
+    def _agreeing(self, window: list[int], positions: list[int]) -> int:
+        """How many tokens before the best of the latest `positions` equal the end of `window`.
+
+        Up to max_context: what agrees for longer is as good as certain.
+        """
+        text, longest = self._text, 0
+        enough = min(len(window), self.max_context)
+        for position in reversed(positions[-COMPARED:]):
+            index, length = position - self._base - 1, 0
+            while length < enough and text[index - length] == window[-1 - length]:
+                length += 1
+            longest = max(longest, length)
+            if longest == enough:
+                break
+        return longest
+
+
+def _listed_bytes(positions: list[int]) -> int:
+    return LIST_BYTES + POINTER_BYTES * (len(positions) - 1) if len(positions) > 1 else 0

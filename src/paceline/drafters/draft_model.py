@@ -1,0 +1,282 @@
+"""A smaller model with the target's vocabulary drafts token by token.
+
+Leviathan et al. (arXiv 2211.17192), Chen et al. (arXiv 2302.01318). Its KV lives at the target's
+own slots, block for block, so the engine's block tables, prefix sharing and preemption serve it as
+they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.core import DraftBatch, InvalidRequest, KVSpec, ModelError, Request
+from paceline.drafters.base import DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.draw import DRAWS, Drawn, draw_token
+from paceline.drafters.spec import draft_len, one_of, read_options
+from paceline.kernels import ops
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Network
+from paceline.models.loader import load_model
+from paceline.models.networks import build_network
+
+# So many rows cost a forward about what one does: they can wait for the next draft's forward.
+FREE_ROWS = 16
+# The most rows a request catches up with in one forward. A target's prefix hit that lacks this
+# model's KV can be longer than any prompt chunk, and is then made good over several steps.
+MOST_ROWS = 512
+
+
+@dataclass(slots=True)
+class _State:
+    """Draft KV of one running request: that of its first `computed` tokens is in place.
+
+    After a draft, `drafted` holds the draft tokens that were computed too, right behind them: they
+    count as soon as they are committed, and are overwritten otherwise.
+    """
+
+    computed: int
+    drafted: list[int] = field(default_factory=list)
+
+    def settle(self, tokens: Sequence[int]) -> None:
+        """Counts the computed draft tokens that were committed since."""
+        if len(tokens) == self.computed:
+            return
+        for token in self.drafted:
+            if self.computed == len(tokens) or tokens[self.computed] != token:
+                break
+            self.computed += 1
+        self.drafted = []
+
+
+@dataclass(slots=True)
+class _Span:
+    """Consecutive tokens of one request that go into a forward, from position `start`."""
+
+    request: Request
+    start: int
+    ids: list[int]
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.ids)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A draft in the making: up to `wanted` tokens to follow the request's."""
+
+    request: Request
+    wanted: int
+    drawn: list[Drawn] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [drawn.token for drawn in self.drawn]
+
+    def q_rows(self) -> list[Any] | None:
+        sampled = self.drawn and self.drawn[0].q is not None
+        return [drawn.q for drawn in self.drawn] if sampled else None
+
+
+class DraftModelDrafter:
+    """Runs `network` over the same blocks as the target.
+
+    A round is one forward that catches up with what was committed, then one of single rows for
+    each further token; requests drop out as their draft length is reached. Tokens that only
+    one of the two vocabularies has (they are padded differently) are never proposed.
+    """
+
+    feature_layers: tuple[int, ...] = ()
+    lookback = 0
+
+    def __init__(
+        self,
+        name: str,
+        network: Network,
+        tokenizer: Any = None,
+        *,
+        version: str = "1",
+        max_positions: int,
+        max_draft_len: int = 4,
+        draw: str = "coupled",
+    ) -> None:
+        self.name, self.version, self.max_draft_len = name, version, max_draft_len
+        self.network = network
+        self.kv: KVSpec | None = network.kv_spec
+        self._tokenizer, self._draw = tokenizer, draw
+        self._max_positions = max_positions
+        self._vocab_size = self._target_vocab_size = network.vocab_size
+        self._states: dict[tuple[str, int], _State] = {}
+
+    def attach(self, target: TargetInfo) -> None:
+        """Allocates KV for the target's blocks. Raises ModelError where vocabularies differ."""
+        if target.block_size != BLOCK_SIZE:
+            raise ModelError(
+                f"drafter {self.name}: blocks of {BLOCK_SIZE} tokens, but {target.name} has blocks "
+                f"of {target.block_size}"
+            )
+        check_same_tokens(self.name, self._tokenizer, target.name, target.tokenizer)
+        self._target_vocab_size = target.vocab_size
+        self._vocab_size = min(self.network.vocab_size, target.vocab_size)
+        self.network.allocate_kv(target.num_blocks)
+
+    def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
+        for request, computed in zip(requests, held, strict=True):
+            self._states[request.id, request.choice] = _State(computed)
+
+    def observe(self, rows: Sequence[ObservedRows]) -> None:
+        """Computes prompt chunks at once, so that no step pays for a long prompt as a whole."""
+        spans = []
+        for row in rows:
+            state = self._state(row.request)
+            end = min(row.start + row.count, self._max_positions)
+            if state is not None and end - state.computed > FREE_ROWS:
+                spans.append(self._catch_up(row.request, state, end))
+        if spans:
+            self._forward(spans, logits=False)
+
+    def held_tokens(self, request: Request) -> int:
+        state = self._state(request)
+        return 0 if state is None else state.computed
+
+    def release(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._states.pop((request.id, request.choice), None)
+
+    @torch.inference_mode()
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
+        pairs = zip(requests, lengths, strict=True)
+        drafts = [_Draft(request, self._wanted(request, length)) for request, length in pairs]
+        running = [draft for draft in drafts if draft.wanted > 0]
+        while running:
+            spans = [self._next_span(draft) for draft in running]
+            output = self._forward(spans)
+            for row, (draft, span) in enumerate(zip(running, spans, strict=True)):
+                if span.end >= len(draft.request.tokens):  # else it is still catching up
+                    draft.drawn.append(self._draw_row(output, row, draft))
+            running = [draft for draft in running if 0 < len(draft.drawn) < draft.wanted]
+        for draft in drafts:
+            if draft.drawn:
+                self._states[draft.request.id, draft.request.choice].drafted = draft.tokens[:-1]
+        return DraftBatch(
+            tokens=[draft.tokens for draft in drafts],
+            q=[draft.q_rows() for draft in drafts],
+            confidence=[[drawn.confidence for drawn in draft.drawn] for draft in drafts],
+        )
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _state(self, request: Request) -> _State | None:
+        state = self._states.get((request.id, request.choice))
+        if state is not None:
+            state.settle(request.tokens)
+        return state
+
+    def _wanted(self, request: Request, length: int) -> int:
+        """The draft length, as far as this model's context reaches; the last token has no row."""
+        if self._state(request) is None:
+            return 0
+        room = self._max_positions - len(request.tokens) + 1
+        return min(length, self.max_draft_len, room)
+
+    def _next_span(self, draft: _Draft) -> _Span:
+        request = draft.request
+        if draft.drawn:
+            position = len(request.tokens) + len(draft.drawn) - 1
+            return _Span(request, position, [draft.drawn[-1].token])
+        state = self._states[request.id, request.choice]
+        return self._catch_up(request, state, len(request.tokens))
+
+    def _catch_up(self, request: Request, state: _State, end: int) -> _Span:
+        """The next rows on the way to `end`, at least one: the last row's logits start a draft."""
+        start = min(state.computed, end - 1)
+        span = _Span(request, start, request.tokens[start : min(end, start + MOST_ROWS)])
+        state.computed = span.end
+        return span
+
+    def _forward(self, spans: Sequence[_Span], logits: bool = True) -> ForwardOutput:
+        """Computes the spans' rows; logits come back for the last row of each, if wanted."""
+        counts = [len(span.ids) for span in spans]
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        ids = np.array([token for span in spans for token in span.ids], dtype=np.int32)
+        blocks = [-(-span.end // BLOCK_SIZE) for span in spans]
+        tables = np.zeros((len(spans), max(blocks)), dtype=np.int32)
+        for row, (span, used) in enumerate(zip(spans, blocks, strict=True)):
+            tables[row, :used] = span.request.blocks[:used]
+        positions = [np.arange(span.start, span.end, dtype=np.int32) for span in spans]
+        batch = ForwardBatch(
+            # An id that only the target has gets a stand-in, to keep the positions after it right.
+            ids=np.minimum(ids, self.network.vocab_size - 1),
+            positions=np.concatenate(positions),
+            seq_starts=starts,
+            block_tables=tables,
+            logit_rows=starts[1:] - 1 if logits else starts[:0],
+        )
+        return self.network.forward(batch)
+
+    def _draw_row(self, output: ForwardOutput, row: int, draft: _Draft) -> Drawn:
+        logits, argmax = output.logits[row], int(output.argmax[row])
+        shared = self._vocab_size
+        if len(logits) > shared:
+            logits = logits[:shared]
+            argmax = argmax if argmax < shared else ops.argmax(logits)
+        drawn = draw_token(logits, argmax, draft.request, len(draft.drawn), self._draw)
+        missing = self._target_vocab_size - shared
+        if drawn.q is not None and missing:
+            drawn.q = torch.nn.functional.pad(drawn.q, (0, missing))
+        return drawn
+
+
+def check_same_tokens(name: str, ours: Any, target_name: str, theirs: Any) -> None:
+    """Raises ModelError naming the first id that means one token here and another to the target.
+
+    Ids that only one of the two has are let pass: vocabularies are padded, special tokens added.
+    Models without a tokenizer (random weights) have nothing to compare.
+    """
+    if ours is None or theirs is None:
+        return
+    our_tokens = {token_id: token for token, token_id in ours.get_vocab().items()}
+    their_tokens = {token_id: token for token, token_id in theirs.get_vocab().items()}
+    for token_id in sorted(our_tokens.keys() & their_tokens.keys()):
+        if our_tokens[token_id] != their_tokens[token_id]:
+            raise ModelError(
+                f"drafter {name}: its tokenizer is not that of {target_name}: token {token_id} is "
+                f"{our_tokens[token_id]!r} here and {their_tokens[token_id]!r} there; "
+                "a draft model needs the target's vocabulary"
+            )
+
+
+@register("draft_model")
+def _build(spec: DrafterSpec) -> DraftModelDrafter:
+    if spec.value is None:
+        expected = f"a model after it: {spec.kind}:PATH, a hub id or a name"
+        raise InvalidRequest(f"drafter {spec.name}", spec.kind, expected)
+    settings = read_options(spec, _READERS)
+    runs = {key: settings.pop(key) for key in ("dtype", "device", "backend") if key in settings}
+    loaded = load_model(spec.value)
+    network, _ = build_network(loaded, max_positions=loaded.max_context, **runs)
+    return DraftModelDrafter(
+        spec.name,
+        network,
+        loaded.tokenizer,
+        version=loaded.path.name,
+        max_positions=loaded.max_context,
+        **settings,
+    )
+
+
+def _text(field_name: str, text: str) -> str:
+    return text  # checked by build_network, which knows what there is
+
+
+_READERS = {
+    "max_draft_len": draft_len(),
+    "draw": one_of(*DRAWS),
+    "dtype": _text,
+    "device": _text,
+    "backend": _text,
+}

@@ -1,0 +1,123 @@
+"""Prompt lookup: what followed the last time that the text ended like this?
+
+The longest n-gram, from `max_ngram` down to `min_ngram`, that ends the request's tokens and stands
+earlier in them is looked up, and what followed its most recent occurrence is proposed.
+Saxena, "Prompt Lookup Decoding" (2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.core import DraftBatch, InvalidRequest, KVSpec, Request
+from paceline.drafters.base import DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.spec import draft_len, read_options, refuse_value, whole
+
+_TOKEN_BITS = 32
+
+
+class NgramIndex:
+    """Where each n-gram of a growing text was last followed by something.
+
+    One dict per n: n-gram -> index of the token after its latest occurrence. An n-gram is entered
+    when the token after it arrives, so a lookup of the text's own end finds earlier occurrences
+    only. Appending costs one dict entry per n; nothing is ever scanned again.
+    """
+
+    def __init__(self, min_ngram: int, max_ngram: int) -> None:
+        self.min_ngram, self.max_ngram = min_ngram, max_ngram
+        self._after: list[dict[int, int]] = [{} for _ in range(max_ngram - min_ngram + 1)]
+        self._indexed = 1  # n-grams that end before this index are in
+
+    def extend(self, tokens: Sequence[int], end: int) -> None:
+        """Enters the n-grams of tokens[:end] that are not in yet."""
+        low, high, after = self.min_ngram, self.max_ngram, self._after
+        for follower in range(self._indexed, end):
+            key = 0
+            for n in range(1, min(high, follower) + 1):
+                key = key << _TOKEN_BITS | tokens[follower - n]
+                if n >= low:
+                    after[n - low][key] = follower
+        self._indexed = max(self._indexed, end)
+
+    def find(self, tokens: Sequence[int]) -> int | None:
+        """Index of what followed the longest known n-gram that ends `tokens`; None if none does."""
+        key, found = 0, None
+        for n in range(1, min(self.max_ngram, len(tokens)) + 1):
+            key = key << _TOKEN_BITS | tokens[-n]
+            if n >= self.min_ngram:
+                follower = self._after[n - self.min_ngram].get(key)
+                if follower is None:  # a longer n-gram contains this one: it is new as well
+                    break
+                found = follower
+        return found
+
+
+class NgramDrafter:
+    """Drafts from the request's own tokens; holds one NgramIndex per running request."""
+
+    version = "1"
+    feature_layers: tuple[int, ...] = ()
+    kv: KVSpec | None = None
+    lookback = 0
+
+    def __init__(
+        self, name: str = "ngram", max_draft_len: int = 15, min_ngram: int = 2, max_ngram: int = 5
+    ) -> None:
+        if min_ngram > max_ngram:
+            field = f"drafter {name}, min_ngram"
+            raise InvalidRequest(field, min_ngram, f"at most max_ngram ({max_ngram})")
+        self.name, self.max_draft_len = name, max_draft_len
+        self.min_ngram, self.max_ngram = min_ngram, max_ngram
+        self._indexes: dict[tuple[str, int], NgramIndex] = {}
+
+    def attach(self, target: TargetInfo) -> None:
+        """Fits every target: token ids are all it needs."""
+
+    def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
+        for request in requests:
+            if request.max_draft_len > 0:  # a request that never drafts costs nothing
+                index = NgramIndex(self.min_ngram, self.max_ngram)
+                self._indexes[request.id, request.choice] = index
+
+    def observe(self, rows: Sequence[ObservedRows]) -> None:
+        """Indexes along with the prompt's chunks: no step pays for a long prompt at once."""
+        for row in rows:
+            index = self._indexes.get((row.request.id, row.request.choice))
+            if index is not None:
+                index.extend(row.request.tokens, row.start + row.count)
+
+    def held_tokens(self, request: Request) -> int:
+        return 0
+
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
+        pairs = zip(requests, lengths, strict=True)
+        return DraftBatch(tokens=[self._draft(request, length) for request, length in pairs])
+
+    def _draft(self, request: Request, length: int) -> list[int]:
+        index = self._indexes.get((request.id, request.choice))
+        length = min(length, self.max_draft_len)
+        if index is None or length <= 0:
+            return []
+        tokens = request.tokens
+        index.extend(tokens, len(tokens))
+        start = index.find(tokens)
+        if start is None:
+            return []
+        draft = tokens[start : start + length]
+        period = len(tokens) - start
+        while len(draft) < length:  # the match reaches the end: the text repeats with this period
+            draft.append(draft[-period])
+        return draft
+
+    def release(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._indexes.pop((request.id, request.choice), None)
+
+
+@register("ngram")
+def _build(spec: DrafterSpec) -> NgramDrafter:
+    refuse_value(spec)
+    ngram = whole(1, 64)
+    readers = {"max_draft_len": draft_len(), "min_ngram": ngram, "max_ngram": ngram}
+    return NgramDrafter(spec.name, **read_options(spec, readers))

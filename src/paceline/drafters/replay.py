@@ -1,0 +1,205 @@
+"""Replay: the true continuation with planted errors, to measure what drafts of given quality buy.
+
+The verification is real and lossless; only the drafter is an actor. It has learned what a request
+will say from an earlier run without drafts, and spoils each draft at a place that is drawn per
+round, so that the number of accepted tokens has the expectation asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, KVSpec, Request
+from paceline.drafters.base import DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.spec import draft_len, read_options, real
+
+_Key = tuple[tuple[int, ...], int]  # prompt ids, choice
+
+
+@lru_cache(maxsize=1024)
+def constant_rate(acceptance_length: float, length: int) -> float:
+    """The acceptance rate a, equal at every position, with a + a² + … + a^length = AL - 1.
+
+    So a draft of `length` tokens commits `acceptance_length` tokens in expectation, the bonus
+    included. 1.0 when that many cannot be had from so short a draft.
+    """
+    wanted = acceptance_length - 1
+    if wanted >= length:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if sum(middle**i for i in range(1, length + 1)) < wanted:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+@dataclass(slots=True)
+class _Following:
+    """A running request and its learned continuation; `checked` output tokens agree so far."""
+
+    output_ids: tuple[int, ...]
+    checked: int = 0
+
+    def agrees(self, request: Request) -> bool:
+        start, said = request.prompt_len, request.output_len
+        ours = self.output_ids[self.checked : said]
+        if ours != tuple(request.tokens[start + self.checked : start + said]):
+            self.output_ids = ()  # another stream than the one learned: nothing to say from here on
+            return False
+        self.checked = said
+        return True
+
+
+class ReplayDrafter:
+    """Proposes learned continuations, spoiled at a drawn place.
+
+    Give one of: `al`, the mean acceptance length incl. bonus, or `profile`, the acceptance rate of
+    each draft position given that those before it were accepted (the last one stands for all
+    further).
+    With `al` the rate is the same at each position and solved for the length of the draft at hand
+    (`constant_rate`). The number of true tokens is the first position at which one uniform number,
+    drawn per round from (seed, choice, position), exceeds the product of the rates so far; the
+    tokens from there on are wrong. A request that was not learned, or that says something else than
+    was learned, gets no draft.
+    """
+
+    version = "1"
+    feature_layers: tuple[int, ...] = ()
+    kv: KVSpec | None = None
+    lookback = 0
+
+    def __init__(
+        self,
+        name: str = "replay",
+        al: float | None = None,
+        profile: Sequence[float] | None = None,
+        max_draft_len: int | None = None,
+    ) -> None:
+        if (al is None) == (profile is None):
+            given = "neither" if al is None else "both"
+            raise InvalidRequest(f"drafter {name}", given, "one of al and profile")
+        default = 15 if profile is None else len(profile)
+        self.name, self.max_draft_len = name, max_draft_len or default
+        if al is not None and not 1 <= al <= self.max_draft_len + 1:
+            expected = f"from 1 to max_draft_len + 1 = {self.max_draft_len + 1}"
+            raise InvalidRequest(f"drafter {name}, al", al, expected)
+        self._al, self._profile = al, tuple(profile or ())
+        self._vocab_size = 0
+        self._learned: dict[_Key, tuple[int, ...]] = {}
+        self._running: dict[tuple[str, int], _Following] = {}
+
+    def learn(
+        self, prompt_ids: Sequence[int], output_ids: Sequence[int], *, choice: int = 0
+    ) -> None:
+        """Remembers what the `choice`-th stream of a prompt says, EOS included if it was said."""
+        self._learned[tuple(prompt_ids), choice] = tuple(output_ids)
+
+    def attach(self, target: TargetInfo) -> None:
+        self._vocab_size = target.vocab_size
+
+    def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
+        for request in requests:
+            output_ids = self._learned.get((tuple(request.prompt_ids), request.choice))
+            if output_ids is not None:
+                self._running[request.id, request.choice] = _Following(output_ids)
+
+    def observe(self, rows: Sequence[ObservedRows]) -> None:
+        """Needs nothing: what was committed is in the request when it drafts."""
+
+    def held_tokens(self, request: Request) -> int:
+        return 0
+
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
+        drafts = [self._draft(*pair) for pair in zip(requests, lengths, strict=True)]
+        return DraftBatch(tokens=[d[0] for d in drafts], confidence=[d[1] for d in drafts])
+
+    def _draft(self, request: Request, length: int) -> tuple[list[int], list[float]]:
+        following = self._running.get((request.id, request.choice))
+        if following is None or not following.agrees(request):
+            return [], []
+        said = request.output_len
+        length = min(length, self.max_draft_len, len(following.output_ids) - said)
+        draft = list(following.output_ids[said : said + length])
+        rates = self.rates(length)
+        for index in range(true_tokens(request, rates), len(draft)):
+            draft[index] = (draft[index] + 1) % self._vocab_size
+        return draft, rates
+
+    def rates(self, length: int) -> list[float]:
+        """Acceptance rate of each position, given that those before it were accepted."""
+        if self._al is not None:
+            return [constant_rate(self._al, length)] * length
+        beyond = length - len(self._profile)
+        return list(self._profile[:length]) + [self._profile[-1]] * beyond
+
+    def release(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._running.pop((request.id, request.choice), None)
+
+
+def true_tokens(request: Request, rates: Sequence[float]) -> int:
+    """How many tokens of this round's draft are true: P(at least i) is the product of i rates."""
+    key = struct.pack("<QQQ", request.seed % 2**64, request.choice, request.position)
+    uniform = int.from_bytes(blake2b(key, digest_size=8).digest(), "little") / 2**64
+    survival, count = 1.0, 0
+    for rate in rates:
+        survival *= rate
+        if uniform >= survival:
+            break
+        count += 1
+    return count
+
+
+def _profile(field: str, text: str) -> tuple[float, ...]:
+    if text.count("/") >= MAX_DRAFT_LEN:
+        raise InvalidRequest(field, text, f"at most {MAX_DRAFT_LEN} rates")
+    return tuple(real(0.0, 1.0)(field, part) for part in text.split("/"))
+
+
+def _read(drafter: ReplayDrafter, path: str) -> None:
+    """Learns a JSON file: a list of {"prompt_ids": [...], "output_ids": [...], "choice": 0}."""
+    field = f"drafter {drafter.name}"
+    expected = 'a JSON file: a list of objects with "prompt_ids" and "output_ids" (token ids)'
+    try:
+        records = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(field, path, f"{expected}; {error}") from error
+    if not isinstance(records, list):
+        raise InvalidRequest(field, path, expected)
+    for index, record in enumerate(records):
+        if not _is_record(record):
+            raise InvalidRequest(f"{field}, {path}[{index}]", record, expected)
+        drafter.learn(record["prompt_ids"], record["output_ids"], choice=record.get("choice", 0))
+
+
+def _is_record(record: Any) -> bool:
+    known = {"prompt_ids", "output_ids", "choice"}
+    if not isinstance(record, dict) or not {"prompt_ids", "output_ids"} <= set(record) <= known:
+        return False
+    ids = [record["prompt_ids"], record["output_ids"], [record.get("choice", 0)]]
+    return all(isinstance(i, list) and all(type(t) is int and t >= 0 for t in i) for i in ids)
+
+
+_READERS: dict[str, Callable[[str, str], Any]] = {
+    "al": real(1.0, MAX_DRAFT_LEN + 1.0),
+    "profile": _profile,
+    "max_draft_len": draft_len(),
+}
+
+
+@register("replay")
+def _build(spec: DrafterSpec) -> ReplayDrafter:
+    drafter = ReplayDrafter(spec.name, **read_options(spec, _READERS))
+    if spec.value is not None:
+        _read(drafter, spec.value)
+    return drafter

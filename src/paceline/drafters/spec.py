@@ -1,0 +1,119 @@
+"""Reads what a user writes for a drafter: `[NAME=]KIND[:VALUE][,key=value...]`.
+
+    ngram                           kind ngram, registered as "ngram"
+    suffix,max_draft_len=8          with an option
+    small=draft_model:/models/tiny  kind draft_model, registered as "small"
+    small=Qwen/Qwen2.5-0.5B         a folder, GGUF file, hub id or catalogue name is a draft_model
+    replay:answers.json,al=4        a kind that takes a value
+
+Every option is checked by the drafter that is built; nothing unknown is ignored.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.core import MAX_DRAFT_LEN, InvalidRequest
+from paceline.drafters.base import DrafterSpec, kinds
+from paceline.models.catalog import CATALOGUE
+
+MODEL_KIND = "draft_model"
+GRAMMAR = "[NAME=]KIND[:VALUE][,key=value...]"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+Reader = Callable[[str, str], Any]  # (field, text) -> value, or InvalidRequest
+
+
+def parse_spec(text: str) -> DrafterSpec:
+    """Parses one drafter. Raises InvalidRequest for bad syntax and for an unknown kind."""
+    head, *options = (part.strip() for part in text.split(","))
+    name, kind, value = _parse_head(text, head)
+    pairs: dict[str, str] = {}
+    for option in options:
+        key, equals, setting = option.partition("=")
+        if not (key and equals and setting):
+            raise InvalidRequest("drafter", text, f"{GRAMMAR}; {option!r} is no key=value")
+        if key in pairs:
+            raise InvalidRequest("drafter", text, f"each option once; {key} is there twice")
+        pairs[key] = setting
+    return DrafterSpec(name=name or kind, kind=kind, value=value, options=tuple(pairs.items()))
+
+
+def _parse_head(text: str, head: str) -> tuple[str | None, str, str | None]:
+    """Splits `[NAME=]KIND[:VALUE]` into name, kind, value. A '=' in a path belongs to the path."""
+    before, equals, after = head.partition("=")
+    name, rest = (before, after) if equals and "/" not in before else (None, head)
+    if not rest or (name is not None and not _NAME.fullmatch(name)):
+        expected = f"{GRAMMAR}; names are letters, digits, '.', '_', '-'"
+        raise InvalidRequest("drafter", text, expected)
+    kind, colon, value = rest.partition(":")
+    if kind in kinds():
+        if colon and not value:
+            raise InvalidRequest("drafter", text, f"a value after {kind!r}:")
+        return name, kind, value or None
+    if name in kinds():  # `replay=answers.json` says the same as `replay:answers.json`
+        return name, name, rest
+    if not _looks_like_model(rest):
+        expected = "one of " + ", ".join(kinds()) + ", or a model (folder, GGUF file, hub id, name)"
+        raise InvalidRequest("drafter", kind, expected)
+    return name, MODEL_KIND, rest
+
+
+def _looks_like_model(value: str) -> bool:
+    return "/" in value or value in CATALOGUE or Path(value).exists()
+
+
+def read_options(spec: DrafterSpec, readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """The options that `spec` sets, converted; InvalidRequest for unknown keys and bad values."""
+    settings = {}
+    for key, text in spec.options:
+        if key not in readers:
+            expected = "one of " + ", ".join(readers) if readers else "no options"
+            raise InvalidRequest(f"drafter {spec.name}", key, expected)
+        settings[key] = readers[key](f"drafter {spec.name}, {key}", text)
+    return settings
+
+
+def refuse_value(spec: DrafterSpec) -> None:
+    """For kinds that are built from nothing: a value would be ignored, so it is an error."""
+    if spec.value is not None:
+        raise InvalidRequest(f"drafter {spec.name}", spec.value, f"no value after {spec.kind}")
+
+
+def whole(low: int, high: int) -> Reader:
+    def read(field: str, text: str) -> int:
+        if not re.fullmatch(r"[0-9]+", text) or not low <= int(text) <= high:
+            raise InvalidRequest(field, text, f"a whole number from {low} to {high}")
+        return int(text)
+
+    return read
+
+
+def real(low: float, high: float) -> Reader:
+    def read(field: str, text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not low <= number <= high:
+            raise InvalidRequest(field, text, f"a number from {low:g} to {high:g}")
+        return number
+
+    return read
+
+
+def one_of(*allowed: str) -> Reader:
+    def read(field: str, text: str) -> str:
+        if text not in allowed:
+            raise InvalidRequest(field, text, "one of " + ", ".join(allowed))
+        return text
+
+    return read
+
+
+def draft_len() -> Reader:
+    """Reader of `max_draft_len`, the one option that every drafter has."""
+    return whole(1, MAX_DRAFT_LEN)

@@ -1,0 +1,169 @@
+"""Compiles the native kernels with the user's C++ compiler at first use, and loads them.
+
+The library is cached under `$PACELINE_CACHE` or `~/.cache/paceline`, keyed by sources, compiler and the
+instruction sets that `-march=native` stands for. `$PACELINE_KERNELS` forces a path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+NATIVE = Path(__file__).parent / "native"
+SOURCES = {  # source -> flags of its own; the noise must never be contracted to fused multiply-adds
+    "forward.cpp": (),
+    "probe.cpp": (),
+    "sampling.cpp": ("-ffp-contract=off",),
+}
+PATHS = {  # path -> (macro that the machine must define, flags)
+    "amx": ("__AMX_BF16__", ()),
+    "avx512bf16": ("__AVX512BF16__", ("-DPACELINE_NO_AMX",)),
+    "portable": (None, ("-DPACELINE_PORTABLE",)),
+}
+# The AMX code with tile instructions acted out in plain C++: slow, for tests on other machines.
+EMULATED = {"amx-emulated": ("__AVX512BF16__", ("-DPACELINE_AMX_EMULATED",))}
+COMMON_FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-Wno-psabi")
+
+
+class BuildError(Exception):
+    """The native kernels cannot be built or loaded here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """The loaded library and the path it was compiled for."""
+
+    library: ctypes.CDLL
+    path: str
+
+
+@cache
+def load(path: str | None = None) -> Native:
+    """Builds (or finds in the cache) and loads the kernels for `path`, or the best path there is.
+
+    Raises BuildError. AMX needs the kernel's permission as well; without it the next path is taken,
+    unless AMX was asked for by name.
+    """
+    forced = path or os.environ.get("PACELINE_KERNELS")
+    known = {**PATHS, **EMULATED}
+    if forced and forced not in known:
+        raise BuildError(f"PACELINE_KERNELS is {forced!r}; expected one of {', '.join(PATHS)}")
+    compiler = _compiler()
+    macros = _macros(compiler)
+    for name in [forced] if forced else PATHS:
+        needs, flags = known[name]
+        if needs and needs not in macros:
+            if forced:
+                raise BuildError(f"kernel path {name!r} needs {needs}, which this machine lacks")
+            continue
+        library = ctypes.CDLL(str(_build(compiler, macros, name, flags)))
+        if library.pl_usable() == 0:
+            return Native(library, name)
+        if forced:
+            raise BuildError(f"kernel path {name!r}: the system does not permit AMX tiles")
+    raise BuildError("no kernel path fits this machine")
+
+
+def available() -> tuple[bool, str]:
+    """Whether the native kernels run here, and the path they take or the reason they don't."""
+    try:
+        return True, load().path
+    except BuildError as error:
+        return False, str(error)
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("PACELINE_CACHE") or Path.home() / ".cache" / "paceline") / "kernels"
+
+
+def _compiler() -> str:
+    if sys.platform != "linux":
+        raise BuildError(f"native kernels run on Linux only, this is {sys.platform}")
+    for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
+        if name and (found := shutil.which(name)):
+            return found
+    raise BuildError("no C++ compiler found (looked for $CXX, g++, clang++, c++)")
+
+
+def _native_flag() -> str:
+    return "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
+
+
+def _macros(compiler: str) -> str:
+    """Everything the compiler defines for this machine: instruction sets and its own version."""
+    command = [compiler, _native_flag(), "-dM", "-E", "-x", "c++", os.devnull]
+    return "\n".join(sorted(_run(command).splitlines()))
+
+
+def _openmp_library() -> str:
+    """The OpenMP runtime that torch brought into this process: a second one would fight over cores."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        file = line.split()[-1]
+        if Path(file).name.startswith(("libgomp", "libiomp5", "libomp")):
+            return file
+    bundled = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
+    if bundled:
+        return str(bundled[0])
+    raise BuildError("torch was built without OpenMP")
+
+
+def _build(compiler: str, macros: str, path: str, flags: tuple[str, ...]) -> Path:
+    openmp = _openmp_library()
+    digest = hashlib.sha256("\n".join([compiler, macros, path, openmp, repr(SOURCES)]).encode())
+    digest.update(repr((COMMON_FLAGS, flags)).encode())
+    for source in sorted(NATIVE.iterdir()):
+        digest.update(source.name.encode() + source.read_bytes())
+    target = cache_folder() / f"kernels-{path}-{digest.hexdigest()[:16]}.so"
+    if target.exists():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Built aside and moved into place: two processes may build at once, one may be killed.
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            built = _compile_and_link(compiler, flags, openmp, Path(folder))
+            built.replace(target)
+    except OSError as error:
+        raise BuildError(f"cannot write the kernel cache {target.parent}: {error}") from error
+    return target
+
+
+def _compile_and_link(compiler: str, flags: tuple[str, ...], openmp: str, folder: Path) -> Path:
+    jobs, objects = [], []
+    for source, own in SOURCES.items():
+        objects.append(str(folder / f"{source}.o"))
+        command = [compiler, *COMMON_FLAGS, _native_flag(), *flags, *own]
+        command += ["-c", str(NATIVE / source), "-o", objects[-1]]
+        jobs.append(
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        )
+    errors = [job.communicate()[1] for job in jobs]
+    for job, error in zip(jobs, errors, strict=True):
+        if job.returncode:
+            raise BuildError(f"{compiler} failed: {_first_error(error)}")
+    # -fopenmp is absent on purpose: it would name the system's runtime beside torch's.
+    built = folder / "kernels.so"
+    _run([compiler, "-shared", *objects, openmp, "-o", str(built)])
+    return built
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"{command[0]} failed: {_first_error(done.stderr)}")
+    return done.stdout
+
+
+def _first_error(text: str) -> str:
+    lines = [line for line in text.splitlines() if "error" in line.lower()] or text.splitlines()
+    return lines[0] if lines else "no message"

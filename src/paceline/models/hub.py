@@ -1,0 +1,50 @@
+"""Models from the Hugging Face hub, by id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import huggingface_hub
+from huggingface_hub import errors
+
+from paceline.core import ModelError
+
+# Weights as safetensors, config, tokenizer and chat template.
+WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
+
+
+def download(repo_id: str, revision: str | None = None) -> Path:
+    """Fetches (or finds in the hub's own cache) a model and returns its folder.
+
+    Raises ModelError saying whether the id, the revision, access or the network is to blame.
+    """
+    at = f" at revision {revision!r}" if revision else ""
+    try:
+        folder = huggingface_hub.snapshot_download(
+            repo_id, revision=revision, allow_patterns=WANTED, ignore_patterns=UNWANTED
+        )
+    except errors.GatedRepoError as error:
+        raise ModelError(
+            f"{repo_id}: access is gated; accept its terms on the hub, then `hf auth login`"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelError(f"{repo_id}: the hub has no revision {revision!r} of it") from error
+    except errors.RepositoryNotFoundError as error:
+        raise ModelError(
+            f"{repo_id}: the hub knows no such model (or it is private and no token is set)"
+        ) from error
+    except (
+        errors.LocalEntryNotFoundError,
+        errors.OfflineModeIsEnabled,
+        httpx.TransportError,
+        ConnectionError,
+    ) as error:
+        raise ModelError(
+            f"{repo_id}: not in the local cache{at}, and the hub cannot be reached (no network?); "
+            "give a local folder or GGUF file, or a name from the catalogue"
+        ) from error
+    except errors.HfHubHTTPError as error:
+        raise ModelError(f"{repo_id}: the hub refused{at}: {error}") from error
+    return Path(folder)

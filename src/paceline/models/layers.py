@@ -1,0 +1,60 @@
+"""The pieces of a decoder layer in plain torch, each giving a row the same bits in any company.
+
+Floating point adds in an order that kernels choose by shape. So matrix products always run on tiles
+of exactly TILE rows, and everything else is a reduction within a row or elementwise.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+TILE = 32  # rows of every matrix product; rows are padded to a multiple of it
+
+
+class Linear:
+    """y = x W^T + b for any number of rows that is a multiple of TILE. `weight` is [out, in]."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [rows, in] -> [rows, out], one tile at a time."""
+        tiles = [functional.linear(tile, self.weight, self.bias) for tile in x.split(TILE)]
+        return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
+
+    @property
+    def bytes(self) -> int:
+        return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm (arXiv 1910.07467) over the last dimension, in float32; rounds to x's dtype once."""
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale * weight.float()).to(x.dtype)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of x [rows, heads, head_dim] by angles [rows, head_dim // 2], in float32.
+
+    Dimension i is paired with i + head_dim / 2.
+    """
+    first, second = x.float().chunk(2, dim=-1)
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up (arXiv 2002.05202) of [rows, 2 * size], in float32.
+
+    Spelled with exp: torch's own silu rounds the last few elements of a thread's share differently,
+    so a row's bits would depend on how many rows there are.
+    """
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    return (gate / (1 + torch.exp(-gate)) * up).to(gate_up.dtype)
+
+
+def pad_rows(count: int) -> int:
+    """The next multiple of TILE."""
+    return -(-count // TILE) * TILE

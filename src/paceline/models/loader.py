@@ -1,0 +1,116 @@
+"""From a model's name to everything that serving it needs. Weights stay on disk until asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from paceline.core import ModelError
+from paceline.models.catalog import pull
+from paceline.models.config import ModelConfig
+from paceline.models.families import config_from_hf
+from paceline.models.tensors import EMBEDDING, HEAD
+from paceline.models.weights import SafetensorWeights, check_weights
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that passed every check. `weights` maps Hugging Face names to tensors, read lazily.
+
+    `eos_ids` end a stream; they come from the generation config, the config and the tokenizer.
+    `max_context` is the longest prompt plus output, in tokens.
+    """
+
+    name: str
+    config: ModelConfig
+    weights: Mapping[str, torch.Tensor]
+    tokenizer: Any
+    eos_ids: frozenset[int]
+    max_context: int
+    path: Path
+
+
+def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
+    """Loads by catalogue name, Hugging Face folder, GGUF file or hub id ("org/name").
+
+    Raises ModelError, naming what is missing, unexpected or not supported.
+    """
+    return load_folder(pull(name, revision=revision), name)
+
+
+def load_folder(folder: Path, name: str) -> LoadedModel:
+    """Loads a Hugging Face folder: config, headers, tokenizer, in this order, each checked."""
+    hf = _read_json(folder / "config.json")
+    try:
+        config = config_from_hf(hf)
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from error
+    weights = SafetensorWeights(folder)
+    check_weights(weights, config, name)
+    config = _resolve_head(weights, config)
+    tokenizer = _load_tokenizer(folder, name)
+    if len(tokenizer) > config.vocab_size:
+        raise ModelError(
+            f"{name}: the tokenizer has {len(tokenizer)} tokens, "
+            f"more than the network's vocabulary of {config.vocab_size}"
+        )
+    return LoadedModel(
+        name=name,
+        config=config,
+        weights=weights,
+        tokenizer=tokenizer,
+        eos_ids=_eos_ids(folder, hf, tokenizer),
+        max_context=config.max_context,
+        path=folder,
+    )
+
+
+def _resolve_head(weights: SafetensorWeights, config: ModelConfig) -> ModelConfig:
+    """A tied head that is stored all the same: dropped when equal, else the config is wrong.
+
+    Checkpoints exist whose config says tied and whose stored head differs; like transformers, we
+    believe the weights.
+    """
+    if not config.tie_word_embeddings or HEAD not in weights:
+        return config
+    if torch.equal(weights[HEAD], weights[EMBEDDING]):
+        weights.discard(HEAD)
+        return config
+    return replace(config, tie_word_embeddings=False)
+
+
+def _load_tokenizer(folder: Path, name: str) -> Any:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(f"{name}: no usable tokenizer in {folder}: {error}") from error
+    if not tokenizer.is_fast:
+        raise ModelError(f"{name}: only a slow tokenizer in {folder}; expected tokenizer.json")
+    return tokenizer
+
+
+def _eos_ids(folder: Path, hf: Mapping[str, Any], tokenizer: Any) -> frozenset[int]:
+    generation_file = folder / "generation_config.json"
+    generation = _read_json(generation_file) if generation_file.is_file() else {}
+    found: set[int] = set()
+    for value in (generation.get("eos_token_id"), hf.get("eos_token_id"), tokenizer.eos_token_id):
+        found.update(value if isinstance(value, list) else [] if value is None else [value])
+    return frozenset(found)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ModelError(f"{path.parent}: no {path.name}; expected a Hugging Face model folder")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: expected a JSON object")
+    return value

@@ -1,0 +1,166 @@
+"""TorchNetwork: the network in plain torch, on any device and in any dtype.
+
+It is the twin that the fused kernels are judged by, and the path for CUDA, for float32 and for
+machines without a compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from paceline.core import KVSpec
+from paceline.models.attention import Plan, attend, make_plan
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput
+from paceline.models.config import ModelConfig
+from paceline.models.layers import Linear, rms_norm, rotate, swiglu
+from paceline.models.rope import rope_tables
+from paceline.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_prefix
+
+Weights = Mapping[str, torch.Tensor]
+
+
+class DecoderLayer:
+    """Weights of one layer, with q, k, v and gate, up joined to one product each."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        layer: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        prefix = layer_prefix(layer)
+
+        def load(name: str) -> torch.Tensor:
+            # A copy even where dtype and device agree: no mapped file may lie under a network.
+            return weights[prefix + name].to(device, dtype, copy=True)
+
+        def linear(room: str, *names: str, bias: bool) -> Linear:
+            weight = torch.cat([load(f"{room}.{name}.weight") for name in names])
+            joined = torch.cat([load(f"{room}.{name}.bias") for name in names]) if bias else None
+            return Linear(weight, joined)
+
+        self.input_norm = load("input_layernorm.weight")
+        self.mlp_norm = load("post_attention_layernorm.weight")
+        self.qkv = linear("self_attn", "q_proj", "k_proj", "v_proj", bias=config.qkv_bias)
+        self.o = linear("self_attn", "o_proj", bias=config.o_bias)
+        self.gate_up = linear("mlp", "gate_proj", "up_proj", bias=config.mlp_bias)
+        self.down = linear("mlp", "down_proj", bias=config.mlp_bias)
+        self.q_norm = load("self_attn.q_norm.weight") if config.qk_norm else None
+        self.k_norm = load("self_attn.k_norm.weight") if config.qk_norm else None
+
+    @property
+    def bytes(self) -> int:
+        return sum(linear.bytes for linear in (self.qkv, self.o, self.gate_up, self.down))
+
+
+class TorchNetwork:
+    """Implements `paceline.models.batch.Network`.
+
+    A row's logits have the same bits whatever else is in the batch and however its prompt was cut
+    into chunks, for a fixed number of threads. `weights` maps Hugging Face names to tensors, which
+    are copied; positions of a batch are below `max_positions` (default: the model's context).
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        max_positions: int | None = None,
+    ) -> None:
+        self.config, self.device, self.dtype = config, torch.device(device), dtype
+        self.vocab_size, self.hidden_size = config.vocab_size, config.hidden_size
+        self.num_layers = config.num_layers
+        self.kv_spec = KVSpec(
+            config.num_layers, config.num_kv_heads, config.head_dim, dtype.itemsize
+        )
+        self.embedding = weights[EMBEDDING].to(self.device, dtype, copy=True)
+        self.layers = [
+            DecoderLayer(config, weights, layer, self.device, dtype)
+            for layer in range(config.num_layers)
+        ]
+        self.final_norm = weights[FINAL_NORM].to(self.device, dtype, copy=True)
+        tied = config.tie_word_embeddings
+        self.head = Linear(
+            self.embedding if tied else weights[HEAD].to(self.device, dtype, copy=True)
+        )
+        self.weight_bytes = self.head.bytes + sum(layer.bytes for layer in self.layers)
+        cos, sin = rope_tables(config, max_positions or config.max_context)
+        self.cos, self.sin = cos.to(self.device), sin.to(self.device)
+        self.kv: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.num_blocks = 0
+
+    def allocate_kv(self, num_blocks: int) -> None:
+        """Allocates zeroed KV for `num_blocks` blocks, replacing any before.
+
+        Keys and values of a layer are [num_blocks + 1, BLOCK_SIZE, kv_heads, head_dim] each. The
+        last block stays zero for ever: attention reads it where a sequence has no token.
+        """
+        shape = (num_blocks + 1, BLOCK_SIZE, self.config.num_kv_heads, self.config.head_dim)
+        self.kv = []  # freed first: both might not fit
+        self.kv = [(self._zeros(shape), self._zeros(shape)) for _ in range(self.config.num_layers)]
+        self.num_blocks = num_blocks
+
+    def _zeros(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.zeros(shape, device=self.device, dtype=self.dtype)
+
+    @torch.no_grad()
+    def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
+        """Computes all rows, writes their KV, returns logits of the rows asked for.
+
+        Feature l is the residual stream after layer l, before the final norm.
+        """
+        if not len(batch.ids):
+            return ForwardOutput(
+                self._no_logits(), torch.empty(0, dtype=torch.int64, device=self.device)
+            )
+        zero_slot = self.num_blocks * BLOCK_SIZE
+        plan = make_plan(batch, zero_slot, self.config.num_kv_heads, self.device)
+        angles = self.cos.index_select(0, plan.positions), self.sin.index_select(0, plan.positions)
+        x = self.embedding.index_select(0, plan.ids)
+        taps = {}
+        for index, layer in enumerate(self.layers):
+            x = x + self._attention(index, layer, x, angles, plan)
+            x = x + layer.down(swiglu(layer.gate_up(self._norm(x, layer.mlp_norm))))
+            if index in feature_layers:
+                taps[index] = x[: plan.rows]
+        features = torch.cat([taps[i] for i in feature_layers], dim=-1) if feature_layers else None
+        logits = self._logits(x, plan, len(batch.logit_rows))
+        return ForwardOutput(logits, logits.argmax(-1), features)
+
+    def _attention(
+        self,
+        index: int,
+        layer: DecoderLayer,
+        x: torch.Tensor,
+        angles: tuple[torch.Tensor, torch.Tensor],
+        plan: Plan,
+    ) -> torch.Tensor:
+        config = self.config
+        qkv = layer.qkv(self._norm(x, layer.input_norm))
+        qkv = qkv.view(len(x), config.num_heads + 2 * config.num_kv_heads, config.head_dim)
+        q, k, v = qkv.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
+        q, k = rotate(q, *angles), rotate(k, *angles)
+        keys, values = self.kv[index]
+        keys.flatten(0, 1).index_copy_(0, plan.write_slots, k[: plan.rows])
+        values.flatten(0, 1).index_copy_(0, plan.write_slots, v[: plan.rows])
+        return layer.o(attend(q, keys, values, plan))
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return rms_norm(x, weight, self.config.rms_norm_eps)
+
+    def _no_logits(self) -> torch.Tensor:
+        return torch.empty((0, self.vocab_size), dtype=torch.float32, device=self.device)
+
+    def _logits(self, x: torch.Tensor, plan: Plan, outputs: int) -> torch.Tensor:
+        if not outputs:
+            return self._no_logits()
+        normed = self._norm(x.index_select(0, plan.logit_rows), self.final_norm)
+        return self.head(normed)[:outputs].float()

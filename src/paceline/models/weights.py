@@ -1,0 +1,147 @@
+"""Weights in safetensors files: checked by their headers, read one by one when asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from paceline.core import ModelError
+from paceline.models.config import ModelConfig
+from paceline.models.tensors import HEAD, expected_tensors
+
+DTYPES = {"F32": 4, "F16": 2, "BF16": 2}  # bytes an element
+INDEX = "model.safetensors.index.json"
+
+
+class SafetensorWeights(Mapping[str, torch.Tensor]):
+    """A folder's tensors, by name. Each access maps its file for as long as the tensor lives."""
+
+    def __init__(self, folder: Path) -> None:
+        """Reads headers only. Raises ModelError when the folder holds no readable safetensors."""
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        self._files: dict[str, Path] = {}
+        for path in weight_files(folder):
+            try:
+                self._read_header(path)
+            except (SafetensorError, OSError) as error:
+                raise ModelError(f"{path}: not a readable safetensors file ({error})") from error
+
+    def _read_header(self, path: Path) -> None:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 (not a mapping)
+                view = file.get_slice(name)
+                self.shapes[name] = tuple(view.get_shape())
+                self.dtypes[name] = view.get_dtype()
+                self._files[name] = path
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        with safe_open(self._files[name], framework="pt") as file:
+            return file.get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def discard(self, name: str) -> None:
+        """Forgets a tensor that is not needed."""
+        for table in (self.shapes, self.dtypes, self._files):
+            table.pop(name)
+
+
+def stored_bytes(weights: Mapping[str, torch.Tensor]) -> int:
+    """Bytes of all tensors, known without reading files."""
+    if isinstance(weights, SafetensorWeights):
+        sizes = {name: torch.Size(shape).numel() for name, shape in weights.shapes.items()}
+        return sum(size * DTYPES[weights.dtypes[name]] for name, size in sizes.items())
+    return sum(tensor.nbytes for tensor in weights.values())
+
+
+class CountedWeights(Mapping[str, torch.Tensor]):
+    """The same weights, reporting the bytes of each tensor handed out."""
+
+    def __init__(self, weights: Mapping[str, torch.Tensor], count: Callable[[int], None]) -> None:
+        self._weights, self._count = weights, count
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor = self._weights[name]
+        self._count(tensor.nbytes)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that make up the model: what the index lists, or model.safetensors."""
+    index = folder / INDEX
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"{index}: not a readable index ({error!r})") from error
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise ModelError(f"{folder}: {INDEX} lists {missing[0]}, which is not there")
+        return [folder / name for name in names]
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    pickles = sorted(folder.glob("pytorch_model*.bin"))
+    if pickles:
+        raise ModelError(
+            f"{folder}: weights are only there as {pickles[0].name}, a pickle that could run code; "
+            "expected safetensors. Convert once with transformers: "
+            "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)"
+        )
+    raise ModelError(f"{folder}: no weights; expected model.safetensors or {INDEX}")
+
+
+def check_weights(weights: SafetensorWeights, config: ModelConfig, where: str) -> None:
+    """Compares the headers with what the config asks for; reads no weights.
+
+    Rotary frequencies, which old checkpoints store, are forgotten: we compute them. Raises
+    ModelError naming a tensor that is missing, unexpected, misshaped or stored in an unknown way.
+    """
+    for name in [n for n in weights if n.endswith(".rotary_emb.inv_freq")]:
+        weights.discard(name)
+    check_shapes(weights.shapes, config, where)
+    for name, dtype in weights.dtypes.items():
+        if dtype not in DTYPES:
+            raise ModelError(
+                f"{where}: tensor {name} is stored as {dtype}; supported: {', '.join(DTYPES)}"
+            )
+
+
+def check_shapes(shapes: Mapping[str, tuple[int, ...]], config: ModelConfig, where: str) -> None:
+    """Raises ModelError unless `shapes` holds just the tensors that the config asks for.
+
+    A tied head may be stored all the same.
+    """
+    expected = expected_tensors(config)
+    missing = [name for name in expected if name not in shapes]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ModelError(f"{where}: tensor {missing[0]} is missing{more}")
+    extra = sorted(name for name in shapes if name not in expected and name != HEAD)
+    if extra:
+        more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
+        raise ModelError(
+            f"{where}: unexpected tensor {extra[0]}{more}; "
+            f"a {config.family} network with these options has no use for it"
+        )
+    expected[HEAD] = (config.vocab_size, config.hidden_size)
+    for name, shape in shapes.items():
+        if shape != expected[name]:
+            raise ModelError(
+                f"{where}: tensor {name} has shape {list(shape)}; "
+                f"the config asks for {list(expected[name])}"
+            )
