@@ -22,7 +22,13 @@ from paceline.models.random_weights import random_weights
 
 VOCAB = 256
 EOS = 3
-BACKENDS = [("torch", "float32"), ("torch", "bfloat16"), ("native", "bfloat16")]
+BACKENDS = [
+    pytest.param(("torch", "float32", "cpu"), id="torch-float32"),
+    pytest.param(("torch", "bfloat16", "cpu"), id="torch-bfloat16"),
+    pytest.param(("native", "bfloat16", "cpu"), id="native-bfloat16"),
+    pytest.param(("torch", "bfloat16", "cuda"), id="cuda-bfloat16", marks=pytest.mark.cuda),
+    pytest.param(("torch", "float32", "cuda"), id="cuda-float32", marks=pytest.mark.cuda),
+]
 
 
 @cache
@@ -72,19 +78,20 @@ def tiny_model(dtype: str, seed: int = 0, **changes: Any) -> LoadedModel:
 EngineFactory = Callable[..., Engine]
 
 
-@pytest.fixture(params=BACKENDS, ids=lambda p: "-".join(p))
+@pytest.fixture(params=BACKENDS)
 def make_engine(request: pytest.FixtureRequest) -> EngineFactory:
     """Builds engines over the same tiny model, for each backend and dtype."""
-    backend, dtype = request.param
+    backend, dtype, device = request.param
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
     if backend == "native":
         runs, why = native_available(tiny_config())
         if not runs:
             pytest.skip(why)
 
     def make(drafter: Any = None, **options: Any) -> Engine:
-        config = EngineConfig(
-            model="tiny", drafter=drafter, backend=backend, dtype=dtype, threads=1, **options
-        )
+        fixed = {"backend": backend, "dtype": dtype, "device": device, "threads": 1}
+        config = EngineConfig(model="tiny", drafter=drafter, **fixed, **options)
         return build_engine(config, tiny_model(dtype))
 
     return make

@@ -60,7 +60,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     )
     engine.plan, engine.backend = plan, why
     most = min(config.token_budget, plan.num_blocks * BLOCK_SIZE)
-    engine.scheduler.cost = StepCost.measure(lambda rows: _timed_step(network, rows), most)
+    engine.scheduler.cost = StepCost.measure(lambda rows: timed_step(network, rows), most)
     return engine
 
 
@@ -100,7 +100,7 @@ def attach(
         )
 
 
-def _timed_step(network: Network, rows: int) -> None:
+def timed_step(network: Network, rows: int) -> None:
     """A forward of `rows` rows over blocks that nobody owns yet."""
     blocks = -(-rows // BLOCK_SIZE)
     network.forward(

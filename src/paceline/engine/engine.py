@@ -25,6 +25,7 @@ from paceline.engine.memory import MemoryPlan
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows
 from paceline.engine.scheduler import Scheduled, Scheduler
+from paceline.engine.startup import start_up_table
 from paceline.engine.text import TextStream
 from paceline.engine.verify import MatchVerifier, make_verifier
 from paceline.models.batch import Network
@@ -110,6 +111,10 @@ class Engine:
         stats.kv_usage = self.cache.usage
         stats.kv_blocks_total, stats.kv_blocks_free = self.cache.num_blocks, self.cache.free_blocks
         return stats
+
+    def start_up_table(self) -> list[tuple[str, str]]:
+        """Rows of (label, value) to print once: model, memory plan, bandwidth bound, drafters."""
+        return start_up_table(self)
 
     def check_integrity(self) -> None:
         """Raises AssertionError when a block of KV is leaked, shared wrongly or freed twice."""

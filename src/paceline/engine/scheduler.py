@@ -97,8 +97,10 @@ class Scheduler:
                 entry = Scheduled(request, request.computed, 1, wanted)
                 plan.scheduled.append(entry)
                 budget -= 1 + wanted
-        budget = self._prompt_budget(budget)
-        for request in [r for r in self.running if len(r.tokens) - r.computed > 1]:
+        prompts = [r for r in self.running if len(r.tokens) - r.computed > 1]
+        if prompts or self.waiting:
+            budget = self._prompt_budget(budget)
+        for request in prompts:
             if budget > 0 and request not in plan.preempted:
                 budget -= self._schedule_chunk(request, budget, plan)
         if not plan.preempted:

@@ -61,3 +61,8 @@ class Network(Protocol):
     def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
         """Computes every row and writes its KV; logits come back for `batch.logit_rows`."""
         ...
+
+    def read_weights(self) -> None:
+        """Reads every weight byte once, with the forward's threads, and does nothing else: its
+        duration is the bandwidth bound of a decode step."""
+        ...

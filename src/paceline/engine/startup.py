@@ -1,0 +1,62 @@
+"""The table that is printed once at start-up: what runs, what memory it takes, what it could do."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paceline.engine.engine import Engine
+
+READS = 5
+
+
+def bandwidth_bound(engine: Engine) -> float:
+    """Seconds of a pure read loop over the model's own packed weights: no decode step is faster."""
+    best = float("inf")
+    for _ in range(READS):
+        start = time.perf_counter()
+        engine.runner.network.read_weights()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def start_up_table(engine: Engine) -> list[tuple[str, str]]:
+    """Rows of (label, value): model, network, memory plan, bandwidth bound, drafters, rule."""
+    plan, config, network = engine.plan, engine.config, engine.runner.network
+    assert plan is not None, "built by build_engine"
+    bound = bandwidth_bound(engine)
+    bandwidth = network.weight_bytes / bound / 1e9
+    drafters = [
+        f"{name} (up to {drafter.max_draft_len} tokens)"
+        + (", default" if name == engine.default_drafter else "")
+        for name, drafter in engine.drafters.items()
+    ]
+    cost = engine.scheduler.cost
+    steps = (
+        "not measured"
+        if cost is None
+        else ", ".join(
+            f"{rows}: {seconds * 1e3:.1f} ms"
+            for rows, seconds in zip(cost.rows, cost.seconds, strict=True)
+        )
+    )
+    return [
+        ("model", f"{engine.model_name}, {config.dtype} on {config.device}"),
+        ("network", engine.backend),
+        ("weights", _bytes(plan.weight_bytes)),
+        (
+            "KV cache",
+            f"{_bytes(plan.kv_bytes)} for {plan.kv_tokens} tokens, "
+            f"prefix cache {'on' if config.prefix_cache else 'off'}",
+        ),
+        ("context", f"{plan.max_model_len} tokens, {config.max_num_seqs} requests at once"),
+        ("bandwidth bound", f"{bound * 1e3:.1f} ms a step at {bandwidth:.0f} GB/s"),
+        ("step by rows", steps),
+        ("drafter", "; ".join(drafters) or "none: plain decoding (AR)"),
+        ("rule", config.rule + ("" if engine.verifier.lossless else " (NOT lossless)")),
+    ]
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
