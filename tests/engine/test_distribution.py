@@ -1,7 +1,7 @@
 """`token` and `block` through the real engine: another stream, the same distribution.
 
-A chi-square test of the first two output tokens over many seeds against the law that the network's own
-logits give. Thresholds are at 1e-9, so a correct engine never fails; the control is far past it.
+A chi-square test of the first two output tokens over many seeds against the law that the
+network's own logits give. Thresholds are at 1e-9: a correct engine never fails, the control always.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2
+from tests.engine.tiny import EngineFactory
 
 from paceline.core import DraftBatch, SamplingParams, SpeculativeParams
 from paceline.drafters.base import TargetInfo, register
 from paceline.engine.engine import Engine
 from paceline.kernels import ops
-
-from .conftest import EngineFactory
 
 DRAWS = 3000
 PROMPT = [5, 9, 200, 31, 7]

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.engine.tiny import EngineFactory
 
 from paceline.core import OutputDelta, SamplingParams, SpeculativeParams, Verdict
 from paceline.engine.engine import Engine
-
-from .conftest import EngineFactory
 
 
 @dataclass

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import random
-from functools import cache
-from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tests.engine.tiny import byte_tokenizer
 
 from paceline.engine.text import TextStream
-
-
-@cache
-def byte_tokenizer() -> Any:
-    """A tokenizer whose tokens are single bytes: every multi-byte character is split."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def run(text: str, stop: tuple[str, ...] = ()) -> tuple[list[str], TextStream]:

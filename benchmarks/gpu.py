@@ -1,0 +1,57 @@
+"""CUDA ratios on random weights of Qwen2.5-0.5B's shape: step cost by rows, and replay against AR.
+
+    python benchmarks/gpu.py
+
+Random weights: the text means nothing, the times do. `replay` proposes the true continuation with
+planted errors, so its verification is real.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import torch
+
+from paceline.core import SpeculativeParams
+from paceline.engine.build import build_engine
+from paceline.engine.config import EngineConfig
+from shapes import random_model
+from speculation import Run, off, sampling
+
+LENGTHS = (2, 4, 8)
+TOKENS = 96
+
+
+def main() -> None:
+    specs = tuple(f"al{al}=replay,al={al},max_draft_len=15" for al in LENGTHS)
+    config = EngineConfig(
+        model="random", drafter=specs, device="cuda", prefix_cache=False, max_model_len=2048
+    )
+    engine = build_engine(config, random_model("qwen2.5-0.5b", torch.bfloat16))
+    cost = engine.scheduler.cost
+    assert cost is not None
+    print(f"{torch.cuda.get_device_name()}, TorchNetwork (eager), random Qwen2.5-0.5B, bf16")
+    for rows, seconds in zip(cost.rows, cost.seconds, strict=True):
+        print(f"  step of {rows:3d} rows ÷ 1 row: {seconds / cost.seconds[0]:.2f}")
+    for temperature in (0.0, 1.0):
+        for al in LENGTHS:
+            ratios, lengths = [], []
+            for seed in range(5):
+                prompt = [(i * 31 + seed) % 5000 for i in range(64)]
+                params = sampling(temperature, seed, TOKENS)
+                truth = Run(engine, prompt, params, off()).ids
+                engine.drafters[f"al{al}"].learn(prompt, truth)
+                plain = Run(engine, prompt, params, off())
+                drafted = Run(engine, prompt, params, SpeculativeParams(drafter=f"al{al}"))
+                assert drafted.ids == plain.ids == truth, "the text changed"
+                ratios.append(plain.tpot(TOKENS) / drafted.tpot(TOKENS))
+                lengths.append(drafted.acceptance_length)
+            speedup, length = statistics.median(ratios), statistics.mean(lengths)
+            print(
+                f"  replay T={temperature:.0f} AL {length:.2f}: speedup {speedup:.2f}, "
+                f"÷ AL {speedup / length:.2f}, same text: yes"
+            )
+
+
+if __name__ == "__main__":
+    main()

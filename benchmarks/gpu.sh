@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Everything CUDA in one call of at most ten minutes: tests, then ratios. Also the CPU kernels of the
+# host, which may have AMX where the development machine has not. Needs no model and no network.
+#
+#   bash benchmarks/gpu.sh          from the repository's root, with a python3 that has torch
+set -u
+export PYTHONPATH=src:benchmarks PYTHONUNBUFFERED=1 PACELINE_CACHE="${PACELINE_CACHE:-$(mktemp -d)}"
+PY=${PYTHON:-python3}
+status=0
+$PY -c 'import torch; print("torch", torch.__version__, torch.cuda.get_device_name())' || exit 1
+grep -m1 "model name" /proc/cpuinfo
+timeout 240 $PY -m pytest -q -m cuda -p no:cacheprovider tests/models tests/engine || status=1
+timeout 120 $PY benchmarks/gpu.py || status=1
+timeout 120 $PY -m pytest -q -p no:cacheprovider tests/kernels -m "not slow and not model" || status=1
+timeout 110 $PY benchmarks/kernels.py --random qwen2.5-0.5b --threads 2 || status=1
+exit $status

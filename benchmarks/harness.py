@@ -1,0 +1,128 @@
+"""Workers side by side, measured in turns: every number is a ratio within one run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+LOOP = 3  # a text is cut where an n-gram repeats this often: loops must not flatter
+
+
+class Worker:
+    """One engine in a process of its own; it sleeps while another is measured."""
+
+    def __init__(
+        self, backend: str, model: str, *, python: str = sys.executable, **options: Any
+    ) -> None:
+        command = [python, str(HERE / "workers.py"), backend, model, json.dumps(options)]
+        log = open(os.environ.get("BENCH_LOG", os.devnull), "a")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        self.load_seconds = self._answer()["ready"]
+
+    def generate(self, prompts: list[list[int]], max_tokens: int, **more: Any) -> dict[str, Any]:
+        return self.ask(op="generate", prompts=prompts, max_tokens=max_tokens, **more)
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.process.args} ended with {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+
+
+def in_turns(
+    sides: dict[str, Callable[[], float]], rounds: int, warm_up: int = 1
+) -> dict[str, list[float]]:
+    """Calls every side once per round, in an order that changes; returns each one's numbers."""
+    order = list(sides)
+    rng = random.Random(0)
+    measured: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(warm_up + rounds):
+        rng.shuffle(order)
+        for name in order:
+            value = sides[name]()
+            if turn >= warm_up:
+                measured[name].append(value)
+    return measured
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """Median of the paired ratios."""
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
+def ratio_interval(above: Sequence[float], below: Sequence[float]) -> tuple[float, float, float]:
+    """Median of the paired ratios and its bootstrap 95% interval."""
+    rng = random.Random(0)
+    pairs = [a / b for a, b in zip(above, below, strict=True)]
+    medians = sorted(statistics.median(rng.choices(pairs, k=len(pairs))) for _ in range(2000))
+    return statistics.median(pairs), medians[50], medians[-51]
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Prints a Markdown table, ready for docs/benchmarks.md."""
+    print(f"\n### {title}\n")
+    print("| " + " | ".join(header) + " |")
+    print("|" + " --- |" * len(header))
+    for row in rows:
+        print("| " + " | ".join(_cell(value) for value in row) + " |")
+    sys.stdout.flush()
+
+
+def _cell(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def machine() -> str:
+    """One line about where this runs, for the table's caption."""
+    model = platform.processor()
+    flags: set[str] = set()
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        fields = {key.strip(): value for key, value in fields.items()}
+        model, flags = fields["model name"].strip(), set(fields["flags"].split())
+    except (OSError, KeyError):
+        pass
+    isa = "AMX" if "amx_bf16" in flags else "AVX512-BF16" if "avx512_bf16" in flags else "portable"
+    cores = len(os.sched_getaffinity(0))
+    return f"{date.today()}, {model}, {cores} cores, {isa}"
+
+
+def loop_start(ids: Sequence[int]) -> int:
+    """Where an n-gram (n up to 16) has repeated LOOP times in a row; the length when none has."""
+    for end in range(len(ids)):
+        for n in range(1, 17):
+            start = end + 1 - LOOP * n
+            repeats = ((ids[start + i], ids[start + i + n]) for i in range((LOOP - 1) * n))
+            if start >= 0 and all(a == b for a, b in repeats):
+                return start + n
+    return len(ids)

@@ -1,0 +1,150 @@
+"""How near the kernels come to what the machine can do: memory bandwidth for a few rows, arithmetic for
+many. Every figure is a share of a bound that is measured between the steps it judges.
+
+    python benchmarks/kernels.py MODEL [--repeats 15] [--prefill 512,4096]
+
+Other work on the machine only ever makes a step slower, so shares are taken of the best of the
+interleaved repeats; medians stand beside them and show how noisy the run was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch
+from paceline.models.loader import load_model
+from paceline.models.native_network import NativeNetwork
+
+
+@dataclass
+class Measured:
+    """Seconds of one step, over interleaved repeats."""
+
+    run: Callable[[], object]
+    times: list[float] = field(default_factory=list)
+
+    def once(self) -> None:
+        start = time.perf_counter()
+        self.run()
+        self.times.append(time.perf_counter() - start)
+
+    @property
+    def best(self) -> float:
+        return min(self.times)
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.times))
+
+
+def interleave(steps: dict[str, Measured], repeats: int) -> None:
+    for round_ in range(repeats + 1):
+        for step in steps.values():
+            step.once()
+            if round_ == 0:  # warms up buffers and pages
+                step.times.clear()
+
+
+def batch_of(rows: int, context: int, vocab: int, outputs: int) -> ForwardBatch:
+    """`rows` rows of one sequence that end a context of `context` tokens."""
+    generator = np.random.default_rng(0)
+    blocks = -(-context // BLOCK_SIZE)
+    return ForwardBatch(
+        ids=generator.integers(0, vocab, rows).astype(np.int32),
+        positions=np.arange(context - rows, context, dtype=np.int32),
+        seq_starts=np.array([0, rows], dtype=np.int32),
+        block_tables=np.arange(blocks, dtype=np.int32)[None],
+        logit_rows=np.arange(rows - outputs, rows, dtype=np.int32),
+    )
+
+
+def small_steps(network: NativeNetwork, contexts: list[int], repeats: int) -> None:
+    """Decode and verify steps against a pure read of the packed weights by the same threads."""
+    threads, weights = torch.get_num_threads(), network.weights_memory()
+
+    def read() -> None:
+        network.library.pl_read(
+            ctypes.c_void_p(weights.data_ptr()), ctypes.c_int64(weights.nbytes), threads
+        )
+
+    steps = {"read": Measured(read)}
+    for context in contexts:
+        for rows in (1, 2, 4, 8, 16, 32):
+            if rows > 1 and context != contexts[0] and rows != 16:
+                continue
+            batch = batch_of(rows, context, network.vocab_size, rows)
+            steps[f"{rows:2} rows, context {context}"] = Measured(
+                lambda batch=batch: network.forward(batch)
+            )
+    interleave(steps, repeats)
+    bound = steps["read"].best
+    gigabytes = weights.nbytes / 1e9
+    print(f"weights {gigabytes:.3f} GB, bandwidth {gigabytes / bound:.1f} GB/s (best)")
+    print("| step | best ms | median ms | share of the bound | / 1 row |\n|---|--:|--:|--:|--:|")
+    for name, step in steps.items():
+        one = steps[f" 1 rows, context {name.split()[-1]}"] if name != "read" else step
+        print(
+            f"| {name} | {step.best * 1e3:.2f} | {step.median * 1e3:.2f} "
+            f"| {bound / step.best:.2f} | {step.best / one.best:.2f} |"
+        )
+
+
+def prefill(network: NativeNetwork, lengths: list[int], repeats: int) -> None:
+    """Prompt steps against a loop of nothing but dot products in registers."""
+    threads, rounds = torch.get_num_threads(), 4_000_000
+    network.library.pl_peak.restype = ctypes.c_float
+    peak = Measured(lambda: network.library.pl_peak(ctypes.c_int64(rounds), threads))
+    steps = {"peak": peak}
+    for length in lengths:
+        batch = batch_of(length, length, network.vocab_size, 1)
+        steps[str(length)] = Measured(lambda batch=batch: network.forward(batch))
+    interleave(steps, repeats)
+    top = rounds * 24 * 64 * threads / peak.best
+    print(f"\npeak {top / 1e9:.0f} GFLOP/s with {threads} threads")
+    print("| prompt | tokens/s | GFLOP/s | share of the peak |\n|---|--:|--:|--:|")
+    for length in lengths:
+        best = steps[str(length)].best
+        rate = prompt_flop(network, length) / best
+        print(f"| {length} | {length / best:.0f} | {rate / 1e9:.0f} | {rate / top:.2f} |")
+
+
+def prompt_flop(network: NativeNetwork, length: int) -> float:
+    """Multiply-adds times two of all linear layers and of causal attention; the head for one row."""
+    c = network.config
+    attention = 2 * c.hidden_size * (c.num_heads + c.num_kv_heads) * c.head_dim
+    linear = c.num_layers * (attention + 3 * c.hidden_size * c.intermediate_size)
+    scores = c.num_layers * c.num_heads * c.head_dim * length  # both products, half of them masked
+    return 2.0 * length * (linear + scores) + 2.0 * c.vocab_size * c.hidden_size
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", help="what `paceline serve` takes: a name, a folder, a hub id")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--contexts", default="128,512")
+    parser.add_argument("--prefill", default="512,4096")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    loaded = load_model(options.model)
+    lengths = [int(n) for n in options.prefill.split(",") if n]
+    contexts = [int(n) for n in options.contexts.split(",") if n]
+    longest = max(lengths + contexts)
+    network = NativeNetwork(loaded.config, loaded.weights, longest)
+    network.allocate_kv(-(-longest // BLOCK_SIZE))
+    print(f"{loaded.name}, kernel path {network.path}, {options.threads} threads")
+    if contexts:
+        small_steps(network, contexts, options.repeats)
+    if lengths:
+        prefill(network, lengths, max(2, options.repeats // 5))
+
+
+if __name__ == "__main__":
+    main()

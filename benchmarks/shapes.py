@@ -1,0 +1,54 @@
+"""Random weights in the shape of known models: for machines that have no model at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+from paceline.models.config import ModelConfig, RopeConfig
+from paceline.models.loader import LoadedModel
+from paceline.models.random_weights import random_weights
+
+_QWEN: dict[str, Any] = {
+    "family": "qwen2",
+    "vocab_size": 151936,
+    "rms_norm_eps": 1e-6,
+    "qkv_bias": True,
+    "o_bias": False,
+    "mlp_bias": False,
+    "qk_norm": False,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 32768,
+    "rope": RopeConfig(theta=1e6),
+}
+SHAPES = {
+    "qwen2.5-0.5b": ModelConfig(
+        **_QWEN, hidden_size=896, intermediate_size=4864, num_layers=24, num_heads=14,
+        num_kv_heads=2, head_dim=64,
+    ),
+    "qwen2.5-1.5b": ModelConfig(
+        **_QWEN, hidden_size=1536, intermediate_size=8960, num_layers=28, num_heads=12,
+        num_kv_heads=2, head_dim=128,
+    ),
+}  # fmt: skip
+
+
+def random_model(shape: str, dtype: torch.dtype) -> LoadedModel:
+    """A model of that shape with random weights and a tokenizer that prints ids as characters."""
+    config = SHAPES[shape]
+    vocab = {chr(0x4E00 + i) if i < 20000 else f"<{i}>": i for i in range(config.vocab_size)}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<20000>"))
+    tokenizer.decoder = decoders.Fuse()
+    return LoadedModel(
+        name=shape,
+        config=config,
+        weights=random_weights(config, 0, dtype),
+        tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer),
+        eos_ids=frozenset(),
+        max_context=config.max_context,
+        path=Path(shape),
+    )

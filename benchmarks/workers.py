@@ -1,0 +1,103 @@
+"""One engine behind a pipe, so that several can be timed side by side in one run.
+
+Run as `python workers.py BACKEND MODEL [JSON options]` by the interpreter that has the backend:
+paceline, transformers or vllm. It answers one JSON line per request on its standard output:
+
+    {"op": "generate", "prompts": [[ids], …], "max_tokens": n, …} -> {"seconds": s, "tokens": …}
+
+Every call starts with empty caches where the engine has any. An idle worker sleeps on its pipe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+
+class Paceline:
+    def __init__(self, model: str, options: dict[str, Any]) -> None:
+        from paceline import LLM
+
+        self.llm = LLM(model, **{"drafter": None, "prefix_cache": False, **options})
+
+    def generate(self, prompts: list[list[int]], max_tokens: int, **more: Any) -> list[list[int]]:
+        from paceline import SamplingParams
+
+        speculative = more.pop("speculative", None)
+        options = {"temperature": 0, "ignore_eos": True, "max_tokens": max_tokens, **more}
+        params = SamplingParams(**options)
+        return [r.token_ids for r in self.llm.generate(prompts, params, speculative)]
+
+
+class Transformers:
+    def __init__(self, model: str, options: dict[str, Any]) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        self.model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+
+    def generate(self, prompts: list[list[int]], max_tokens: int, **more: Any) -> list[list[int]]:
+        import torch
+
+        out = []
+        for prompt in prompts:
+            ids = torch.tensor([prompt])
+            tokens = self.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=max_tokens,
+                min_new_tokens=max_tokens,
+                pad_token_id=0,
+            )
+            out.append(tokens[0, len(prompt) :].tolist())
+        return out
+
+
+class Vllm:
+    def __init__(self, model: str, options: dict[str, Any]) -> None:
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")
+        from vllm import LLM
+
+        self.llm = LLM(
+            model=model, dtype="bfloat16", enable_prefix_caching=False,
+            disable_log_stats=True, **{"max_model_len": 8192, **options},
+        )  # fmt: skip
+
+    def generate(self, prompts: list[list[int]], max_tokens: int, **more: Any) -> list[list[int]]:
+        from vllm import SamplingParams
+
+        params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=max_tokens, **more)
+        given = [{"prompt_token_ids": p} for p in prompts]
+        outputs = self.llm.generate(given, params, use_tqdm=False)
+        return [list(o.outputs[0].token_ids) for o in outputs]
+
+
+BACKENDS = {"paceline": Paceline, "transformers": Transformers, "vllm": Vllm}
+
+
+def main() -> None:
+    # Whatever libraries print goes to standard error; the pipe carries answers only.
+    pipe = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    options = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+    start = time.perf_counter()
+    backend = BACKENDS[sys.argv[1]](sys.argv[2], options)
+    print(json.dumps({"ready": time.perf_counter() - start}), file=pipe, flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request.pop("op") == "stop":
+            break
+        start = time.perf_counter()
+        tokens = backend.generate(**request)
+        seconds = time.perf_counter() - start
+        print(json.dumps({"seconds": seconds, "tokens": tokens}), file=pipe, flush=True)
+
+
+if __name__ == "__main__":
+    main()
