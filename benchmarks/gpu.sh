@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Everything CUDA in one call of at most ten minutes: tests, then ratios. Also the CPU kernels of the
-# host, which may have AMX where the development machine has not. Needs no model and no network.
+# host, which may have AMX where the development machine has not. Needs no network, and a model only
+# for the CPU kernels' ratios.
 #
-#   bash benchmarks/gpu.sh          from the repository's root, with a python3 that has torch
+#   [MODEL=folder] bash benchmarks/gpu.sh     from the root, with a python3 that has torch
 set -u
 export PYTHONPATH=src:benchmarks PYTHONUNBUFFERED=1 PACELINE_CACHE="${PACELINE_CACHE:-$(mktemp -d)}"
 PY=${PYTHON:-python3}
@@ -12,5 +13,5 @@ grep -m1 "model name" /proc/cpuinfo
 timeout 240 $PY -m pytest -q -m cuda -p no:cacheprovider tests/models tests/engine || status=1
 timeout 120 $PY benchmarks/gpu.py || status=1
 timeout 120 $PY -m pytest -q -p no:cacheprovider tests/kernels -m "not slow and not model" || status=1
-timeout 110 $PY benchmarks/kernels.py --random qwen2.5-0.5b --threads 2 || status=1
+if [ -n "${MODEL:-}" ]; then timeout 110 $PY benchmarks/kernels.py "$MODEL" || status=1; fi
 exit $status

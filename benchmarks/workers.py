@@ -31,6 +31,17 @@ class Paceline:
         params = SamplingParams(**options)
         return [r.token_ids for r in self.llm.generate(prompts, params, speculative)]
 
+    def bound(self) -> None:
+        self.llm.engine.runner.network.read_weights()
+
+    def memory(self) -> dict[str, int]:
+        """Bytes that are resident now, and what the plan said: weights, and weights + KV."""
+        plan = self.llm.engine.plan
+        with open("/proc/self/status") as lines:
+            resident = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+        total = plan.weight_bytes + plan.kv_bytes
+        return {"resident": resident * 1024, "weights": plan.weight_bytes, "plan": total}
+
 
 class Transformers:
     def __init__(self, model: str, options: dict[str, Any]) -> None:
@@ -91,12 +102,12 @@ def main() -> None:
     print(json.dumps({"ready": time.perf_counter() - start}), file=pipe, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        if request.pop("op") == "stop":
-            break
+        operation = getattr(backend, request.pop("op"))
         start = time.perf_counter()
-        tokens = backend.generate(**request)
-        seconds = time.perf_counter() - start
-        print(json.dumps({"seconds": seconds, "tokens": tokens}), file=pipe, flush=True)
+        result = operation(**request)
+        answer = {"seconds": time.perf_counter() - start}
+        answer |= result if isinstance(result, dict) else {"tokens": result}
+        print(json.dumps(answer), file=pipe, flush=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,15 @@ VOCAB = 97
 BLOCKS = 80
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """More threads only slow down a network this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @cache
 def weights(vocab: int):
     config = ModelConfig(
@@ -111,7 +120,7 @@ def test_also_after_rejections_full_acceptance_and_pauses(make_drafter, make_req
     drafter, free = make_drafter(), scattered_blocks()
     request = make_request(rng.choices(range(VOCAB), k=50))
     admit(drafter, request, free)
-    for number in range(24):
+    for number in range(15):
         give_blocks(request, free, 16)
         length = rng.randrange(0, 9)  # 0: speculation is off in this round
         draft = draft_once(drafter, request, length)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.models.tiny import random_ids, run_in_chunks
 
 from paceline.models.config import ModelConfig, RopeConfig
 from paceline.models.network import TorchNetwork
 from paceline.models.random_weights import random_weights
+from tests.models.tiny import random_ids, run_in_chunks
 
 pytestmark = [
     pytest.mark.cuda,

@@ -11,7 +11,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tests.models.tiny import Cache, hf_config, hf_model, random_ids, run_in_chunks
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from paceline.core import ModelError
@@ -22,6 +21,7 @@ from paceline.models.gguf_config import LAYER_NAMES, TOP_NAMES
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.network import TorchNetwork
 from paceline.models.rope import rope_frequencies
+from tests.models.tiny import Cache, hf_config, hf_model, random_ids, run_in_chunks
 
 VOCAB = 280  # 256 bytes, three merges, special tokens; the rest is padding
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

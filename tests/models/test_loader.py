@@ -10,7 +10,6 @@ import pytest
 import torch
 from huggingface_hub import errors
 from safetensors.torch import load_file, save_file
-from tests.models.tiny import Cache, random_ids, save_model
 
 from paceline.core import ModelError
 from paceline.models import hub
@@ -19,6 +18,7 @@ from paceline.models.loader import load_model
 from paceline.models.networks import build_network
 from paceline.models.random_weights import random_weights
 from paceline.models.tensors import EMBEDDING, HEAD, expected_tensors
+from tests.models.tiny import Cache, random_ids, save_model
 
 NORM = "model.layers.1.input_layernorm.weight"
 
@@ -169,9 +169,9 @@ def test_hub_without_network_says_so(
 
 
 @pytest.mark.parametrize("name", ["no-such-model", "/nowhere/at/all", "a b/c", ""])
-def test_unknown_names_are_refused(name: str, tmp_path: Path) -> None:
+def test_unknown_names_are_refused(name: str) -> None:
     with pytest.raises(ModelError, match="smollm2-135m"):
-        pull(name or "''")
+        pull(name)
 
 
 def test_file_that_is_no_gguf_and_stray_revision_are_refused(tmp_path: Path) -> None:
@@ -190,6 +190,11 @@ def test_build_network_says_what_it_chose(tmp_path: Path) -> None:
     assert why.startswith("torch") and "float32" in why
     cache = Cache(network, 1, 64)
     assert network.forward(cache.batch([(0, 0, random_ids(64))], "last")).logits.shape == (1, 199)
+    with pytest.raises(ValueError, match="position 64"):
+        network.forward(Cache(network, 1, 80).batch([(0, 60, [1, 2, 3, 4, 5])]))
+    streamed = [w for name, w in loaded.weights.items() if w.dim() == 2 and name != EMBEDDING]
+    assert network.weight_bytes == sum(weight.nbytes for weight in streamed)
+    network.read_weights()
     _, why = build_network(loaded, backend="torch")
     assert why == "torch (asked for)"
 

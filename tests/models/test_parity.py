@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.tiny import Cache, hf_config, hf_model, random_ids, run_in_chunks
 
 from paceline.models.families import config_from_hf
 from paceline.models.network import TorchNetwork
+from tests.models.tiny import Cache, hf_config, hf_model, random_ids, run_in_chunks
 
 YARN = {
     "rope_type": "yarn",

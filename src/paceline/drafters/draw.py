@@ -64,5 +64,5 @@ def _keep(
     logits: torch.Tensor, params: SamplingParams, inv_temperature: float
 ) -> tuple[float, int]:
     if params.top_k <= 0 and params.top_p >= 1 and params.min_p <= 0:
-        return -torch.inf, 2**31 - 1
+        return -torch.inf, ops.NO_TIE
     return ops.top_threshold(logits, inv_temperature, params.top_k, params.top_p, params.min_p)

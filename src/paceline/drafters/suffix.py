@@ -107,7 +107,7 @@ class SuffixDrafter:
         self,
         name: str = "suffix",
         max_draft_len: int = 15,
-        max_context: int = 16,
+        max_context: int = 24,
         min_token_prob: float = 0.1,
         max_bytes: int = 64 * MIB,
     ) -> None:

@@ -40,6 +40,10 @@ class BuildError(Exception):
     """The native kernels cannot be built or loaded here; the message says why."""
 
 
+class MissingHardware(BuildError):
+    """The machine cannot run the path that was asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Native:
     """The loaded library and the path it was compiled for."""
@@ -65,13 +69,13 @@ def load(path: str | None = None) -> Native:
         needs, flags = known[name]
         if needs and needs not in macros:
             if forced:
-                raise BuildError(f"kernel path {name!r} needs {needs}, which this machine lacks")
+                raise MissingHardware(f"kernel path {name!r} needs {needs}, which this machine lacks")
             continue
         library = ctypes.CDLL(str(_build(compiler, macros, name, flags)))
         if library.pl_usable() == 0:
             return Native(library, name)
         if forced:
-            raise BuildError(f"kernel path {name!r}: the system does not permit AMX tiles")
+            raise MissingHardware(f"kernel path {name!r}: the system does not permit AMX tiles")
     raise BuildError("no kernel path fits this machine")
 
 

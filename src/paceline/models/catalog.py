@@ -44,14 +44,15 @@ def pull(name: str, *, revision: str | None = None) -> Path:
     `revision` is a branch, tag or commit. Raises ModelError saying what is wrong with the name.
     """
     path = Path(name).expanduser()
-    is_hub_id = name not in CATALOGUE and not path.exists() and HUB_ID.fullmatch(name)
+    found = bool(name) and path.exists()  # the empty path is this directory
+    is_hub_id = name not in CATALOGUE and not found and HUB_ID.fullmatch(name)
     if revision is not None and not is_hub_id:
         raise ModelError(f"revision {revision!r} only goes with a hub id; {name!r} is none")
     if name in CATALOGUE:
         return _pull_entry(name, CATALOGUE[name])
-    if path.is_dir():
+    if found and path.is_dir():
         return path
-    if path.is_file():
+    if found:
         if path.suffix != ".gguf":
             raise ModelError(f"{name}: expected a folder or a .gguf file")
         return convert_cached(path)

@@ -44,7 +44,7 @@ class NativeNetwork:
         self.vocab_size, self.hidden_size = config.vocab_size, config.hidden_size
         self.num_layers, self.max_positions = config.num_layers, max_positions
         self.kv_spec = KVSpec(config.num_layers, config.num_kv_heads, config.head_dim, 2)
-        self._library = native.library
+        self.library = native.library
         self._kept: list[torch.Tensor] = []  # what the structures below point into
         self._layers = (abi.Layer * config.num_layers)()
         self._arena = Arena(arena_bytes(_matrix_shapes(config)))
@@ -55,6 +55,7 @@ class NativeNetwork:
         self._logits = torch.empty(0, config.vocab_size)
         self._argmax = torch.empty(0, dtype=torch.int64)
         self._features = torch.empty(0, dtype=torch.bfloat16)
+        self._kv: Arena | None = None
         self.num_blocks = 0
 
     def allocate_kv(self, num_blocks: int) -> None:
@@ -64,7 +65,7 @@ class NativeNetwork:
         [block][kv_head][8 token pairs][head_dim][2], bf16. Pages are taken as they are written.
         """
         config = self.config
-        self._kv: Arena | None = None  # freed first: both might not fit
+        self._kv = None  # freed first: both might not fit
         size = num_blocks * BLOCK_SIZE * config.num_kv_heads * config.head_dim * 2
         self._kv = Arena(2 * config.num_layers * padded(size, 4096))
         for layer in self._layers:
@@ -92,7 +93,7 @@ class NativeNetwork:
         to.ids, to.positions = _address(batch.ids), _address(batch.positions)
         to.seq_starts, to.block_tables = _address(batch.seq_starts), _address(batch.block_tables)
         to.logit_rows, to.tap_layers = _address(batch.logit_rows), _address(taps)
-        if self._library.pl_forward(self._model_ref, self._batch_ref, self._workspace.handle):
+        if self.library.pl_forward(self._model_ref, self._batch_ref, self._workspace.handle):
             raise MemoryError(f"no memory for a forward of {rows} rows")
         features = None
         if len(taps):
@@ -111,6 +112,10 @@ class NativeNetwork:
         to.logits, to.argmax = self._logits.data_ptr(), self._argmax.data_ptr()
         to.features = self._features.data_ptr()
         self._batch_ref = ctypes.byref(to)
+
+    def weights_memory(self) -> torch.Tensor:
+        """The packed weights, uint8: what every step streams (for measuring the bandwidth bound)."""
+        return self._arena.data[: self._arena.used]
 
     # -- packing --------------------------------------------------------------------------------
 

@@ -53,8 +53,8 @@ class DecoderLayer:
         self.k_norm = load("self_attn.k_norm.weight") if config.qk_norm else None
 
     @property
-    def bytes(self) -> int:
-        return sum(linear.bytes for linear in (self.qkv, self.o, self.gate_up, self.down))
+    def linears(self) -> tuple[Linear, ...]:
+        return self.qkv, self.o, self.gate_up, self.down
 
 
 class TorchNetwork:
@@ -89,7 +89,9 @@ class TorchNetwork:
         self.head = Linear(
             self.embedding if tied else weights[HEAD].to(self.device, dtype, copy=True)
         )
-        self.weight_bytes = self.head.bytes + sum(layer.bytes for layer in self.layers)
+        self.weight_bytes = self.head.bytes + sum(
+            linear.bytes for layer in self.layers for linear in layer.linears
+        )
         cos, sin = rope_tables(config, max_positions or config.max_context)
         self.cos, self.sin = cos.to(self.device), sin.to(self.device)
         self.kv: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -119,6 +121,8 @@ class TorchNetwork:
             return ForwardOutput(
                 self._no_logits(), torch.empty(0, dtype=torch.int64, device=self.device)
             )
+        if int(batch.positions.max()) >= len(self.cos):
+            raise ValueError(f"position {batch.positions.max()} is past {len(self.cos) - 1}")
         zero_slot = self.num_blocks * BLOCK_SIZE
         plan = make_plan(batch, zero_slot, self.config.num_kv_heads, self.device)
         angles = self.cos.index_select(0, plan.positions), self.sin.index_select(0, plan.positions)
@@ -132,6 +136,15 @@ class TorchNetwork:
         features = torch.cat([taps[i] for i in feature_layers], dim=-1) if feature_layers else None
         logits = self._logits(x, plan, len(batch.logit_rows))
         return ForwardOutput(logits, logits.argmax(-1), features)
+
+    def read_weights(self) -> None:
+        """Reads the bytes that one decode step streams, and does nothing else with them."""
+        for linear in (self.head, *(linear for layer in self.layers for linear in layer.linears)):
+            words = linear.weight.flatten().view(torch.uint8)
+            # As float32, whose sum keeps up with memory; that of bfloat16 would not.
+            words[: len(words) // 4 * 4].view(torch.float32).sum()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _attention(
         self,

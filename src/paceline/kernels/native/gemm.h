@@ -12,14 +12,17 @@
 
 namespace paceline {
 
-constexpr int kPanels = 4;               // panels in a work item, at most
+constexpr int kPanels = 4;                // panels in a work item, at most
 constexpr int kWidth = kPanels * kLanes;  // floats in a row of the accumulator block
-constexpr int kBlockRows = 192;          // rows whose accumulators stay in the L2 cache
-constexpr int kBlockPairs = 96;          // pairs of k whose panels stay in the L1 cache
+constexpr int kBlockRows = 192;           // rows whose accumulators stay in the L2 cache
+constexpr int kBlockPairs = 96;           // pairs of k whose panels stay in the L1 cache
 #if defined(__AVX512F__)
-constexpr int kTileRows = 6;  // 6 x 4 accumulators fill 24 of 32 registers
+// Accumulators fill 24 of 32 registers: as many rows as that allows, by panels in the tile.
+constexpr int kTileRows = 6;      // beside four panels
+constexpr int kPairTileRows = 12;  // beside two
+constexpr int kStreamedRows = 64;  // up to here reading the weights dominates
 #else
-constexpr int kTileRows = 2;
+constexpr int kTileRows = 2, kPairTileRows = 2, kStreamedRows = 16;
 #endif
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -30,56 +33,6 @@ struct Activations {
     int64_t stride;
 };
 
-// R rows times P panels over `pairs` pairs of k; `ahead`, where set, is fetched on the way.
-template <int R, int P, bool kPrefetch>
-void gemm_tile(const uint32_t* a, int64_t a_stride, const uint32_t* panels, int64_t panel_stride,
-               int64_t pairs, float* c, bool first, const uint32_t* ahead0, const uint32_t* ahead1) {
-    Vec acc[R][P];
-    for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++)
-            acc[r][p] = first ? Vec{} : load(c + r * kWidth + p * kLanes);
-    for (int64_t i = 0; i < pairs; i++) {
-        UVec w[P];
-        for (int p = 0; p < P; p++) w[p] = load_u(panels + p * panel_stride + i * kLanes);
-        if (kPrefetch) {
-            __builtin_prefetch(ahead0 + i * kLanes, 0, 2);
-            __builtin_prefetch(ahead1 + i * kLanes, 0, 2);
-        }
-        for (int r = 0; r < R; r++) {
-            UVec x = splat_u(a[r * a_stride + i]);
-            for (int p = 0; p < P; p++) acc[r][p] = dot2(acc[r][p], x, w[p]);
-        }
-    }
-    for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++) store(c + r * kWidth + p * kLanes, acc[r][p]);
-}
-
-using TileFunction = void (*)(const uint32_t*, int64_t, const uint32_t*, int64_t, int64_t, float*,
-                              bool, const uint32_t*, const uint32_t*);
-
-template <int R, bool kPrefetch>
-constexpr TileFunction tile_of_width(int panels) {
-    constexpr TileFunction table[] = {gemm_tile<R, 1, kPrefetch>, gemm_tile<R, 2, kPrefetch>,
-                                      gemm_tile<R, 3, kPrefetch>, gemm_tile<R, 4, kPrefetch>};
-    return table[panels - 1];
-}
-
-template <bool kPrefetch>
-TileFunction tile_function(int rows, int panels) {
-    switch (rows) {
-        case 1: return tile_of_width<1, kPrefetch>(panels);
-        case 2: return tile_of_width<2, kPrefetch>(panels);
-#if defined(__AVX512F__)
-        case 3: return tile_of_width<3, kPrefetch>(panels);
-        case 4: return tile_of_width<4, kPrefetch>(panels);
-        case 5: return tile_of_width<5, kPrefetch>(panels);
-        default: return tile_of_width<6, kPrefetch>(panels);
-#else
-        default: return tile_of_width<2, kPrefetch>(panels);
-#endif
-    }
-}
-
 // A run of panels, and the panels that this thread will read afterwards (null when unknown).
 struct PanelGroup {
     const uint32_t* data;
@@ -88,29 +41,94 @@ struct PanelGroup {
     const uint32_t* next;
 };
 
-// One k-block for all rows of the block, in tiles as even as they go. While the tiles compute, the
-// panels of the next k-block are fetched, a share with each of the first tiles.
-inline void gemm_k_block(const Activations& a, int64_t rows, const PanelGroup& w, int64_t k0,
-                         int64_t pairs, float* c, const uint32_t* next) {
-    int64_t tiles = ceil_div(rows, kTileRows), per_tile = ceil_div(kPanels, 2 * tiles) * 2;
-    if (tiles >= kPanels) per_tile = 1;
-    int panel = 0;
-    for (int64_t t = 0, r = 0; t < tiles; t++) {
-        int count = (int)((rows - r + tiles - t - 1) / (tiles - t));
-        const uint32_t* x = a.pairs + r * a.stride + k0;
-        const uint32_t* panels = w.data + k0 * kLanes;
-        if (next && tiles > 1 && panel < w.count) {
-            const uint32_t* ahead0 = next + panel * w.stride;
-            bool two = per_tile > 1 && panel + 1 < w.count;
-            tile_function<true>(count, w.count)(x, a.stride, panels, w.stride, pairs,
-                                                c + r * kWidth, k0 == 0, ahead0,
-                                                two ? ahead0 + w.stride : ahead0);
-            panel += (int)per_tile;
-        } else {
-            tile_function<false>(count, w.count)(x, a.stride, panels, w.stride, pairs,
-                                                 c + r * kWidth, k0 == 0, nullptr, nullptr);
+struct TileArguments {
+    const uint32_t* a;
+    int64_t a_stride;
+    const uint32_t* panels;
+    int64_t panel_stride, pairs;
+    float* c;
+    bool first;             // start from zero, not from c
+    const uint32_t* ahead;  // panels to fetch on the way
+};
+
+// R rows times P panels over some pairs of k, fetching kAhead panels for later.
+template <int R, int P, int kAhead>
+void gemm_tile(const TileArguments& t) {
+    Vec acc[R][P];
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++)
+            acc[r][p] = t.first ? Vec{} : load(t.c + r * kWidth + p * kLanes);
+    const uint32_t *a = t.a, *panels = t.panels, *ahead = t.ahead;
+    const int64_t a_stride = t.a_stride, panel_stride = t.panel_stride, pairs = t.pairs;
+    for (int64_t i = 0; i < pairs; i++) {
+        UVec w[P];
+        for (int p = 0; p < P; p++) w[p] = load_u(panels + p * panel_stride + i * kLanes);
+        for (int p = 0; p < kAhead; p++)
+            __builtin_prefetch(ahead + p * panel_stride + i * kLanes, 0, 3);
+        for (int r = 0; r < R; r++) {
+            UVec x = splat_u(a[r * a_stride + i]);
+            for (int p = 0; p < P; p++) acc[r][p] = dot2(acc[r][p], x, w[p]);
         }
-        r += count;
+    }
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++) store(t.c + r * kWidth + p * kLanes, acc[r][p]);
+}
+
+using TileFunction = void (*)(const TileArguments&);
+
+template <int P, int kAhead, int kMost, int R = 1>
+TileFunction tile_of_rows(int rows) {
+    if constexpr (R < kMost)
+        if (rows > R) return tile_of_rows<P, kAhead, kMost, R + 1>(rows);
+    return gemm_tile<R, P, kAhead>;
+}
+
+// The tile for so many rows beside P panels; `ahead` panels to fetch: none, one or P.
+template <int P>
+TileFunction tile_beside(int rows, int ahead) {
+    constexpr int kMost = P <= 2 ? kPairTileRows : kTileRows;
+    if (ahead == 0) return tile_of_rows<P, 0, kMost>(rows);
+    return ahead == 1 ? tile_of_rows<P, 1, kMost>(rows) : tile_of_rows<P, P, kMost>(rows);
+}
+
+inline TileFunction tile_function(int rows, int panels, int ahead) {
+    switch (panels) {
+        case 1: return tile_beside<1>(rows, ahead);
+        case 2: return tile_beside<2>(rows, ahead);
+        case 3: return tile_beside<3>(rows, ahead);
+        default: return tile_beside<4>(rows, ahead);
+    }
+}
+
+// One k-block of w's panels for all rows, in tiles as even as they go. While the first tiles compute,
+// the panels at `ahead` are fetched: a share with each, because a burst would wait for memory.
+inline void gemm_k_block(const Activations& a, int64_t rows, const PanelGroup& w, int64_t k0,
+                         int64_t pairs, float* c, int64_t most_rows, const uint32_t* ahead) {
+    const int64_t tiles = ceil_div(rows, most_rows);
+    TileArguments tile{a.pairs + k0, a.stride, w.data + k0 * kLanes, w.stride, pairs, c, k0 == 0, ahead};
+    for (int64_t t = 0; t < tiles; t++) {
+        const int64_t count = (rows + tiles - t - 1) / (tiles - t);
+        const int share = !ahead || t >= w.count ? 0 : tiles == 1 ? w.count : 1;
+        tile.ahead = ahead + t * w.stride;
+        tile_function((int)count, w.count, share)(tile);
+        tile.a += count * a.stride, tile.c += count * kWidth, rows -= count;
+    }
+}
+
+// Few rows: panels are streamed from memory, four at once beside up to kTileRows rows, else in pairs.
+inline void gemm_stream(const Activations& a, int64_t rows, const PanelGroup& w, int64_t pairs,
+                        float* c) {
+    const int at_once = rows <= kTileRows ? kPanels : 2;
+    const int64_t most_rows = rows <= kTileRows ? kTileRows : kPairTileRows;
+    for (int p = 0; p < w.count; p += at_once) {
+        const int count = w.count - p < at_once ? w.count - p : at_once;
+        const uint32_t* next = p + 2 * at_once <= w.count ? w.data + (p + at_once) * w.stride : w.next;
+        const PanelGroup part{w.data + p * w.stride, w.stride, count, next};
+        for (int64_t k = 0; k < pairs; k += kBlockPairs) {
+            const int64_t left = pairs - k, block = left < kBlockPairs ? left : kBlockPairs;
+            const uint32_t* ahead = left > block ? part.data + (k + block) * kLanes : part.next;
+            gemm_k_block(a, rows, part, k, block, c + p * kLanes, most_rows, ahead);
+        }
     }
 }
 
@@ -128,17 +146,13 @@ inline void gemm_block(const Activations& a, int64_t rows, const PanelGroup& w, 
 #ifdef PACELINE_AMX
     gemm_block_amx(a, rows, w, pairs, c);
 #else
-    bool one_tile = rows <= kTileRows;  // then nothing is read twice, and the hardware prefetches
-    int64_t step = one_tile ? pairs : kBlockPairs;
-    for (int64_t k = 0; k < pairs; k += step) {
-        int64_t count = pairs - k < step ? pairs - k : step;
-        bool last = k + count == pairs;
-        const uint32_t* next = last ? w.next : w.data + (k + count) * kLanes;
-        gemm_k_block(a, rows, w, k, count, c, one_tile || rows > 4 * kTileRows ? nullptr : next);
+    if (rows <= kStreamedRows) return gemm_stream(a, rows, w, pairs, c);
+    for (int64_t k = 0; k < pairs; k += kBlockPairs) {
+        const int64_t block = pairs - k < kBlockPairs ? pairs - k : kBlockPairs;
+        gemm_k_block(a, rows, w, k, block, c, kTileRows, nullptr);
     }
 #endif
 }
-
 
 // Runs the product over the team; epilogue(row, panel, count, c) gets each finished row of a group,
 // c[count * 16], in whichever thread computed it.

@@ -40,13 +40,13 @@ float pl_peak(int64_t rounds, int threads) {
     float total = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)
     {
-        constexpr int kChains = 12;
+        constexpr int kChains = 24;
         Vec acc[kChains] = {};
-        UVec x = splat_u((uint32_t)omp_get_thread_num()), y = x;
+        UVec x = splat_u((uint32_t)omp_get_thread_num());
         for (int64_t i = 0; i < rounds; i++) {
-            asm volatile("" : "+x"(x), "+x"(y));
-            for (int half = 0; half < 2; half++)
-                for (int j = 0; j < kChains; j++) acc[j] = dot2(acc[j], x, y);
+            asm volatile("" : "+m"(x));  // nothing may be kept from one round to the next
+            const UVec y = x;
+            for (int j = 0; j < kChains; j++) acc[j] = dot2(acc[j], y, y);
         }
         for (int j = 0; j < kChains; j++) total += sum(acc[j]);
     }

@@ -30,7 +30,7 @@ struct Wide {
 };
 
 inline Wide multiply(uint32_t m, UVec x) {
-#ifdef __AVX512F__
+#ifdef PACELINE_AVX512BF16
     __m512i even = _mm512_mul_epu32((__m512i)x, _mm512_set1_epi32((int)m));
     __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)x, 32), _mm512_set1_epi32((int)m));
     const __mmask16 odds = 0xaaaa;

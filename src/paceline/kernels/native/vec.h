@@ -46,7 +46,7 @@ PL_INLINE float bf16_to_float(uint16_t h) {
     memcpy(&f, &u, 4);
     return f;
 }
-// Round to nearest even, as every path does, so that KV bytes do not depend on the path taken.
+// Rounds to nearest even.
 PL_INLINE uint16_t float_to_bf16(float f) {
     uint32_t u;
     memcpy(&u, &f, 4);

@@ -1,0 +1,213 @@
+"""Many requests at once: throughput, prompts, neighbours, HTTP and memory, in ratios.
+
+python benchmarks/serving.py throughput MODEL [--vllm PYTHON]   8 and 32 concurrent requests
+python benchmarks/serving.py prefill MODEL [--vllm PYTHON]      prompts of 512 and 4096 tokens
+python benchmarks/serving.py join MODEL                         others' TPOT while a prompt joins
+python benchmarks/serving.py http MODEL                         streaming against in process
+python benchmarks/serving.py memory MODEL…                      resident memory against the plan
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from harness import Worker, in_turns, machine, ratio, table
+from prompts import encoded, prompt_set
+
+TOKENS = 128
+
+
+def name_of(model: str) -> str:
+    return model.rstrip("/").split("/")[-1]
+
+
+def _peers(args: argparse.Namespace, model: str, **options) -> dict[str, Worker]:
+    workers = {"paceline": Worker("paceline", model, **options)}
+    if args.vllm:
+        workers["vllm-cpu"] = Worker("vllm", model, python=args.vllm)
+    return workers
+
+
+def throughput(args: argparse.Namespace) -> None:
+    """Output tokens per second, AR against AR; speculation on (auto) as a row of its own."""
+    from transformers import AutoTokenizer
+
+    (model,) = args.models
+    prompts = encoded(AutoTokenizer.from_pretrained(model), "chat")
+    workers = _peers(args, model, drafter="auto")
+    rows = []
+    for concurrent in (8, 32):
+        batch = [prompts[i % len(prompts)] for i in range(concurrent)]
+
+        def seconds(worker: Worker, batch: list[list[int]] = batch, **more: object) -> float:
+            answer = worker.generate(batch, TOKENS, **more)
+            assert all(len(tokens) == TOKENS for tokens in answer["tokens"])
+            return answer["seconds"]
+
+        sides = {name: partial(seconds, worker) for name, worker in workers.items()}
+        sides["paceline"] = partial(seconds, workers["paceline"], speculative="off")
+        sides["paceline, auto"] = partial(seconds, workers["paceline"])
+        times = in_turns(sides, args.rounds)
+        for name, measured in times.items():
+            rate = concurrent * TOKENS / statistics.median(measured)
+            row = (concurrent, name, ratio(times["paceline"], measured), f"{rate:.0f}")
+            rows.append(row)
+    for worker in workers.values():
+        worker.stop()
+    header = ["requests", "engine", "tok/s ÷ Paceline AR's", "tok/s (this run)"]
+    table(f"output tok/s, {name_of(model)}, chat prompts, {TOKENS} tokens each, T=0 ({machine()})",
+          header, rows)  # fmt: skip
+
+
+def prefill(args: argparse.Namespace) -> None:
+    """Prompt tokens per second against vllm-cpu, and the time to first token on a prefix hit."""
+    (model,) = args.models
+    workers = _peers(args, model)
+    cached = Worker("paceline", model, prefix_cache=True)
+    rows = []
+    for length in (512, 4096):
+        prompt = [(i * 7919) % 20000 + 100 for i in range(length)]
+        sides = {
+            name: lambda w=worker: w.generate([prompt], 1)["seconds"]  # noqa: B023
+            for name, worker in workers.items()
+        }
+        cached.generate([prompt], 1)
+        sides["paceline, prefix hit"] = lambda: cached.generate([prompt], 1)["seconds"]  # noqa: B023
+        times = in_turns(sides, args.rounds)
+        for name, measured in times.items():
+            rate = length / statistics.median(measured)
+            rows.append((length, name, ratio(times["paceline"], measured), f"{rate:.0f}"))
+    for worker in [*workers.values(), cached]:
+        worker.stop()
+    header = ["prompt", "engine", "tok/s ÷ Paceline's", "tok/s (this run)"]
+    table(f"prefill, {name_of(model)}, one request ({machine()})", header, rows)
+
+
+def join(args: argparse.Namespace) -> None:
+    """Gaps between the tokens of four decoding requests before and while a 4k prompt is computed."""
+    from paceline import LLM, SamplingParams
+
+    (model,) = args.models
+    engine = LLM(model, None, prefix_cache=False, max_model_len=8192).engine
+    endless = SamplingParams(temperature=0, max_tokens=3000, ignore_eos=True)
+    rows = []
+    for turn in range(args.rounds):
+        others = [
+            engine.make_requests(
+                [11 * i + j for j in range(64)], endless, request_id=f"other{turn}.{i}"
+            )[0]
+            for i in range(4)
+        ]
+        engine.add(others)
+        for _ in range(20):
+            engine.step()
+        before = [_timed(engine.step) for _ in range(100)]
+        prompt = [(i * 7919) % 20000 + 100 for i in range(4096)]
+        (newcomer,) = engine.make_requests(
+            prompt, SamplingParams(temperature=0, max_tokens=2), request_id=f"new{turn}"
+        )
+        engine.add([newcomer])
+        start, gaps = time.perf_counter(), []
+        while newcomer.output_len == 0:
+            gaps.append(_timed(engine.step))
+        ttft = time.perf_counter() - start
+        for request in others:
+            engine.abort(request.id)
+        while engine.has_work:
+            engine.step()
+        base = statistics.median(before)
+        gaps.sort()
+        rows.append(
+            (
+                turn,
+                statistics.median(gaps) / base,
+                gaps[int(0.99 * (len(gaps) - 1))] / base,
+                sorted(before)[98] / base,
+                f"{ttft:.1f} s",
+            )
+        )
+    header = ["run", "median while joining ÷ before", "p99 while joining ÷ before",
+              "p99 before ÷ median before", "newcomer's TTFT"]  # fmt: skip
+    table(f"others' TPOT while a 4k prompt joins, {name_of(model)}, 4 requests ({machine()})",
+          header, rows)  # fmt: skip
+
+
+def _timed(work) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def http(args: argparse.Namespace) -> None:
+    """TPOT of a streamed chat completion over HTTP against the same engine in process."""
+    from paceline import LLM, SamplingParams
+    from paceline.bench.http import ChatClient
+    from paceline.bench.prompts import Prompt
+    from paceline.bench.server_process import ServerProcess
+
+    (model,) = args.models
+    llm = LLM(model, None, prefix_cache=False)
+    params = SamplingParams(temperature=0, max_tokens=TOKENS)
+    with tempfile.TemporaryDirectory() as folder:
+        server = ServerProcess(["--model", model, "--drafter", "none"], Path(folder) / "log")
+        server.wait_until_healthy(300)
+        texts = prompt_set("chat")[:10]
+
+        async def over_http() -> float:
+            client = ChatClient(server.url, model=name_of(model), max_tokens=TOKENS)
+            try:
+                asked = [Prompt(str(i), "chat", ({"role": "user", "content": t},))
+                         for i, t in enumerate(texts)]  # fmt: skip
+                return statistics.median([(await client(p, None)).tpot() for p in asked])
+            finally:
+                await client.close()
+
+        def in_process() -> float:
+            results = [llm.chat([{"role": "user", "content": t}], params) for t in texts]
+            return statistics.median(r.metrics.tpot for r in results if r.metrics.tpot)
+
+        sides = {"http": lambda: asyncio.run(over_http()), "in process": in_process}
+        times = in_turns(sides, args.rounds)
+        server.stop()
+    value = ratio(times["http"], times["in process"])
+    table(f"TPOT over HTTP streaming ÷ in process, {name_of(model)} ({machine()})",
+          ["ratio", "TPOT in process, ms"],
+          [(f"{value:.3f}", f"{statistics.median(times['in process']) * 1e3:.1f}")])  # fmt: skip
+
+
+def memory(args: argparse.Namespace) -> None:
+    """Resident memory after a 4k prompt against weights + KV plan; load time from the cache."""
+    rows = []
+    for model in args.models:
+        worker = Worker("paceline", model)
+        worker.generate([[i % 5000 + 10 for i in range(4000)]], 16)
+        answer = worker.ask(op="memory")
+        share = answer["resident"] / answer["plan"]
+        rows.append((name_of(model), share, answer["resident"] / 2**30,
+                     answer["weights"] / 2**30, f"{worker.load_seconds:.1f} s"))  # fmt: skip
+        worker.stop()
+    header = ["model", "resident ÷ (weights + KV plan)", "resident GiB", "weights GiB", "load"]
+    table(f"memory ({machine()})", header, rows)
+
+
+COMMANDS = {c.__name__: c for c in (throughput, prefill, join, http, memory)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=COMMANDS)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--vllm", help="Python interpreter of an environment with vllm")
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    COMMANDS[args.what](args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+// The matrix product on AMX tiles: 16 rows x 32 k times 32 k x 16 outputs per instruction.
+//
+// One row takes the same instructions as 32, so the bits stay with the row. Tiles are always whole:
+// activations have slack rows behind them, whose results land in slack rows that nobody reads.
+#pragma once
+
+#include "gemm.h"
+
+#ifdef PACELINE_AMX_EMULATED
+namespace paceline {
+// The tile instructions acted out, for testing this file on machines without them.
+struct EmulatedTile {
+    float c[16][16];
+};
+inline thread_local EmulatedTile emulated_tiles[8];
+
+inline void emulate_load(int tile, const void* from, int64_t stride) {
+    for (int r = 0; r < 16; r++)
+        memcpy(emulated_tiles[tile].c[r], (const char*)from + r * stride, 64);
+}
+inline void emulate_store(int tile, void* to, int64_t stride) {
+    for (int r = 0; r < 16; r++)
+        memcpy((char*)to + r * stride, emulated_tiles[tile].c[r], 64);
+}
+inline void emulate_dot(int c, int a, int b) {
+    for (int r = 0; r < 16; r++) {
+        Vec sum = load(emulated_tiles[c].c[r]);
+        for (int k = 0; k < 16; k++) {
+            uint32_t pair;
+            memcpy(&pair, &emulated_tiles[a].c[r][k], 4);
+            sum = dot2(sum, splat_u(pair), (UVec)load(emulated_tiles[b].c[k]));
+        }
+        store(emulated_tiles[c].c[r], sum);
+    }
+}
+inline bool amx_prepare() { return true; }
+inline void amx_configure() {}
+inline void amx_release() {}
+}  // namespace paceline
+#define PL_TILE_ZERO(t) emulated_tiles[t] = {}
+#define PL_TILE_LOAD(t, from, stride) emulate_load(t, from, stride)
+#define PL_TILE_STORE(t, to, stride) emulate_store(t, to, stride)
+#define PL_TILE_DOT(c, a, b) emulate_dot(c, a, b)
+#else
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+namespace paceline {
+// Linux hands out the tile registers per process and on request (arch_prctl, Documentation/arch/x86).
+inline bool amx_prepare() {
+    constexpr int kRequestPermission = 0x1023, kTileData = 18;
+    static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+    return granted;
+}
+inline void amx_configure() {
+    struct alignas(64) {
+        uint8_t palette = 1, start_row = 0, reserved[14] = {};
+        uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+        uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } config;
+    _tile_loadconfig(&config);
+}
+inline void amx_release() { _tile_release(); }
+}  // namespace paceline
+#define PL_TILE_ZERO(t) _tile_zero(t)
+#define PL_TILE_LOAD(t, from, stride) _tile_loadd(t, from, stride)
+#define PL_TILE_STORE(t, to, stride) _tile_stored(t, to, stride)
+#define PL_TILE_DOT(c, a, b) _tile_dpbf16ps(c, a, b)
+#endif
+
+namespace paceline {
+
+constexpr int64_t kTileWords = 256;      // a tile of packed weights: 16 pairs x 16 outputs
+constexpr int64_t kPanelBytes = 64;      // stride of a tile's rows within a panel
+constexpr int64_t kResultBytes = kWidth * sizeof(float);
+
+// Up to 16 rows times one to four panels. Accumulators 0-3, activations 4, weights 5 and 6.
+inline void amx_flat(const uint32_t* a, int64_t a_bytes, const PanelGroup& w, int64_t tiles,
+                     float* c) {
+    const uint32_t *w0 = w.data, *w1 = w0 + w.stride, *w2 = w1 + w.stride, *w3 = w2 + w.stride;
+    PL_TILE_ZERO(0);
+    PL_TILE_ZERO(1);
+    PL_TILE_ZERO(2);
+    PL_TILE_ZERO(3);
+    for (int64_t i = 0; i < tiles; i++) {
+        PL_TILE_LOAD(4, a + i * 16, a_bytes);
+        PL_TILE_LOAD(5, w0 + i * kTileWords, kPanelBytes);
+        PL_TILE_DOT(0, 4, 5);
+        if (w.count > 1) {
+            PL_TILE_LOAD(6, w1 + i * kTileWords, kPanelBytes);
+            PL_TILE_DOT(1, 4, 6);
+        }
+        if (w.count > 2) {
+            PL_TILE_LOAD(5, w2 + i * kTileWords, kPanelBytes);
+            PL_TILE_DOT(2, 4, 5);
+        }
+        if (w.count > 3) {
+            PL_TILE_LOAD(6, w3 + i * kTileWords, kPanelBytes);
+            PL_TILE_DOT(3, 4, 6);
+        }
+    }
+    PL_TILE_STORE(0, c, kResultBytes);
+    if (w.count > 1) PL_TILE_STORE(1, c + kLanes, kResultBytes);
+    if (w.count > 2) PL_TILE_STORE(2, c + 2 * kLanes, kResultBytes);
+    if (w.count > 3) PL_TILE_STORE(3, c + 3 * kLanes, kResultBytes);
+}
+
+// 32 rows times two panels (or one, twice): accumulators 0-3, activations 4 and 5, weights 6 and 7.
+inline void amx_square(const uint32_t* a, int64_t a_bytes, const uint32_t* w0, const uint32_t* w1,
+                       int64_t tiles, float* c, bool both) {
+    const uint32_t* lower = a + 4 * a_bytes;  // 16 rows on, in words
+    PL_TILE_ZERO(0);
+    PL_TILE_ZERO(1);
+    PL_TILE_ZERO(2);
+    PL_TILE_ZERO(3);
+    for (int64_t i = 0; i < tiles; i++) {
+        PL_TILE_LOAD(4, a + i * 16, a_bytes);
+        PL_TILE_LOAD(6, w0 + i * kTileWords, kPanelBytes);
+        PL_TILE_DOT(0, 4, 6);
+        PL_TILE_LOAD(5, lower + i * 16, a_bytes);
+        PL_TILE_DOT(2, 5, 6);
+        if (!both) continue;
+        PL_TILE_LOAD(7, w1 + i * kTileWords, kPanelBytes);
+        PL_TILE_DOT(1, 4, 7);
+        PL_TILE_DOT(3, 5, 7);
+    }
+    float* under = c + 16 * kWidth;
+    PL_TILE_STORE(0, c, kResultBytes);
+    PL_TILE_STORE(2, under, kResultBytes);
+    if (!both) return;
+    PL_TILE_STORE(1, c + kLanes, kResultBytes);
+    PL_TILE_STORE(3, under + kLanes, kResultBytes);
+}
+
+inline void gemm_block_amx(const Activations& a, int64_t rows, const PanelGroup& w, int64_t pairs,
+                           float* c) {
+    const int64_t bytes = a.stride * 4, tiles = pairs / 16;
+    for (int64_t r = 0; r < rows; r += 32) {
+        const uint32_t* x = a.pairs + r * a.stride;
+        if (rows - r <= 16) {
+            amx_flat(x, bytes, w, tiles, c + r * kWidth);
+            return;
+        }
+        for (int p = 0; p < w.count; p += 2) {
+            const uint32_t* panel = w.data + p * w.stride;
+            amx_square(x, bytes, panel, panel + w.stride, tiles, c + r * kWidth + p * kLanes,
+                       p + 1 < w.count);
+        }
+    }
+}
+
+}  // namespace paceline

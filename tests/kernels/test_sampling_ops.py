@@ -1,0 +1,92 @@
+"""Native sampling ops equal their torch twins to the bit, and both do what the words say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from paceline.kernels import ops, reference
+
+VOCABS = (1, 5, 100, 1000, 20_000)
+FILTERS = [(0, 1.0, 0.0), (1, 1.0, 0.0), (7, 1.0, 0.0), (0, 0.5, 0.0), (0, 0.99, 0.0)]
+FILTERS += [(0, 0.01, 0.0), (0, 1.0, 0.1), (5, 0.8, 0.05), (0, 0.9, 0.02), (50, 0.999, 0.0)]
+
+
+def rows(seed: int) -> Iterator[torch.Tensor]:
+    """Flat and peaked rows, with ties, and with banned tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    for vocab in VOCABS:
+        for scale in (0.1, 1.0, 8.0):
+            row = torch.randn(vocab, generator=generator) * scale
+            yield row
+            yield (row * 2).round() / 2
+            banned = row.clone()
+            banned[1 + torch.randperm(vocab - 1, generator=generator)[: vocab // 3]] = -math.inf
+            yield banned
+
+
+@pytest.fixture(autouse=True)
+def _fresh_library(kernel_path: str) -> Iterator[None]:
+    ops._library.cache_clear()
+    yield
+    ops._library.cache_clear()
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
+def test_gumbel_argmax_equals_the_twin(temperature: float) -> None:
+    for index, row in enumerate(rows(1)):
+        keys = {"inv_temperature": 1 / temperature, "seed": index, "choice": 1, "position": index}
+        assert ops.gumbel_argmax(row, **keys) == reference.gumbel_argmax(row, **keys)
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+def test_top_threshold_equals_the_twin(filters: tuple[int, float, float]) -> None:
+    for index, row in enumerate(rows(2)):
+        inv_temperature = (0.5, 1.0, 1 / 0.7)[index % 3]
+        kept = ops.top_threshold(row, inv_temperature, *filters)
+        assert kept == reference.top_threshold(row, inv_temperature, *filters)
+        keys = {"inv_temperature": inv_temperature, "seed": 3, "choice": 0, "position": index}
+        keys |= {"threshold": kept[0], "tie_id": kept[1]}
+        assert ops.gumbel_argmax(row, **keys) == reference.gumbel_argmax(row, **keys)
+
+
+def test_logsumexp_equals_the_twin_and_the_truth() -> None:
+    for row in rows(3):
+        value = ops.logsumexp(row)
+        assert value == reference.logsumexp(row)
+        assert value == pytest.approx(float(row.double().logsumexp(0)), abs=2e-6)
+
+
+def kept_ids(row: torch.Tensor, *filters: float) -> list[int]:
+    threshold, tie_id = ops.top_threshold(row, 1.0, *filters)
+    return [i for i, x in enumerate(row.tolist()) if x > threshold or (x == threshold and i <= tie_id)]
+
+
+def test_top_threshold_keeps_what_the_words_say() -> None:
+    row = torch.tensor([0.1, 0.4, 0.2, 0.2, 0.1]).log()
+    assert kept_ids(row, 0, 1.0, 0.0) == [0, 1, 2, 3, 4]
+    assert kept_ids(row, 2, 1.0, 0.0) == [1, 2]  # of equals the lowest id
+    assert kept_ids(row, 0, 0.39, 0.0) == [1]
+    assert kept_ids(row, 0, 0.41, 0.0) == [1, 2]
+    assert kept_ids(row, 0, 0.79, 0.0) == [1, 2, 3]
+    assert kept_ids(row, 0, 1.0, 0.45) == [1, 2, 3]
+    assert kept_ids(row, 3, 0.7, 0.0) == [1, 2]  # 0.75 of what top_k left
+
+
+def test_gumbel_argmax_draws_from_the_softmax() -> None:
+    probs = torch.tensor([0.5, 0.25, 0.15, 0.1])
+    keys = {"inv_temperature": 1.0, "seed": 5, "choice": 0}
+    draws = [ops.gumbel_argmax(probs.log(), position=p, **keys) for p in range(4000)]
+    shares = torch.bincount(torch.tensor(draws), minlength=4) / len(draws)
+    assert torch.allclose(shares, probs, atol=0.03)
+
+
+def test_a_strided_or_half_precision_row_takes_the_twin() -> None:
+    wide = torch.randn(50, 2)
+    keys = {"inv_temperature": 1.0, "seed": 5, "choice": 0, "position": 0}
+    assert ops.gumbel_argmax(wide[:, 0], **keys) == ops.gumbel_argmax(
+        wide[:, 0].contiguous(), **keys
+    )
