@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.engine.tiny import EngineFactory, tiny_config, tiny_model
 
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.models.native_network import native_available
+from tests.engine.tiny import EngineFactory, tiny_config, tiny_model
 
 BACKENDS = [
     pytest.param(("torch", "float32", "cpu"), id="torch-float32"),

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.engine.tiny import tiny_model
 
 from paceline.core import FinishReason, InvalidRequest, OutputDelta, QueueFull, SamplingParams
 from paceline.engine.async_engine import AsyncEngine, EngineDead
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
+from tests.engine.tiny import tiny_model
 
 PROMPT = [1, 2, 3, 4, 5]
 LONG = SamplingParams(temperature=0, max_tokens=900, ignore_eos=True)

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2
-from tests.engine.tiny import EngineFactory
 
 from paceline.core import DraftBatch, SamplingParams, SpeculativeParams
 from paceline.drafters.base import TargetInfo, register
 from paceline.engine.engine import Engine
 from paceline.kernels import ops
+from tests.engine.tiny import EngineFactory
 
 DRAWS = 3000
 PROMPT = [5, 9, 200, 31, 7]

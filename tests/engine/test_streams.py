@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.tiny import EngineFactory
 
 from paceline.core import OutputDelta, SamplingParams, SpeculativeParams, Verdict
 from paceline.engine.engine import Engine
+from tests.engine.tiny import EngineFactory, save_tiny
 
 
 @dataclass
@@ -193,3 +194,25 @@ def test_abort_at_any_time_leaves_the_others_alone(make_engine: EngineFactory) -
         else:
             tokens = [t for d in deltas for t in d.token_ids]
             assert tokens == alone.tokens[: len(tokens)]
+
+
+@pytest.mark.parametrize("together", [1, 6], ids=["alone", "batch-of-6"])
+def test_a_draft_model_changes_no_token(
+    make_engine: EngineFactory, tmp_path: Path, together: int
+) -> None:
+    work = jobs(12)
+    engine = make_engine(f"small=draft_model:{save_tiny(tmp_path)},max_draft_len=4")
+    assert run(engine, work, together=together) == expected(make_engine, work)
+    assert engine.stats().spec_accepted_tokens > 0
+
+
+def test_a_draft_model_survives_preemption_and_prefix_hits(
+    make_engine: EngineFactory, tmp_path: Path
+) -> None:
+    work = jobs(16, seed=5, longest=110)
+    spec = f"small=draft_model:{save_tiny(tmp_path)},max_draft_len=3"
+    sizes = {"max_model_len": 240, "token_budget": 24}
+    per_token = make_engine(spec, **sizes).plan.kv_bytes_per_token
+    engine = make_engine(spec, **sizes, kv_memory=per_token * 16 * 15)
+    assert run(engine, work, together=8) == expected(make_engine, work)
+    assert engine.stats().preemptions > 0 and engine.stats().prefix_hits > 0

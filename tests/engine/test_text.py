@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.engine.tiny import byte_tokenizer
 
 from paceline.engine.text import TextStream
+from tests.engine.tiny import byte_tokenizer
 
 
 def run(text: str, stop: tuple[str, ...] = ()) -> tuple[list[str], TextStream]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -62,3 +64,31 @@ def tiny_model(dtype: str, seed: int = 0, **changes: Any) -> LoadedModel:
         max_context=config.max_context,
         path=Path("tiny"),
     )
+
+
+def save_tiny(folder: Path, blur: float = 0.02) -> Path:
+    """The tiny model as a Hugging Face folder, blurred: a drafter that is often right."""
+    config = tiny_config()
+    weights = random_weights(config, 0)
+    generator = torch.Generator().manual_seed(1)
+    for name, weight in weights.items():
+        weights[name] = weight + blur * torch.randn(weight.shape, generator=generator)
+    save_file(weights, folder / "model.safetensors")
+    byte_tokenizer().save_pretrained(folder)
+    hf = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "hidden_act": "silu",
+        "vocab_size": VOCAB,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "rms_norm_eps": config.rms_norm_eps,
+        "max_position_embeddings": config.max_position_embeddings,
+        "tie_word_embeddings": True,
+        "rope_theta": config.rope.theta,
+        "eos_token_id": EOS,
+    }
+    (folder / "config.json").write_text(json.dumps(hf))
+    return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 from collections import deque
@@ -83,6 +84,9 @@ class AsyncEngine:
         self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
 
     def start(self) -> None:
+        """Starts the thread. Objects made so far stay: the collector need not walk them."""
+        gc.collect()
+        gc.freeze()
         self._thread.start()
 
     @property

@@ -72,13 +72,20 @@ def make_drafters(config: EngineConfig) -> dict[str, Drafter]:
         if spec.name in made:
             raise InvalidRequest("drafter", spec.name, "a name of its own for each drafter")
         if spec.kind == "draft_model":
-            # A draft model runs where the target runs.
-            runs = (("dtype", config.dtype), ("device", config.device), ("backend", config.backend))
-            given = dict(spec.options)
-            extra = tuple((k, v) for k, v in runs if k not in given)
-            spec = replace(spec, options=spec.options + extra)
+            spec = replace(spec, options=_draft_model_options(config, spec.options))
         made[spec.name] = build(spec)
     return made
+
+
+def _draft_model_options(
+    config: EngineConfig, given: tuple[tuple[str, str], ...]
+) -> tuple[tuple[str, str], ...]:
+    """A draft model runs where the target runs, and draws as the rule can judge best: shared noise
+    for `match`, its own distribution for the rules that know q."""
+    defaults = {"dtype": config.dtype, "device": config.device, "backend": config.backend}
+    if config.rule in ("token", "block"):
+        defaults["draw"] = "sample"
+    return given + tuple((k, v) for k, v in defaults.items() if k not in dict(given))
 
 
 def attach(

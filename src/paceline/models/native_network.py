@@ -101,6 +101,11 @@ class NativeNetwork:
             features = self._features[: rows * width].view(rows, width)
         return ForwardOutput(self._logits[:outputs], self._argmax[:outputs], features)
 
+    def read_weights(self) -> None:
+        """Reads the packed weights once, with the forward's threads, and does nothing else."""
+        data = ctypes.c_void_p(self._arena.data.data_ptr())
+        self.library.pl_read(data, ctypes.c_int64(self.weight_bytes), torch.get_num_threads())
+
     def _reserve(self, rows: int, outputs: int, taps: int) -> None:
         if outputs > len(self._logits):
             capacity = max(16, padded(outputs, 16))
