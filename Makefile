@@ -3,12 +3,15 @@
 #   TORCH   what pip installs when .venv has no torch >= 2.11 yet; a torch that is there is kept.
 #           Example: make demo TORCH="torch --index-url https://download.pytorch.org/whl/cpu"
 #   PYTHON  the interpreter that makes .venv (3.11 or newer)
+#   MODEL   for `make bench`; SMALL is its draft model, VLLM the Python of an environment with vllm
 #
 # pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf, ...) are honoured everywhere.
 
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,\
 	$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
 TORCH ?= torch==2.13.0
+MODEL ?= smollm2-135m
+PEER := $(if $(VLLM),--vllm $(VLLM))
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -45,8 +48,14 @@ format: $(VENV)/.ready-dev ## let ruff mend what it can
 types: $(VENV)/.ready-dev ## mypy
 	$(PY) -m mypy
 
-bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md (long; wants an idle machine)
-	$(PY) -m benchmarks $(ARGS)
+bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (long; wants an idle machine)
+	@set -e; folder=$$($(VENV)/bin/paceline pull "$(MODEL)"); set -x; \
+	$(PY) benchmarks/kernels.py "$$folder"; \
+	$(PY) benchmarks/decode.py "$$folder" $(PEER); \
+	for what in replay overhead drafters; do $(PY) benchmarks/speculation.py $$what "$$folder"; done; \
+	for what in throughput prefill join http memory; do \
+		$(PY) benchmarks/serving.py $$what "$$folder" $(PEER); done
+	$(if $(SMALL),$(PY) benchmarks/speculation.py draft-model "$(MODEL)" "$(SMALL)")
 
 docs: $(VENV)/.ready-docs ## build the documentation into docs/_build/html
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html

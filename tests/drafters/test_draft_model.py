@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from itertools import accumulate
+from operator import mul
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from paceline.core import ModelError, Request
-from paceline.drafters import draft_model
+from paceline.drafters import build, draft_model, parse_spec
 from paceline.drafters.base import ObservedRows
 from paceline.drafters.draft_model import DraftModelDrafter, check_same_tokens
 from paceline.drafters.draw import draw_token
@@ -49,7 +52,7 @@ def small_network(vocab: int = VOCAB) -> TorchNetwork:
 @pytest.fixture
 def make_drafter(make_target):
     def make(vocab: int = VOCAB, target_vocab: int = VOCAB, **settings) -> DraftModelDrafter:
-        settings = {"max_draft_len": 8, "max_positions": 1024} | settings
+        settings = {"max_draft_len": 8, "max_positions": 1024, "min_token_prob": 0.0} | settings
         drafter = DraftModelDrafter("small", small_network(vocab), **settings)
         drafter.attach(make_target(vocab_size=target_vocab, num_blocks=BLOCKS))
         return drafter
@@ -222,6 +225,28 @@ def test_context_of_the_small_model_ends_earlier(make_drafter, make_request, dra
     assert drafter.held_tokens(request) <= 40
 
 
+def test_drafting_stops_when_the_draft_is_unlikely_to_stand(make_drafter, make_request):
+    drafters = [make_drafter(), make_drafter(min_token_prob=0.05)]
+    request, free = make_request([3, 4, 5]), scattered_blocks()
+    for drafter in drafters:
+        admit(drafter, request, free)
+    full, cut = (drafter.propose([request], [8]) for drafter in drafters)
+    kept = len(cut.tokens[0])
+    assert cut.tokens[0] == full.tokens[0][:kept]
+    survival = list(accumulate(full.confidence[0], mul))
+    assert 0 < kept < 8
+    assert survival[kept - 1] < 0.05
+    assert all(s >= 0.05 for s in survival[: kept - 1])
+
+
+def test_drafting_stops_at_the_end_of_the_stream(make_drafter, make_request, draft_once):
+    drafter, free = make_drafter(), scattered_blocks()
+    tokens = greedy([3, 4, 5], 8)
+    request = make_request([3, 4, 5], eos_ids=frozenset({tokens[2]}))
+    admit(drafter, request, free)
+    assert draft_once(drafter, request, 8) == tokens[: tokens.index(tokens[2]) + 1]
+
+
 def test_padded_vocabularies(make_drafter, make_request, draft_once):
     wide, free = make_drafter(vocab=VOCAB, target_vocab=50), scattered_blocks()
     request = make_request([3, 4, 5])
@@ -323,3 +348,16 @@ def test_release_forgets(make_drafter, make_request, draft_once):
     drafter.release([request])
     assert draft_once(drafter, request) == []
     assert not drafter._states
+
+
+def test_spec_builds_the_model_it_names(tmp_path, monkeypatch):
+    asked = []
+    loaded = SimpleNamespace(tokenizer=None, path=tmp_path, max_context=1024)
+    monkeypatch.setattr(draft_model, "load_model", lambda name: asked.append(name) or loaded)
+    monkeypatch.setattr(
+        draft_model, "build_network", lambda *_, **how: asked.append(how) or (small_network(), "")
+    )
+    drafter = build(parse_spec(f"small=draft_model:{tmp_path},max_draft_len=5,backend=torch"))
+    assert asked == [str(tmp_path), {"backend": "torch", "max_positions": 1024}]
+    assert (drafter.name, drafter.version, drafter.max_draft_len) == ("small", tmp_path.name, 5)
+    assert drafter.kv == small_network().kv_spec

@@ -1,0 +1,70 @@
+"""Load generator: many clients at once against a running server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from paceline.bench.paired import Ask
+from paceline.bench.prompts import Prompt
+from paceline.bench.record import Answer
+
+
+@dataclass(slots=True)
+class Load:
+    """Answers of one load run, by index of the request, and the seconds that the run took."""
+
+    answers: list[Answer] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(answer.token_ids) for answer in self.answers)
+
+    @property
+    def throughput(self) -> float:
+        """Output tokens per second, all clients together."""
+        return self.tokens / self.seconds
+
+    @property
+    def ttft(self) -> float:
+        return median(answer.ttft for answer in self.answers)
+
+    @property
+    def tpot(self) -> float:
+        return median(answer.tpot() for answer in self.answers if len(answer.token_ids) > 1)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Over all drafted rounds of the run, including the bonus token."""
+        rounds = sum(answer.draft_rounds for answer in self.answers)
+        return 1 + sum(a.accepted for a in self.answers) / rounds if rounds else 1.0
+
+
+async def run_load(
+    prompts: Sequence[Prompt], ask: Ask, *, requests: int, concurrency: int, speculative: Any
+) -> Load:
+    """Keeps `concurrency` requests in flight until `requests` are answered; prompts go round."""
+    answers: dict[int, Answer] = {}
+    waiting = iter(range(requests))
+
+    async def client() -> None:
+        for index in waiting:
+            answers[index] = await ask(prompts[index % len(prompts)], speculative)
+
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(concurrency, requests)):
+            group.create_task(client())
+    seconds = time.perf_counter() - started
+    return Load([answers[index] for index in range(requests)], seconds)
+
+
+def same_text(first: Load, second: Load) -> bool:
+    """Whether the two runs gave every request the same token ids."""
+    pairs = zip(first.answers, second.answers, strict=True)
+    return all(one.token_ids == other.token_ids for one, other in pairs)

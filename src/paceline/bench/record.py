@@ -1,0 +1,76 @@
+"""What one measured answer was: its tokens, when each arrived, and what speculation did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+LOOP_REPEATS = 3
+LOOP_MIN_TOKENS = 12  # shorter repeats ("- - -", a table's rule) are ordinary text
+LOOP_MAX_PERIOD = 64
+
+
+@dataclass(slots=True)
+class Answer:
+    """One streamed answer. Times are seconds on one monotonic clock.
+
+    `arrivals[i]` is when token i reached the reader; tokens of one step share a time. `accepted`
+    counts drafted tokens that were committed and `draft_rounds` the rounds that had a draft.
+    """
+
+    started: float
+    token_ids: list[int] = field(default_factory=list)
+    arrivals: list[float] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str | None = None
+    draft_rounds: int = 0
+    accepted: int = 0
+    draft_tokens: int = 0
+
+    @property
+    def ttft(self) -> float:
+        """Seconds from sending the request to its first token."""
+        return self.arrivals[0] - self.started
+
+    @property
+    def total(self) -> float:
+        return self.arrivals[-1] - self.started
+
+    def tpot(self, count: int | None = None) -> float:
+        """Seconds per output token after the first, over the first `count` tokens (all by default).
+
+        nan with fewer than two tokens.
+        """
+        last = len(self.arrivals) if count is None else min(count, len(self.arrivals))
+        if last < 2:
+            return float("nan")
+        return (self.arrivals[last - 1] - self.arrivals[0]) / (last - 1)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens committed per drafted round, including the bonus token (AL); 1 with no draft."""
+        return 1 + self.accepted / self.draft_rounds if self.draft_rounds else 1.0
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Tokens committed per target forward, forwards without a draft included."""
+        forwards = len(self.token_ids) - self.accepted
+        return len(self.token_ids) / forwards if forwards > 0 else 1.0
+
+
+def loop_start(token_ids: Sequence[int]) -> int | None:
+    """Number of tokens before a text starts to loop, or None if it never does.
+
+    A loop is a run of tokens that stands three times in a row, at least 12 tokens in all. Drafters
+    guess a loop for free, so what follows the first turn says nothing about real text.
+    """
+    for end in range(LOOP_MIN_TOKENS, len(token_ids) + 1):
+        for period in range(1, min(LOOP_MAX_PERIOD, end // LOOP_REPEATS) + 1):
+            turns = max(LOOP_REPEATS, -(-LOOP_MIN_TOKENS // period))
+            length = period * turns
+            if length > end:
+                continue
+            tail = token_ids[end - length : end]
+            if all(tail[i] == tail[i - period] for i in range(period, length)):
+                return end - length + period
+    return None

@@ -1,0 +1,75 @@
+"""A `paceline serve` of our own, as a subprocess on a free loopback port."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+
+from paceline.core import PacelineError
+
+HOST = "127.0.0.1"
+STOP_SECONDS = 30.0
+
+
+class ServerProcess:
+    """Starts on construction. `arguments` go to `paceline serve`; what it prints goes to `log`."""
+
+    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+        self.port, self._log = free_port(), log
+        self.url = f"http://{HOST}:{self.port}"
+        command = [sys.executable, "-m", "paceline.cli", "serve", *arguments]
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [*command, "--host", HOST, "--port", str(self.port)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait_until_healthy(self, seconds: float) -> None:
+        """Raises PacelineError with the end of the log when it exits or is not up in time."""
+        end = time.monotonic() + seconds
+        with httpx.Client(timeout=2, trust_env=False) as http:
+            while time.monotonic() < end:
+                if self._process.poll() is not None:
+                    code = self._process.returncode
+                    raise PacelineError(f"the server ended with code {code}:\n{self._tail()}")
+                try:
+                    if http.get(f"{self.url}/health").status_code == 200:
+                        return
+                except httpx.TransportError:
+                    pass  # not listening yet
+                time.sleep(0.1)
+        raise PacelineError(f"the server was not up after {seconds:.0f} s:\n{self._tail()}")
+
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._log.read_text("utf-8", "replace")
+
+    def stop(self) -> bool:
+        """Sends SIGTERM and waits for it to drain. False when it had to be killed or failed."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOP_SECONDS) == 0
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return False
+
+    def _tail(self) -> str:
+        return "\n".join(self.output().splitlines()[-20:])
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])

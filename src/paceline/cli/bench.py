@@ -1,0 +1,150 @@
+"""`paceline bench`: speculation off against on, here or on a running server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from paceline.bench import report
+from paceline.bench.http import ChatClient, served_model
+from paceline.bench.inprocess import InProcess
+from paceline.bench.load import run_load, same_text
+from paceline.bench.paired import Ask, Pair, compare
+from paceline.bench.prompts import Prompt, load_prompts
+from paceline.cli import options, show
+from paceline.cli.options import DEFAULTS
+from paceline.core import InvalidRequest
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "bench",
+        help="measure speculation off against on",
+        description="Answers a prompt set without and with speculation, in turns, and shows TTFT, "
+        "TPOT, AL, speedup and whether the text is the same. With --url it asks a running server. "
+        "Exit code 1 when the text differs.",
+    )
+    parser.add_argument(
+        "model",
+        nargs="?",
+        help=f"what to load (default: {DEFAULTS.model}); with --url: "
+        "the model's id there (default: the first it offers)",
+    )
+    parser.add_argument("--url", help="a running server, as http://127.0.0.1:8000")
+    parser.add_argument("--api-key", help="with --url: its API key")
+    parser.add_argument(
+        "--prompts", default="demo", help="a shipped set or a JSON file (default: demo)"
+    )
+    parser.add_argument("--runs", type=int, default=5, help="paired runs per prompt (default: 5)")
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        default=1,
+        help="with --url: requests in flight; above 1 the throughput of the whole is shown",
+    )
+    options.add_sampling_options(parser, max_tokens=128, temperature=0.0, seed=0)
+    options.add_draft_length_option(parser)
+    options.add_engine_options(parser)
+    parser.set_defaults(run=run, off=False)
+
+
+def run(args: argparse.Namespace) -> int:
+    _check(args)
+    prompts = load_prompts(args.prompts)
+    wish = options.speculative(args)
+    if args.url is None:
+        return _in_process(args, prompts, wish)
+    return asyncio.run(_over_http(args, prompts, wish))
+
+
+def _check(args: argparse.Namespace) -> None:
+    for field in ("runs", "concurrency"):
+        if getattr(args, field) < 1:
+            raise InvalidRequest(field, getattr(args, field), "a whole number of at least 1")
+    if args.url is None:
+        if args.concurrency > 1:
+            raise InvalidRequest("concurrency", args.concurrency, "1 without --url")
+        if args.api_key is not None:
+            raise InvalidRequest("api_key", args.api_key, "--url beside it")
+        return
+    for field, value in dataclasses.asdict(options.engine_config(args)).items():
+        if field != "model" and value != getattr(DEFAULTS, field):
+            raise InvalidRequest(field, value, "no engine option beside --url: the server has them")
+
+
+def _in_process(args: argparse.Namespace, prompts: list[Prompt], wish: Any) -> int:
+    config, params = options.engine_config(args), options.sampling_params(args)
+
+    from paceline.llm import LLM
+
+    console = Console(highlight=False)
+    llm = LLM(config=config)
+    console.print(show.start_up_table(llm.engine.start_up_table()))
+    ask = InProcess(llm, params)
+    pairs = asyncio.run(_compare(prompts, ask, args.runs, wish))
+    return _show_pairs(console, pairs, f"{config.model}, in process")
+
+
+async def _over_http(args: argparse.Namespace, prompts: list[Prompt], wish: Any) -> int:
+    console = Console(highlight=False)
+    model = args.model or await served_model(args.url, args.api_key)
+    client = _client(args, model)
+    try:
+        if args.concurrency == 1:
+            pairs = await _compare(prompts, client, args.runs, wish)
+            return _show_pairs(console, pairs, f"{model} at {args.url}")
+        requests = args.runs * len(prompts)
+        load = {"requests": requests, "concurrency": args.concurrency}
+        off = await run_load(prompts, client, speculative="off", **load)
+        on = await run_load(prompts, client, speculative=wish, **load)
+    finally:
+        await client.close()
+    title = f"{model} at {args.url}: {requests} requests, {args.concurrency} at once"
+    console.print(report.load_table(off, on, title))
+    same = same_text(off, on)
+    console.print(report.same_text_line(same))
+    return 0 if same else 1
+
+
+def _client(args: argparse.Namespace, model: str) -> ChatClient:
+    params = options.sampling_params(args)  # refuses bad values before anything is sent
+    names = ("top_k", "top_p", "min_p", "repetition_penalty")
+    return ChatClient(
+        args.url,
+        model=model,
+        api_key=args.api_key,
+        max_tokens=args.max_tokens,
+        temperature=params.temperature,
+        seed=args.seed,
+        extra={name: getattr(params, name) for name in names},
+    )
+
+
+async def _compare(prompts: Sequence[Prompt], ask: Ask, runs: int, wish: Any) -> list[Pair]:
+    await ask(prompts[0], wish)  # the first request of a process pays for what is lazy
+    with Progress(console=show.stderr_console(), transient=True) as progress:
+        task = progress.add_task("measuring", total=runs * len(prompts))
+        return await compare(
+            prompts,
+            ask,
+            runs=runs,
+            speculative=wish,
+            progress=lambda pair, run: progress.advance(task),
+        )
+
+
+def _show_pairs(console: Console, pairs: list[Pair], title: str) -> int:
+    console.print(report.pair_table(pairs, title))
+    for line in report.notes(pairs):
+        console.print(line, style="dim")
+    for line in report.speedup_lines(pairs):
+        console.print(line)
+    same = all(pair.same_text for pair in pairs)
+    console.print(report.same_text_line(same))
+    return 0 if same else 1

@@ -1,0 +1,77 @@
+"""What the commands print: the start-up table, answers in colour, their statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from paceline.core import OutputDelta, RequestMetrics, SpeculationStats, TokenKind
+from paceline.engine.text import TextStream
+
+STYLES = {TokenKind.ACCEPTED: "green", TokenKind.BONUS: "default"}
+
+
+def stderr_console() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+def start_up_table(rows: Iterable[tuple[str, str]]) -> Table:
+    table = Table(title="paceline", title_justify="left", show_header=False, title_style="bold")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in rows:
+        table.add_row(label, Text(str(value)))
+    return table
+
+
+def legend() -> Text:
+    return Text.assemble(
+        "tokens: ",
+        ("accepted from the draft", STYLES[TokenKind.ACCEPTED]),
+        " · ",
+        ("from the model itself", STYLES[TokenKind.BONUS]),
+    )
+
+
+class KindColours:
+    """Tells for each piece of streamed text whether it was drafted.
+
+    The text of a delta is what counts; its tokens are decoded again here only to learn which kind
+    each character is of, since a character may need several tokens and text may be held back.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._stream = TextStream(tokenizer, [])
+        self._kinds: list[TokenKind] = []  # one per decoded character that is not shown yet
+
+    def feed(self, delta: OutputDelta) -> Iterator[tuple[str, TokenKind]]:
+        """The delta's text in runs of one kind each."""
+        for token, kind in zip(delta.token_ids, delta.kinds, strict=True):
+            self._kinds += [kind] * len(self._stream.push(token))
+        missing = len(delta.text) - len(self._kinds)
+        kinds = self._kinds + [TokenKind.BONUS] * missing
+        self._kinds = kinds[len(delta.text) :]
+        for kind, run in groupby(zip(delta.text, kinds, strict=False), key=lambda pair: pair[1]):
+            yield "".join(character for character, _ in run), kind
+
+
+def statistics_line(
+    tokens: int, stats: SpeculationStats | None, metrics: RequestMetrics | None
+) -> str:
+    """`42 tokens · TTFT 31 ms · TPOT 5.2 ms · AL 3.10 incl. bonus (33 of 40 drafted accepted)`."""
+    parts = [f"{tokens} tokens"]
+    if metrics is not None:
+        parts.append(f"TTFT {1000 * metrics.ttft:.0f} ms")
+        if metrics.tpot is not None:
+            parts.append(f"TPOT {1000 * metrics.tpot:.1f} ms")
+    if stats is not None and stats.draft_rounds:
+        accepted = f"{stats.accepted_tokens} of {stats.draft_tokens} drafted tokens accepted"
+        parts.append(f"AL {stats.acceptance_length:.2f} incl. bonus ({accepted})")
+    elif stats is not None:
+        parts.append("nothing drafted")
+    return " · ".join(parts)

@@ -1,0 +1,117 @@
+"""The HTTP API: routes, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request, Security
+from fastapi.responses import JSONResponse, Response
+from fastapi.security import HTTPBearer
+
+from paceline import __version__
+from paceline.engine.async_engine import AsyncEngine
+from paceline.server import errors, responses
+from paceline.server.gate import Gate
+from paceline.server.metrics import CONTENT_TYPE
+from paceline.server.protocol import ChatRequest, CompletionRequest
+from paceline.server.responses import GENERATION, refusals
+from paceline.server.serving import Serving
+from paceline.server.settings import ServerSettings
+
+
+def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
+    """The app that serves `async_engine`, which the caller starts and stops."""
+    serving = Serving(async_engine, settings)
+    # no /docs: its page would load scripts from somebody else's server
+    app = FastAPI(title="Paceline", version=__version__, docs_url=None, redoc_url=None)
+    errors.install(app)
+    app.add_middleware(Gate, settings=settings)
+    key = [Security(HTTPBearer(auto_error=False))] if settings.api_keys else []
+    _add_generation(app, serving, key)
+    _add_models(app, serving, key)
+    _add_operations(app, serving)
+    return app
+
+
+def _add_generation(app: FastAPI, serving: Serving, key: list[Any]) -> None:
+    @app.post(
+        "/v1/chat/completions",
+        response_model=responses.ChatCompletion,
+        responses=GENERATION,
+        dependencies=key,
+    )
+    async def chat_completions(body: ChatRequest, http: Request) -> Response:
+        """Answers a conversation."""
+        return await serving.chat(body, http)
+
+    @app.post(
+        "/v1/completions",
+        response_model=responses.Completion,
+        responses=GENERATION,
+        dependencies=key,
+    )
+    async def completions(body: CompletionRequest, http: Request) -> Response:
+        """Continues text or token ids."""
+        return await serving.complete(body, http)
+
+
+def _add_models(app: FastAPI, serving: Serving, key: list[Any]) -> None:
+    def entry(name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": serving.started,
+            "owned_by": "paceline",
+            "max_model_len": serving.engine.engine.max_model_len,
+        }
+
+    @app.get(
+        "/v1/models",
+        response_model=responses.ModelList,
+        responses=refusals(401),
+        dependencies=key,
+    )
+    async def models() -> Response:
+        """The names that requests may use."""
+        return JSONResponse({"object": "list", "data": [entry(name) for name in serving.models]})
+
+    @app.get(
+        "/v1/models/{name:path}",
+        response_model=responses.Model,
+        responses=refusals(400, 401, 404),
+        dependencies=key,
+    )
+    async def model(name: str) -> Response:
+        """One of them."""
+        serving.check_model(name)
+        return JSONResponse(entry(name))
+
+
+def _add_operations(app: FastAPI, serving: Serving) -> None:
+    @app.get(
+        "/health",
+        response_model=responses.Health,
+        responses={503: {"model": responses.Health, "description": "Send no more requests."}},
+    )
+    async def health() -> Response:
+        """Whether new requests are welcome."""
+        state = "ok"
+        if not serving.engine.alive:
+            state = "dead"
+        elif serving.engine.draining:
+            state = "draining"
+        return JSONResponse({"status": state}, 200 if state == "ok" else 503)
+
+    @app.get("/version", response_model=responses.Version)
+    async def version() -> Response:
+        """The server's version."""
+        return JSONResponse({"version": __version__})
+
+    @app.get(
+        "/metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
+    async def metrics() -> Response:
+        """Prometheus metrics."""
+        return Response(serving.metrics.render(), media_type=CONTENT_TYPE)

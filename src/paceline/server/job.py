@@ -1,0 +1,179 @@
+"""One HTTP request on its way through the engine, streamed or not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import Receive
+
+from paceline.core import FinishReason, OutputDelta, SpeculationStats, TokenLogprobs
+from paceline.engine.async_engine import Stream
+from paceline.server.errors import ENGINE_FAILED, SHUTTING_DOWN, ApiError
+from paceline.server.metrics import ServerMetrics
+
+Indexed = tuple[int, OutputDelta]
+
+
+@dataclass(slots=True)
+class Choice:
+    """What one stream has given so far."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+    last: OutputDelta | None = None
+    seen: float = 0.0  # when the last tokens came
+
+    def take(self, delta: OutputDelta) -> None:
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        if delta.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + delta.logprobs
+        self.last = delta
+
+
+@dataclass(slots=True)
+class Job:
+    """The streams of one request: `n` choices for each of its prompts, choice i of prompt p at
+    index p * n + i."""
+
+    id: str
+    model: str
+    prompts: list[list[int]]
+    n: int
+    streams: list[Stream]
+    metrics: ServerMetrics
+    spec_metrics: str
+    draft_bound: int | None  # longest draft that these streams may see; None without a drafter
+    drafter: str | None
+    created: int = 0
+    choices: list[Choice] = field(default_factory=list)
+    gone: bool = False  # the client has hung up
+
+    def __post_init__(self) -> None:
+        self.created = int(time.time())
+        self.choices = [Choice() for _ in range(self.n * len(self.prompts))]
+
+    def abort(self) -> None:
+        for stream in self.streams:
+            stream.abort()
+
+    async def deltas(self) -> AsyncIterator[list[Indexed]]:
+        """What each step adds, until every choice has ended.
+
+        Raises ApiError when the engine failed or a drain cut a stream short.
+        """
+        try:
+            if len(self.streams) == 1:
+                async for deltas in self.streams[0]:
+                    yield [(self._note(delta.choice, delta), delta) for delta in deltas]
+            else:
+                async for prompt, deltas in _merged(self.streams):
+                    first = prompt * self.n
+                    yield [(self._note(first + d.choice, d), d) for d in deltas]
+        finally:
+            self.abort()
+
+    async def abort_when_gone(self, receive: Receive) -> None:
+        """Waits for the client to hang up, then frees what still runs. Cancel it at the end."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        self.abort()
+
+    async def finish(self, receive: Receive) -> None:
+        """Runs to the end, keeping everything in `choices`."""
+        watch = asyncio.create_task(self.abort_when_gone(receive))
+        try:
+            async for indexed in self.deltas():
+                for index, delta in indexed:
+                    self.choices[index].take(delta)
+        finally:
+            watch.cancel()
+
+    def usage(self) -> dict[str, Any]:
+        firsts = [c.last for c in self.choices[:: self.n] if c.last is not None]
+        prompt = sum(len(ids) for ids in self.prompts)
+        completion = sum(c.last.completion_tokens for c in self.choices if c.last is not None)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": sum(d.cached_tokens for d in firsts)},
+        }
+
+    def measured(self) -> dict[str, Any]:
+        """The `metrics` object. Times and rounds are those of one stream: null for more."""
+        last = self.choices[0].last
+        if last is None or last.metrics is None or len(self.choices) > 1:
+            return {"speculative_decoding": None}
+        times = last.metrics
+        return {
+            "seed": last.seed,
+            "queue_time": times.queue,
+            "ttft": times.ttft,
+            "tpot": times.tpot,
+            "e2e_latency": times.total,
+            "drafter": self.drafter,
+            "speculative_decoding": self._speculation(last.stats),
+        }
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _note(self, index: int, delta: OutputDelta) -> int:
+        choice, now = self.choices[index], time.monotonic()
+        if choice.seen:
+            self.metrics.between_tokens(now - choice.seen)
+        choice.seen, choice.last = now, delta
+        if delta.finished:
+            self.metrics.finished(delta)
+            if delta.finish_reason is FinishReason.ERROR:
+                raise ApiError(500, ENGINE_FAILED, code="engine_failed")
+            if delta.finish_reason is FinishReason.ABORT and not self.gone:
+                raise ApiError(503, SHUTTING_DOWN, code="shutting_down", retry_after=1)
+        return index
+
+    def _speculation(self, stats: SpeculationStats | None) -> dict[str, Any] | None:
+        if stats is None or self.draft_bound is None or self.spec_metrics == "none":
+            return None
+        counts = stats.histogram()
+        shown: dict[str, Any] = {
+            "mean_acceptance_length": stats.acceptance_length,
+            "draft_acceptance_rate": stats.acceptance_rate,
+            "acceptance_histogram": counts + [0] * (self.draft_bound + 1 - len(counts)),
+            "num_spec_steps": stats.draft_rounds,
+            "num_accepted_draft_tokens": stats.accepted_tokens,
+            "num_draft_tokens": stats.draft_tokens,
+            "num_spec_tokens": self.draft_bound,
+        }
+        if self.spec_metrics == "detailed":
+            shown["per_step_accepted"] = stats.per_step_accepted
+            shown["per_step_drafted"] = stats.per_step_drafted
+        return shown
+
+
+async def _merged(streams: list[Stream]) -> AsyncIterator[tuple[int, list[OutputDelta]]]:
+    """Deltas of several streams as they come, each with the index of its stream."""
+    queue: asyncio.Queue[tuple[int, list[OutputDelta]] | None] = asyncio.Queue()
+
+    async def pump(index: int) -> None:
+        async for deltas in streams[index]:
+            queue.put_nowait((index, deltas))
+        queue.put_nowait(None)
+
+    tasks = [asyncio.create_task(pump(index)) for index in range(len(streams))]
+    try:
+        left = len(tasks)
+        while left:
+            item = await queue.get()
+            if item is None:
+                left -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()

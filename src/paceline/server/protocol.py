@@ -1,0 +1,238 @@
+"""Request bodies of /v1/chat/completions and /v1/completions.
+
+Every field that OpenAI knows is here, or refused by name. Those that this server cannot honour take
+only the value that asks for nothing; those that ask for nothing anyway are accepted as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import PydanticCustomError
+
+from paceline.core import (
+    MAX_DRAFT_LEN,
+    MAX_LOGPROBS,
+    InvalidRequest,
+    SamplingParams,
+    SpeculativeParams,
+)
+
+COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions; chat has none
+MAX_PROMPTS = 128
+
+
+def _refuse(value: object) -> None:
+    if value is not None:
+        raise PydanticCustomError("unsupported", "null: this server does not support the field")
+
+
+def _text_or_ids(value: object, branches: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return branches(value)
+    except ValidationError:
+        expected = f"text, token ids, or a list of 1 to {MAX_PROMPTS} of either"
+        raise PydanticCustomError("prompt", expected) from None
+
+
+Unsupported = Annotated[None, BeforeValidator(_refuse)]
+NoList = Annotated[list[Any] | None, Field(max_length=0, description="Tools are not supported.")]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+IdLists = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+Prompt = Annotated[str | Texts | TokenIds | IdLists, WrapValidator(_text_or_ids)]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class Speculative(Body):
+    drafter: str | None = Field(None, description="Name of a registered drafter.")
+    max_draft_len: int | None = Field(None, ge=0, le=MAX_DRAFT_LEN)
+
+
+class GenerationRequest(Body):
+    """What both endpoints take: sampling, speculation, streaming, metadata."""
+
+    model: str
+    temperature: float | None = Field(None, ge=0, le=100, description="Default 1; 0 is argmax.")
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, lt=2**31, description="0 or -1 switches it off.")
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, ge=1e-3, le=100)
+    logit_bias: dict[str, float] | None = Field(None, description="Token id to bias, ±100.")
+    max_tokens: int | None = Field(None, ge=1, lt=2**31)
+    min_tokens: int | None = Field(None, ge=0, lt=2**31)
+    stop: str | list[str] | None = Field(None, description="Up to 16 strings.")
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: Literal[True] | None = None
+    n: int | None = Field(None, ge=1, le=128)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**64)
+    speculative: Literal["off"] | Speculative | None = Field(
+        None, description="Drafter and longest draft, or `off` to decode without drafts."
+    )
+    cache_salt: str | None = Field(None, description="Scope of cached prefixes, beside the key.")
+    return_token_ids: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    store: Literal[False] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = Field(None, description="Prefixes are cached by content.")
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def check_stream_options(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest("stream_options", "an object", "null, unless stream is true")
+
+    def speculative_params(self) -> SpeculativeParams:
+        wish = self.speculative
+        return SpeculativeParams.parse(wish.model_dump() if isinstance(wish, Speculative) else wish)
+
+    def sampling_params(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+        """Raises InvalidRequest for values that only make sense or nonsense together."""
+        given: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in (
+                "temperature",
+                "top_p",
+                "top_k",
+                "min_p",
+                "presence_penalty",
+                "frequency_penalty",
+                "repetition_penalty",
+                "min_tokens",
+                "ignore_eos",
+                "n",
+                "seed",
+            )
+        }
+        given |= {"max_tokens": max_tokens, "logprobs": logprobs}
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop
+        return SamplingParams(
+            stop=tuple(stop or ()),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            logit_bias=_token_biases(self.logit_bias or {}),
+            **{name: value for name, value in given.items() if value is not None},
+        )
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+class Message(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart]
+    name: str | None = None
+    tool_call_id: str | None = None
+    refusal: Unsupported = None
+    tool_calls: NoList = None
+    function_call: Unsupported = None
+    audio: Unsupported = None
+    annotations: NoList = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content)
+
+
+class ResponseFormat(Body):
+    type: Literal["text"]
+
+
+class ChatRequest(GenerationRequest):
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="Variables for the model's chat template, which must read them."
+    )
+    response_format: ResponseFormat | None = None
+    modalities: list[Literal["text"]] | None = None
+    tools: NoList = None
+    tool_choice: Literal["none"] | None = None
+    parallel_tool_calls: bool | None = Field(None, description="There are no tools to call.")
+    functions: NoList = None
+    function_call: Literal["none"] | None = None
+    audio: Unsupported = None
+    prediction: Unsupported = None
+    reasoning_effort: Unsupported = None
+    verbosity: Unsupported = None
+    web_search_options: Unsupported = None
+
+    @property
+    def max_tokens_field(self) -> str:
+        """The name under which the bound was given."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
+    def params(self) -> SamplingParams:
+        self.check_stream_options()
+        both = (self.max_tokens, self.max_completion_tokens)
+        if None not in both and both[0] != both[1]:
+            expected = f"the same as max_completion_tokens ({both[1]}), or left out"
+            raise InvalidRequest("max_tokens", both[0], expected)
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidRequest("top_logprobs", self.top_logprobs, "logprobs to be true as well")
+        top = (self.top_logprobs or 0) if self.logprobs else None
+        return self.sampling_params(getattr(self, self.max_tokens_field), top)
+
+
+class CompletionRequest(GenerationRequest):
+    prompt: Prompt = Field(
+        description=f"Text or token ids; a list of either asks for up to {MAX_PROMPTS} at once."
+    )
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    best_of: Literal[1] | None = None
+    echo: Literal[False] | None = None
+    suffix: Unsupported = None
+
+    max_tokens_field: ClassVar[str] = "max_tokens"
+
+    def params(self) -> SamplingParams:
+        self.check_stream_options()
+        limit = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        return self.sampling_params(limit, self.logprobs)
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        prompt: Any = self.prompt
+        one = isinstance(prompt, str) or isinstance(prompt[0], int)
+        return [prompt] if one else list(prompt)
+
+
+def _token_biases(biases: dict[str, float]) -> dict[int, float]:
+    try:
+        return {int(token): bias for token, bias in biases.items()}
+    except ValueError:
+        bad = next(token for token in biases if not token.isdecimal())
+        raise InvalidRequest("logit_bias", bad, "token ids as keys") from None

@@ -1,0 +1,162 @@
+"""Response bodies, as the OpenAPI schema tells them. The writing is done in shapes.py."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from paceline.server.errors import ErrorResponse
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class SpeculativeDecoding(BaseModel):
+    """Rounds with a draft, under vLLM's names; lengths include the bonus token where they say
+    `acceptance_length`, and do not elsewhere."""
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: list[int]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+    per_step_accepted: list[int] | None = None
+    per_step_drafted: list[int] | None = None
+
+
+class Metrics(BaseModel):
+    """Times in seconds, from arrival. Only the answer of a single choice has them."""
+
+    seed: int | None = None
+    queue_time: float | None = None
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e_latency: float | None = None
+    drafter: str | None = None
+    speculative_decoding: SpeculativeDecoding | None
+
+
+class TopLogprob(BaseModel):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[ChatLogprob]
+    refusal: None
+
+
+class AssistantMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChoiceEnd(BaseModel):
+    index: int
+    finish_reason: Literal["stop", "length"]
+    stop_reason: str | int | None
+    token_ids: list[int] | None = None
+
+
+class ChatChoice(ChoiceEnd):
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+
+
+class Answer(BaseModel):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    usage: Usage
+    metrics: Metrics
+
+
+class ChatCompletion(Answer):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    prompt_token_ids: list[int] | None = None
+
+
+class CompletionLogprobs(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(ChoiceEnd):
+    text: str
+    logprobs: CompletionLogprobs | None
+    prompt_token_ids: list[int] | None = None
+
+
+class Completion(Answer):
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+
+
+class Model(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Health(BaseModel):
+    status: Literal["ok", "draining", "dead"]
+
+
+class Version(BaseModel):
+    version: str
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI entries for error statuses."""
+    return {
+        status: {"model": ErrorResponse, "description": MEANINGS[status]} for status in statuses
+    }
+
+
+MEANINGS = {
+    400: "A field cannot be honoured; `param` names it.",
+    401: "The API key is missing or wrong.",
+    404: "No such model.",
+    413: "The body is too long.",
+    429: "The queue is full; see Retry-After.",
+    500: "The engine failed.",
+    503: "The server is shutting down, or its engine has stopped.",
+}
+EVENT: dict[str, Any] = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string", "description": "A chunk as JSON, or `[DONE]`."}},
+}
+EVENT_STREAM: dict[str, Any] = {
+    "description": "The answer; with `stream`, server-sent events that end with `[DONE]`.",
+    "content": {"text/event-stream": {"itemSchema": EVENT}},
+}
+GENERATION = {200: EVENT_STREAM, **refusals(400, 401, 404, 413, 429, 500, 503)}

@@ -1,0 +1,176 @@
+"""Listen, serve, drain: the life of one server process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from paceline.core import PacelineError
+from paceline.engine.async_engine import AsyncEngine
+from paceline.server.app import create_app
+from paceline.server.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LAST_WRITES = 5  # seconds that answers get to reach their clients once the engine is done
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """Takes the port, and refuses connections until the server is up.
+
+    Worth doing before a model is loaded: a port that is in use is noticed at once.
+
+    Raises PacelineError naming host and port.
+    """
+    host, port = settings.host, settings.port
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise PacelineError(f"cannot listen on host {host!r}: {error}") from None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        reason = error.strerror
+        if error.errno == errno.EADDRINUSE:
+            reason = "it is in use; choose another port, or 0 for any free one"
+        raise PacelineError(f"cannot listen on port {port} of {host}: {reason}") from None
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """Where a client finds the server."""
+    host, port = sock.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def announce(url: str) -> None:
+    print(f"Paceline is serving at {url}/v1", flush=True)
+
+
+def serve(
+    async_engine: AsyncEngine,
+    settings: ServerSettings,
+    *,
+    sock: socket.socket | None = None,
+    on_ready: Callable[[str], None] = announce,
+) -> None:
+    """Serves until SIGINT or SIGTERM, then drains; a second signal aborts what still runs.
+
+    Starts the engine's thread and stops it at the end. `sock` is one that bind() gave; without it
+    the settings' port is taken here. `on_ready` is called with the server's URL.
+
+    Raises PacelineError when the port cannot be had.
+    """
+    server = Server(async_engine, settings, sock or bind(settings), on_ready)
+    if not (settings.api_keys or settings.host in LOOPBACK):
+        log.warning("no API key is set: whoever reaches %s may use the model", server.url)
+    asyncio.run(server.run())
+
+
+class Server:
+    """One listening server. run() is its life; stop() may be called from any thread."""
+
+    def __init__(
+        self,
+        async_engine: AsyncEngine,
+        settings: ServerSettings,
+        sock: socket.socket,
+        on_ready: Callable[[str], None] = announce,
+    ) -> None:
+        self.url = url_of(sock)
+        self._engine, self._settings, self._sock = async_engine, settings, sock
+        self._on_ready = on_ready
+        self._http = _Http(
+            uvicorn.Config(
+                create_app(async_engine, settings),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                ws="none",
+                lifespan="off",
+                timeout_graceful_shutdown=LAST_WRITES,
+            )
+        )
+        self._signals: asyncio.Queue[None] = asyncio.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def stop(self) -> None:
+        """What a signal does: the first drains, the second aborts. Nothing once it has ended."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._loop.call_soon_threadsafe(self._signals.put_nowait, None)
+
+    async def run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._engine.start()
+        try:
+            with self._signal_handlers(self._loop):
+                task = asyncio.create_task(self._http.serve(sockets=[self._sock]))
+                await self._until_ready(task)
+                await self._until_stopped(task)
+                self._http.should_exit = True
+                await task
+        finally:
+            self._engine.shutdown()
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    async def _until_ready(self, task: asyncio.Task[None]) -> None:
+        while not (self._http.started or task.done()):
+            await asyncio.sleep(0.01)
+        if task.done():
+            await task  # raises what went wrong
+            raise PacelineError("the HTTP server ended before it had started")
+        self._on_ready(self.url)
+
+    async def _until_stopped(self, http: asyncio.Task[None]) -> None:
+        """Waits for a signal, then for the drain; new requests are told 503 meanwhile."""
+        signalled = asyncio.create_task(self._signals.get())
+        await asyncio.wait([signalled, http], return_when=asyncio.FIRST_COMPLETED)
+        if http.done():
+            signalled.cancel()
+            return
+        log.info("draining for up to %.0f s", self._settings.drain_timeout)
+        again = asyncio.create_task(self._signals.get())
+        drain = asyncio.create_task(self._engine.drain(self._settings.drain_timeout))
+        await asyncio.wait([drain, again], return_when=asyncio.FIRST_COMPLETED)
+        drain.cancel()
+        again.cancel()
+        await self._engine.drain(0)
+
+    @contextlib.contextmanager
+    def _signal_handlers(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield  # signals belong to the main thread; here stop() is the way
+            return
+        handled = (signal.SIGINT, signal.SIGTERM)
+        for number in handled:
+            loop.add_signal_handler(number, self._signals.put_nowait, None)
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)
+
+
+class _Http(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals alone: uvicorn would end the process by the signal, without a drain."""
+        yield

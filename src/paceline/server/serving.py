@@ -1,0 +1,160 @@
+"""From a checked request to a job that the engine runs."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from paceline import __version__
+from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
+from paceline.engine.async_engine import AsyncEngine, Stream
+from paceline.server.errors import SHUTTING_DOWN, ApiError, invalid
+from paceline.server.gate import bearer
+from paceline.server.job import Job
+from paceline.server.metrics import ServerMetrics
+from paceline.server.prompts import PromptEncoder
+from paceline.server.protocol import ChatRequest, CompletionRequest
+from paceline.server.settings import ServerSettings
+from paceline.server.shapes import ChatShape, CompletionShape, Shape
+from paceline.server.streaming import EventStream
+from paceline.server.tokens import TokenTexts
+
+CLIENT_CLOSED_REQUEST = 499  # nobody reads it; access logs know it
+
+
+class Serving:
+    """What the endpoints share: the engine, and what is made once for all requests."""
+
+    def __init__(self, engine: AsyncEngine, settings: ServerSettings) -> None:
+        self.engine, self.settings = engine, settings
+        self.models = settings.served_model_names or (engine.engine.model_name,)
+        self.started = int(time.time())
+        self.metrics = ServerMetrics(self.models[0], engine.stats)
+        self.encoder = PromptEncoder(engine.engine.tokenizer)
+        self._texts = TokenTexts(engine.engine.tokenizer)
+        self._fingerprint = _fingerprint(engine)
+
+    async def chat(self, body: ChatRequest, http: Request) -> Response:
+        self.check_model(body.model)
+        params = body.params()
+        prompts = [await self.encoder.chat(body)]
+        return await self._answer(ChatShape, body, params, prompts, "messages", http)
+
+    async def complete(self, body: CompletionRequest, http: Request) -> Response:
+        self.check_model(body.model)
+        params = body.params()
+        prompts = await self.encoder.prompts(body)
+        return await self._answer(CompletionShape, body, params, prompts, "prompt", http)
+
+    def check_model(self, name: str) -> None:
+        if name not in self.models:
+            known = ", ".join(self.models)
+            message = f"model: no model {name!r} here; this server has {known}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    async def _answer(
+        self,
+        shape_of: type[Shape],
+        body: ChatRequest | CompletionRequest,
+        params: SamplingParams,
+        prompts: list[list[int]],
+        prompt_field: str,
+        http: Request,
+    ) -> Response:
+        wish = body.speculative_params()
+        salt = _salt(bearer(http.headers) if self.settings.api_keys else "", body.cache_salt)
+        answer_id = f"{shape_of.kind}-{uuid.uuid4().hex}"
+        try:
+            streams = self._submit(answer_id, prompts, params, wish, salt)
+        except InvalidRequest as error:
+            raise self._renamed(error, body, params, prompts, prompt_field) from None
+        drafter, bound = self._drafting(wish)
+        job = Job(
+            id=answer_id,
+            model=body.model,
+            prompts=prompts,
+            n=params.n,
+            streams=streams,
+            metrics=self.metrics,
+            spec_metrics=self.settings.spec_metrics,
+            draft_bound=bound,
+            drafter=drafter,
+        )
+        shape = shape_of(job, self._texts, self._fingerprint, bool(body.return_token_ids))
+        if body.stream:
+            return EventStream(shape, body.include_usage)
+        await job.finish(http.receive)
+        return (
+            Response(status_code=CLIENT_CLOSED_REQUEST)
+            if job.gone
+            else JSONResponse(shape.answer())
+        )
+
+    def _submit(
+        self,
+        answer_id: str,
+        prompts: list[list[int]],
+        params: SamplingParams,
+        wish: SpeculativeParams,
+        salt: bytes,
+    ) -> list[Stream]:
+        """All prompts or none."""
+        if self.engine.draining:
+            raise ApiError(503, SHUTTING_DOWN, code="shutting_down", retry_after=1)
+        streams: list[Stream] = []
+        try:
+            for index, prompt in enumerate(prompts):
+                request_id = f"{answer_id}-{index}"
+                streams.append(
+                    self.engine.submit(prompt, params, wish, request_id=request_id, salt=salt)
+                )
+        except BaseException:
+            for stream in streams:
+                stream.abort()
+            raise
+        return streams
+
+    def _drafting(self, wish: SpeculativeParams) -> tuple[str | None, int | None]:
+        """The drafter that serves this wish, and the longest draft it may make."""
+        engine = self.engine.engine
+        name = wish.drafter or engine.default_drafter
+        if name is None or wish.off or wish.max_draft_len == 0:
+            return None, None
+        most = engine.drafters[name].max_draft_len
+        return name, most if wish.max_draft_len is None else wish.max_draft_len
+
+    def _renamed(
+        self,
+        error: InvalidRequest,
+        body: ChatRequest | CompletionRequest,
+        params: SamplingParams,
+        prompts: list[list[int]],
+        prompt_field: str,
+    ) -> ApiError:
+        """The engine's refusal, with the field's name as this endpoint has it."""
+        names = {"prompt": prompt_field, "max_tokens": body.max_tokens_field}
+        longest = max(len(prompt) for prompt in prompts)
+        too_long = longest + (params.max_tokens or 1) > self.engine.engine.max_model_len
+        code = "context_length_exceeded" if error.field in names and too_long else None
+        field = names.get(error.field, error.field)
+        return invalid(InvalidRequest(field, error.value, error.expected), code)
+
+
+def _salt(api_key: str, cache_salt: str | None) -> bytes:
+    """The scope of cached prefixes: who shares it may see, by timing, what others have sent."""
+    if not api_key and cache_salt is None:
+        return b""
+    scope = f"{len(api_key)}:{api_key}:{cache_salt or ''}"
+    return hashlib.blake2b(scope.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _fingerprint(engine: AsyncEngine) -> str:
+    """Changes when the same seed might give another text."""
+    made_of = f"{__version__}:{engine.engine.model_name}:{engine.engine.vocab_size}"
+    return "fp_" + hashlib.blake2b(made_of.encode(), digest_size=6).hexdigest()

@@ -1,0 +1,199 @@
+"""How tokens look in the answers of the two endpoints: whole, or as chunks of a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from paceline.core import OutputDelta, TokenLogprobs
+from paceline.server.job import Choice, Job
+from paceline.server.tokens import TokenTexts
+
+LOWEST = -9999.0  # JSON has no infinity; OpenAI's stand-in for a probability of 0
+
+
+class Shape:
+    """What both endpoints share. One object writes one answer."""
+
+    kind: ClassVar[str]  # prefix of the id
+    whole: ClassVar[str]  # the answer's `object`
+    part: ClassVar[str]  # a chunk's
+
+    def __init__(self, job: Job, texts: TokenTexts, fingerprint: str, token_ids: bool) -> None:
+        self.job, self._texts, self._token_ids = job, texts, token_ids
+        self._fingerprint = fingerprint
+        head = json.dumps(self._head(self.part))
+        self._start = f'data: {head[:-1]}, "choices": [{{"index": '
+        self._offsets = [0] * len(job.choices)
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        job = self.job
+        return {
+            "id": job.id,
+            "object": kind,
+            "created": job.created,
+            "model": job.model,
+            "system_fingerprint": self._fingerprint,
+        }
+
+    def answer(self) -> dict[str, Any]:
+        """The whole answer of a job that has finished."""
+        job = self.job
+        choices = [self._choice(index, choice) for index, choice in enumerate(job.choices)]
+        body = {
+            **self._head(self.whole),
+            "choices": choices,
+            "usage": job.usage(),
+            "metrics": job.measured(),
+        }
+        return {**body, **self._prompt_ids()}
+
+    def first(self, index: int) -> str:
+        """What opens the stream of one choice; may be nothing."""
+        raise NotImplementedError
+
+    def delta(self, index: int, delta: OutputDelta) -> str:
+        """The chunk that carries a delta's tokens; nothing when it has nothing to show yet."""
+        if not (delta.text or (delta.token_ids and (self._token_ids or delta.logprobs))):
+            return ""
+        logprobs = "null"
+        if delta.logprobs is not None:
+            logprobs = json.dumps(self.logprobs(index, delta.logprobs))
+        ids = f', "token_ids": {delta.token_ids}' if self._token_ids else ""
+        return (
+            f"{self._start}{index}, {self._text(delta.text)}"
+            f', "logprobs": {logprobs}, "finish_reason": null{ids}}}]'
+        )
+
+    def last(self, index: int, delta: OutputDelta) -> str:
+        """The chunk that says why a choice ended."""
+        reason, stop = json.dumps(delta.finish_reason), json.dumps(delta.stop_reason)
+        return (
+            f'{self._start}{index}, {self._end}, "logprobs": null, "finish_reason": {reason}'
+            f', "stop_reason": {stop}}}]'
+        )
+
+    def usage(self) -> str:
+        """The chunk without choices that ends a stream which asked for its usage."""
+        body = {
+            **self._head(self.part),
+            "choices": [],
+            "usage": self.job.usage(),
+            "metrics": self.job.measured(),
+        }
+        return f"data: {json.dumps(body)}\n\n"
+
+    def logprobs(self, index: int, rows: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    # -- what the endpoints write in their own way ------------------------------------------------
+
+    _end: ClassVar[str]
+
+    def _text(self, text: str) -> str:
+        raise NotImplementedError
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _prompt_ids(self) -> dict[str, Any]:
+        return {}
+
+    def _ending(self, choice: Choice) -> dict[str, Any]:
+        last = choice.last
+        ids = {"token_ids": choice.token_ids} if self._token_ids else {}
+        return {
+            "finish_reason": last and last.finish_reason,
+            "stop_reason": last and last.stop_reason,
+            **ids,
+        }
+
+
+class ChatShape(Shape):
+    kind, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    _end = '"delta": {}'
+
+    def first(self, index: int) -> str:
+        opening = '"delta": {"role": "assistant", "content": "", "refusal": null}'
+        ids = ""
+        if self._token_ids:
+            ids = f', "prompt_token_ids": {self.job.prompts[0]}'
+        return f'{self._start}{index}, {opening}, "logprobs": null, "finish_reason": null}}]{ids}'
+
+    def logprobs(self, index: int, rows: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        content = [
+            {
+                **self._labelled(row.token, row.logprob),
+                "top_logprobs": [self._labelled(token, logprob) for token, logprob in row.top],
+            }
+            for row in rows
+        ]
+        return {"content": content, "refusal": None}
+
+    def _labelled(self, token: int, logprob: float) -> dict[str, Any]:
+        text, raw = self._texts[token]
+        return {"token": text, "logprob": max(logprob, LOWEST), "bytes": list(raw)}
+
+    def _text(self, text: str) -> str:
+        return f'"delta": {{"content": {json.dumps(text)}}}'
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        rows = choice.logprobs
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": None if rows is None else self.logprobs(index, rows),
+            **self._ending(choice),
+        }
+
+    def _prompt_ids(self) -> dict[str, Any]:
+        return {"prompt_token_ids": self.job.prompts[0]} if self._token_ids else {}
+
+
+class CompletionShape(Shape):
+    kind, whole, part = "cmpl", "text_completion", "text_completion"
+    _end = '"text": ""'
+
+    def first(self, index: int) -> str:
+        if not self._token_ids:
+            return ""
+        ids = self.job.prompts[index // self.job.n]
+        return (
+            f'{self._start}{index}, "text": "", "logprobs": null, "finish_reason": null'
+            f', "prompt_token_ids": {ids}}}]'
+        )
+
+    def logprobs(self, index: int, rows: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """`text_offset` counts the characters of the choice's tokens before."""
+        tokens = [self._texts[row.token][0] for row in rows]
+        offsets = []
+        for token in tokens:
+            offsets.append(self._offsets[index])
+            self._offsets[index] += len(token)
+        return {
+            "tokens": tokens,
+            "token_logprobs": [max(row.logprob, LOWEST) for row in rows],
+            "top_logprobs": [self._top(row) for row in rows],
+            "text_offset": offsets,
+        }
+
+    def _top(self, row: TokenLogprobs) -> dict[str, float]:
+        pairs = [*row.top, (row.token, row.logprob)]
+        return {self._texts[token][0]: max(logprob, LOWEST) for token, logprob in pairs}
+
+    def _text(self, text: str) -> str:
+        return f'"text": {json.dumps(text)}'
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        rows = choice.logprobs
+        ids = {}
+        if self._token_ids:
+            ids = {"prompt_token_ids": self.job.prompts[index // self.job.n]}
+        return {
+            "index": index,
+            "text": choice.text,
+            "logprobs": None if rows is None else self.logprobs(index, rows),
+            **self._ending(choice),
+            **ids,
+        }

@@ -1,0 +1,76 @@
+"""Server-sent events: one per delta, as soon as the engine hands it over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from paceline.server.errors import ENGINE_FAILED, ApiError
+from paceline.server.job import Indexed
+from paceline.server.shapes import Shape
+
+log = logging.getLogger(__name__)
+DONE = b"data: [DONE]\n\n"
+
+
+class EventStream(Response):
+    """Streams a job's deltas. When the client hangs up, the job is aborted at once."""
+
+    def __init__(self, shape: Shape, include_usage: bool) -> None:
+        # Not through super(): it would set a Content-Length
+        self.status_code, self.background = 200, None
+        self.raw_headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),  # a buffering proxy would turn tokens into one burst
+        ]
+        self._shape, self._job = shape, shape.job
+        self._include_usage = include_usage
+        self._close = ', "usage": null}\n\n' if include_usage else "}\n\n"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        watch = asyncio.create_task(self._job.abort_when_gone(receive))
+        try:
+            async for body in self._bodies():
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            watch.cancel()
+            self._job.abort()
+
+    async def _bodies(self) -> AsyncIterator[bytes]:
+        try:
+            opened: set[int] = set()
+            async for indexed in self._job.deltas():
+                body = self._events(indexed, opened)
+                if body:
+                    yield body
+            tail = self._shape.usage() if self._include_usage else ""
+            yield tail.encode() + DONE
+        except ApiError as error:
+            yield _event(error)
+        except Exception:  # the status has been sent: an event is the only way left to say so
+            log.exception("a stream failed")
+            yield _event(ApiError(500, ENGINE_FAILED))
+
+    def _events(self, indexed: list[Indexed], opened: set[int]) -> bytes:
+        """One write for all that a step brought."""
+        shape, events = self._shape, []
+        for index, delta in indexed:
+            if index not in opened:
+                opened.add(index)
+                events.append(shape.first(index))
+            events.append(shape.delta(index, delta))
+            if delta.finished:
+                events.append(shape.last(index, delta))
+        return "".join([event + self._close for event in events if event]).encode()
+
+
+def _event(error: ApiError) -> bytes:
+    return b"data: " + error.body() + b"\n\n"

@@ -1,0 +1,60 @@
+"""What a single token says: the text and bytes that log-probabilities are labelled with."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+SPACE = "▁"  # SentencePiece's space
+
+
+class TokenTexts:
+    """Text and bytes of single tokens, remembered once asked for.
+
+    A token may hold part of a character; its text is then `bytes:` and the escaped bytes, as OpenAI
+    writes it.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._added = set(tokenizer.get_added_vocab().values())
+        self._byte_level = '"ByteLevel"' in tokenizer.backend_tokenizer.to_str()
+        self._known: dict[int, tuple[str, bytes]] = {}
+
+    def __getitem__(self, token: int) -> tuple[str, bytes]:
+        known = self._known.get(token)
+        if known is None:
+            raw = self._bytes(token)
+            known = self._known[token] = (_shown(raw), raw)
+        return known
+
+    def _bytes(self, token: int) -> bytes:
+        piece = self._tokenizer.convert_ids_to_tokens(token)
+        if piece is None:  # a row of the head that the tokenizer does not use
+            return f"<unused {token}>".encode()
+        if token in self._added:
+            return str(piece).encode()
+        if self._byte_level:
+            table = _byte_of_character()
+            return bytes(table[character] for character in piece)
+        if len(piece) == 6 and piece.startswith("<0x"):
+            return bytes([int(piece[3:5], 16)])
+        return str(piece).replace(SPACE, " ").encode()
+
+
+def _shown(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+@cache
+def _byte_of_character() -> dict[str, int]:
+    """The byte-level alphabet of GPT-2: printable bytes stand for themselves, the others, in order,
+    for the code points from 256 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + index): byte for index, byte in enumerate(others)
+    }

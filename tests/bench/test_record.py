@@ -1,0 +1,45 @@
+"""What is measured from one answer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from paceline.bench.record import Answer, loop_start
+
+
+def answer(arrivals: list[float], **counts: int) -> Answer:
+    return Answer(started=1.0, token_ids=list(range(len(arrivals))), arrivals=arrivals, **counts)
+
+
+def test_tpot_leaves_the_first_token_out_and_counts_bursts() -> None:
+    burst = answer([1.5, 2.0, 2.0, 2.0])
+    assert burst.ttft == 0.5
+    assert burst.tpot() == pytest.approx(0.5 / 3)
+    assert burst.tpot(2) == pytest.approx(0.5)
+    assert math.isnan(answer([1.5]).tpot())
+
+
+def test_acceptance_length_includes_the_bonus_token() -> None:
+    assert answer([1.1] * 8, draft_rounds=2, accepted=5).acceptance_length == 3.5
+    assert answer([1.1] * 8).acceptance_length == 1.0
+
+
+def test_tokens_per_forward_counts_forwards_without_a_draft_too() -> None:
+    assert answer([1.1] * 8, draft_rounds=2, accepted=5).tokens_per_forward == pytest.approx(8 / 3)
+
+
+@pytest.mark.parametrize(
+    ("ids", "start"),
+    [
+        ([*range(20)], None),
+        ([7, 8, 9] * 2 + [1], None),
+        ([5, 6, *([1, 2, 3, 4] * 4)], 6),  # a period of four: cut after its first turn
+        ([5] * 11, None),
+        ([5] * 12, 1),
+        ([9, *([*range(30)] * 3), 1, 2], 31),
+    ],
+)
+def test_a_text_is_cut_where_it_starts_to_loop(ids: list[int], start: int | None) -> None:
+    assert loop_start(ids) == start

@@ -1,0 +1,93 @@
+"""The commands with the real model, and the demo as a user runs it."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.cli import main
+
+SMALL = ["--max-model-len", "512", "--kv-memory", "64MiB"]
+COPY = "Repeat this exactly: The quick brown fox jumps over the lazy dog, and the dog sleeps on."
+
+
+@pytest.mark.model
+def test_generate_gives_the_same_text_with_speculation_off(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answers = []
+    for more in ([], ["--off"]):
+        arguments = ["generate", "--chat", COPY, "--json", "--max-tokens", "32", *SMALL, *more]
+        assert main(arguments) == 0
+        answers.append(json.loads(capsys.readouterr().out)[0]["choices"][0])
+    on, off = answers
+    assert on["token_ids"] == off["token_ids"] and on["text"] == off["text"]
+    assert "accepted" in on["kinds"] and set(off["kinds"]) == {"bonus"}
+
+
+@pytest.mark.model
+def test_chat_answers_line_by_line_and_switches_speculation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = f"{COPY}\n/reset\n/off\n{COPY}\n/nonsense\n/quit\nnever read\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    assert main(["chat", "--temperature", "0", "--max-tokens", "24", "--no-color", *SMALL]) == 0
+    out = capsys.readouterr().out
+    assert "drafted tokens accepted" in out and "nothing drafted" in out
+    assert out.count("/reset forgets") == 2  # at the start, and for the command it doesn't know
+    assert "\x1b[" not in out
+
+
+@pytest.mark.model
+def test_bench_compares_a_prompt_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"name": "fox", "kind": "copying", "messages": [{"role": "user", "content": COPY}]}]
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(rows))
+    arguments = ["bench", "--prompts", str(path), "--runs", "2", "--max-tokens", "16", *SMALL]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "speedup, copying" in out and "same text: yes" in out
+
+
+def test_an_unknown_model_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pull", "no-such-model"]) == 2
+    assert "no-such-model" in capsys.readouterr().err
+
+
+def test_serve_refuses_a_port_that_is_taken_before_it_loads_anything(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 1
+    assert str(port) in capsys.readouterr().err
+
+
+def test_an_api_key_comes_from_one_place(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("PACELINE_API_KEY", "secret-one")
+    assert main(["serve", "--api-key", "secret-two"]) == 2
+    shown = capsys.readouterr().err
+    assert "api_key" in shown and "secret" not in shown
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_the_demo_says_that_the_text_is_the_same(tmp_path: Path) -> None:
+    picture = tmp_path / "demo.svg"
+    command = [sys.executable, "-m", "paceline.demo", "--runs", "1", "--svg", str(picture)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\nsame text: yes\n" in done.stdout.replace(" \n", "\n")
+    assert "server stopped cleanly" in done.stdout
+    drawn = picture.read_text("utf-8")
+    assert "speedup" in drawn and "@font-face" not in drawn

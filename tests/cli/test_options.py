@@ -1,0 +1,106 @@
+"""What the command line accepts, and what it refuses by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from paceline import __version__
+from paceline.cli import build_parser, main, options
+from paceline.core import InvalidRequest
+from paceline.engine.config import EngineConfig
+
+
+def engine_config(*arguments: str) -> EngineConfig:
+    args = build_parser().parse_args(["generate", "hi", *arguments])
+    return options.engine_config(args)
+
+
+def test_with_no_option_the_engine_has_its_defaults() -> None:
+    assert engine_config() == EngineConfig()
+
+
+def test_every_engine_option_can_be_set() -> None:
+    config = engine_config(
+        *("--model", "m", "--drafter", "ngram", "--drafter", "x=suffix", "--dtype", "float32"),
+        *("--device", "cuda", "--backend", "torch", "--max-model-len", "99", "--kv-memory", "2MiB"),
+        *("--max-num-seqs", "3", "--max-waiting", "4", "--token-budget", "5"),
+        *("--max-stretch", "2.5", "--rule", "synthetic", "--synthetic", "0.9,0.5"),
+        *("--no-prefix-cache", "--engine-seed", "7", "--threads", "1"),
+    )
+    assert config.drafter_specs == ("ngram", "x=suffix")
+    assert config.kv_memory == 2 * 2**20
+    assert config.synthetic == (0.9, 0.5)
+    defaults = dataclasses.asdict(EngineConfig())
+    same = [name for name, value in dataclasses.asdict(config).items() if value == defaults[name]]
+    assert same == []
+
+
+def test_drafter_none_stands_alone() -> None:
+    assert engine_config("--drafter", "none").drafter is None
+    with pytest.raises(InvalidRequest, match="drafter"):
+        engine_config("--drafter", "none", "--drafter", "ngram")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1024", 1024), ("1.5G", 1_500_000_000), ("2GiB", 2**31), ("512mib", 2**29), ("3 KB", 3000)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert options.parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["generate", "hi", "--kv-memory", "lots"], "--kv-memory"),
+        (["generate", "hi", "--temperature", "-1"], "temperature"),
+        (["generate", "hi", "--max-tokens", "0"], "max_tokens"),
+        (["generate", "hi", "--logprobs", "3"], "logprobs"),
+        (["generate", "hi", "--off", "--max-draft-len", "3"], "max_draft_len"),
+        (["generate", "hi", "--max-draft-len", "1000"], "max_draft_len"),
+        (["generate", "hi", "--threads", "0"], "threads"),
+        (["generate", "hi", "--rule", "guess"], "--rule"),
+        (["generate", "hi", "--synthetic", "0.5,x"], "--synthetic"),
+        (["bench", "--runs", "0"], "runs"),
+        (["bench", "--concurrency", "4"], "concurrency"),
+        (["bench", "--api-key", "x"], "api_key"),
+        (["bench", "--url", "http://127.0.0.1:9", "--threads", "1"], "threads"),
+        (["bench", "--prompts", "no-such-set"], "prompts"),
+        (["unknown"], "COMMAND"),
+        ([], "COMMAND"),
+    ],
+)
+def test_bad_input_is_refused_by_name_with_code_2(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(arguments)
+    except SystemExit as leaving:  # argparse's own refusals
+        code = leaving.code
+    assert code == 2
+    assert named in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there_is_a_failure_not_a_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "--url", "http://127.0.0.1:9"]) == 1
+    assert "no server at http://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_help_is_quick_because_it_imports_no_torch() -> None:
+    script = (
+        "import sys; from paceline.cli import build_parser; build_parser().format_help(); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.strip() == f"paceline {__version__}"

@@ -1,0 +1,83 @@
+"""Every code block that a reader can copy works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.docs.blocks import ROOT, SERVER, Block, all_blocks, blocks, commands, pages
+
+from paceline.bench.server_process import ServerProcess
+from paceline.cli import build_parser
+
+PYTHON_PAGES = [p for p in pages() if any(b.runs and b.language == "python" for b in blocks(p))]
+SHELL_BLOCKS = [block for block in all_blocks() if block.runs and block.language == "bash"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    process = ServerProcess(["smollm2-135m"], tmp_path_factory.mktemp("server") / "log")
+    try:
+        process.wait_until_healthy(240)
+        yield f"127.0.0.1:{process.port}"
+    finally:
+        assert process.stop(), process.output()
+
+
+def run(command: list[str], script: str, folder: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [*command, script],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, f"{script}\n--- failed with ---\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("page", PYTHON_PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page: Path, server: str, tmp_path: Path) -> None:
+    parts = [block.text for block in blocks(page) if block.runs and block.language == "python"]
+    script = "\n".join(parts).replace(SERVER, server)
+    run([sys.executable, "-c"], script, tmp_path)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("block", SHELL_BLOCKS, ids=lambda block: block.page)
+def test_marked_shell_blocks_run(block: Block, server: str, tmp_path: Path) -> None:
+    run(["bash", "-euo", "pipefail", "-c"], block.text.replace(SERVER, server), tmp_path)
+
+
+def test_every_paceline_command_in_the_pages_would_be_accepted() -> None:
+    lines = [line for block in all_blocks() for line in commands(block, "paceline")]
+    assert len(lines) >= 5
+    for line in lines:
+        words = shlex.split(re.split(r"\s[|>&]", line)[0], comments=True)[1:]
+        if words not in (["--help"], ["--version"]):
+            build_parser().parse_args(words)
+
+
+def test_every_make_target_in_the_pages_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    lines = [line for block in all_blocks() for line in commands(block, "make")]
+    assert lines
+    for line in lines:
+        asked = [word for word in shlex.split(line, comments=True)[1:] if "=" not in word]
+        assert set(asked) <= targets, line
+
+
+def test_images_and_files_that_the_readme_links_exist() -> None:
+    links = re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", (ROOT / "README.md").read_text("utf-8"))
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []

@@ -1,0 +1,90 @@
+"""Clients of an app over the fake engine: in process, or over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from paceline.server.app import create_app
+from paceline.server.run import Server, bind
+from paceline.server.settings import ServerSettings
+
+from .fake import FakeAsyncEngine
+
+CHAT = {"model": "fake-model", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
+TEXT = {"model": "fake-model", "prompt": "Hi", "max_tokens": 8}
+
+
+class Client:
+    """Synchronous calls into an app on a loop of its own, without sockets."""
+
+    def __init__(self, engine: Any, settings: ServerSettings) -> None:
+        self.engine, self._app = engine, create_app(engine, settings)
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def go() -> httpx.Response:
+            async with in_process(self._app) as http:
+                return await http.request(method, path, **options)
+
+        return asyncio.run(asyncio.wait_for(go(), 20))
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("POST", path, **options)
+
+    def send(self, path: str, body: Any) -> httpx.Response:
+        """Posts JSON that is written already, and may be wrong."""
+        return self.post(path, content=body, headers={"Content-Type": "application/json"})
+
+    def chat(self, **changes: Any) -> httpx.Response:
+        return self.send("/v1/chat/completions", json.dumps({**CHAT, **changes}))
+
+    def complete(self, **changes: Any) -> httpx.Response:
+        return self.send("/v1/completions", json.dumps({**TEXT, **changes}))
+
+
+@asynccontextmanager
+async def in_process(app: Any) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        yield http
+
+
+@contextmanager
+def listening(engine: Any, **settings: Any) -> Iterator[Server]:
+    """A real server on a free loopback port, its event loop on a thread."""
+    options = ServerSettings(port=0, **settings)
+    ready = threading.Event()
+    server = Server(engine, options, bind(options), lambda _: ready.set())
+    thread = threading.Thread(target=lambda: asyncio.run(server.run()))
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield server
+    finally:
+        server.stop()
+        server.stop()  # whatever a test has left running
+        thread.join(20)
+    assert not thread.is_alive()
+
+
+def eventually(condition: Any, seconds: float = 5) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(FakeAsyncEngine(), ServerSettings())

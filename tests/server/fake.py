@@ -1,0 +1,213 @@
+"""An engine that answers at once, the same every time: what protocol tests need of the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from paceline.core import (
+    FinishReason,
+    OutputDelta,
+    QueueFull,
+    Request,
+    RequestMetrics,
+    SamplingParams,
+    SpeculativeParams,
+    TokenKind,
+    TokenLogprobs,
+)
+from paceline.engine.admission import Admission
+from paceline.engine.async_engine import EngineDead, Stream
+from paceline.engine.config import EngineStats
+
+REPLY = "Ein Gruß 🚴! "  # several bytes in two of its characters, which bursts of 3 tokens cut
+BURST = 3
+END = "<|im_end|>"
+TEMPLATE = (  # drops roles it does not know and reads one variable, as many real ones do
+    "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}"
+    "{% if m.content == 'refuse' %}{{ raise_exception('no such talk') }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% if think %}<think>{{ think }}</think>{% endif %}"
+)
+
+
+@cache
+def byte_tokenizer() -> Any:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|im_start|>", END])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END)
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+class FakeAsyncEngine:
+    """AsyncEngine's interface. Every stream repeats REPLY, `BURST` tokens per step.
+
+    `step` is the seconds between two steps; `capacity` how many streams fit before QueueFull;
+    `fail` ends streams with an error, as a dying engine does. `cut` aborts them when a drain's
+    time is up. `submitted` and `aborted` note what came in and what was freed.
+    """
+
+    def __init__(
+        self,
+        *,
+        step: float = 0.0,
+        capacity: int = 64,
+        max_model_len: int = 512,
+        fail: bool = False,
+        drafter: bool = True,
+    ) -> None:
+        tokenizer = byte_tokenizer()
+        drafters = {"ngram": SimpleNamespace(max_draft_len=4)} if drafter else {}
+        self.engine = SimpleNamespace(
+            model_name="fake-model",
+            tokenizer=tokenizer,
+            max_model_len=max_model_len,
+            vocab_size=len(tokenizer),
+            drafters=drafters,
+            default_drafter=next(iter(drafters), None),
+            eos_ids=frozenset({tokenizer.eos_token_id}),
+        )
+        self.step, self.capacity, self.fail = step, capacity, fail
+        self.draining, self.alive = False, True
+        self.submitted: list[Request] = []
+        self.aborted: list[str] = []
+        self._admission = Admission(
+            len(tokenizer),
+            max_model_len,
+            self.engine.eos_ids,
+            drafters,
+            self.engine.default_drafter,
+        )
+        self._counters = EngineStats(kv_blocks_total=100, kv_blocks_free=100)
+        self._running: dict[str, tuple[Request, Stream]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        self.alive = False
+
+    def submit(
+        self,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        speculative: SpeculativeParams | None = None,
+        *,
+        request_id: str,
+        salt: bytes = b"",
+    ) -> Stream:
+        if not self.alive:
+            raise EngineDead("the engine has stopped")
+        requests = self._admission.make_requests(
+            prompt_ids, params, speculative, request_id=request_id, salt=salt
+        )
+        if len(self._running) + len(requests) > self.capacity:
+            raise QueueFull(len(self._running), retry_after=1.5)
+        assert not any(request.id in self._running for request in requests)
+        stream = Stream(self, requests)  # type: ignore[arg-type]
+        self.submitted += requests
+        for request in requests:
+            self._running[request.id] = (request, stream)
+        task = asyncio.get_running_loop().create_task(self._generate(requests))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return stream
+
+    def abort(self, request_ids: list[str]) -> None:
+        for request_id in request_ids:
+            if request_id in self._running:
+                self.aborted.append(request_id)
+                self._end(request_id, FinishReason.ABORT, OutputDelta(request_id="", choice=0))
+
+    def stats(self) -> EngineStats:
+        self._counters.running = len(self._running)
+        return self._counters
+
+    async def drain(self, timeout: float) -> None:
+        self.draining = True
+        end = time.monotonic() + timeout
+        while self._running and time.monotonic() < end:
+            await asyncio.sleep(0.005)
+        self.abort(list(self._running))
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    async def _generate(self, requests: list[Request]) -> None:
+        reply = self.engine.tokenizer(REPLY, add_special_tokens=False)["input_ids"]
+        while any(request.id in self._running for request in requests):
+            await asyncio.sleep(self.step)
+            for request in requests:
+                if request.id in self._running:
+                    self._advance(request, reply)
+
+    def _advance(self, request: Request, reply: list[int]) -> None:
+        if self.fail:
+            delta = OutputDelta(request_id="", choice=0, error="boom")
+            return self._end(request.id, FinishReason.ERROR, delta)
+        room = request.max_tokens - request.output_len
+        before, reason = request.output_len, None
+        count = min(BURST, room) if request.drafter else 1
+        tokens = [reply[(before + i) % len(reply)] for i in range(count)]
+        if not request.params.ignore_eos and before + count > 3 * len(reply):
+            tokens, reason = [self.engine.tokenizer.eos_token_id], FinishReason.STOP
+        request.tokens += tokens
+        request.first_token = request.first_token or time.monotonic()
+        if request.drafter:
+            request.stats.record(min(4, count), count - 1)
+        if request.output_len >= request.max_tokens:
+            reason = reason or FinishReason.LENGTH
+        delta = OutputDelta(request_id="", choice=0, token_ids=tokens)
+        delta.kinds = [TokenKind.ACCEPTED] * (len(tokens) - 1) + [TokenKind.BONUS]
+        delta.text = self._fresh_text(request, before, last=reason is not None)
+        if request.params.logprobs is not None:
+            top = tuple((t, -0.5 - t) for t in range(request.params.logprobs))
+            delta.logprobs = [TokenLogprobs(token, -0.25, top) for token in tokens]
+        if reason is not None:
+            return self._end(request.id, reason, delta)
+        self._counters.generation_tokens += len(tokens)
+        self._running[request.id][1].put([self._filled(request, delta)])
+
+    def _fresh_text(self, request: Request, before: int, *, last: bool) -> str:
+        """Text since `before`, whole characters only, as the real engine gives it."""
+        given = self._whole(request.output_ids[:before])
+        now = self._decode(request.output_ids) if last else self._whole(request.output_ids)
+        return now[len(given) :]
+
+    def _whole(self, ids: list[int]) -> str:
+        return self._decode(ids).rstrip("�")
+
+    def _decode(self, ids: list[int]) -> str:
+        return self.engine.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _end(self, request_id: str, reason: FinishReason, delta: OutputDelta) -> None:
+        request, stream = self._running.pop(request_id)
+        request.finish_reason, request.finished = reason, time.monotonic()
+        finished = self._counters.requests_finished
+        finished[reason] = finished.get(reason, 0) + 1
+        stream.put([self._filled(request, delta)])
+
+    def _filled(self, request: Request, delta: OutputDelta) -> OutputDelta:
+        delta.request_id, delta.choice = request.id, request.choice
+        delta.finish_reason, delta.stop_reason = request.finish_reason, request.stop_reason
+        delta.prompt_tokens, delta.cached_tokens = request.prompt_len, request.prompt_len // 2
+        delta.completion_tokens, delta.seed = request.output_len, request.seed
+        delta.stats = request.stats
+        if delta.finished:
+            first, end = request.first_token or time.monotonic(), time.monotonic()
+            count = request.output_len
+            tpot = (end - first) / (count - 1) if count > 1 else None
+            times = (first - request.arrival, tpot, end - request.arrival)
+            delta.metrics = RequestMetrics(0.001, *times)
+        return delta

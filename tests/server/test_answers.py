@@ -1,0 +1,268 @@
+"""Whole answers: what OpenAI's clients and vLLM's users read from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.core import SamplingParams
+from paceline.server.responses import ChatCompletion, Completion
+from paceline.server.settings import ServerSettings
+
+from .conftest import CHAT, Client
+from .fake import REPLY, FakeAsyncEngine
+
+
+def test_chat_answer_has_openai_shape(client: Client) -> None:
+    response = client.chat(max_tokens=5)
+    body = response.json()
+    assert response.status_code == 200
+    ChatCompletion.model_validate(body)
+    assert body["object"] == "chat.completion" and body["id"].startswith("chatcmpl-")
+    choice = body["choices"][0]
+    assert choice["message"] == {"role": "assistant", "content": REPLY[:5], "refusal": None}
+    assert choice["finish_reason"] == "length" and choice["logprobs"] is None
+    assert "token_ids" not in choice
+    prompt = len(client.engine.submitted[0].prompt_ids)
+    assert body["usage"] == {
+        "prompt_tokens": prompt,
+        "completion_tokens": 5,
+        "total_tokens": prompt + 5,
+        "prompt_tokens_details": {"cached_tokens": prompt // 2},
+    }
+
+
+def test_chat_goes_through_the_template(client: Client) -> None:
+    client.chat(
+        messages=[
+            {"role": "developer", "content": "Be brief."},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            },
+        ],
+        chat_template_kwargs={"think": "hard"},
+    )
+    prompt = client.engine.engine.tokenizer.decode(client.engine.submitted[0].prompt_ids)
+    assert prompt == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n"
+        "<|im_start|>assistant\n<think>hard</think>"
+    )
+
+
+def test_add_generation_prompt_off(client: Client) -> None:
+    client.chat(add_generation_prompt=False)
+    prompt = client.engine.engine.tokenizer.decode(client.engine.submitted[0].prompt_ids)
+    assert prompt == "<|im_start|>user\nHi<|im_end|>\n"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("Hi", [[39, 72]]),
+        (["Hi", "i"], [[39, 72], [72]]),
+        ([1, 2, 3], [[1, 2, 3]]),
+        ([[1, 2], [3]], [[1, 2], [3]]),
+    ],
+)
+def test_every_kind_of_prompt(client: Client, prompt: object, expected: list[list[int]]) -> None:
+    body = client.complete(prompt=prompt, max_tokens=4, n=2).json()
+    Completion.model_validate(body)
+    asked = client.engine.submitted
+    assert [request.prompt_ids for request in asked[::2]] == expected
+    assert [choice["index"] for choice in body["choices"]] == list(range(2 * len(expected)))
+    assert all(choice["text"] == REPLY[:4] for choice in body["choices"])
+    assert body["usage"]["prompt_tokens"] == sum(map(len, expected))
+    assert body["usage"]["completion_tokens"] == 8 * len(expected)
+
+
+def test_sampling_fields_arrive(client: Client) -> None:
+    client.chat(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=7,
+        min_p=0.1,
+        presence_penalty=0.2,
+        frequency_penalty=0.3,
+        repetition_penalty=1.1,
+        logit_bias={"5": -100, "6": 2.5},
+        max_tokens=None,
+        max_completion_tokens=9,
+        min_tokens=2,
+        stop=["x", "yz"],
+        stop_token_ids=[8],
+        ignore_eos=True,
+        n=2,
+        seed=-3,
+        logprobs=True,
+        top_logprobs=2,
+    )
+    assert client.engine.submitted[0].params == SamplingParams(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=7,
+        min_p=0.1,
+        presence_penalty=0.2,
+        frequency_penalty=0.3,
+        repetition_penalty=1.1,
+        logit_bias={5: -100, 6: 2.5},
+        max_tokens=9,
+        min_tokens=2,
+        stop=("x", "yz"),
+        stop_token_ids=(8,),
+        ignore_eos=True,
+        n=2,
+        seed=-3,
+        logprobs=2,
+    )
+
+
+def test_defaults_are_openais(client: Client) -> None:
+    client.chat(max_tokens=None)
+    client.post("/v1/completions", json={"model": "fake-model", "prompt": "Hi"})
+    chat, text = client.engine.submitted
+    assert chat.params == SamplingParams()
+    assert text.params == SamplingParams(max_tokens=16)
+
+
+def test_harmless_fields_are_accepted(client: Client) -> None:
+    response = client.chat(
+        user="me",
+        metadata={"a": "b"},
+        store=False,
+        service_tier="auto",
+        parallel_tool_calls=True,
+        tools=[],
+        tool_choice="none",
+        response_format={"type": "text"},
+        modalities=["text"],
+        functions=None,
+        stop=None,
+        logit_bias=None,
+        stream=False,
+        stream_options=None,
+        skip_special_tokens=True,
+    )
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize(
+    ("wish", "drafter", "longest"),
+    [
+        (None, "ngram", 4),
+        ("off", None, 0),
+        ({"drafter": "ngram", "max_draft_len": 2}, "ngram", 2),
+        ({"max_draft_len": 0}, None, 0),
+    ],
+)
+def test_speculative_field(client: Client, wish: object, drafter: str | None, longest: int) -> None:
+    body = client.chat(speculative=wish, seed=5).json()
+    request = client.engine.submitted[0]
+    assert (request.drafter, request.max_draft_len) == (drafter, longest)
+    metrics = body["metrics"]
+    assert metrics["seed"] == 5 and metrics["ttft"] > 0 and metrics["tpot"] >= 0
+    assert metrics["queue_time"] > 0 and metrics["e2e_latency"] >= metrics["ttft"]
+    assert metrics["drafter"] == drafter
+    assert (metrics["speculative_decoding"] is None) == (drafter is None)
+
+
+def test_speculation_is_reported_under_vllms_names(client: Client) -> None:
+    counts = client.chat(max_tokens=8).json()["metrics"]["speculative_decoding"]
+    assert counts == {  # rounds of 3, 3 and 2 tokens
+        "mean_acceptance_length": pytest.approx(8 / 3),
+        "draft_acceptance_rate": pytest.approx(5 / 8),
+        "acceptance_histogram": [0, 1, 2, 0, 0],
+        "num_spec_steps": 3,
+        "num_accepted_draft_tokens": 5,
+        "num_draft_tokens": 8,
+        "num_spec_tokens": 4,
+    }
+
+
+def test_spec_metrics_modes() -> None:
+    def counts(mode: str) -> dict[str, object] | None:
+        client = Client(FakeAsyncEngine(), ServerSettings(spec_metrics=mode))
+        return client.chat().json()["metrics"]["speculative_decoding"]
+
+    assert counts("none") is None
+    detailed = counts("detailed")
+    assert detailed is not None
+    assert detailed["per_step_accepted"] == [2, 2, 1]
+    assert detailed["per_step_drafted"] == [3, 3, 2]
+
+
+def test_several_choices_have_no_speculation_record(client: Client) -> None:
+    assert client.chat(n=2).json()["metrics"]["speculative_decoding"] is None
+
+
+def test_chat_logprobs(client: Client) -> None:
+    choice = client.chat(max_tokens=8, logprobs=True, top_logprobs=1).json()["choices"][0]
+    content = choice["logprobs"]["content"]
+    assert b"".join(bytes(entry["bytes"]) for entry in content) == REPLY.encode()[:8]
+    first = content[0]
+    assert first["token"] == "E" and first["bytes"] == [69] and first["logprob"] == -0.25
+    assert len(first["top_logprobs"]) == 1
+    half = content[7]  # the first byte of ß
+    assert half["token"] == "bytes:\\xc3" and half["bytes"] == [0xC3]
+
+
+def test_chat_logprobs_without_top(client: Client) -> None:
+    content = client.chat(logprobs=True).json()["choices"][0]["logprobs"]["content"]
+    assert len(content) == 8 and content[0]["top_logprobs"] == []
+
+
+def test_completion_logprobs(client: Client) -> None:
+    logprobs = client.complete(max_tokens=4, logprobs=2).json()["choices"][0]["logprobs"]
+    assert logprobs["tokens"] == ["E", "i", "n", " "]
+    assert logprobs["token_logprobs"] == [-0.25] * 4
+    assert logprobs["text_offset"] == [0, 1, 2, 3]
+    assert logprobs["top_logprobs"][0] == {"!": -0.5, '"': -1.5, "E": -0.25}
+
+
+def test_return_token_ids(client: Client) -> None:
+    body = client.complete(prompt=[5, 6], max_tokens=3, return_token_ids=True).json()
+    assert body["choices"][0]["prompt_token_ids"] == [5, 6]
+    assert body["choices"][0]["token_ids"] == client.engine.submitted[0].output_ids
+    body = client.chat(return_token_ids=True).json()
+    assert body["prompt_token_ids"] == client.engine.submitted[1].prompt_ids
+    assert body["choices"][0]["token_ids"] == client.engine.submitted[1].output_ids
+
+
+def test_scope_depends_on_key_and_salt() -> None:
+    def salt(keys: tuple[str, ...], key: str, cache_salt: str | None) -> bytes:
+        client = Client(FakeAsyncEngine(), ServerSettings(api_keys=keys))
+        headers = {"Authorization": f"Bearer {key}"}
+        body = {**CHAT, "cache_salt": cache_salt}
+        client.post("/v1/chat/completions", json=body, headers=headers)
+        return client.engine.submitted[0].salt
+
+    keys = ("a", "b", "ab")
+    scopes = [
+        salt((), "ignored", None),
+        salt((), "ignored", "s"),
+        salt(keys, "a", None),
+        salt(keys, "b", None),
+        salt(keys, "a", "s"),
+        salt(keys, "a", "b"),
+        salt(keys, "ab", None),
+    ]
+    assert scopes[0] == b"" and len(set(scopes)) == len(scopes)
+    assert salt(keys, "a", "s") == scopes[4]
+
+
+def test_served_model_names() -> None:
+    client = Client(FakeAsyncEngine(), ServerSettings(served_model_names=("org/one", "two")))
+    models = client.get("/v1/models").json()
+    assert [model["id"] for model in models["data"]] == ["org/one", "two"]
+    assert models["data"][0]["max_model_len"] == 512
+    assert client.get("/v1/models/org/one").json()["id"] == "org/one"
+    assert client.chat(model="two").json()["model"] == "two"
+    assert client.chat(model="fake-model").status_code == 404
+
+
+def test_health_and_version(client: Client) -> None:
+    assert client.get("/health").json() == {"status": "ok"}
+    assert client.get("/version").json()["version"]
+    client.engine.draining = True
+    assert client.get("/health").status_code == 503
+    client.engine.alive = False
+    assert client.get("/health").json() == {"status": "dead"}

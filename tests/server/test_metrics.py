@@ -1,0 +1,73 @@
+"""/metrics speaks the names that dashboards already read."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from paceline.server.settings import ServerSettings
+
+from .conftest import Client
+from .fake import FakeAsyncEngine
+
+
+def samples(client: Client) -> dict[tuple[str, str], float]:
+    """Values by name and by whatever label stands beside the model's name."""
+    found = {}
+    for family in text_string_to_metric_families(client.get("/metrics").text):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert labels.pop("model_name") == "fake-model"
+            found[sample.name, ",".join(labels.values())] = sample.value
+    return found
+
+
+def test_latencies_are_counted_per_stream(client: Client) -> None:
+    client.chat(n=2, max_tokens=8)
+    client.chat(stream=True, max_tokens=1)
+    client.chat(temperature=-1)
+    seen = samples(client)
+    for name in ("time_to_first_token", "e2e_request_latency", "request_queue_time"):
+        assert seen[f"vllm:{name}_seconds_count", ""] == 3
+    # one token has no time per output token, and nothing between its tokens
+    assert seen["vllm:request_time_per_output_token_seconds_count", ""] == 2
+    assert seen["vllm:inter_token_latency_seconds_count", ""] == 4
+    assert seen["vllm:request_generation_tokens_sum", ""] == 17
+    former = {k: v for k, v in seen.items() if k[0].startswith("vllm:time_per_output_token")}
+    assert former["vllm:time_per_output_token_seconds_count", ""] == 4
+
+
+def test_counters_and_gauges_come_from_the_engine(client: Client) -> None:
+    stats = client.engine.stats()
+    stats.waiting, stats.kv_usage, stats.preemptions = 3, 0.25, 4
+    stats.prompt_tokens, stats.prefix_queries, stats.prefix_hits = 100, 90, 40
+    stats.generation_tokens = 50
+    stats.spec_drafts, stats.spec_draft_tokens, stats.spec_accepted_tokens = 10, 30, 12
+    stats.spec_accepted_per_pos = [8, 4, 0]
+    stats.requests_finished = {"stop": 5, "abort": 1}
+    seen = samples(client)
+    expected = {
+        ("vllm:num_requests_running", ""): 0,
+        ("vllm:num_requests_waiting", ""): 3,
+        ("vllm:kv_cache_usage_perc", ""): 0.25,
+        ("vllm:prompt_tokens_total", ""): 100,
+        ("vllm:generation_tokens_total", ""): 50,
+        ("vllm:prefix_cache_queries_total", ""): 90,
+        ("vllm:prefix_cache_hits_total", ""): 40,
+        ("vllm:num_preemptions_total", ""): 4,
+        ("vllm:spec_decode_num_drafts_total", ""): 10,
+        ("vllm:spec_decode_num_draft_tokens_total", ""): 30,
+        ("vllm:spec_decode_num_accepted_tokens_total", ""): 12,
+        ("vllm:spec_decode_num_accepted_tokens_per_pos_total", "0"): 8,
+        ("vllm:spec_decode_num_accepted_tokens_per_pos_total", "1"): 4,
+        ("vllm:spec_decode_num_accepted_tokens_per_pos_total", "2"): 0,
+        ("vllm:request_success_total", "stop"): 5,
+        ("vllm:request_success_total", "length"): 0,
+        ("vllm:request_success_total", "abort"): 1,
+    }
+    assert {key: seen[key] for key in expected} == expected
+
+
+def test_two_servers_in_one_process_do_not_share_metrics(client: Client) -> None:
+    client.chat()
+    other = Client(FakeAsyncEngine(), ServerSettings())
+    assert samples(other)["vllm:time_to_first_token_seconds_count", ""] == 0

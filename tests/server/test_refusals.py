@@ -1,0 +1,266 @@
+"""Bad requests get a 4xx that names the field, and harm nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from paceline.core import InvalidRequest
+from paceline.server.app import create_app
+from paceline.server.settings import ServerSettings
+
+from .conftest import CHAT, TEXT, Client, in_process
+from .fake import FakeAsyncEngine
+
+BAD_CHAT: list[tuple[str, Any, str]] = [
+    ("temperature", -1, "temperature"),
+    ("temperature", "hot", "temperature"),
+    ("temperature", 0.00001, "temperature"),
+    ("temperature", True, "temperature"),
+    ("top_p", 0, "top_p"),
+    ("top_k", 1.5, "top_k"),
+    ("n", 0, "n"),
+    ("n", 129, "n"),
+    ("seed", 2**64, "seed"),
+    ("max_tokens", 0, "max_tokens"),
+    ("max_tokens", 513, "max_tokens"),
+    ("min_tokens", 9, "min_tokens"),
+    ("stop", ["a", ""], "stop"),
+    ("stop", [1], "stop[0]"),
+    ("stop_token_ids", [-1], "stop_token_ids[0]"),
+    ("stop_token_ids", [100_000], "stop_token_ids"),
+    ("logit_bias", {"x": 1}, "logit_bias"),
+    ("logit_bias", {"1": 101}, "logit_bias"),
+    ("logit_bias", {"100000": 1}, "logit_bias"),
+    ("messages", [], "messages"),
+    ("messages", "Hi", "messages"),
+    ("messages", [{"role": "user"}], "messages[0].content"),
+    ("messages", [{"role": "user", "content": None}], "messages[0].content"),
+    ("messages", [{"role": "king", "content": "Hi"}], "messages[0].role"),
+    ("messages", [{"role": "tool", "content": "seen"}], "messages[0].role"),
+    ("messages", [{"role": "user", "content": "refuse"}], "messages"),
+    ("messages", [{"role": "user", "content": "Hi", "name": "Ann"}], "messages[0].name"),
+    ("messages", [{"role": "user", "content": "Hi", "mood": 1}], "messages[0].mood"),
+    ("messages", [{"role": "user", "content": "\ud800"}], "messages"),
+    (
+        "messages",
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+        "messages[0].content[0].type",
+    ),
+    (
+        "messages",
+        [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}],
+        "messages[0].tool_calls",
+    ),
+    ("tools", [{"type": "function", "function": {"name": "f"}}], "tools"),
+    ("tool_choice", "auto", "tool_choice"),
+    ("functions", [{"name": "f"}], "functions"),
+    ("response_format", {"type": "json_object"}, "response_format.type"),
+    ("audio", {"voice": "x"}, "audio"),
+    ("modalities", ["text", "audio"], "modalities[1]"),
+    ("reasoning_effort", "high", "reasoning_effort"),
+    ("store", True, "store"),
+    ("service_tier", "priority", "service_tier"),
+    ("logprobs", 3, "logprobs"),
+    ("top_logprobs", 2, "top_logprobs"),
+    ("stream_options", {"include_usage": True}, "stream_options"),
+    ("speculative", "on", "speculative"),
+    ("speculative", {"drafter": "eagle"}, "speculative.drafter"),
+    ("speculative", {"max_draft_len": 5}, "speculative.max_draft_len"),
+    ("speculative", {"gamma": 5}, "speculative.gamma"),
+    ("chat_template_kwargs", {"tokenize": True}, "chat_template_kwargs"),
+    ("chat_template_kwargs", {"enable_thinking": True}, "chat_template_kwargs"),
+    ("skip_special_tokens", False, "skip_special_tokens"),
+    ("max_completion_tokens", 9, "max_tokens"),
+    ("model", 5, "model"),
+    ("temprature", 1, "temprature"),
+]
+BAD_TEXT: list[tuple[str, Any, str]] = [
+    ("prompt", "", "prompt"),
+    ("prompt", [], "prompt"),
+    ("prompt", [1, "a"], "prompt"),
+    ("prompt", [[1], []], "prompt"),
+    ("prompt", [100_000], "prompt"),
+    ("prompt", {"text": "Hi"}, "prompt"),
+    ("prompt", "\ud800", "prompt"),
+    ("prompt", ["Hi"] * 129, "prompt"),
+    ("prompt", "Hi" * 300, "prompt"),
+    ("best_of", 2, "best_of"),
+    ("echo", True, "echo"),
+    ("suffix", "!", "suffix"),
+    ("logprobs", 21, "logprobs"),
+    ("logprobs", True, "logprobs"),
+    ("messages", [], "messages"),
+]
+
+
+def check(response: Any, field: str | None, status: int = 400) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] == field
+    if field is not None:
+        assert error["message"].startswith(field)
+    return error
+
+
+@pytest.mark.parametrize(("field", "value", "named"), BAD_CHAT)
+def test_chat_names_the_field(client: Client, field: str, value: Any, named: str) -> None:
+    check(client.chat(**{field: value}), named)
+    assert not client.engine.submitted
+
+
+@pytest.mark.parametrize(("field", "value", "named"), BAD_TEXT)
+def test_completions_names_the_field(client: Client, field: str, value: Any, named: str) -> None:
+    check(client.complete(**{field: value}), named)
+    assert client.engine.stats().running == 0
+
+
+def test_messages_say_what_was_sent_and_what_is_right(client: Client) -> None:
+    error = check(client.chat(temperature="hot"), "temperature")
+    assert error["type"] == "invalid_request_error"
+    assert error["message"] == "temperature: got 'hot'; expected a valid number"
+    error = check(client.chat(max_token=5), "max_token")
+    assert error["message"] == "max_token: unknown field; did you mean max_tokens?"
+    error = check(client.chat(tools=[{}]), "tools")
+    assert "tools" in error["message"]
+    error = check(client.chat(reasoning_effort="low"), "reasoning_effort")
+    assert "does not support" in error["message"]
+
+
+def test_missing_fields(client: Client) -> None:
+    check(client.post("/v1/chat/completions", json={"model": "fake-model"}), "messages")
+    check(client.post("/v1/completions", json={"prompt": "Hi"}), "model")
+
+
+@pytest.mark.parametrize("field", ["messages", "max_completion_tokens"])
+def test_context_length(client: Client, field: str) -> None:
+    long = [{"role": "user", "content": "x" * 600}]
+    change = {"messages": long} if field == "messages" else {"max_completion_tokens": 510}
+    error = check(client.chat(**{"max_tokens": None, **change}), field)
+    assert error["code"] == "context_length_exceeded"
+    assert "512" in error["message"]
+
+
+def test_unknown_model(client: Client) -> None:
+    error = check(client.chat(model="gpt-5"), "model", 404)
+    assert error["code"] == "model_not_found" and "fake-model" in error["message"]
+    check(client.get("/v1/models/gpt-5"), "model", 404)
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"", b"[]", b"5", b'"x"', b"\xff\xfe", b'{"n": ' + b"9" * 9999]
+)
+def test_a_body_that_is_no_json_object(client: Client, body: bytes) -> None:
+    check(client.send("/v1/completions", body), None)
+
+
+def test_json_needs_its_content_type(client: Client) -> None:
+    check(client.post("/v1/completions", content=b'{"model": "fake-model"}'), None)
+
+
+def test_nan_is_no_temperature(client: Client) -> None:
+    body = b'{"model": "fake-model", "prompt": "Hi", "temperature": NaN}'
+    check(client.send("/v1/completions", body), "temperature")
+
+
+def test_unknown_route_and_method(client: Client) -> None:
+    check(client.get("/v1/embeddings"), None, 404)
+    check(client.get("/v1/completions"), None, 405)
+
+
+def test_body_bound() -> None:
+    client = Client(FakeAsyncEngine(), ServerSettings(max_body_bytes=1000))
+    assert client.complete(prompt="x" * 100).status_code == 200
+    check(client.complete(prompt="x" * 2000), None, 413)
+
+    async def pieces() -> Any:
+        for _ in range(20):
+            yield b" " * 100
+
+    check(client.send("/v1/completions", pieces()), None, 413)
+
+
+def test_api_keys() -> None:
+    client = Client(FakeAsyncEngine(), ServerSettings(api_keys=("one", "two")))
+    for headers in ({}, {"Authorization": "Bearer three"}, {"Authorization": "Basic one"}):
+        response = client.post("/v1/chat/completions", json=CHAT, headers=headers)
+        error = check(response, None, 401)
+        assert error["code"] == "invalid_api_key"
+        assert response.headers["www-authenticate"] == "Bearer"
+    for key in ("one", "two"):
+        headers = {"Authorization": f"Bearer {key}"}
+        assert client.get("/v1/models", headers=headers).status_code == 200
+    assert client.get("/health").status_code == 200
+    assert client.get("/metrics").status_code == 200
+
+
+def test_queue_full_says_when_to_come_back() -> None:
+    client = Client(FakeAsyncEngine(capacity=2), ServerSettings())
+    response = client.complete(n=3)
+    error = check(response, None, 429)
+    assert error["code"] == "queue_full" and response.headers["retry-after"] == "2"
+
+
+def test_a_batch_of_prompts_is_taken_whole_or_not_at_all() -> None:
+    client = Client(FakeAsyncEngine(capacity=2), ServerSettings())
+    check(client.complete(prompt=["a", "b", "c"]), None, 429)
+    assert client.engine.stats().running == 0 and len(client.engine.aborted) == 2
+    check(client.complete(prompt=["a", "b" * 600]), "prompt")
+    assert client.engine.stats().running == 0
+
+
+def test_draining_and_dead_servers_answer_503(client: Client) -> None:
+    client.engine.draining = True
+    response = client.complete()
+    check(response, None, 503)
+    assert "retry-after" in response.headers
+    client.engine.draining, client.engine.alive = False, False
+    check(client.complete(), None, 503)
+
+
+def test_an_engine_failure_is_a_500_that_tells_nothing_inner() -> None:
+    client = Client(FakeAsyncEngine(fail=True), ServerSettings())
+    error = check(client.chat(), None, 500)
+    assert error["type"] == "server_error" and "boom" not in error["message"]
+
+
+def test_a_bug_is_a_500_in_the_same_shape() -> None:
+    engine = FakeAsyncEngine()
+    engine.submit = lambda *_, **__: 1 / 0  # type: ignore[method-assign]
+    check(Client(engine, ServerSettings()).chat(), None, 500)
+
+
+def test_bad_requests_do_not_disturb_a_running_one() -> None:
+    async def test() -> None:
+        engine = FakeAsyncEngine(step=0.01)
+        async with in_process(create_app(engine, ServerSettings())) as http:
+            good = asyncio.create_task(
+                http.post("/v1/completions", json={**TEXT, "max_tokens": 30})
+            )
+            await asyncio.sleep(0.02)
+            for field, value, _ in BAD_TEXT:
+                if "\ud800" not in str(value):
+                    bad = await http.post("/v1/completions", json={**TEXT, field: value})
+                    assert bad.status_code == 400
+            assert (await good).json()["usage"]["completion_tokens"] == 30
+
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("port", 70000),
+        ("api_keys", ("",)),
+        ("spec_metrics", "all"),
+        ("drain_timeout", -1),
+        ("max_body_bytes", 0),
+        ("served_model_names", ("",)),
+    ],
+)
+def test_settings_are_checked(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=field):
+        ServerSettings(**{field: value})

@@ -1,0 +1,134 @@
+"""Server-sent events, as OpenAI sends them, and what happens when nobody listens any more."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from paceline.server.settings import ServerSettings
+
+from .conftest import CHAT, TEXT, Client, eventually, listening
+from .fake import REPLY, FakeAsyncEngine
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    blocks = response.text.split("\n\n")
+    assert blocks.pop() == "" and blocks.pop() == "data: [DONE]"
+    return [json.loads(block.removeprefix("data: ")) for block in blocks]
+
+
+def test_chat_stream_in_openais_order(client: Client) -> None:
+    chunks = events(client.chat(max_tokens=8, stream=True))
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0] == {"role": "assistant", "content": "", "refusal": None}
+    # eight tokens in bursts of three; the last one is half a character, given out at the end
+    assert [delta["content"] for delta in deltas[1:-1]] == ["Ein", " Gr", "u�"]
+    assert deltas[-1] == {}
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    assert reasons == [None] * 4 + ["length"]
+    assert "usage" not in chunks[0] and "metrics" not in chunks[-1]
+
+
+def test_usage_comes_last_and_only_when_asked_for(client: Client) -> None:
+    asked = {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, last = events(client.chat(**asked))
+    assert all(chunk["usage"] is None for chunk in chunks)
+    whole = client.chat().json()
+    assert last["choices"] == [] and last["usage"] == whole["usage"]
+    counts = last["metrics"]["speculative_decoding"]
+    assert counts == whole["metrics"]["speculative_decoding"]
+
+
+@pytest.mark.parametrize("path", ["chat", "complete"])
+def test_the_stream_says_what_the_whole_answer_says(client: Client, path: str) -> None:
+    ask = getattr(client, path)
+    options = {"max_tokens": 40, "n": 2, "return_token_ids": True, "ignore_eos": True}
+    options |= {"logprobs": True, "top_logprobs": 1} if path == "chat" else {"logprobs": 1}
+    whole = ask(**options).json()
+    chunks = events(ask(stream=True, **options))
+    for choice in whole["choices"]:
+        parts = [c for e in chunks for c in e["choices"] if c["index"] == choice["index"]]
+        if path == "chat":
+            assert (
+                "".join(p["delta"].get("content", "") for p in parts)
+                == choice["message"]["content"]
+            )
+            rows = [row for p in parts if p["logprobs"] for row in p["logprobs"]["content"]]
+            assert rows == choice["logprobs"]["content"]
+        else:
+            assert "".join(part["text"] for part in parts) == choice["text"]
+            for key, values in choice["logprobs"].items():
+                assert [v for p in parts if p["logprobs"] for v in p["logprobs"][key]] == values
+        assert [i for p in parts for i in p.get("token_ids", ())] == choice["token_ids"]
+        assert parts[-1]["finish_reason"] == choice["finish_reason"] == "length"
+
+
+def test_tokens_without_text_yet_are_not_an_empty_chunk(client: Client) -> None:
+    chunks = events(client.complete(max_tokens=12, stream=True, speculative="off"))
+    texts = [chunk["choices"][0]["text"] for chunk in chunks]
+    assert "".join(texts) == REPLY.encode()[:12].decode("utf-8", "replace")
+    assert all(texts[:-1]) and texts[-1] == ""
+    with_ids = events(
+        client.complete(max_tokens=12, stream=True, speculative="off", return_token_ids=True)
+    )
+    assert sum(len(c["choices"][0].get("token_ids", ())) for c in with_ids) == 12
+
+
+def test_a_batch_streams_every_prompt(client: Client) -> None:
+    chunks = events(client.complete(prompt=["a", "b", "c"], max_tokens=3, n=2, stream=True))
+    assert {choice["index"] for chunk in chunks for choice in chunk["choices"]} == set(range(6))
+
+
+def test_refusals_come_before_the_stream(client: Client) -> None:
+    response = client.chat(stream=True, max_tokens=513)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "max_tokens"
+
+
+def test_an_engine_failure_ends_the_stream_with_an_error_event() -> None:
+    client = Client(FakeAsyncEngine(fail=True), ServerSettings())
+    response = client.chat(stream=True)
+    assert response.status_code == 200
+    event = json.loads(response.text.removeprefix("data: "))
+    assert event["error"]["type"] == "server_error"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("prompt", ["Hi", ["a", "b", "c"]])
+def test_a_client_that_hangs_up_frees_its_request(stream: bool, prompt: Any) -> None:
+    engine = FakeAsyncEngine(step=0.01)
+    body = {**TEXT, "prompt": prompt, "max_tokens": 500, "ignore_eos": True, "stream": stream}
+    with listening(engine) as server:
+        with httpx.Client(base_url=server.url, trust_env=False) as http:
+            if stream:
+                with http.stream("POST", "/v1/completions", json=body) as response:
+                    next(response.iter_lines())
+            else:
+                with pytest.raises(httpx.ReadTimeout):
+                    http.post("/v1/completions", json=body, timeout=0.2)
+            eventually(lambda: engine.stats().running == 0, seconds=1)
+        expected = 1 if isinstance(prompt, str) else 3
+        assert len(engine.aborted) == expected
+        assert all(request.output_len < 300 for request in engine.submitted)
+
+
+def test_tokens_are_sent_as_they_come() -> None:
+    engine = FakeAsyncEngine(step=0.05)
+    body = {**CHAT, "max_tokens": 30, "stream": True}
+    with (
+        listening(engine) as server,
+        httpx.stream(
+            "POST", f"{server.url}/v1/chat/completions", json=body, trust_env=False
+        ) as response,
+    ):
+        lines = response.iter_lines()
+        next(lines)
+        assert engine.stats().running == 1  # the first token is here, the others are to come
+        assert sum(line.startswith("data: ") for line in lines) > 8
