@@ -18,7 +18,7 @@ from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.server.run import Server
-from tests.engine.conftest import tiny_model
+from tests.engine.tiny import tiny_model
 
 from .conftest import eventually, listening
 

@@ -41,7 +41,10 @@ def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
 
     Raises ModelError, naming what is missing, unexpected or not supported.
     """
-    return load_folder(pull(name, revision=revision), name)
+    folder = pull(name, revision=revision)
+    # What clients see is a model's name, never a path of this machine.
+    local = Path(name).expanduser()
+    return load_folder(folder, local.resolve().name if local.exists() else name)
 
 
 def load_folder(folder: Path, name: str) -> LoadedModel:

@@ -133,8 +133,8 @@ struct Forward {
         return space.scratch.get<float>() + worker.id * scratch_floats;
     }
 
-    // residual += a . w (+ bias)
-    void add_product(Worker& worker, const Activations& a, const PlMatrix& w) {
+    // residual += a . w (+ bias); `next` is the product that follows.
+    void add_product(Worker& worker, const Activations& a, const PlMatrix& w, const PlMatrix& next) {
         gemm(worker, a, batch.rows, w, scratch(worker),
              [&](int64_t row, int64_t panel, int count, const float* c) {
                  const int64_t column = panel * kLanes;
@@ -144,7 +144,7 @@ struct Forward {
                  if (w.bias)
                      for (int64_t i = 0; i < n; i++) x[i] += w.bias[column + i];
              });
-        worker.barrier();
+        worker.barrier(first_panels(worker, next));
     }
 
     void project_qkv(Worker& worker, const Activations& a, const PlMatrix& w) {
@@ -189,7 +189,7 @@ struct Forward {
                          layer.v_cache + at);
             }
         });
-        worker.barrier();
+        worker.barrier(first_panels(worker, layer.o));
     }
 
     void attend(Worker& worker, const PlLayer& layer) {
@@ -200,15 +200,16 @@ struct Forward {
                         item.kv_head * model.head_dim * kBlockTokens / 2};
             attention_item(shape, item, kv, scratch(worker));
         });
-        worker.barrier();
+        worker.barrier(first_panels(worker, layer.o));
         if (space.combines.empty()) return;
         worker.share((int64_t)space.combines.size(), [&](int64_t i, int64_t) {
             combine_item(shape, space.combines[i], scratch(worker));
         });
-        worker.barrier();
+        worker.barrier(first_panels(worker, layer.o));
     }
 
-    void gate_up(Worker& worker, const Activations& a, const PlMatrix& w) {
+    void gate_up(Worker& worker, const Activations& a, const PlLayer& layer) {
+        const PlMatrix& w = layer.gate_up;
         gemm(worker, a, batch.rows, w, scratch(worker),
              [&](int64_t row, int64_t panel, int count, const float* c) {
                  uint16_t* to = activated + row * inter_stride + panel / 2 * kLanes;
@@ -219,17 +220,20 @@ struct Forward {
                      store_bf16(to, silu(gate) * up);
                  }
              });
-        worker.barrier();
+        worker.barrier(first_panels(worker, layer.down));
     }
 
-    void layer_forward(Worker& worker, const PlLayer& layer) {
+    // `next` is the product that follows: the next layer's first, or the head.
+    void layer_forward(Worker& worker, const PlLayer& layer, const PlMatrix& next) {
         auto every = [](int64_t i) { return i; };
         project_qkv(worker, norm(worker, layer.attention_norm, batch.rows, every), layer.qkv);
         place_heads(worker, layer);
         attend(worker, layer);
-        add_product(worker, {(const uint32_t*)attention, attention_stride / 2}, layer.o);
-        gate_up(worker, norm(worker, layer.mlp_norm, batch.rows, every), layer.gate_up);
-        add_product(worker, {(const uint32_t*)activated, inter_stride / 2}, layer.down);
+        const Activations attended{(const uint32_t*)attention, attention_stride / 2};
+        add_product(worker, attended, layer.o, layer.gate_up);
+        gate_up(worker, norm(worker, layer.mlp_norm, batch.rows, every), layer);
+        const Activations gated{(const uint32_t*)activated, inter_stride / 2};
+        add_product(worker, gated, layer.down, next);
     }
 
     // No barrier: the residual stream is not written again before the next two.
@@ -253,9 +257,10 @@ struct Forward {
              [&](int64_t row, int64_t panel, int count, const float* c) {
                  const int64_t column = panel * kLanes;
                  const int64_t n = std::min<int64_t>(count * kLanes, model.vocab - column);
-                 memcpy(batch.logits + row * model.vocab + column, c, n * sizeof(float));
+                 store_far(batch.logits + row * model.vocab + column, c, n);
                  offer_all(best[row], c, n, column);
              });
+        store_fence();
         worker.barrier();
         for (int64_t row = worker.id; row < batch.outputs; row += worker.team.size) {
             Best top = space.best.get<Best>()[row];
@@ -273,7 +278,8 @@ struct Forward {
         });
         worker.barrier();
         for (int64_t l = 0; l < model.layers; l++) {
-            layer_forward(worker, model.layer[l]);
+            const bool last = l + 1 == model.layers;
+            layer_forward(worker, model.layer[l], last ? model.head : model.layer[l + 1].qkv);
             tap(worker, l);
         }
         if (batch.outputs) head(worker);

@@ -15,7 +15,11 @@ namespace paceline {
 constexpr int kPanels = 4;                // panels in a work item, at most
 constexpr int kWidth = kPanels * kLanes;  // floats in a row of the accumulator block
 constexpr int kBlockRows = 192;           // rows whose accumulators stay in the L2 cache
-constexpr int kBlockPairs = 96;           // pairs of k whose panels stay in the L1 cache
+constexpr int kBlockPairs = 96;           // pairs of k whose four panels stay in the L1 cache
+constexpr int kStreamPairs = 224;         // the same for two, where few rows make passes dear
+// Up to two rows the hardware prefetches best alone, but for the start of a group: that is fetched
+// during the last pairs of the group before.
+constexpr int kPlainRows = 2, kPlainPairs = 24;
 #if defined(__AVX512F__)
 // Accumulators fill 24 of 32 registers: as many rows as that allows, by panels in the tile.
 constexpr int kTileRows = 6;      // beside four panels
@@ -124,9 +128,15 @@ inline void gemm_stream(const Activations& a, int64_t rows, const PanelGroup& w,
         const int count = w.count - p < at_once ? w.count - p : at_once;
         const uint32_t* next = p + 2 * at_once <= w.count ? w.data + (p + at_once) * w.stride : w.next;
         const PanelGroup part{w.data + p * w.stride, w.stride, count, next};
-        for (int64_t k = 0; k < pairs; k += kBlockPairs) {
-            const int64_t left = pairs - k, block = left < kBlockPairs ? left : kBlockPairs;
+        // Even blocks: each has time to fetch all of the one after it.
+        const int64_t even = ceil_div(pairs, ceil_div(pairs, kStreamPairs));
+        const bool plain = rows <= kPlainRows && pairs > kPlainPairs;
+        for (int64_t k = 0, block; k < pairs; k += block) {
+            const int64_t left = pairs - k;
+            block = left < even ? left : even;
+            if (plain) block = k ? left : left - kPlainPairs;
             const uint32_t* ahead = left > block ? part.data + (k + block) * kLanes : part.next;
+            if (plain && !k) ahead = nullptr;
             gemm_k_block(a, rows, part, k, block, c + p * kLanes, most_rows, ahead);
         }
     }
@@ -152,6 +162,14 @@ inline void gemm_block(const Activations& a, int64_t rows, const PanelGroup& w, 
         gemm_k_block(a, rows, w, k, block, c, kTileRows, nullptr);
     }
 #endif
+}
+
+// The panels that a thread meets first in a product: what to fetch while waiting for it to begin.
+inline Ahead first_panels(const Worker& worker, const PlMatrix& w) {
+    const int64_t words = ceil_div(w.k, 32) * 16 * kLanes, panels = ceil_div(w.n, kLanes);
+    const int64_t first = worker.id * kPanels, count = first + kPanels < panels ? kPanels : panels - first;
+    if (count <= 0) return {};
+    return {(const char*)(w.panels + first * words), (const char*)(w.panels + (first + count) * words)};
 }
 
 // Runs the product over the team; epilogue(row, panel, count, c) gets each finished row of a group,

@@ -41,13 +41,11 @@ float pl_peak(int64_t rounds, int threads) {
 #pragma omp parallel num_threads(threads) reduction(+ : total)
     {
         constexpr int kChains = 24;
-        Vec acc[kChains] = {};
-        UVec x = splat_u((uint32_t)omp_get_thread_num());
-        for (int64_t i = 0; i < rounds; i++) {
-            asm volatile("" : "+m"(x));  // nothing may be kept from one round to the next
-            const UVec y = x;
-            for (int j = 0; j < kChains; j++) acc[j] = dot2(acc[j], y, y);
-        }
+        Vec acc[kChains];
+        for (int j = 0; j < kChains; j++) acc[j] = splat((float)j);  // equal chains would be merged
+        const UVec x = splat_u((uint32_t)rounds);
+        for (int64_t i = 0; i < rounds; i++)
+            for (int j = 0; j < kChains; j++) acc[j] = dot2(acc[j], x, x);
         for (int j = 0; j < kChains; j++) total += sum(acc[j]);
     }
     return total;

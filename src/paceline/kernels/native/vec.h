@@ -40,6 +40,22 @@ PL_INLINE UVec load_u(const uint32_t* p) {
 }
 PL_INLINE void store(float* p, Vec v) { memcpy(p, &v, sizeof v); }
 
+// Copies c[n] to memory that is not read again soon: whole cache lines go past the caches.
+PL_INLINE void store_far(float* p, const float* c, int64_t n) {
+#ifdef PACELINE_AVX512BF16
+    if (((uintptr_t)p & 63) == 0 && n % kLanes == 0) {
+        for (int64_t i = 0; i < n; i += kLanes) _mm512_stream_ps(p + i, (__m512)load(c + i));
+        return;
+    }
+#endif
+    memcpy(p, c, n * sizeof(float));
+}
+PL_INLINE void store_fence() {
+#ifdef PACELINE_AVX512BF16
+    _mm_sfence();
+#endif
+}
+
 PL_INLINE float bf16_to_float(uint16_t h) {
     uint32_t u = (uint32_t)h << 16;
     float f;

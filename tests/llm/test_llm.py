@@ -1,0 +1,119 @@
+"""The offline Python API on a tiny model folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paceline import LLM, SamplingParams
+from paceline.core import FinishReason, InvalidRequest, ModelError
+from tests.engine.tiny import save_tiny
+
+SHORT = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    folder: Path = save_tiny(tmp_path_factory.mktemp("tiny"))
+    model = LLM(str(folder), "auto", dtype="float32", threads=1)
+    model.tokenizer.chat_template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    )
+    return model
+
+
+def test_one_prompt_gives_one_result_and_a_list_gives_a_list(llm: LLM) -> None:
+    one = llm.generate("abc", SHORT)
+    assert len(one.token_ids) == 6 and one.finish_reason is FinishReason.LENGTH
+    assert one.text == llm.tokenizer.decode(one.token_ids)
+    by_ids = llm.generate(one.prompt_ids, SHORT)
+    assert by_ids.token_ids == one.token_ids
+    many = llm.generate(["abc", [5, 6, 7]], SHORT)
+    assert many[0].token_ids == one.token_ids and many[1].prompt_ids == [5, 6, 7]
+
+
+def test_each_prompt_may_have_its_own_params(llm: LLM) -> None:
+    longer = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    results = llm.generate(["abc", "abc"], [SHORT, longer])
+    assert [len(r.token_ids) for r in results] == [6, 9]
+    with pytest.raises(InvalidRequest, match="one for each of 2 prompts"):
+        llm.generate(["abc", "abc"], [SHORT])
+
+
+def test_an_unseeded_request_reports_a_seed_that_repeats_it(llm: LLM) -> None:
+    free = SamplingParams(temperature=1, max_tokens=20, ignore_eos=True)
+    first = llm.generate("abc", free)
+    seeded = replace(free, seed=first.choices[0].seed)
+    again = llm.generate("abc", seeded)
+    assert again.token_ids == first.token_ids
+    assert llm.generate("abc", free).token_ids != first.token_ids
+
+
+def test_choices_are_streams_of_their_own(llm: LLM) -> None:
+    params = SamplingParams(temperature=1, max_tokens=12, ignore_eos=True, n=3, seed=5)
+    result = llm.generate("abc", params)
+    texts = [c.token_ids for c in result.choices]
+    assert len({tuple(t) for t in texts}) == 3
+    assert [c.token_ids for c in llm.generate("abc", params).choices] == texts
+
+
+def test_chat_applies_the_template(llm: LLM) -> None:
+    talk = [{"role": "user", "content": "hi"}]
+    result = llm.chat(talk, SHORT)
+    assert llm.tokenizer.decode(result.prompt_ids) == "<user>hi"
+    assert [r.token_ids for r in llm.chat([talk, talk], SHORT)] == [result.token_ids] * 2
+    with pytest.raises(InvalidRequest, match="at least one message"):
+        llm.chat([], SHORT)
+
+
+def test_streams_may_be_read_in_turns_and_left_early(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    whole = [llm.generate(p, params, "off").token_ids for p in ("abc", "xyz")]
+    first, second = llm.stream("abc", params), llm.stream("xyz", params)
+    got: list[list[int]] = [[], []]
+    got[0] += next(first).token_ids
+    got[1] += next(second).token_ids
+    got[0] += [t for delta in first for t in delta.token_ids]
+    got[1] += [t for delta in second for t in delta.token_ids]
+    assert got == whole
+    left = llm.stream("abc", params)
+    next(left)
+    left.close()
+    assert not llm.engine.has_work
+    assert llm.engine.cache.usage == 0
+
+
+def test_speculation_can_be_asked_for_and_off(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    off = llm.generate("abababab", params, "off")
+    on = llm.generate("abababab", params, {"drafter": "auto", "max_draft_len": 4})
+    assert off.token_ids == on.token_ids
+    assert off.stats.draft_tokens == 0 and max(on.stats.per_step_drafted, default=0) <= 4
+    for wish, field in [
+        ({"drafter": "none such"}, "speculative.drafter"),
+        ({"max_draft_len": 99}, "speculative.max_draft_len"),
+        ({"depth": 1}, "speculative.depth"),
+        ("on", "speculative"),
+    ]:
+        with pytest.raises(InvalidRequest) as caught:
+            llm.generate("abc", SHORT, wish)
+        assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"drafter": "telepathy,x=1"}, "drafter"),
+        ({"dtype": "int3"}, "dtype"),
+        ({"max_model_len": 10**9}, "max_model_len"),
+        ({"kv_memory": 1000}, "kv_memory"),
+        ({"rule": "hope"}, "rule"),
+        ({"rule": "synthetic"}, "synthetic"),
+        ({"device": "abacus"}, "device"),
+    ],
+)
+def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict, field: str) -> None:
+    with pytest.raises((InvalidRequest, ModelError), match=field):
+        LLM(str(save_tiny(tmp_path)), **{"dtype": "float32", **options})
