@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from paceline.bench import report
-from paceline.bench.load import run_load, same_text
+from paceline.bench.load import compare_load, run_load, same_text
 from paceline.bench.paired import Pair, compare
 from paceline.bench.prompts import Prompt, load_prompts
 from paceline.bench.record import Answer
@@ -128,3 +128,17 @@ def test_when_time_is_short_there_are_fewer_runs_but_whole_ones() -> None:
 def test_the_table_fits_a_terminal_of_80_columns() -> None:
     pairs, _ = compared()
     assert "…" not in shown(report.pair_table(pairs, "title"))
+
+
+def test_load_without_and_with_speculation_takes_turns() -> None:
+    asked: list[Any] = []
+
+    async def ask(prompt: Prompt, speculative: Any) -> Answer:
+        asked.append(speculative)
+        return made_up(speculative)
+
+    wish = {"max_draft_len": 3}
+    settings = {"runs": 2, "concurrency": 3, "speculative": wish}
+    off, on = asyncio.run(compare_load(PROMPTS, ask, **settings))
+    assert asked == ["off"] * 6 + [wish] * 12 + ["off"] * 6
+    assert len(off.answers) == len(on.answers) == 12 and same_text(off, on)

@@ -1,10 +1,9 @@
-"""The commands with the real model, and the demo as a user runs it."""
+"""The commands, with the real model."""
 
 from __future__ import annotations
 
 import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -78,16 +77,3 @@ def test_an_api_key_comes_from_one_place(monkeypatch: pytest.MonkeyPatch, capsys
     assert main(["serve", "--api-key", "secret-two"]) == 2
     shown = capsys.readouterr().err
     assert "api_key" in shown and "secret" not in shown
-
-
-@pytest.mark.model
-@pytest.mark.slow
-def test_the_demo_says_that_the_text_is_the_same(tmp_path: Path) -> None:
-    picture = tmp_path / "demo.svg"
-    command = [sys.executable, "-m", "paceline.demo", "--runs", "1", "--svg", str(picture)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "\nsame text: yes\n" in done.stdout.replace(" \n", "\n")
-    assert "server stopped cleanly" in done.stdout
-    drawn = picture.read_text("utf-8")
-    assert "speedup" in drawn and "@font-face" not in drawn

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.docs.blocks import ROOT, SERVER, Block, all_blocks, blocks, commands, pages
 
 from paceline.bench.server_process import ServerProcess
 from paceline.cli import build_parser
+from tests.docs.blocks import ROOT, SERVER, Block, all_blocks, blocks, commands, pages
 
 PYTHON_PAGES = [p for p in pages() if any(b.runs and b.language == "python" for b in blocks(p))]
 SHELL_BLOCKS = [block for block in all_blocks() if block.runs and block.language == "bash"]

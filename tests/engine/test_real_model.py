@@ -20,7 +20,7 @@ DRAFTERS = ["auto", "ngram", "suffix", "self=draft_model:smollm2-135m,max_draft_
 
 @pytest.fixture(scope="module")
 def llm() -> LLM:
-    return LLM("smollm2-135m", DRAFTERS, max_model_len=2048)
+    return LLM("smollm2-135m", DRAFTERS, max_model_len=2048, draft_policy="fixed")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -103,6 +103,19 @@ def test_streams_equal_speculation_off(
     assert engine.stats().spec_accepted_tokens > 0, "no draft was accepted: nothing was tested"
 
 
+@pytest.mark.parametrize("drafter", ["auto", "ngram"])
+def test_streams_equal_when_lengths_follow_the_cost(
+    make_engine: EngineFactory, drafter: str
+) -> None:
+    work = jobs(16)
+    engine = make_engine(drafter, draft_policy="throughput")
+    # A forward whose rows are nearly free up to a point: drafts are made, and cut.
+    engine.lengths.cost.rows = [1, 12, 64]
+    engine.lengths.cost.seconds = [1.0, 1.1, 6.0]
+    assert run(engine, work, together=6) == expected(make_engine, work)
+    assert engine.stats().spec_accepted_tokens > 0
+
+
 @pytest.mark.parametrize("length", [0, 1, 3, 8])
 def test_streams_equal_at_every_draft_length(make_engine: EngineFactory, length: int) -> None:
     work = jobs(8)
@@ -152,7 +165,7 @@ def test_control_a_verifier_that_believes_every_draft_changes_the_text(
     engine = make_engine("ngram")
 
     class Gullible:
-        lossless = True
+        lossless, needs_q = True, False
 
         def verify(self, rows, draft, q):
             return Verdict(len(draft), rows.token(len(draft)))

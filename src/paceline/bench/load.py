@@ -16,10 +16,14 @@ from paceline.bench.record import Answer
 
 @dataclass(slots=True)
 class Load:
-    """Answers of one load run, by index of the request, and the seconds that the run took."""
+    """Answers of one or more load runs, in the order of the requests, and the seconds they took."""
 
     answers: list[Answer] = field(default_factory=list)
     seconds: float = 0.0
+
+    def add(self, other: Load) -> None:
+        self.answers += other.answers
+        self.seconds += other.seconds
 
     @property
     def tokens(self) -> int:
@@ -62,6 +66,22 @@ async def run_load(
             group.create_task(client())
     seconds = time.perf_counter() - started
     return Load([answers[index] for index in range(requests)], seconds)
+
+
+async def compare_load(
+    prompts: Sequence[Prompt], ask: Ask, *, runs: int, concurrency: int, speculative: Any
+) -> tuple[Load, Load]:
+    """Load without and with speculation, in turns, alternating which goes first.
+
+    Each run has two requests per client, or one per prompt if that is more.
+    """
+    off, on = Load(), Load()
+    load = {"requests": max(2 * concurrency, len(prompts)), "concurrency": concurrency}
+    for run in range(runs):
+        turn = [(off, "off"), (on, speculative)]
+        for total, setting in turn if run % 2 == 0 else reversed(turn):
+            total.add(await run_load(prompts, ask, speculative=setting, **load))
+    return off, on
 
 
 def same_text(first: Load, second: Load) -> bool:

@@ -14,7 +14,7 @@ from rich.progress import Progress
 from paceline.bench import report
 from paceline.bench.http import ChatClient, served_model
 from paceline.bench.inprocess import InProcess
-from paceline.bench.load import run_load, same_text
+from paceline.bench.load import compare_load, same_text
 from paceline.bench.paired import Ask, Pair, compare
 from paceline.bench.prompts import Prompt, load_prompts
 from paceline.cli import options, show
@@ -99,13 +99,12 @@ async def _over_http(args: argparse.Namespace, prompts: list[Prompt], wish: Any)
         if args.concurrency == 1:
             pairs = await _compare(prompts, client, args.runs, wish)
             return _show_pairs(console, pairs, f"{model} at {args.url}")
-        requests = args.runs * len(prompts)
-        load = {"requests": requests, "concurrency": args.concurrency}
-        off = await run_load(prompts, client, speculative="off", **load)
-        on = await run_load(prompts, client, speculative=wish, **load)
+        await client(prompts[0], wish)  # what is lazy is paid for before anything is timed
+        load = {"runs": args.runs, "concurrency": args.concurrency}
+        off, on = await compare_load(prompts, client, speculative=wish, **load)
     finally:
         await client.close()
-    title = f"{model} at {args.url}: {requests} requests, {args.concurrency} at once"
+    title = f"{model} at {args.url}: {len(off.answers)} requests, {args.concurrency} at once"
     console.print(report.load_table(off, on, title))
     same = same_text(off, on)
     console.print(report.same_text_line(same))

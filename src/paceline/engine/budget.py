@@ -38,10 +38,15 @@ class StepCost:
         return cls(grid, best)
 
     def __call__(self, rows: int) -> float:
-        if rows <= self.rows[-1] or len(self.rows) == 1:
-            return float(np.interp(rows, self.rows, self.seconds))
+        return float(self.many(np.array([rows]))[0])
+
+    def many(self, rows: np.ndarray) -> np.ndarray:
+        """Seconds for each of several numbers of rows."""
+        inside = np.interp(rows, self.rows, self.seconds)
+        if len(self.rows) == 1:
+            return inside
         slope = (self.seconds[-1] - self.seconds[-2]) / (self.rows[-1] - self.rows[-2])
-        return self.seconds[-1] + slope * (rows - self.rows[-1])
+        return inside + slope * np.maximum(0, rows - self.rows[-1])
 
     def chunk_rows(self, decode_rows: int, stretch: float, most: int) -> int:
         """Rows, at least 1, that a prompt may add to a step of `decode_rows` rows."""

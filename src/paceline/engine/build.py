@@ -13,6 +13,7 @@ from paceline.drafters.base import Drafter, TargetInfo, build
 from paceline.engine.budget import StepCost
 from paceline.engine.config import EngineConfig, usable_cores
 from paceline.engine.engine import Engine
+from paceline.engine.lengths import ThroughputLengths
 from paceline.engine.memory import MemoryPlan, plan_memory
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
 from paceline.models.loader import LoadedModel, load_model
@@ -60,7 +61,10 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     )
     engine.plan, engine.backend = plan, why
     most = min(config.token_budget, plan.num_blocks * BLOCK_SIZE)
-    engine.scheduler.cost = StepCost.measure(lambda rows: timed_step(network, rows), most)
+    cost = StepCost.measure(lambda rows: timed_step(network, rows), most)
+    engine.scheduler.cost = cost
+    if config.draft_policy == "throughput":
+        engine.lengths = ThroughputLengths(cost)
     return engine
 
 

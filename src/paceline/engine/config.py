@@ -10,6 +10,7 @@ from paceline.core import InvalidRequest
 RULES = ("match", "token", "block", "synthetic")
 DTYPES = ("bfloat16", "float32")
 BACKENDS = ("auto", "native", "torch")
+DRAFT_POLICIES = ("throughput", "fixed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class EngineConfig:
     max_waiting      most requests that may queue at a server; past it QueueFull
     token_budget     most rows in one step
     max_stretch      how much longer a prompt chunk may make a step while others decode
+    draft_policy     "throughput": the draft lengths that pay by measured cost, zero included, up
+                     to what is asked for; "fixed": always as long as asked for
     rule             verification rule: match, token, block, or synthetic (measuring only)
     synthetic        acceptance rate per draft position, for the rule `synthetic`
     prefix_cache     reuse KV of equal prefixes within one scope
@@ -45,6 +48,7 @@ class EngineConfig:
     max_waiting: int = 256
     token_budget: int = 512
     max_stretch: float = 1.7
+    draft_policy: str = "throughput"
     rule: str = "match"
     synthetic: tuple[float, ...] = ()
     prefix_cache: bool = True
@@ -52,7 +56,13 @@ class EngineConfig:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in (("rule", RULES), ("dtype", DTYPES), ("backend", BACKENDS)):
+        choices = {
+            "rule": RULES,
+            "dtype": DTYPES,
+            "backend": BACKENDS,
+            "draft_policy": DRAFT_POLICIES,
+        }
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InvalidRequest(name, getattr(self, name), "one of " + ", ".join(allowed))
         if self.device.split(":")[0] not in ("cpu", "cuda"):

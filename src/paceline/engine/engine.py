@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from paceline.drafters.base import Drafter, ObservedRows
 from paceline.engine.admission import Admission
 from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.kv_cache import KVCache
+from paceline.engine.lengths import FixedLengths, LengthController
 from paceline.engine.memory import MemoryPlan
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows
@@ -63,6 +64,7 @@ class Engine:
         )
         self.runner = Runner(network, max_num_seqs=config.max_num_seqs, max_model_len=max_model_len)
         self.verifier = make_verifier(config.rule, config.synthetic)
+        self.lengths: LengthController = FixedLengths()
         self._match = MatchVerifier()
         self._feature_layers = tuple(
             sorted({layer for d in self.drafters.values() for layer in d.feature_layers})
@@ -176,22 +178,60 @@ class Engine:
             self.drafters[name].begin(requests, held)
 
     def _draft(self, scheduled: list[Scheduled]) -> dict[str, list[Any]]:
-        """Asks each drafter for the drafts of its requests; returns the q rows of sampled ones."""
+        """Asks each drafter for its requests' drafts and cuts them to what pays; returns the q rows
+        of sampled ones."""
         by_drafter: dict[str, list[Scheduled]] = defaultdict(list)
         for entry in scheduled:
             if entry.draft_room:
                 assert entry.request.drafter is not None
                 by_drafter[entry.request.drafter].append(entry)
         q: dict[str, list[Any]] = {}
+        drafted: list[tuple[Scheduled, Sequence[float] | None]] = []
         for name, entries in by_drafter.items():
-            lengths = [entry.draft_room for entry in entries]
-            drafts = self.drafters[name].propose([entry.request for entry in entries], lengths)
-            for index, entry in enumerate(entries):
-                entry.draft = drafts.tokens[index][: entry.draft_room]
-                rows = drafts.q_rows(index)
-                if rows is not None:
-                    q[entry.request.id] = rows
+            lengths = self.lengths.draft_lengths(entries)
+            asked = [(e, n) for e, n in zip(entries, lengths, strict=True) if n]
+            if asked:
+                drafted += self._propose(name, asked, q)
+        self._cut(scheduled, drafted, q)
         return q
+
+    def _propose(
+        self, name: str, asked: list[tuple[Scheduled, int]], q: dict[str, list[Any]]
+    ) -> list[tuple[Scheduled, Sequence[float] | None]]:
+        """One drafter's drafts, put into their entries; with the confidence it gave for each."""
+        start = time.perf_counter()
+        requests = [entry.request for entry, _ in asked]
+        drafts = self.drafters[name].propose(requests, [length for _, length in asked])
+        made: list[tuple[Scheduled, Sequence[float] | None]] = []
+        for index, (entry, length) in enumerate(asked):
+            entry.draft = drafts.tokens[index][:length]
+            rows = drafts.q_rows(index)
+            if rows is not None:
+                q[entry.request.id] = rows
+            known = None if drafts.confidence is None else drafts.confidence[index][:length]
+            made.append((entry, known))
+        seconds = time.perf_counter() - start
+        self.lengths.timed(name, max(len(entry.draft) for entry, _ in made), seconds)
+        return made
+
+    def _cut(
+        self,
+        scheduled: list[Scheduled],
+        drafted: list[tuple[Scheduled, Sequence[float] | None]],
+        q: dict[str, list[Any]],
+    ) -> None:
+        """Leaves of each draft what is worth verifying. A draft that was sampled and is judged by
+        its q stays whole: a cut that has seen the drawn tokens would bias the output."""
+        if self.verifier.needs_q and self.lengths.anticipating:
+            drafted = [(entry, known) for entry, known in drafted if entry.request.id not in q]
+        if not drafted:
+            return
+        cuttable = {entry.request.id for entry, _ in drafted}
+        rows = sum(e.count if e.request.id in cuttable else e.rows for e in scheduled)
+        entries = [entry for entry, _ in drafted]
+        lengths = self.lengths.verify_lengths(entries, [known for _, known in drafted], rows)
+        for entry, length in zip(entries, lengths, strict=True):
+            del entry.draft[length:]
 
     def _round(self, entry: Scheduled, rows: TargetRows, q: list[Any] | None) -> OutputDelta:
         """Verifies one request's draft and commits what stands, up to where the stream ends."""
@@ -250,6 +290,8 @@ class Engine:
     def _record(self, request: Request, entry: Scheduled, verdict: Verdict, committed: int) -> None:
         accepted = min(verdict.accepted, committed)
         request.stats.record(len(entry.draft), accepted)
+        if entry.draft:
+            self.lengths.observe(entry, accepted)
         counters = self._counters
         counters.generation_tokens += committed
         if entry.draft:
@@ -280,6 +322,7 @@ class Engine:
         if self.scheduler.remove(request):
             self._leave(request)
         del self._requests[request.id], self._texts[request.id]
+        self.lengths.forget(request.id)
         finished = self._counters.requests_finished
         finished[reason] = finished.get(reason, 0) + 1
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import uvicorn
+import uvloop
 
 from paceline.core import PacelineError
 from paceline.engine.async_engine import AsyncEngine
@@ -79,7 +80,8 @@ def serve(
     server = Server(async_engine, settings, sock or bind(settings), on_ready)
     if not (settings.api_keys or settings.host in LOOPBACK):
         log.warning("no API key is set: whoever reaches %s may use the model", server.url)
-    asyncio.run(server.run())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.run())
 
 
 class Server:
