@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, SamplingParams, SpeculativeParams
-from paceline.engine.config import BACKENDS, DTYPES, RULES, EngineConfig
+from paceline.engine.config import BACKENDS, DRAFT_POLICIES, DTYPES, RULES, EngineConfig
 
 SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 DEFAULTS = EngineConfig()
@@ -82,6 +82,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         default=DEFAULTS.max_stretch,
         help="how much longer a prompt chunk may make a step while others decode",
     )
+    group.add_argument(
+        "--draft-policy",
+        choices=DRAFT_POLICIES,
+        default=DEFAULTS.draft_policy,
+        help="throughput: draft lengths that pay by measured cost; fixed: as long as asked for",
+    )
     group.add_argument("--rule", choices=RULES, default=DEFAULTS.rule, help="verification rule")
     group.add_argument(
         "--synthetic",
@@ -109,6 +115,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         max_waiting=args.max_waiting,
         token_budget=args.token_budget,
         max_stretch=args.max_stretch,
+        draft_policy=args.draft_policy,
         rule=args.rule,
         synthetic=args.synthetic,
         prefix_cache=not args.no_prefix_cache,
