@@ -11,12 +11,12 @@ from __future__ import annotations
 import statistics
 
 import torch
+from shapes import random_model
+from speculation import Run, off, sampling
 
 from paceline.core import SpeculativeParams
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
-from shapes import random_model
-from speculation import Run, off, sampling
 
 LENGTHS = (2, 4, 8)
 TOKENS = 96

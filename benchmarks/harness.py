@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-LOOP = 3  # a text is cut where an n-gram repeats this often: loops must not flatter
 
 
 class Worker:
@@ -115,14 +114,3 @@ def machine() -> str:
     isa = "AMX" if "amx_bf16" in flags else "AVX512-BF16" if "avx512_bf16" in flags else "portable"
     cores = len(os.sched_getaffinity(0))
     return f"{date.today()}, {model}, {cores} cores, {isa}"
-
-
-def loop_start(ids: Sequence[int]) -> int:
-    """Where an n-gram (n up to 16) has repeated LOOP times in a row; the length when none has."""
-    for end in range(len(ids)):
-        for n in range(1, 17):
-            start = end + 1 - LOOP * n
-            repeats = ((ids[start + i], ids[start + i + n]) for i in range((LOOP - 1) * n))
-            if start >= 0 and all(a == b for a, b in repeats):
-                return start + n
-    return len(ids)

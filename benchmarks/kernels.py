@@ -1,5 +1,6 @@
-"""How near the kernels come to what the machine can do: memory bandwidth for a few rows, arithmetic for
-many. Every figure is a share of a bound that is measured between the steps it judges.
+"""How near the kernels come to what the machine can do: bandwidth, then arithmetic.
+
+Every figure is a share of a bound that is measured between the steps it judges.
 
     python benchmarks/kernels.py MODEL [--repeats 15] [--prefill 512,4096]
 
@@ -116,7 +117,7 @@ def prefill(network: NativeNetwork, lengths: list[int], repeats: int) -> None:
 
 
 def prompt_flop(network: NativeNetwork, length: int) -> float:
-    """Multiply-adds times two of all linear layers and of causal attention; the head for one row."""
+    """Flop of all linear layers and of causal attention; of the head for one row."""
     c = network.config
     attention = 2 * c.hidden_size * (c.num_heads + c.num_kv_heads) * c.head_dim
     linear = c.num_layers * (attention + 3 * c.hidden_size * c.intermediate_size)

@@ -33,14 +33,17 @@ TASKS = [
     "counts words in a text file and prints the ten most common", "validates an IPv4 address",
     "converts a Roman numeral to an integer", "finds all primes up to n with a sieve",
     "rotates a square matrix by 90 degrees in place", "implements an LRU cache as a class",
-    "evaluates an arithmetic expression with + - * / and parentheses", "topologically sorts a graph",
-    "downloads a URL with retries and exponential backoff", "implements a trie with insert and search",
+    "evaluates an arithmetic expression with + - * / and parentheses",
+    "topologically sorts a graph",
+    "downloads a URL with retries and exponential backoff",
+    "implements a trie with insert and search",
     "reads an INI file into a dictionary without configparser", "transposes a list of lists",
 ]  # fmt: skip
 TUNE_TASKS = ["reverses words in a sentence", "multiplies two matrices", "implements quicksort"]
 QUESTIONS = [
     "What is the difference between a process and a thread?", "Explain photosynthesis to a child.",
-    "Give me three tips for sleeping better.", "Why is the sky blue?", "How does a bicycle stay up?",
+    "Give me three tips for sleeping better.", "Why is the sky blue?",
+    "How does a bicycle stay up?",
     "Write a short email that declines a meeting.", "What causes inflation?",
     "Describe how to make tomato soup.", "What is a black hole?", "How do vaccines work?",
     "Suggest a name for a bakery and explain it.", "What are the phases of the moon?",

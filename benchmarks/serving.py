@@ -90,7 +90,7 @@ def prefill(args: argparse.Namespace) -> None:
 
 
 def join(args: argparse.Namespace) -> None:
-    """Gaps between the tokens of four decoding requests before and while a 4k prompt is computed."""
+    """Gaps between the tokens of four decoding requests, before and while a 4k prompt joins."""
     from paceline import LLM, SamplingParams
 
     (model,) = args.models

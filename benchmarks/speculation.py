@@ -2,7 +2,7 @@
 
     python benchmarks/speculation.py replay MODEL          speedup ÷ AL at a known acceptance
     python benchmarks/speculation.py overhead MODEL        a drafter attached but asked for nothing
-    python benchmarks/speculation.py drafters MODEL        ngram, suffix, auto on copy, code and chat
+    python benchmarks/speculation.py drafters MODEL        ngram, suffix, auto: copy, code, chat
     python benchmarks/speculation.py draft-model MODEL SMALL
 
 One process, one engine, requests alone, every cache empty before each (prefix cache off, a fresh
@@ -17,10 +17,12 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from harness import in_turns, loop_start, machine, ratio, ratio_interval, table
-from paceline import LLM, SamplingParams
-from paceline.core import OutputDelta, SpeculativeParams
+from harness import in_turns, machine, ratio, ratio_interval, table
 from prompts import encoded
+
+from paceline import LLM, SamplingParams
+from paceline.bench.record import loop_start
+from paceline.core import OutputDelta, SpeculativeParams
 
 MOST_TOKENS = 256
 _names = itertools.count()
@@ -71,6 +73,7 @@ def replay(args: argparse.Namespace) -> None:
         args.model,
         [f"al{al}=replay,al={al},max_draft_len=15" for al in args.lengths],
         prefix_cache=False,
+        draft_policy=args.policy,
         threads=args.threads,
     )
     engine = llm.engine
@@ -90,7 +93,8 @@ def replay(args: argparse.Namespace) -> None:
         at_zero.setdefault(al, speedup)
         rows.append((temperature, al, length, speedup, speedup / length, speedup / at_zero[al]))
     header = ["T", "AL asked", "AL incl. bonus", "speedup", "speedup ÷ AL", "÷ speedup at T=0"]
-    table(f"replay, γ=15, {args.model.split('/')[-1]}, {len(prompts)} code prompts, "
+    name = args.model.rstrip("/").split("/")[-1]
+    table(f"replay, γ=15 ({args.policy}), {name}, {len(prompts)} code prompts, "
           f"{MOST_TOKENS} tokens ({machine()})", header, rows)  # fmt: skip
 
 
@@ -114,14 +118,14 @@ def overhead(args: argparse.Namespace) -> None:
 def compared(
     llm: LLM, prompts: list[list[int]], drafters: Sequence[str], rounds: int
 ) -> dict[str, tuple[float, float, bool]]:
-    """Median over prompts of the median paired speedup, the mean AL, and whether all text agreed."""
+    """Median over prompts of the median paired speedup, mean AL, and whether all text agreed."""
     speedups: dict[str, list[float]] = {d: [] for d in drafters}
     lengths: dict[str, list[float]] = {d: [] for d in drafters}
     same = dict.fromkeys(drafters, True)
     params = SamplingParams(temperature=0, max_tokens=MOST_TOKENS)
     for prompt in prompts:
         truth = Run(llm.engine, prompt, params, off()).ids
-        count = loop_start(truth)
+        count = loop_start(truth) or len(truth)
         wishes = {"off": off(), **{d: SpeculativeParams(drafter=d) for d in drafters}}
         runs: dict[str, list[Run]] = {}
         sides = {}
@@ -208,6 +212,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--draft-len", type=int, default=4)
+    parser.add_argument("--policy", default="fixed", choices=["fixed", "throughput"])
     parser.add_argument("--lengths", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--sets", nargs="+", default=["copy", "code", "chat"])
     args = parser.parse_args()
