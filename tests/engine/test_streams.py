@@ -110,8 +110,8 @@ def test_streams_equal_when_lengths_follow_the_cost(
     work = jobs(16)
     engine = make_engine(drafter, draft_policy="throughput")
     # A forward whose rows are nearly free up to a point: drafts are made, and cut.
-    engine.lengths.cost.rows = [1, 12, 64]
-    engine.lengths.cost.seconds = [1.0, 1.1, 6.0]
+    engine.drafting.lengths.cost.rows = [1, 12, 64]
+    engine.drafting.lengths.cost.seconds = [1.0, 1.1, 6.0]
     assert run(engine, work, together=6) == expected(make_engine, work)
     assert engine.stats().spec_accepted_tokens > 0
 

@@ -64,7 +64,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     cost = StepCost.measure(lambda rows: timed_step(network, rows), most)
     engine.scheduler.cost = cost
     if config.draft_policy == "throughput":
-        engine.lengths = ThroughputLengths(cost)
+        engine.drafting.lengths = ThroughputLengths(cost)
     return engine
 
 

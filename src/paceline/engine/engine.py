@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,8 +19,8 @@ from paceline.core import (
 from paceline.drafters.base import Drafter, ObservedRows
 from paceline.engine.admission import Admission
 from paceline.engine.config import EngineConfig, EngineStats
+from paceline.engine.drafting import Drafting
 from paceline.engine.kv_cache import KVCache
-from paceline.engine.lengths import FixedLengths, LengthController
 from paceline.engine.memory import MemoryPlan
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows
@@ -64,11 +63,8 @@ class Engine:
         )
         self.runner = Runner(network, max_num_seqs=config.max_num_seqs, max_model_len=max_model_len)
         self.verifier = make_verifier(config.rule, config.synthetic)
-        self.lengths: LengthController = FixedLengths()
+        self.drafting = Drafting(self.drafters, self.cache, self.verifier.needs_q)
         self._match = MatchVerifier()
-        self._feature_layers = tuple(
-            sorted({layer for d in self.drafters.values() for layer in d.feature_layers})
-        )
         self._texts: dict[str, TextStream] = {}
         self._requests: dict[str, Request] = {}
         self._counters = EngineStats()
@@ -134,10 +130,10 @@ class Engine:
         self._begin(plan.admitted)
         if not plan.scheduled:
             return []
-        q = self._draft(plan.scheduled)
-        output = self.runner.forward(plan.scheduled, self._feature_layers)
+        q = self.drafting.draft(plan.scheduled)
+        output = self.runner.forward(plan.scheduled, self.drafting.feature_layers)
         argmax = output.argmax.tolist()
-        deltas, observed, row, out = [], defaultdict(list), 0, 0
+        deltas, observed, row, out = [], [], 0, 0
         for entry in plan.scheduled:
             request, before = entry.request, entry.request.computed
             if entry.samples:
@@ -151,10 +147,9 @@ class Engine:
                 count = request.computed - before
                 features = output.features
                 features = None if features is None else features[row : row + count]
-                observed[request.drafter].append(ObservedRows(request, before, count, features))
+                observed.append(ObservedRows(request, before, count, features))
             row += entry.rows
-        for name, rows_seen in observed.items():
-            self.drafters[name].observe(rows_seen)
+        self.drafting.observe(observed)
         for entry in plan.scheduled:
             self._settle(entry.request)
         self._counters.steps += 1
@@ -163,75 +158,13 @@ class Engine:
     # -- inside -----------------------------------------------------------------------------------
 
     def _begin(self, admitted: list[Request]) -> None:
-        by_drafter: dict[str, list[Request]] = defaultdict(list)
         for request in admitted:
             self.runner.begin(request)
             if request.preemptions == 0:
                 self._counters.prompt_tokens += request.prompt_len
                 self._counters.prefix_queries += request.prompt_len
                 self._counters.prefix_hits += request.cached_tokens
-            if request.drafter is not None:
-                by_drafter[request.drafter].append(request)
-        for name, requests in by_drafter.items():
-            key = self._draft_key(name)
-            held = [self.cache.held_draft_tokens(request, key) for request in requests]
-            self.drafters[name].begin(requests, held)
-
-    def _draft(self, scheduled: list[Scheduled]) -> dict[str, list[Any]]:
-        """Asks each drafter for its requests' drafts and cuts them to what pays; returns the q rows
-        of sampled ones."""
-        by_drafter: dict[str, list[Scheduled]] = defaultdict(list)
-        for entry in scheduled:
-            if entry.draft_room:
-                assert entry.request.drafter is not None
-                by_drafter[entry.request.drafter].append(entry)
-        q: dict[str, list[Any]] = {}
-        drafted: list[tuple[Scheduled, Sequence[float] | None]] = []
-        for name, entries in by_drafter.items():
-            lengths = self.lengths.draft_lengths(entries)
-            asked = [(e, n) for e, n in zip(entries, lengths, strict=True) if n]
-            if asked:
-                drafted += self._propose(name, asked, q)
-        self._cut(scheduled, drafted, q)
-        return q
-
-    def _propose(
-        self, name: str, asked: list[tuple[Scheduled, int]], q: dict[str, list[Any]]
-    ) -> list[tuple[Scheduled, Sequence[float] | None]]:
-        """One drafter's drafts, put into their entries; with the confidence it gave for each."""
-        start = time.perf_counter()
-        requests = [entry.request for entry, _ in asked]
-        drafts = self.drafters[name].propose(requests, [length for _, length in asked])
-        made: list[tuple[Scheduled, Sequence[float] | None]] = []
-        for index, (entry, length) in enumerate(asked):
-            entry.draft = drafts.tokens[index][:length]
-            rows = drafts.q_rows(index)
-            if rows is not None:
-                q[entry.request.id] = rows
-            known = None if drafts.confidence is None else drafts.confidence[index][:length]
-            made.append((entry, known))
-        seconds = time.perf_counter() - start
-        self.lengths.timed(name, max(len(entry.draft) for entry, _ in made), seconds)
-        return made
-
-    def _cut(
-        self,
-        scheduled: list[Scheduled],
-        drafted: list[tuple[Scheduled, Sequence[float] | None]],
-        q: dict[str, list[Any]],
-    ) -> None:
-        """Leaves of each draft what is worth verifying. A draft that was sampled and is judged by
-        its q stays whole: a cut that has seen the drawn tokens would bias the output."""
-        if self.verifier.needs_q and self.lengths.anticipating:
-            drafted = [(entry, known) for entry, known in drafted if entry.request.id not in q]
-        if not drafted:
-            return
-        cuttable = {entry.request.id for entry, _ in drafted}
-        rows = sum(e.count if e.request.id in cuttable else e.rows for e in scheduled)
-        entries = [entry for entry, _ in drafted]
-        lengths = self.lengths.verify_lengths(entries, [known for _, known in drafted], rows)
-        for entry, length in zip(entries, lengths, strict=True):
-            del entry.draft[length:]
+        self.drafting.begin(admitted)
 
     def _round(self, entry: Scheduled, rows: TargetRows, q: list[Any] | None) -> OutputDelta:
         """Verifies one request's draft and commits what stands, up to where the stream ends."""
@@ -291,7 +224,7 @@ class Engine:
         accepted = min(verdict.accepted, committed)
         request.stats.record(len(entry.draft), accepted)
         if entry.draft:
-            self.lengths.observe(entry, accepted)
+            self.drafting.lengths.observe(entry, accepted)
         counters = self._counters
         counters.generation_tokens += committed
         if entry.draft:
@@ -305,12 +238,7 @@ class Engine:
 
     def _settle(self, request: Request) -> None:
         """After a round: hash what was verified; let go of what has ended."""
-        draft_kv = None
-        if request.drafter is not None:
-            drafter = self.drafters[request.drafter]
-            if drafter.kv is not None:
-                draft_kv = (self._draft_key(request.drafter), drafter.held_tokens(request))
-        self.cache.commit(request, draft_kv)
+        self.cache.commit(request, self.drafting.held(request))
         if request.finish_reason is not None:
             self._finish(request, request.finish_reason, request.stop_reason)
 
@@ -322,15 +250,14 @@ class Engine:
         if self.scheduler.remove(request):
             self._leave(request)
         del self._requests[request.id], self._texts[request.id]
-        self.lengths.forget(request.id)
+        self.drafting.lengths.forget(request.id)
         finished = self._counters.requests_finished
         finished[reason] = finished.get(reason, 0) + 1
 
     def _leave(self, request: Request) -> None:
         """A request stops running: finished, aborted or preempted."""
         self.runner.end(request)
-        if request.drafter is not None:
-            self.drafters[request.drafter].release([request])
+        self.drafting.release(request)
 
     def _delta(self, request: Request, delta: OutputDelta | None = None) -> OutputDelta:
         """Fills in what every delta carries."""
@@ -348,9 +275,6 @@ class Engine:
         """Most draft tokens that can still be committed: the round commits one more than it
         accepts."""
         return max(0, min(request.max_draft_len, request.max_tokens - request.output_len - 1))
-
-    def _draft_key(self, name: str) -> str:
-        return f"{name}@{self.drafters[name].version}"
 
 
 def _times(request: Request) -> RequestMetrics:

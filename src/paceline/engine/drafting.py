@@ -1,0 +1,115 @@
+"""What the engine tells its drafters and asks of them."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from paceline.core import Request
+from paceline.drafters.base import Drafter, ObservedRows
+from paceline.engine.kv_cache import KVCache
+from paceline.engine.lengths import FixedLengths, LengthController
+from paceline.engine.scheduler import Scheduled
+
+
+class Drafting:
+    """The registered drafters by name, and the controller of draft lengths.
+
+    `needs_q` says that the verification rule judges sampled drafts by the q they were drawn from.
+    """
+
+    def __init__(self, drafters: Mapping[str, Drafter], cache: KVCache, needs_q: bool) -> None:
+        self.drafters, self._cache, self._needs_q = drafters, cache, needs_q
+        self.lengths: LengthController = FixedLengths()
+        self.feature_layers = tuple(
+            sorted({layer for d in drafters.values() for layer in d.feature_layers})
+        )
+
+    def begin(self, admitted: Iterable[Request]) -> None:
+        """Requests run, for the first time or again, with what the prefix cache holds of them."""
+        by_drafter: dict[str, list[Request]] = defaultdict(list)
+        for request in admitted:
+            if request.drafter is not None:
+                by_drafter[request.drafter].append(request)
+        for name, requests in by_drafter.items():
+            held = [self._cache.held_draft_tokens(r, self._key(name)) for r in requests]
+            self.drafters[name].begin(requests, held)
+
+    def observe(self, rows: Iterable[ObservedRows]) -> None:
+        by_drafter: dict[str, list[ObservedRows]] = defaultdict(list)
+        for row in rows:
+            if row.request.drafter is not None:
+                by_drafter[row.request.drafter].append(row)
+        for name, seen in by_drafter.items():
+            self.drafters[name].observe(seen)
+
+    def release(self, request: Request) -> None:
+        if request.drafter is not None:
+            self.drafters[request.drafter].release([request])
+
+    def held(self, request: Request) -> tuple[str, int] | None:
+        """The drafter's key and how many leading tokens hold its KV; None when it has none."""
+        if request.drafter is None or self.drafters[request.drafter].kv is None:
+            return None
+        return self._key(request.drafter), self.drafters[request.drafter].held_tokens(request)
+
+    def draft(self, scheduled: list[Scheduled]) -> dict[str, list[Any]]:
+        """Asks each drafter for its requests' drafts and cuts them to what pays; returns the q rows
+        of sampled ones."""
+        by_drafter: dict[str, list[Scheduled]] = defaultdict(list)
+        for entry in scheduled:
+            if entry.draft_room:
+                assert entry.request.drafter is not None
+                by_drafter[entry.request.drafter].append(entry)
+        q: dict[str, list[Any]] = {}
+        drafted: list[tuple[Scheduled, Sequence[float] | None]] = []
+        for name, entries in by_drafter.items():
+            lengths = self.lengths.draft_lengths(entries)
+            asked = [(e, n) for e, n in zip(entries, lengths, strict=True) if n]
+            if asked:
+                drafted += self._propose(name, asked, q)
+        self._cut(scheduled, drafted, q)
+        return q
+
+    def _propose(
+        self, name: str, asked: list[tuple[Scheduled, int]], q: dict[str, list[Any]]
+    ) -> list[tuple[Scheduled, Sequence[float] | None]]:
+        """One drafter's drafts, put into their entries; with the confidence it gave for each."""
+        start = time.perf_counter()
+        requests = [entry.request for entry, _ in asked]
+        drafts = self.drafters[name].propose(requests, [length for _, length in asked])
+        made: list[tuple[Scheduled, Sequence[float] | None]] = []
+        for index, (entry, length) in enumerate(asked):
+            entry.draft = drafts.tokens[index][:length]
+            rows = drafts.q_rows(index)
+            if rows is not None:
+                q[entry.request.id] = rows
+            known = None if drafts.confidence is None else drafts.confidence[index][:length]
+            made.append((entry, known))
+        seconds = time.perf_counter() - start
+        self.lengths.timed(name, max(len(entry.draft) for entry, _ in made), seconds)
+        return made
+
+    def _cut(
+        self,
+        scheduled: list[Scheduled],
+        drafted: list[tuple[Scheduled, Sequence[float] | None]],
+        q: dict[str, list[Any]],
+    ) -> None:
+        """Leaves of each draft what is worth verifying. A draft that was sampled and is judged by
+        its q stays whole: a cut that has seen the drawn tokens would bias the output."""
+        if self._needs_q and self.lengths.anticipating:
+            drafted = [(entry, known) for entry, known in drafted if entry.request.id not in q]
+        if not drafted:
+            return
+        cuttable = {entry.request.id for entry, _ in drafted}
+        rows = sum(e.count if e.request.id in cuttable else e.rows for e in scheduled)
+        entries = [entry for entry, _ in drafted]
+        lengths = self.lengths.verify_lengths(entries, [known for _, known in drafted], rows)
+        for entry, length in zip(entries, lengths, strict=True):
+            del entry.draft[length:]
+
+    def _key(self, name: str) -> str:
+        return f"{name}@{self.drafters[name].version}"
