@@ -3,8 +3,8 @@
     python benchmarks/decode.py MODEL… [--vllm PYTHON] [--rounds 7]
 
 The bound is the time of a pure read loop over the model's own packed weights, same threads,
-measured in turn with the engines. TPOT of an engine is (T(n) - T(1)) / (n - 1), so that start, prompt and
-hand-over drop out.
+measured in turn with the engines. TPOT of an engine is (T(n) - T(1)) / (n - 1), so that start,
+prompt and hand-over drop out.
 """
 
 from __future__ import annotations

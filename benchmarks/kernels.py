@@ -68,14 +68,7 @@ def batch_of(rows: int, context: int, vocab: int, outputs: int) -> ForwardBatch:
 
 def small_steps(network: NativeNetwork, contexts: list[int], repeats: int) -> None:
     """Decode and verify steps against a pure read of the packed weights by the same threads."""
-    threads, weights = torch.get_num_threads(), network.weights_memory()
-
-    def read() -> None:
-        network.library.pl_read(
-            ctypes.c_void_p(weights.data_ptr()), ctypes.c_int64(weights.nbytes), threads
-        )
-
-    steps = {"read": Measured(read)}
+    steps = {"read": Measured(network.read_weights)}
     for context in contexts:
         for rows in (1, 2, 4, 8, 16, 32):
             if rows > 1 and context != contexts[0] and rows != 16:
@@ -86,7 +79,7 @@ def small_steps(network: NativeNetwork, contexts: list[int], repeats: int) -> No
             )
     interleave(steps, repeats)
     bound = steps["read"].best
-    gigabytes = weights.nbytes / 1e9
+    gigabytes = network.weight_bytes / 1e9
     print(f"weights {gigabytes:.3f} GB, bandwidth {gigabytes / bound:.1f} GB/s (best)")
     print("| step | best ms | median ms | share of the bound | / 1 row |\n|---|--:|--:|--:|--:|")
     for name, step in steps.items():

@@ -70,7 +70,9 @@ def test_uniform_is_strictly_inside_and_uniform() -> None:
     assert 0 < draws.min() < draws.max() < 1
     assert abs(draws.mean() - 0.5) < 0.03
     assert abs(np.mean(draws < 0.25) - 0.25) < 0.04
-    assert ops.uniform(7, choice=0, position=0) != ops.uniform(7, choice=0, position=0, round_start=1)
+    assert ops.uniform(7, choice=0, position=0) != ops.uniform(
+        7, choice=0, position=0, round_start=1
+    )
 
 
 def test_golden_values() -> None:

@@ -1,4 +1,4 @@
-"""A row's bits depend on that row alone: not on batch mates, chunk borders, threads or KV splits."""
+"""A row's bits depend on that row alone: not on batch mates, chunks, threads or KV splits."""
 
 from __future__ import annotations
 

@@ -62,7 +62,9 @@ def test_logsumexp_equals_the_twin_and_the_truth() -> None:
 
 def kept_ids(row: torch.Tensor, *filters: float) -> list[int]:
     threshold, tie_id = ops.top_threshold(row, 1.0, *filters)
-    return [i for i, x in enumerate(row.tolist()) if x > threshold or (x == threshold and i <= tie_id)]
+    return [
+        i for i, x in enumerate(row.tolist()) if x > threshold or (x == threshold and i <= tie_id)
+    ]
 
 
 def test_top_threshold_keeps_what_the_words_say() -> None:

@@ -35,7 +35,8 @@ CONFIGS = {
     "llama": ModelConfig(family="llama", **_BASE),
     "llama-biases": ModelConfig(
         family="llama",
-        **_BASE | {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
+        **_BASE
+        | {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
     ),
     "qwen2": ModelConfig(
         family="qwen2", **_BASE | {"qkv_bias": True, "num_heads": 7, "num_kv_heads": 1}

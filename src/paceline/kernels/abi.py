@@ -48,5 +48,8 @@ class Batch(ctypes.Structure):
         ("taps", c_int64),
         ("threads", c_int64),
         *((name, c_void_p) for name in ("ids", "positions", "seq_starts", "block_tables")),
-        *((name, c_void_p) for name in ("logit_rows", "tap_layers", "logits", "argmax", "features")),
+        *(
+            (name, c_void_p)
+            for name in ("logit_rows", "tap_layers", "logits", "argmax", "features")
+        ),
     )

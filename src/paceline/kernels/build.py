@@ -1,7 +1,7 @@
 """Compiles the native kernels with the user's C++ compiler at first use, and loads them.
 
-The library is cached under `$PACELINE_CACHE` or `~/.cache/paceline`, keyed by sources, compiler and the
-instruction sets that `-march=native` stands for. `$PACELINE_KERNELS` forces a path.
+The library is cached under `$PACELINE_CACHE` or `~/.cache/paceline`, keyed by sources, compiler and
+the instruction sets that `-march=native` stands for. `$PACELINE_KERNELS` forces a path.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def load(path: str | None = None) -> Native:
         needs, flags = known[name]
         if needs and needs not in macros:
             if forced:
-                raise MissingHardware(f"kernel path {name!r} needs {needs}, which this machine lacks")
+                raise MissingHardware(
+                    f"kernel path {name!r} needs {needs}, which this machine lacks"
+                )
             continue
         library = ctypes.CDLL(str(_build(compiler, macros, name, flags)))
         if library.pl_usable() == 0:
@@ -111,7 +113,7 @@ def _macros(compiler: str) -> str:
 
 
 def _openmp_library() -> str:
-    """The OpenMP runtime that torch brought into this process: a second one would fight over cores."""
+    """The OpenMP runtime torch brought into this process: a second one would fight over cores."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         file = line.split()[-1]
         if Path(file).name.startswith(("libgomp", "libiomp5", "libomp")):

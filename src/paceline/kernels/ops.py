@@ -1,5 +1,7 @@
-"""Sampling ops. CPU float32 rows go to the native kernels where they run, all else to the torch twins
-in reference.py; both give the same bits, so nobody needs to know which one ran."""
+"""Sampling ops, native for CPU float32 rows where the kernels run, else the twins in reference.py.
+
+Both give the same bits, so nobody needs to know which one ran.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +68,8 @@ def gumbel_argmax(
     """argmax of logits * inv_temperature + noise over the kept ids; ties to the lowest id.
 
     `logits` is float32 [V] without NaN. Kept are ids with logit > threshold, and those with
-    logit == threshold up to `tie_id`. The noise is a function of (seed, choice, position, round_start,
-    role, id) alone: see reference.py.
+    logit == threshold up to `tie_id`. The noise is a function of (seed, choice, position,
+    round_start, role, id) alone: see reference.py.
     """
     native = _native(logits)
     if native is None:
@@ -104,9 +106,7 @@ def gumbel_noise(
         return reference.gumbel_noise(
             vocab, seed, choice=choice, position=position, round_start=round_start, role=role
         )
-    native.pl_gumbel_noise(
-        out.data_ptr(), vocab, _noise(seed, choice, position, round_start, role)
-    )
+    native.pl_gumbel_noise(out.data_ptr(), vocab, _noise(seed, choice, position, round_start, role))
     return out
 
 
@@ -115,9 +115,9 @@ def top_threshold(
 ) -> tuple[float, int]:
     """What min_p, then top_k, then top_p (over the renormalised rest) keep of `logits` [V].
 
-    Returns (threshold, tie_id): kept are logits above the threshold, and those equal to it with ids up
-    to tie_id. Ties go to the lowest ids; top_p keeps the shortest prefix that reaches it. 0 or less
-    switches top_k off, 1 top_p, 0 min_p.
+    Returns (threshold, tie_id): kept are logits above the threshold, and those equal to it with ids
+    up to tie_id. Ties go to the lowest ids; top_p keeps the shortest prefix that reaches it. 0 or
+    less switches top_k off, 1 top_p, 0 min_p.
     """
     native = _native(logits)
     if native is None:

@@ -1,7 +1,7 @@
 """Weights as the kernels read them: one copy, in panels of 16 outputs.
 
-A matrix [n, k] becomes [ceil(n / 16)][ceil(k / 32) * 16][16][2] bf16: pairs along k, side by side for
-16 outputs, zeros in the padding. A pair row is one 64-byte vector, 16 of them one AMX tile.
+A matrix [n, k] becomes [ceil(n / 16)][ceil(k / 32) * 16][16][2] bf16: pairs along k, side by side
+for 16 outputs, zeros in the padding. A pair row is one 64-byte vector, 16 of them one AMX tile.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def unpack(packed: torch.Tensor, n: int, k: int) -> torch.Tensor:
 
 
 class Arena:
-    """One zeroed run of memory, on huge pages where the system has them, handed out piece by piece."""
+    """One zeroed run of memory, on huge pages where there are any, handed out piece by piece."""
 
     def __init__(self, size: int) -> None:
         size = padded(size, PAGE)

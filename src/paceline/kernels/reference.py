@@ -1,8 +1,9 @@
-"""Sampling ops in plain torch: the specification that native and future CUDA kernels equal bit by bit.
+"""Sampling ops in plain torch: the specification that native and CUDA kernels equal bit by bit.
 
-Noise. Philox4x32-10 (Salmon et al., SC 2011), key = the 64-bit seed (low word, high word), counter =
-(token id // 4, position, round start, choice | role << 16). Output word (token id % 4) is the token's
-32 random bits x. Then, in float32 with every operation rounded on its own (no fused multiply-add):
+Noise. Philox4x32-10 (Salmon et al., SC 2011), key = the 64-bit seed (low word, high word),
+counter = (token id // 4, position, round start, choice | role << 16). Output word (token id % 4) is
+the token's 32 random bits x. Then, in float32, every operation rounded on its own (no fused
+multiply-add):
 
     v = min((float(x) + 0.5) * 2^-32, 1 - 2^-24)
     u = 1 - v;  E = -(log(u) + ((1 - u) - v) * (2 - u))         exponential: -log1p(-v)
@@ -12,7 +13,7 @@ Noise. Philox4x32-10 (Salmon et al., SC 2011), key = the 64-bit seed (low word, 
             f = m - 1;  z = f * f;  p = Horner(LOG, f)
             ((f * z) * p + e * LN2_LOW - 0.5 * z + f) + e * LN2_HIGH, left to right as coded below
 
-It is pinned by golden values in tests/kernels/test_noise.py: text that a seed gave must never change.
+Golden values in tests/kernels/test_noise.py pin it: text that a seed gave must never change.
 
 Weights. exp((l - max) * inv_temperature) is a whole number of 2^-40 (rounded down), from a float32
 sequence of the same kind. So sums do not depend on their order, and thresholds are exact.
@@ -58,7 +59,7 @@ Word = TypeVar("Word", int, torch.Tensor)
 
 
 def philox(words: list[Word], seed: int) -> list[Word]:
-    """Philox4x32-10 of four 32-bit words: whole numbers, or int64 tensors with a block per element."""
+    """Philox4x32-10 of four 32-bit words: whole numbers, or int64 tensors of one block each."""
     a, b, c, d = words
     keys = [seed & _MASK, seed >> 32 & _MASK]
     for _ in range(10):
@@ -138,7 +139,7 @@ def gumbel_argmax(
 def uniform(
     seed: int, *, choice: int, position: int, round_start: int = 0, role: int = ROLE_ACCEPT
 ) -> float:
-    """A number strictly between 0 and 1: an odd multiple of 2^-53, from words 0 and 1 of block 0."""
+    """A number strictly between 0 and 1: an odd multiple of 2^-53, from words 0 and 1."""
     words = [0, position & _MASK, round_start & _MASK, choice | role << 16]
     high, low, _, _ = philox(words, seed)
     return ((high >> 6 << 26 | low >> 6) + 0.5) * 2.0**-52

@@ -21,7 +21,7 @@ Weights = Mapping[str, torch.Tensor]
 
 
 def native_available(config: ModelConfig | None = None) -> tuple[bool, str]:
-    """Whether NativeNetwork can run (this model) here, and the kernel path or the reason why not."""
+    """Whether NativeNetwork can run (this model) here, and the kernel path or why not."""
     if config is not None and config.head_dim % LANES:
         return False, f"head_dim {config.head_dim} is no multiple of {LANES}"
     return build.available()
@@ -30,8 +30,8 @@ def native_available(config: ModelConfig | None = None) -> tuple[bool, str]:
 class NativeNetwork:
     """Implements `paceline.models.batch.Network` for bfloat16 on CPU.
 
-    `weights` maps Hugging Face names to tensors; they are packed into one copy, and removed from the
-    mapping as that proceeds where it allows that. `max_positions` bounds the positions of a batch.
+    `weights` maps Hugging Face names to tensors; they are packed into one copy, and removed from
+    the mapping on the way where it allows that. Positions of a batch are below `max_positions`.
     Raises ModelError when the kernels cannot run here or the model does not fit them.
     """
 
@@ -118,10 +118,6 @@ class NativeNetwork:
         to.features = self._features.data_ptr()
         self._batch_ref = ctypes.byref(to)
 
-    def weights_memory(self) -> torch.Tensor:
-        """The packed weights, uint8: what every step streams (for measuring the bandwidth bound)."""
-        return self._arena.data[: self._arena.used]
-
     # -- packing --------------------------------------------------------------------------------
 
     def _pack(self, weights: Weights) -> abi.Model:
@@ -141,11 +137,11 @@ class NativeNetwork:
             scale=config.head_dim**-0.5,
             layer=ctypes.cast(self._layers, ctypes.POINTER(abi.Layer)),
         )
-        embedding = _take(weights, EMBEDDING)
-        head = embedding if config.tie_word_embeddings else _take(weights, HEAD)
-        model.head = self._matrix([head])
         if not config.tie_word_embeddings:
-            model.embedding = self._keep(embedding, torch.bfloat16)
+            model.embedding = self._keep(_take(weights, EMBEDDING), torch.bfloat16)
+        model.head = self._matrix(
+            [_take(weights, EMBEDDING if config.tie_word_embeddings else HEAD)]
+        )
         model.final_norm = self._keep(_take(weights, FINAL_NORM))
         cos, sin = rope_tables(config, self.max_positions)
         model.cos, model.sin = self._keep(cos), self._keep(sin)
@@ -199,14 +195,11 @@ class NativeNetwork:
         room = self._arena.take_matrix(n, k)
         for which, part in enumerate(parts):
             pack(part, room[which::2])
-        bias = None
-        if biases:
-            both = torch.zeros(n // 2 // LANES, 2, LANES)
-            for which, values in enumerate(biases):
-                filled = torch.zeros(n // 2)
-                filled[: len(values)] = values
-                both[:, which] = filled.view(-1, LANES)
-            bias = self._keep(both.flatten())
+        if biases is None:
+            return abi.Matrix(room.data_ptr(), None, n, k)
+        both = torch.zeros(2, n // 2)
+        both[:, : len(biases[0])] = torch.stack(biases)
+        bias = self._keep(both.view(2, -1, LANES).transpose(0, 1))
         return abi.Matrix(room.data_ptr(), bias, n, k)
 
     def _keep(self, tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> int:

@@ -27,7 +27,7 @@ struct PlModel {
     float epsilon, scale;  // scale: of attention scores
     const PlLayer* layer;
     PlMatrix head;
-    const uint16_t* embedding;  // row-major bf16 [vocab, hidden]; null: tied, gathered from the head
+    const uint16_t* embedding;  // row-major bf16 [vocab, hidden]; null: tied to the head
     const float* final_norm;
     const float* cos;  // [positions, rotary_half]
     const float* sin;

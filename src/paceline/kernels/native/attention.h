@@ -20,8 +20,8 @@ constexpr int kScoreRows = 6, kScoreBlocks = 4;
 constexpr int kScoreRows = 2, kScoreBlocks = 2;
 #endif
 
-// Query rows q0…q1-1 of one sequence against one KV head, over chunks c0…c1-1. `slot` is where the
-// first chunk's partials go when several items share these rows; -1 when this item finishes them.
+// Query rows q0…q1-1 of one sequence against one KV head, over chunks c0…c1-1. `slot` is where
+// the first chunk's partials go when items share these rows; -1 when this item finishes them.
 struct AttentionItem {
     int32_t sequence, kv_head, q0, q1, c0, c1;
     int64_t slot;
@@ -51,14 +51,16 @@ struct KVBlocks {
     }
 };
 
-// s[R][B * 16] = q . K over B blocks of 16 tokens
-template <int R, int B>
-void score_tile(const uint32_t* q, int64_t q_stride, const uint32_t* const* k, int64_t pairs,
-                float* s) {
+// s[R][B * 16] = q . K over B blocks of 16 tokens. `ahead`: blocks to fetch on the way, or null.
+template <int R, int B, bool kAhead>
+void score_tile(const uint32_t* q, int64_t q_stride, const uint32_t* const* k,
+                const uint32_t* const* ahead, int64_t pairs, float* s) {
     Vec acc[R][B] = {};
     for (int64_t i = 0; i < pairs; i++) {
         UVec w[B];
         for (int b = 0; b < B; b++) w[b] = load_u(k[b] + i * kLanes);
+        if (kAhead)
+            for (int b = 0; b < B; b++) __builtin_prefetch(ahead[b] + i * kLanes, 0, 2);
         for (int r = 0; r < R; r++) {
             UVec x = splat_u(q[r * q_stride + i]);
             for (int b = 0; b < B; b++) acc[r][b] = dot2(acc[r][b], x, w[b]);
@@ -68,16 +70,19 @@ void score_tile(const uint32_t* q, int64_t q_stride, const uint32_t* const* k, i
         for (int b = 0; b < B; b++) store(s + r * kChunkTokens + b * kLanes, acc[r][b]);
 }
 
-// o[R][C * 16] = p . V over whole blocks, from zero
-template <int R, int C>
-void value_tile(const uint32_t* p, const uint32_t* const* v, int64_t blocks, int64_t head_dim,
-                float* o) {
+// o[R][C * 16] = p . V over whole blocks, from zero, for the columns from d on.
+template <int R, int C, bool kAhead>
+void value_tile(const uint32_t* p, const uint32_t* const* v, const uint32_t* const* ahead,
+                int64_t blocks, int64_t head_dim, int64_t d, float* o) {
     Vec acc[R][C] = {};
     for (int64_t block = 0; block < blocks; block++) {
         const uint32_t* x = p + block * (kBlockTokens / 2);
         for (int i = 0; i < kBlockTokens / 2; i++) {
+            const int64_t at = i * head_dim + d;
             UVec w[C];
-            for (int c = 0; c < C; c++) w[c] = load_u(v[block] + i * head_dim + c * kLanes);
+            for (int c = 0; c < C; c++) w[c] = load_u(v[block] + at + c * kLanes);
+            for (int c = 0; kAhead && c < C; c++)
+                __builtin_prefetch(ahead[block] + at + c * kLanes, 0, 2);
             for (int r = 0; r < R; r++) {
                 UVec weight = splat_u(x[r * (kChunkTokens / 2) + i]);
                 for (int c = 0; c < C; c++) acc[r][c] = dot2(acc[r][c], weight, w[c]);
@@ -85,54 +90,50 @@ void value_tile(const uint32_t* p, const uint32_t* const* v, int64_t blocks, int
         }
     }
     for (int r = 0; r < R; r++)
-        for (int c = 0; c < C; c++) store(o + r * head_dim + c * kLanes, acc[r][c]);
+        for (int c = 0; c < C; c++) store(o + r * head_dim + d + c * kLanes, acc[r][c]);
 }
 
-template <int R>
-void score_rows(const uint32_t* q, int64_t pairs, const uint32_t* const* k, int64_t blocks,
-                float* s) {
+// A chunk's blocks of keys and values, and the next chunk's keys (this one's again at the end).
+struct ChunkBlocks {
+    const uint32_t *keys[kChunkBlocks], *values[kChunkBlocks], *next_keys[kChunkBlocks];
+    int64_t count;
+};
+
+template <int R, bool kAhead>
+void score_rows(const uint32_t* q, int64_t pairs, const ChunkBlocks& kv, float* s) {
+    constexpr int kWide = kScoreBlocks;
     int64_t b = 0;
-    for (; b + kScoreBlocks <= blocks; b += kScoreBlocks)
-        score_tile<R, kScoreBlocks>(q, pairs, k + b, pairs, s + b * kLanes);
-    for (; b < blocks; b++) score_tile<R, 1>(q, pairs, k + b, pairs, s + b * kLanes);
+    for (; b + kWide <= kv.count; b += kWide)
+        score_tile<R, kWide, kAhead>(q, pairs, kv.keys + b, kv.values + b, pairs, s + b * kLanes);
+    for (; b < kv.count; b++)
+        score_tile<R, 1, kAhead>(q, pairs, kv.keys + b, kv.values + b, pairs, s + b * kLanes);
 }
 
-template <int R>
-void value_rows(const uint32_t* p, const uint32_t* const* v, int64_t blocks, int64_t head_dim,
-                float* o) {
+template <int R, bool kAhead>
+void value_rows(const uint32_t* p, const ChunkBlocks& kv, int64_t head_dim, float* o) {
     constexpr int kWide = kScoreBlocks;  // columns of 16 at once
-    const uint32_t* columns[kChunkBlocks];
     int64_t d = 0;
-    auto shift = [&] {
-        for (int64_t b = 0; b < blocks; b++) columns[b] = v[b] + d;
-        return columns;
-    };
     for (; d + kWide * kLanes <= head_dim; d += kWide * kLanes)
-        value_tile<R, kWide>(p, shift(), blocks, head_dim, o + d);
+        value_tile<R, kWide, kAhead>(p, kv.values, kv.next_keys, kv.count, head_dim, d, o);
     for (; d < head_dim; d += kLanes)
-        value_tile<R, 1>(p, shift(), blocks, head_dim, o + d);
+        value_tile<R, 1, kAhead>(p, kv.values, kv.next_keys, kv.count, head_dim, d, o);
 }
 
-// Calls rows<R>(first row) over m rows in tiles of at most kScoreRows.
-#define PL_FOR_ROW_TILES(m, CALL)                                                 \
-    for (int64_t tiles = ceil_div(m, kScoreRows), t = 0, r = 0; t < tiles; t++) { \
-        int64_t count = ((m) - r + tiles - t - 1) / (tiles - t);                  \
-        switch (count) {                                                          \
-            case 1: CALL(1); break;                                               \
-            case 2: CALL(2); break;                                               \
-            PL_WIDE_ROW_CASES(CALL)                                               \
-        }                                                                         \
-        r += count;                                                               \
+// Runs Tile<R, ahead>::run(row, context) over m rows, R at most kScoreRows; the first tile fetches.
+template <template <int, bool> class Tile, int R = 1, class Context>
+void run_tile(int64_t rows, int64_t first, const Context& context) {
+    if constexpr (R < kScoreRows)
+        if (rows > R) return run_tile<Tile, R + 1>(rows, first, context);
+    first ? Tile<R, false>::run(first, context) : Tile<R, true>::run(first, context);
+}
+template <template <int, bool> class Tile, class Context>
+void for_row_tiles(int64_t m, const Context& context) {
+    for (int64_t tiles = ceil_div(m, kScoreRows), row = 0; tiles > 0; tiles--) {
+        const int64_t rows = ceil_div(m - row, tiles);
+        run_tile<Tile>(rows, row, context);
+        row += rows;
     }
-#if defined(__AVX512F__)
-#define PL_WIDE_ROW_CASES(CALL) \
-    case 3: CALL(3); break;     \
-    case 4: CALL(4); break;     \
-    case 5: CALL(5); break;     \
-    case 6: CALL(6); break;
-#else
-#define PL_WIDE_ROW_CASES(CALL)
-#endif
+}
 
 struct Partial {
     float maximum, sum;
@@ -172,8 +173,9 @@ __attribute__((noinline)) inline void merge_partial(bool first, Partial& into, f
         memcpy(o, values, head_dim * sizeof(float));
         return;
     }
-    float top = into.maximum > chunk.maximum ? into.maximum : chunk.maximum;
-    float keep = exp2_scalar(into.maximum - top), add = exp2_scalar(chunk.maximum - top);
+    const float top = into.maximum > chunk.maximum ? into.maximum : chunk.maximum;
+    const Vec factors = exp2(Vec{into.maximum - top, chunk.maximum - top});
+    const float keep = factors[0], add = factors[1];
     into = {top, into.sum * keep + chunk.sum * add};
     for (int64_t d = 0; d < head_dim; d += kLanes)
         store(o + d, load(o + d) * keep + load(values + d) * add);
@@ -200,52 +202,82 @@ inline uint16_t* output_row(const AttentionShape& shape, const AttentionItem& it
     return shape.out + row * shape.out_stride + head * shape.head_dim;
 }
 
+// One chunk of an item: what the row tiles need.
+struct ChunkWork {
+    const uint32_t* q;
+    float* scores;      // [m][kChunkTokens]
+    uint32_t* weights;  // [m][kChunkTokens / 2] pairs of bf16
+    float* out;         // [m][head_dim]
+    int64_t head_dim;
+    ChunkBlocks blocks;
+};
+template <int R, bool kAhead>
+struct ScoreTile {
+    static void run(int64_t row, const ChunkWork& work) {
+        const int64_t pairs = work.head_dim / 2;
+        score_rows<R, kAhead>(work.q + row * pairs, pairs, work.blocks,
+                              work.scores + row * kChunkTokens);
+    }
+};
+template <int R, bool kAhead>
+struct ValueTile {
+    static void run(int64_t row, const ChunkWork& work) {
+        value_rows<R, kAhead>(work.weights + row * (kChunkTokens / 2), work.blocks, work.head_dim,
+                              work.out + row * work.head_dim);
+    }
+};
+
+// `count` blocks of a chunk in a sequence of `total` blocks.
+inline void locate_blocks(const KVBlocks& kv, int64_t chunk, int64_t count, int64_t total,
+                          ChunkBlocks& blocks) {
+    blocks.count = count;
+    for (int64_t b = 0; b < count; b++) {
+        const int64_t block = chunk * kChunkBlocks + b, next = block + kChunkBlocks;
+        blocks.keys[b] = kv.key(block);
+        blocks.values[b] = kv.value(block);
+        blocks.next_keys[b] = kv.key(next < total ? next : block);
+    }
+}
+
 inline void attention_item(const AttentionShape& shape, const AttentionItem& item,
                            const KVBlocks& kv, float* scratch) {
     const int64_t dim = shape.head_dim, group = shape.group, m = (item.q1 - item.q0) * group;
-    float* scores = scratch;
-    uint32_t* weights = (uint32_t*)(scores + m * kChunkTokens);
-    float* chunk_out = (float*)(weights + m * (kChunkTokens / 2));
-    float* out = chunk_out + m * dim;
+    ChunkWork work;
+    work.q = (const uint32_t*)(shape.queries + (item.kv_head * shape.rows + item.q0) * group * dim);
+    work.head_dim = dim;
+    work.scores = scratch;
+    work.weights = (uint32_t*)(work.scores + m * kChunkTokens);
+    work.out = (float*)(work.weights + m * (kChunkTokens / 2));
+    float* out = work.out + m * dim;
     Partial* running = (Partial*)(out + m * dim);
     Partial* partial = running + m;
-    const uint32_t* q = (const uint32_t*)(shape.queries +
-                                          (item.kv_head * shape.rows + item.q0) * group * dim);
     const int64_t last = shape.positions[item.q1 - 1];
     for (int64_t c = item.c0; c < item.c1; c++) {
         const int64_t start = c * kChunkTokens;
         const int64_t tokens = last + 1 - start < kChunkTokens ? last + 1 - start : kChunkTokens;
         const int64_t blocks = ceil_div(tokens, kBlockTokens);
-        const uint32_t *keys[kChunkBlocks], *values[kChunkBlocks];
-        for (int64_t b = 0; b < blocks; b++) {
-            keys[b] = kv.key(c * kChunkBlocks + b);
-            values[b] = kv.value(c * kChunkBlocks + b);
-        }
-#define PL_SCORES(R) \
-    score_rows<R>(q + r * (dim / 2), dim / 2, keys, blocks, scores + r * kChunkTokens)
-        PL_FOR_ROW_TILES(m, PL_SCORES)
+        locate_blocks(kv, c, blocks, last / kBlockTokens + 1, work.blocks);
+        for_row_tiles<ScoreTile>(m, work);
         for (int64_t i = 0; i < m; i++) {
-            int64_t valid = shape.positions[item.q0 + i / group] + 1 - start;
-            valid = valid < tokens ? valid : tokens;
-            uint16_t* p = (uint16_t*)(weights + i * (kChunkTokens / 2));
-            if (valid > 0)
-                partial[i] = softmax_row(scores + i * kChunkTokens, valid, blocks,
+            const int64_t limit = shape.positions[item.q0 + i / group] + 1 - start;
+            uint16_t* p = (uint16_t*)(work.weights + i * (kChunkTokens / 2));
+            if (limit > 0)
+                partial[i] = softmax_row(work.scores + i * kChunkTokens,
+                                         limit < tokens ? limit : tokens, blocks,
                                          shape.scale * 1.44269504f, p);
             else  // the row ends before this chunk: its tile mates still need defined weights
                 memset(p, 0, blocks * kBlockTokens * sizeof(uint16_t));
         }
-#define PL_VALUES(R) \
-    value_rows<R>(weights + r * (kChunkTokens / 2), values, blocks, dim, chunk_out + r * dim)
-        PL_FOR_ROW_TILES(m, PL_VALUES)
+        for_row_tiles<ValueTile>(m, work);
         for (int64_t i = 0; i < m; i++) {
             if (shape.positions[item.q0 + i / group] < start) continue;
+            const float* values = work.out + i * dim;
             if (item.slot < 0) {
-                merge_partial(c == 0, running[i], out + i * dim, partial[i], chunk_out + i * dim,
-                              dim);
+                merge_partial(c == 0, running[i], out + i * dim, partial[i], values, dim);
             } else {
                 float* to = shape.partials + (item.slot + (c - item.c0) * m + i) * (dim + 2);
                 memcpy(to, &partial[i], sizeof(Partial));
-                memcpy(to + 2, chunk_out + i * dim, dim * sizeof(float));
+                memcpy(to + 2, values, dim * sizeof(float));
             }
         }
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "plan.h"
 #include "rows.h"
 
 namespace paceline {
@@ -12,8 +13,7 @@ namespace paceline {
 struct Workspace {
     Team team;
     Buffer residual, normed, qkv, queries, attention, activated, partials, scratch, best;
-    std::vector<AttentionItem> items, combines;
-    std::vector<int32_t> sequence_of;  // by row
+    Plan plan;
 };
 
 namespace {
@@ -39,56 +39,9 @@ struct Forward {
 
 
     float *residual = nullptr, *qkv = nullptr;
-    uint16_t *normed = nullptr, *replicated = nullptr, *queries = nullptr, *attention = nullptr, *activated = nullptr;
+    uint16_t *normed = nullptr, *replicated = nullptr;  // for all threads; one piece per thread
+    uint16_t *queries = nullptr, *attention = nullptr, *activated = nullptr;
     AttentionShape shape{};
-
-    // Work items of attention, the same for every layer.
-    void plan(int64_t threads) {
-        space.items.clear();
-        space.combines.clear();
-        space.sequence_of.resize(batch.rows);
-        const int64_t queries_per_item = item_queries(group);
-        int64_t tiles = 0;
-        for (int64_t s = 0; s < batch.sequences; s++) {
-            tiles += ceil_div(batch.seq_starts[s + 1] - batch.seq_starts[s], queries_per_item);
-            for (int32_t r = batch.seq_starts[s]; r < batch.seq_starts[s + 1]; r++)
-                space.sequence_of[r] = (int32_t)s;
-        }
-        tiles *= model.kv_heads;
-        int64_t slots = 0;
-        for (int64_t s = 0; s < batch.sequences; s++)
-            for (int64_t q = batch.seq_starts[s]; q < batch.seq_starts[s + 1]; q += queries_per_item)
-                for (int64_t h = 0; h < model.kv_heads; h++)
-                    slots += plan_tile(s, h, q, std::min<int64_t>(q + queries_per_item,
-                                                                  batch.seq_starts[s + 1]),
-                                       ceil_div(4 * threads, tiles), slots);
-        space.partials.reserve<float>(slots * (model.head_dim + 2));
-        // Long items first, so that the last ones to be taken are short.
-        auto work = [&](const AttentionItem& i) { return (i.c1 - i.c0) * (i.q1 - i.q0); };
-        std::stable_sort(space.items.begin(), space.items.end(),
-                         [&](auto& a, auto& b) { return work(a) > work(b); });
-    }
-
-    // Splits one tile's chunks into up to `parts` items; returns the slots they need.
-    int64_t plan_tile(int64_t s, int64_t head, int64_t q0, int64_t q1, int64_t parts, int64_t slot) {
-        int32_t chunks = batch.positions[q1 - 1] / kChunkTokens + 1;
-        AttentionItem item{(int32_t)s, (int32_t)head, (int32_t)q0, (int32_t)q1, 0, chunks, -1};
-        parts = std::min<int64_t>(parts, chunks);
-        if (parts < 2) {
-            space.items.push_back(item);
-            return 0;
-        }
-        const int64_t m = (q1 - q0) * group;
-        item.slot = slot;
-        space.combines.push_back(item);
-        for (int64_t part = 0; part < parts; part++) {
-            item.c0 = (int32_t)(chunks * part / parts);
-            item.c1 = (int32_t)(chunks * (part + 1) / parts);
-            item.slot = slot + item.c0 * m;
-            space.items.push_back(item);
-        }
-        return chunks * m;
-    }
 
     void reserve(int64_t threads) {
         const int64_t rows = batch.rows, tall = std::max(rows, batch.outputs) + kRowSlack;
@@ -104,6 +57,7 @@ struct Forward {
                                            attention_scratch(group, model.head_dim));
         scratch_floats = ceil_div(scratch_floats, 1024) * 1024;
         space.scratch.reserve<float>(threads * scratch_floats);
+        space.partials.reserve<float>(space.plan.slots * (model.head_dim + 2));
         space.best.reserve<Best>(threads * (batch.outputs + 8));
         space.team.begin(model.layers * 10 + 8);
         shape = {model.kv_heads, group, model.head_dim, rows, model.scale, queries, batch.positions,
@@ -134,7 +88,8 @@ struct Forward {
     }
 
     // residual += a . w (+ bias); `next` is the product that follows.
-    void add_product(Worker& worker, const Activations& a, const PlMatrix& w, const PlMatrix& next) {
+    void add_product(Worker& worker, const Activations& a, const PlMatrix& w,
+                     const PlMatrix& next) {
         gemm(worker, a, batch.rows, w, scratch(worker),
              [&](int64_t row, int64_t panel, int count, const float* c) {
                  const int64_t column = panel * kLanes;
@@ -167,7 +122,7 @@ struct Forward {
             const int64_t h = item % model.kv_heads, row0 = item / model.kv_heads * kRowRun;
             for (int64_t row = row0; row < std::min(row0 + kRowRun, batch.rows); row++) {
                 const int32_t* table =
-                    batch.block_tables + space.sequence_of[row] * batch.table_stride;
+                    batch.block_tables + space.plan.sequence_of[row] * batch.table_stride;
                 const int64_t position = batch.positions[row];
                 const float* cos = model.cos + position * model.rotary_half;
                 const float* sin = model.sin + position * model.rotary_half;
@@ -193,17 +148,17 @@ struct Forward {
     }
 
     void attend(Worker& worker, const PlLayer& layer) {
-        worker.share((int64_t)space.items.size(), [&](int64_t i, int64_t) {
-            const AttentionItem& item = space.items[i];
+        worker.share((int64_t)space.plan.items.size(), [&](int64_t i, int64_t) {
+            const AttentionItem& item = space.plan.items[i];
             KVBlocks kv{layer.k_cache, layer.v_cache,
                         batch.block_tables + item.sequence * batch.table_stride, kv_block,
                         item.kv_head * model.head_dim * kBlockTokens / 2};
             attention_item(shape, item, kv, scratch(worker));
         });
         worker.barrier(first_panels(worker, layer.o));
-        if (space.combines.empty()) return;
-        worker.share((int64_t)space.combines.size(), [&](int64_t i, int64_t) {
-            combine_item(shape, space.combines[i], scratch(worker));
+        if (space.plan.combines.empty()) return;
+        worker.share((int64_t)space.plan.combines.size(), [&](int64_t i, int64_t) {
+            combine_item(shape, space.plan.combines[i], scratch(worker));
         });
         worker.barrier(first_panels(worker, layer.o));
     }
@@ -252,7 +207,8 @@ struct Forward {
         auto pick = [&](int64_t i) { return (int64_t)batch.logit_rows[i]; };
         Activations a = norm(worker, model.final_norm, batch.outputs, pick);
         Best* best = space.best.get<Best>() + worker.id * (batch.outputs + 8);
-        std::fill(best, best + batch.outputs, Best{-std::numeric_limits<float>::infinity(), INT64_MAX});
+        const float least = -std::numeric_limits<float>::infinity();
+        std::fill(best, best + batch.outputs, Best{least, INT64_MAX});
         gemm(worker, a, batch.outputs, model.head, scratch(worker),
              [&](int64_t row, int64_t panel, int count, const float* c) {
                  const int64_t column = panel * kLanes;
@@ -300,7 +256,7 @@ int pl_forward(const PlModel* model, const PlBatch* batch, void* workspace) {
     Workspace& space = *(Workspace*)workspace;
     try {
         Forward forward{*model, *batch, space};
-        forward.plan(batch->threads);
+        space.plan.make(*batch, model->kv_heads, model->heads / model->kv_heads);
         forward.reserve(batch->threads);
 #ifdef PACELINE_AMX
         amx_prepare();

@@ -46,7 +46,7 @@ inline void amx_release() {}
 #include <sys/syscall.h>
 #include <unistd.h>
 namespace paceline {
-// Linux hands out the tile registers per process and on request (arch_prctl, Documentation/arch/x86).
+// Linux hands out the tile registers per process, on request (arch_prctl, xstate.rst).
 inline bool amx_prepare() {
     constexpr int kRequestPermission = 0x1023, kTileData = 18;
     static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -1,4 +1,4 @@
-// What the machine can do: pure reading and pure arithmetic, for the benchmarks and the start-up table.
+// What the machine can do: pure reading and pure arithmetic, to judge the kernels by.
 #include <omp.h>
 
 #include "gemm.h"
@@ -44,8 +44,10 @@ float pl_peak(int64_t rounds, int threads) {
         Vec acc[kChains];
         for (int j = 0; j < kChains; j++) acc[j] = splat((float)j);  // equal chains would be merged
         const UVec x = splat_u((uint32_t)rounds);
-        for (int64_t i = 0; i < rounds; i++)
+        for (int64_t i = 0; i < rounds; i++) {
+#pragma GCC unroll 24
             for (int j = 0; j < kChains; j++) acc[j] = dot2(acc[j], x, x);
+        }
         for (int j = 0; j < kChains; j++) total += sum(acc[j]);
     }
     return total;

@@ -59,20 +59,10 @@ inline void philox(const Key& key, uint32_t run, UVec out[4]) {
         k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
     }
     const UVec low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23}, high = low + 8;
-#ifdef __clang__
-#define PL_SHUFFLE(x, y, mask) shuffle_lanes(x, y, mask)
-    auto shuffle_lanes = [](UVec x, UVec y, UVec mask) {
-        UVec z;
-        for (int i = 0; i < kLanes; i++) z[i] = mask[i] < kLanes ? x[mask[i]] : y[mask[i] - kLanes];
-        return z;
-    };
-#else
-#define PL_SHUFFLE(x, y, mask) __builtin_shuffle(x, y, mask)
-#endif
-    UVec ac = PL_SHUFFLE(a, c, low), ac2 = PL_SHUFFLE(a, c, high);
-    UVec bd = PL_SHUFFLE(b, d, low), bd2 = PL_SHUFFLE(b, d, high);
-    out[0] = PL_SHUFFLE(ac, bd, low), out[1] = PL_SHUFFLE(ac, bd, high);
-    out[2] = PL_SHUFFLE(ac2, bd2, low), out[3] = PL_SHUFFLE(ac2, bd2, high);
+    UVec ac = shuffle(a, c, low), ac2 = shuffle(a, c, high);
+    UVec bd = shuffle(b, d, low), bd2 = shuffle(b, d, high);
+    out[0] = shuffle(ac, bd, low), out[1] = shuffle(ac, bd, high);
+    out[2] = shuffle(ac2, bd2, low), out[3] = shuffle(ac2, bd2, high);
 }
 
 inline Vec log(Vec x) {
@@ -109,7 +99,8 @@ inline Vec weight(Vec x) {
 Vec load_part(const float* p, int64_t count) {
     if (count >= kLanes) return load(p);
     float all[kLanes];
-    for (int i = 0; i < kLanes; i++) all[i] = i < count ? p[i] : -std::numeric_limits<float>::infinity();
+    for (int i = 0; i < kLanes; i++)
+        all[i] = i < count ? p[i] : -std::numeric_limits<float>::infinity();
     return load(all);
 }
 
@@ -216,7 +207,8 @@ struct PlNoise {
 };
 
 static Key key_of(const PlNoise* n) {
-    return {{(uint32_t)n->seed, (uint32_t)(n->seed >> 32)}, n->position, n->round_start, n->choice_role};
+    const uint32_t low = (uint32_t)n->seed, high = (uint32_t)(n->seed >> 32);
+    return {{low, high}, n->position, n->round_start, n->choice_role};
 }
 
 int64_t pl_gumbel_argmax(const float* logits, int64_t count, const PlNoise* noise,

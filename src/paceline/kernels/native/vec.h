@@ -1,4 +1,4 @@
-// Sixteen-lane vectors in the compiler's own vector extension: one source for AVX-512, AVX2, NEON…
+// Sixteen-lane vectors in the compiler's own vector extension: one source for every machine.
 // Only dot2() and store_bf16() have a hand-picked instruction; PACELINE_PORTABLE leaves them out.
 #pragma once
 
@@ -96,32 +96,43 @@ PL_INLINE Vec dot2(Vec acc, UVec a, UVec b) {
 #endif
 }
 
-PL_INLINE Vec select(IVec mask, Vec yes, Vec no) {
-    return (Vec)(((IVec)yes & mask) | ((IVec)no & ~mask));
-}
-PL_INLINE Vec max(Vec a, Vec b) { return select((IVec)(a > b), a, b); }
-PL_INLINE Vec min(Vec a, Vec b) { return select((IVec)(a < b), a, b); }
+PL_INLINE Vec select(IVec mask, Vec yes, Vec no) { return mask ? yes : no; }
+PL_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+PL_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
 
-// The order of the additions is fixed: a row's bits must not depend on the compiler's mood.
+#ifdef __clang__
+template <class V>
+PL_INLINE V shuffle(V a, V b, UVec lanes) {
+    V out;
+    for (int i = 0; i < kLanes; i++)
+        out[i] = lanes[i] < kLanes ? a[lanes[i]] : b[lanes[i] - kLanes];
+    return out;
+}
+#else
+template <class V>
+PL_INLINE V shuffle(V a, V b, UVec lanes) {
+    return __builtin_shuffle(a, b, lanes);
+}
+#endif
+PL_INLINE Vec swap_lanes(Vec v, uint32_t distance) {
+    const UVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return shuffle(v, v, lane ^ distance);
+}
+
+// Over all lanes, halving each time: a fixed order, whatever the compiler would like.
 PL_INLINE float sum(Vec v) {
-    float f[kLanes];
-    memcpy(f, &v, sizeof v);
-    for (int width = kLanes / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++) f[i] += f[i + width];
-    return f[0];
+    v += swap_lanes(v, 8), v += swap_lanes(v, 4), v += swap_lanes(v, 2);
+    return v[0] + v[1];
 }
 PL_INLINE float max_lane(Vec v) {
-    float f[kLanes];
-    memcpy(f, &v, sizeof v);
-    for (int width = kLanes / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++) f[i] = f[i] > f[i + width] ? f[i] : f[i + width];
-    return f[0];
+    v = max(v, swap_lanes(v, 8)), v = max(v, swap_lanes(v, 4)), v = max(v, swap_lanes(v, 2));
+    return v[0] > v[1] ? v[0] : v[1];
 }
 
-// 2^x, relative error below 2e-7; x is clamped to the normal range.
+// 2^x for x up to 126, relative error below 2e-7; below -126 it is 2^-126.
 PL_INLINE Vec exp2(Vec x) {
     const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-    x = min(max(x, splat(-126.0f)), splat(126.0f));
+    x = max(x, splat(-126.0f));
     Vec shifted = x + magic;
     Vec f = x - (shifted - magic);
     IVec n = (IVec)shifted - 0x4b400000;
@@ -133,9 +144,8 @@ PL_INLINE Vec exp2(Vec x) {
     y = y * f + 1.0f;
     return (Vec)((IVec)y + (n << 23));
 }
-PL_INLINE float exp2_scalar(float x) { return exp2(splat(x))[0]; }
 
-PL_INLINE Vec silu(Vec x) { return x / (1.0f + exp2(x * -1.44269504f)); }
+PL_INLINE Vec silu(Vec x) { return x / (1.0f + exp2(min(x * -1.44269504f, splat(126.0f)))); }
 
 PL_INLINE void spin_pause() {
 #if defined(__x86_64__) || defined(__i386__)

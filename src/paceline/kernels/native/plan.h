@@ -1,0 +1,71 @@
+// Who attends to what: the work items of one batch, the same for every layer.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "attention.h"
+
+namespace paceline {
+
+struct Plan {
+    std::vector<AttentionItem> items;
+    std::vector<AttentionItem> combines;  // rows whose chunks were shared among items
+    std::vector<int32_t> sequence_of;     // by row
+    int64_t slots = 0;                    // partials that the shared chunks need room for
+
+    void make(const PlBatch& batch, int64_t kv_heads, int64_t group) {
+        items.clear();
+        combines.clear();
+        slots = 0;
+        sequence_of.resize(batch.rows);
+        const int64_t most = item_queries(group);
+        int64_t tiles = 0;
+        for (int64_t s = 0; s < batch.sequences; s++) {
+            const int32_t start = batch.seq_starts[s], end = batch.seq_starts[s + 1];
+            std::fill(sequence_of.begin() + start, sequence_of.begin() + end, (int32_t)s);
+            tiles += ceil_div(end - start, most) * kv_heads;
+        }
+        if (!tiles) return;
+        const int64_t parts = ceil_div(4 * batch.threads, tiles);
+        for (int64_t s = 0; s < batch.sequences; s++) {
+            const int64_t start = batch.seq_starts[s], end = batch.seq_starts[s + 1];
+            if (start == end) continue;
+            const int64_t even = ceil_div(end - start, ceil_div(end - start, most));
+            for (int64_t q = start; q < end; q += even) {
+                const int64_t q1 = std::min(q + even, end);
+                const int32_t chunks = batch.positions[q1 - 1] / kChunkTokens + 1;
+                for (int64_t h = 0; h < kv_heads; h++)
+                    add({(int32_t)s, (int32_t)h, (int32_t)q, (int32_t)q1, 0, chunks, -1}, group,
+                        std::min<int64_t>(parts, chunks));
+            }
+        }
+        // Long items first, so that the last ones to be taken are short.
+        auto work = [](const AttentionItem& item) {
+            return (int64_t)(item.c1 - item.c0) * (item.q1 - item.q0);
+        };
+        std::stable_sort(items.begin(), items.end(),
+                         [&](auto& a, auto& b) { return work(a) > work(b); });
+    }
+
+  private:
+    // `item` spans all chunks of its rows; it is shared among `parts` items.
+    void add(AttentionItem item, int64_t group, int64_t parts) {
+        if (parts < 2) {
+            items.push_back(item);
+            return;
+        }
+        const int64_t first = slots, rows = (item.q1 - item.q0) * group, chunks = item.c1;
+        item.slot = first;
+        combines.push_back(item);
+        for (int64_t part = 0; part < parts; part++) {
+            item.c0 = (int32_t)(chunks * part / parts);
+            item.c1 = (int32_t)(chunks * (part + 1) / parts);
+            item.slot = first + item.c0 * rows;
+            items.push_back(item);
+        }
+        slots += chunks * rows;
+    }
+};
+
+}  // namespace paceline
