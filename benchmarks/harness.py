@@ -23,7 +23,8 @@ class Worker:
     def __init__(
         self, backend: str, model: str, *, python: str = sys.executable, **options: Any
     ) -> None:
-        command = [python, str(HERE / "workers.py"), backend, model, json.dumps(options)]
+        # -P: the names of our scripts must not hide packages that a peer imports.
+        command = [python, "-P", str(HERE / "workers.py"), backend, model, json.dumps(options)]
         log = open(os.environ.get("BENCH_LOG", os.devnull), "a")  # noqa: SIM115
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
