@@ -135,30 +135,36 @@ def test_survivors_of_a_storm_of_hang_ups_say_what_they_say_alone(count: int) ->
         }
         for _ in range(count)
     ]
-    patience = [rng.choice([None, None, 0.02, 0.3]) for _ in bodies]
+    patience = [rng.choice([None, None, 0, 2]) for _ in bodies]
 
-    async def ask(http: httpx.AsyncClient, body: Any, seconds: float | None) -> Any:
-        try:
-            return (await http.post("/v1/completions", json=body, timeout=seconds)).json()[
-                "choices"
-            ]
-        except httpx.TimeoutException:
-            return None
+    async def ask(http: httpx.AsyncClient, body: Any) -> Any:
+        return (await http.post("/v1/completions", json=body)).json()["choices"]
+
+    async def hang_up(http: httpx.AsyncClient, body: Any, events: int) -> None:
+        """Reads so many events of a long answer, then closes the connection."""
+        long = {**body, "max_tokens": 99, "speculative": "off", "stream": True}
+        async with http.stream("POST", "/v1/completions", json=long) as response:
+            async for line in response.aiter_lines():
+                events -= line.startswith("data:")
+                if events <= 0:
+                    return
 
     async def test(url: str) -> None:
         async with clients(url) as http:
-            pairs = zip(bodies, patience, strict=True)
-            together = await asyncio.gather(*(ask(http, b, s) for b, s in pairs))
-            assert sum(choices is not None for choices in together) > count // 3
+            together = await asyncio.gather(
+                *(
+                    ask(http, body) if events is None else hang_up(http, body, events)
+                    for body, events in zip(bodies, patience, strict=True)
+                )
+            )
             for body, choices in zip(bodies, together, strict=True):
                 if choices is not None:
-                    alone = {**body, "speculative": "off"}
-                    assert await ask(http, alone, None) == choices
+                    assert await ask(http, {**body, "speculative": "off"}) == choices
 
     with listening(engine) as server:
         asyncio.run(test(server.url))
         eventually(lambda: not engine.engine.has_work)
         assert engine.alive
     assert engine.stats().preemptions > 0
-    assert engine.stats().requests_finished[FinishReason.ABORT] > 0
+    assert engine.stats().requests_finished.get(FinishReason.ABORT, 0) > 0
     assert engine.engine.cache.free_blocks == engine.engine.cache.num_blocks
