@@ -82,11 +82,11 @@ def replay(args: argparse.Namespace) -> None:
         ratios, lengths = [], []
         for index, prompt in enumerate(prompts):
             params = sampling(temperature, index)
-            truth = Run(engine, prompt, params, off()).ids
-            engine.drafters[f"al{al}"].learn(prompt, truth)
             plain = Run(engine, prompt, params, off())
+            truth = plain.ids
+            engine.drafters[f"al{al}"].learn(prompt, truth)
             drafted = Run(engine, prompt, params, SpeculativeParams(drafter=f"al{al}"))
-            assert drafted.ids == plain.ids == truth, "the text changed"
+            assert drafted.ids == truth, "the text changed"
             ratios.append(plain.tpot(len(truth)) / drafted.tpot(len(truth)))
             lengths.append(drafted.acceptance_length)
         speedup, length = statistics.median(ratios), statistics.mean(lengths)

@@ -73,6 +73,11 @@ class Vllm:
     def __init__(self, model: str, options: dict[str, Any]) -> None:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")
+        # Its default keeps a core free and runs the engine in a second process; with few cores
+        # this is what makes it fastest.
+        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", cores)
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         from vllm import LLM
 
         self.llm = LLM(
