@@ -32,6 +32,8 @@ BAD_CHAT: list[tuple[str, Any, str]] = [
     ("stop_token_ids", [-1], "stop_token_ids[0]"),
     ("stop_token_ids", [100_000], "stop_token_ids"),
     ("logit_bias", {"x": 1}, "logit_bias"),
+    ("logit_bias", {"9" * 5000: 1}, "logit_bias"),
+    ("logit_bias", {"1_0": 1}, "logit_bias"),
     ("logit_bias", {"1": 101}, "logit_bias"),
     ("logit_bias", {"100000": 1}, "logit_bias"),
     ("messages", [], "messages"),
@@ -124,6 +126,8 @@ def test_messages_say_what_was_sent_and_what_is_right(client: Client) -> None:
     assert error["message"] == "temperature: got 'hot'; expected a valid number"
     error = check(client.chat(max_token=5), "max_token")
     assert error["message"] == "max_token: unknown field; did you mean max_tokens?"
+    error = check(client.chat(logit_bias={"9" * 5000: 1}), "logit_bias")
+    assert "999..." in error["message"] and len(error["message"]) < 200
     error = check(client.chat(tools=[{}]), "tools")
     assert "tools" in error["message"]
     error = check(client.chat(reasoning_effort="low"), "reasoning_effort")

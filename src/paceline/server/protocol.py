@@ -29,6 +29,7 @@ from paceline.core import (
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions; chat has none
 MAX_PROMPTS = 128
+LONGEST_TOKEN_ID = len(str(2**31))  # digits
 
 
 def _refuse(value: object) -> None:
@@ -231,8 +232,8 @@ class CompletionRequest(GenerationRequest):
 
 
 def _token_biases(biases: dict[str, float]) -> dict[int, float]:
-    try:
-        return {int(token): bias for token, bias in biases.items()}
-    except ValueError:
-        bad = next(token for token in biases if not token.isdecimal())
-        raise InvalidRequest("logit_bias", bad, "token ids as keys") from None
+    for token in biases:
+        # int() would also take signs and underscores, and gives up past thousands of digits
+        if not (token.isascii() and token.isdecimal() and len(token) <= LONGEST_TOKEN_ID):
+            raise InvalidRequest("logit_bias", token, "token ids as keys")
+    return {int(token): bias for token, bias in biases.items()}
