@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import httpx
 import pytest
 
+from paceline.server.app import create_app
 from paceline.server.settings import ServerSettings
 
 from .conftest import CHAT, TEXT, Client, eventually, listening
@@ -117,6 +119,38 @@ def test_a_client_that_hangs_up_frees_its_request(stream: bool, prompt: Any) -> 
         expected = 1 if isinstance(prompt, str) else 3
         assert len(engine.aborted) == expected
         assert all(request.output_len < 300 for request in engine.submitted)
+
+
+def test_a_stream_cancelled_before_its_first_byte_frees_its_request() -> None:
+    engine = FakeAsyncEngine(step=0.01)
+    body = json.dumps({**TEXT, "max_tokens": 500, "ignore_eos": True, "stream": True}).encode()
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }
+
+    async def test() -> None:
+        messages = [{"type": "http.request", "body": body}]
+        sending = asyncio.Event()
+
+        async def receive() -> Any:
+            return messages.pop() if messages else await asyncio.Event().wait()
+
+        async def send(_: Any) -> None:
+            sending.set()
+            await asyncio.Event().wait()
+
+        request = asyncio.create_task(create_app(engine, ServerSettings())(scope, receive, send))
+        await asyncio.wait_for(sending.wait(), 20)
+        assert engine.stats().running == 1
+        request.cancel()
+        await asyncio.wait([request])
+        assert engine.stats().running == 0 and len(engine.aborted) == 1
+
+    asyncio.run(test())
 
 
 def test_tokens_are_sent_as_they_come() -> None:
