@@ -106,8 +106,7 @@ class AsyncEngine:
 
         Raises InvalidRequest naming the field, QueueFull past the bound, EngineDead after a crash.
         """
-        if not self.alive:
-            raise EngineDead(f"the engine has stopped: {self.error!r}")
+        self._check_alive()
         if self.draining:
             raise QueueFull(len(self._streams), retry_after=30.0)
         requests = self.engine.make_requests(
@@ -116,10 +115,13 @@ class AsyncEngine:
         self._check_room(len(requests))
         stream = Stream(self, requests)
         loop = asyncio.get_running_loop()
-        for request in requests:
-            self._streams[request.id] = (loop, stream)
-        self._pending += len(requests)
-        self._send(lambda: self._add(requests))
+        # Under the lock that the thread ends under: a stream it does not know of would never end.
+        with self._wake:
+            self._check_alive()
+            for request in requests:
+                self._streams[request.id] = (loop, stream)
+            self._pending += len(requests)
+            self._send(lambda: self._add(requests))
         return stream
 
     def abort(self, request_ids: list[str]) -> None:
@@ -148,14 +150,17 @@ class AsyncEngine:
 
     def shutdown(self) -> None:
         """Stops the thread; streams still open end with finish reason `abort`."""
-        self.abort(list(self._streams))
-        with self._wake:
+        with self._wake:  # whatever comes later is refused, whatever came before is aborted
             self._stopping = True
-            self._wake.notify()
+            self.abort(list(self._streams))
         if self._thread.is_alive():
             self._thread.join(timeout=30)
 
     # -- inside -----------------------------------------------------------------------------------
+
+    def _check_alive(self) -> None:
+        if self._stopping or not self.alive:
+            raise EngineDead(f"the engine has stopped: {self.error!r}")
 
     def _check_room(self, extra: int) -> None:
         config = self.engine.config
@@ -169,7 +174,8 @@ class AsyncEngine:
             self._wake.notify()
 
     def _add(self, requests: list[Request]) -> list[OutputDelta]:
-        self._pending -= len(requests)
+        with self._wake:
+            self._pending -= len(requests)
         self.engine.add(requests)
         return []
 
@@ -191,7 +197,8 @@ class AsyncEngine:
                     self._deliver(deltas)
         except BaseException as error:
             log.exception("the engine's thread has stopped")
-            self.error = error
+            with self._wake:
+                self.error = error
             self._fail(repr(error))
 
     def _deliver(self, deltas: list[OutputDelta]) -> None:
