@@ -29,6 +29,7 @@ class FlatDrafter:
     """Draws from a flat law over a few tokens, and says so; or claims another q (the control)."""
 
     name, version, max_draft_len, feature_layers, kv, lookback = "flat", "1", 2, (), None, 0
+    weight_bytes = 0
 
     def __init__(self, tokens: list[int], honest: bool = True) -> None:
         self.tokens, self.honest = tokens, honest

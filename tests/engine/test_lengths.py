@@ -45,31 +45,59 @@ def test_drafts_shrink_as_the_batch_grows() -> None:
     assert kept == sorted(kept, reverse=True) and kept[0] == 8 and kept[-1] == 0
 
 
-def test_drafts_that_keep_failing_stop_and_are_tried_again_later() -> None:
+GOOD, BAD = [7, 7, 7, 7, 7], [8]  # what a round may commit after a proposal of sevens
+
+
+def rounds(lengths: ThroughputLengths, entry: Scheduled, committed: list[list[int]]) -> list[int]:
+    """Proposes sevens round after round; how many of them were verified each time."""
+    history = []
+    for tokens in committed:
+        entry.draft = [7] * 4
+        (kept,) = lengths.verify_lengths([entry], [[0.6] * 4], rows=1)
+        del entry.draft[kept:]
+        lengths.observe(entry, tokens[: kept + 1])
+        history.append(kept)
+    return history
+
+
+def test_drafts_that_keep_failing_stop_and_come_back_without_a_row_spent() -> None:
     (entry,) = entries(1, 4)
     lengths = ThroughputLengths(StepCost([1, 8], [1.0, 3.4]))
-    history = []
-    for _ in range(120):
-        entry.draft = [7] * 4
-        (kept,) = lengths.verify_lengths([entry], [[0.5] * 4], rows=1)
-        history.append(kept)
-        del entry.draft[kept:]
-        if kept:
-            lengths.observe(entry, accepted=0)
-    assert history[0] > 0
-    tried = [round_ for round_, kept in enumerate(history) if kept]
-    assert len(tried) < 30, "it went on drafting what nobody accepts"
-    assert tried[-1] > 60, "it never tried again"
+    history = rounds(lengths, entry, [BAD] * 60)
+    assert history[0] > 0, "it never tried"
+    assert sum(history[10:]) == 0, "it went on verifying what nobody accepts"
+    assert rounds(lengths, entry, [GOOD] * 10)[-1] > 0, "it does not see that the text agrees again"
+
+
+def test_a_new_request_starts_from_what_the_drafter_is_known_for() -> None:
+    first, second = entries(2, 4)
+    lengths = ThroughputLengths(StepCost([1, 8], [1.0, 3.4]))
+    rounds(lengths, first, [BAD] * 40)
+    lengths.forget(first.request.id)
+    assert rounds(lengths, second, [BAD]) == [0]
+
+
+def test_confidence_is_taken_for_what_came_of_it() -> None:
+    """A drafter that is too sure at 0.9 and too shy at 0.3: its records tell."""
+    (entry,) = entries(1, 1)
+    lengths = ThroughputLengths(StepCost([1, 2], [1.0, 1.5]))
+    for turn in range(200):
+        sure = turn % 2 == 0
+        entry.draft = [7]
+        lengths.verify_lengths([entry], [[0.9 if sure else 0.3]], rows=1)
+        lengths.observe(entry, [8] if sure else [7, 7])
+
+    def verified(confidence: float) -> int:
+        entry.draft = [7]
+        return lengths.verify_lengths([entry], [[confidence]], rows=1)[0]
+
+    assert (verified(0.9), verified(0.3)) == (0, 1)
 
 
 def test_drafts_that_stand_grow() -> None:
-    (entry,) = entries(1, 8)
-    lengths = ThroughputLengths(StepCost([1, 16], [1.0, 2.5]))
-    first = lengths.verify_lengths([entry], [[0.6] * 8], rows=1)[0]
-    for _ in range(10):
-        entry.draft = [7] * 8
-        lengths.observe(entry, accepted=8)
-    assert lengths.verify_lengths([entry], [[0.6] * 8], rows=1)[0] > first
+    (entry,) = entries(1, 4)
+    history = rounds(ThroughputLengths(StepCost([1, 16], [1.0, 8.5])), entry, [GOOD] * 30)
+    assert history[-1] > history[0]
 
 
 def test_a_drafter_that_costs_more_than_it_brings_is_not_asked() -> None:
@@ -80,6 +108,12 @@ def test_a_drafter_that_costs_more_than_it_brings_is_not_asked() -> None:
     assert lengths.draft_lengths(batch)[0] > 0
     lengths.timed("d", 1, 30.0)
     assert lengths.draft_lengths(batch) == [0]
+    for _ in range(2000):
+        if lengths.draft_lengths(batch) != [0]:
+            break
+        lengths.timed("d", 1, 0.2)  # it became fast
+    else:
+        raise AssertionError("it is never asked again")
 
 
 def test_the_model_cost_is_the_optimum_of_the_same_sum() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from paceline.core import Request, SamplingParams
 from paceline.engine.budget import StepCost
 from paceline.engine.kv_cache import KVCache
@@ -78,6 +80,38 @@ def test_drafts_get_slots_and_give_way_when_memory_is_short() -> None:
     assert plan.scheduled[0].draft_room < 3 and not plan.preempted
 
 
+def test_a_draft_never_takes_another_requests_row_or_slot() -> None:
+    s = scheduler(budget=16)
+    for name in "abcdefgh":
+        s.add(request(name, 3))
+    run(s, s.plan(no_draft))
+    run(s, s.plan(no_draft))
+    s.waiting.append(request("long", 100))
+    plan = s.plan(lambda _: 15)
+    assert [e.count for e in plan.scheduled] == [1] * 8  # eight seats: `long` waits for one
+    assert [e.draft_room for e in plan.scheduled] == [1] * 8
+    s.remove(s.running[-1])
+    plan = s.plan(lambda _: 15)
+    assert plan.scheduled[-1].count == 9 and sum(e.draft_room for e in plan.scheduled) == 0
+
+    tight = scheduler(blocks=2)
+    for name in "ab":
+        tight.add(request(name, BLOCK_SIZE - 2))
+    run(tight, tight.plan(no_draft))
+    plan = tight.plan(lambda _: 15)
+    assert [(e.count, e.draft_room) for e in plan.scheduled] == [(1, 1), (1, 1)]
+    assert not plan.preempted
+
+
+def test_what_one_draft_cannot_use_goes_to_the_others() -> None:
+    s = scheduler(budget=14)
+    for name in "ab":
+        s.add(request(name, 3))
+    run(s, s.plan(no_draft))
+    rooms = [e.draft_room for e in s.plan(lambda r: 2 if r.id == "a" else 15).scheduled]
+    assert rooms == [2, 10]
+
+
 def test_the_youngest_is_preempted_and_comes_back_with_its_tokens() -> None:
     s = scheduler(blocks=4, budget=128)
     old, young = request("old", BLOCK_SIZE * 2 - 1), request("young", BLOCK_SIZE)
@@ -125,3 +159,18 @@ def test_step_cost_is_linear_between_and_beyond_and_never_falls() -> None:
     assert cost(12) == 1.5 and abs(cost(32) - 4.0) < 1e-9
     assert cost.chunk_rows(decode_rows=8, stretch=1.5, most=64) == 4
     assert cost.chunk_rows(decode_rows=60, stretch=1.0001, most=64) == 1
+
+
+def test_step_cost_learns_from_steps_without_forgetting_its_shape() -> None:
+    cost = StepCost([1, 8, 16], [1.0, 1.0, 2.0])
+    for _ in range(100):
+        cost.observe(1, 3.0)  # a longer context, a slower machine: everything is dearer
+    assert cost(1) == pytest.approx(3.0, rel=0.01) and cost(16) / cost(1) > 1.5
+    for _ in range(500):
+        cost.observe(1, 3.0)
+        cost.observe(8, 6.0)  # dearer than was thought
+    assert cost(8) / cost(1) == pytest.approx(2.0, rel=0.1)
+    assert cost(1) < cost(4) < cost(8) <= cost(16)
+    cost.observe(1000, 1e9)  # a prompt's step says nothing about drafts
+    cost.observe(1, 1e9)  # a neighbour took the machine for a while
+    assert cost(1) < 4.0

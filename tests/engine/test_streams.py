@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from paceline.core import OutputDelta, SamplingParams, SpeculativeParams, Verdict
+from paceline.engine.budget import StepCost
 from paceline.engine.engine import Engine
 from tests.engine.tiny import EngineFactory, save_tiny
 
@@ -110,8 +111,8 @@ def test_streams_equal_when_lengths_follow_the_cost(
     work = jobs(16)
     engine = make_engine(drafter, draft_policy="throughput")
     # A forward whose rows are nearly free up to a point: drafts are made, and cut.
-    engine.drafting.lengths.cost.rows = [1, 12, 64]
-    engine.drafting.lengths.cost.seconds = [1.0, 1.1, 6.0]
+    engine.scheduler.cost = None  # nothing is learned from this machine's steps
+    engine.drafting.lengths.cost = StepCost([1, 12, 64], [1.0, 1.1, 6.0])
     assert run(engine, work, together=6) == expected(make_engine, work)
     assert engine.stats().spec_accepted_tokens > 0
 
@@ -125,11 +126,12 @@ def test_streams_equal_at_every_draft_length(make_engine: EngineFactory, length:
 
 def test_streams_equal_under_preemption_chunks_and_prefix_hits(make_engine: EngineFactory) -> None:
     work = jobs(24, seed=5, longest=110)
-    engine = make_engine("auto", max_model_len=240, token_budget=24)
+    engine = make_engine("auto", max_model_len=240, token_budget=24, max_num_seqs=24)
     small = make_engine(
         "auto",
         max_model_len=240,
         token_budget=24,
+        max_num_seqs=24,
         kv_memory=engine.plan.kv_bytes_per_token * 16 * 15,
     )
     assert run(small, work, together=8) == expected(make_engine, work)
@@ -224,7 +226,7 @@ def test_a_draft_model_survives_preemption_and_prefix_hits(
 ) -> None:
     work = jobs(16, seed=5, longest=110)
     spec = f"small=draft_model:{save_tiny(tmp_path)},max_draft_len=3"
-    sizes = {"max_model_len": 240, "token_budget": 24}
+    sizes = {"max_model_len": 240, "token_budget": 24, "max_num_seqs": 24}
     per_token = make_engine(spec, **sizes).plan.kv_bytes_per_token
     engine = make_engine(spec, **sizes, kv_memory=per_token * 16 * 15)
     assert run(engine, work, together=8) == expected(make_engine, work)

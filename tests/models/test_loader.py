@@ -193,7 +193,9 @@ def test_build_network_says_what_it_chose(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="position 64"):
         network.forward(Cache(network, 1, 80).batch([(0, 60, [1, 2, 3, 4, 5])]))
     streamed = [w for name, w in loaded.weights.items() if w.dim() == 2 and name != EMBEDDING]
-    assert network.weight_bytes == sum(weight.nbytes for weight in streamed)
+    assert network.streamed_bytes == sum(weight.nbytes for weight in streamed)
+    embedding = loaded.weights[EMBEDDING]
+    assert network.weight_bytes == network.streamed_bytes + embedding.nbytes
     network.read_weights()
     _, why = build_network(loaded, backend="torch")
     assert why == "torch (asked for)"

@@ -52,6 +52,7 @@ class Drafter(Protocol):
     feature_layers   target layers whose outputs observe() gets; () for none
     kv               draft KV that the engine allocates at the target's own slots; None for none
     lookback         trailing tokens of a prefix hit that it must see again
+    weight_bytes     of its own weights in memory, for the memory plan; 0 for none
     """
 
     name: str
@@ -60,6 +61,7 @@ class Drafter(Protocol):
     feature_layers: tuple[int, ...]
     kv: KVSpec | None
     lookback: int
+    weight_bytes: int
 
     def attach(self, target: TargetInfo) -> None:
         """Called once before use. Raises ModelError when it does not fit the target, naming why."""

@@ -123,6 +123,7 @@ class DraftModelDrafter:
         self.name, self.version, self.max_draft_len = name, version, max_draft_len
         self.network = network
         self.kv: KVSpec | None = network.kv_spec
+        self.weight_bytes = network.weight_bytes
         self._tokenizer, self._draw, self._min_token_prob = tokenizer, draw, min_token_prob
         self._max_positions = max_positions
         self._vocab_size = self._target_vocab_size = network.vocab_size

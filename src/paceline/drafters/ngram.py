@@ -60,6 +60,7 @@ class NgramDrafter:
     feature_layers: tuple[int, ...] = ()
     kv: KVSpec | None = None
     lookback = 0
+    weight_bytes = 0
 
     def __init__(
         self, name: str = "ngram", max_draft_len: int = 15, min_ngram: int = 2, max_ngram: int = 5

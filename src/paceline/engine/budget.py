@@ -1,28 +1,40 @@
-"""How many rows a step may take, from measured step times.
+"""What a step costs by its rows: timed at the start, then learned from the steps themselves.
 
-A step costs little more for a few rows than for one, then grows with every row. While somebody is
-decoding, a joining prompt gets as many rows as keep the step within `max_stretch` of a plain decode
-step; with nobody waiting for a token it gets the whole budget.
+A step costs little more for a few rows than for one, then grows with every row. Draft lengths
+follow this cost (`engine.lengths`), and so does the share of a joining prompt: while somebody is
+decoding, it gets as many rows as keep the step within `max_stretch` of a plain decode step; with
+nobody waiting for a token it gets the whole budget.
 """
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable
+from itertools import accumulate
 
-import numpy as np
-
-GRID = (1, 8, 16, 32, 64)
+GRID = (1, 2, 4, 8, 16, 32, 64)
 REPEATS = 3
+PACE = 0.2  # share of a step's news that goes into the common factor: contexts and machines change
+LEARNING = 0.02  # share that goes into the cost of its number of rows: the shape changes slowly
+OUTLIER = 2.0  # a step that took this many times longer than expected was held up by others
 
 
 class StepCost:
-    """Seconds of a target forward by rows: measured on a small grid, linear between and beyond."""
+    """Seconds of a step by its rows: known on a small grid, linear between and beyond."""
 
     def __init__(self, rows: list[int], seconds: list[float]) -> None:
         self.rows = rows
-        # More rows never cost less; a dip in the measurement is noise.
-        self.seconds = list(np.maximum.accumulate(seconds))
+        self._shape = list(seconds)
+        self._factor = 1.0
+        self._seconds: list[float] | None = None
+
+    @property
+    def seconds(self) -> list[float]:
+        """At each of `rows`. More rows never cost less; a dip in what was measured is noise."""
+        if self._seconds is None:
+            self._seconds = [self._factor * most for most in accumulate(self._shape, max)]
+        return self._seconds
 
     @classmethod
     def measure(cls, forward: Callable[[int], object], most: int) -> StepCost:
@@ -37,16 +49,30 @@ class StepCost:
                 best[index] = min(best[index], time.perf_counter() - start)
         return cls(grid, best)
 
-    def __call__(self, rows: int) -> float:
-        return float(self.many(np.array([rows]))[0])
+    def observe(self, rows: int, seconds: float) -> None:
+        """A step of `rows` rows took `seconds`, the engine's own work included, drafting not."""
+        if rows > self.rows[-1]:
+            return
+        shape = self._shape
+        above = bisect_left(self.rows, rows)
+        below = above if self.rows[above] == rows else above - 1
+        share = (rows - self.rows[below]) / (self.rows[above] - self.rows[below] or 1)
+        expected = self._factor * (shape[below] + share * (shape[above] - shape[below]))
+        news = min(max(seconds / expected, 1 / OUTLIER), OUTLIER) - 1
+        self._factor *= 1 + PACE * news
+        shape[below] *= 1 + LEARNING * (1 - share) * news
+        shape[above] *= 1 + LEARNING * share * news
+        self._seconds = None
 
-    def many(self, rows: np.ndarray) -> np.ndarray:
-        """Seconds for each of several numbers of rows."""
-        inside = np.interp(rows, self.rows, self.seconds)
-        if len(self.rows) == 1:
-            return inside
-        slope = (self.seconds[-1] - self.seconds[-2]) / (self.rows[-1] - self.rows[-2])
-        return inside + slope * np.maximum(0, rows - self.rows[-1])
+    def __call__(self, rows: int) -> float:
+        """Seconds of a step of `rows` rows."""
+        seconds = self.seconds
+        if len(seconds) == 1:
+            return seconds[0]
+        above = min(max(1, bisect_left(self.rows, rows)), len(seconds) - 1)
+        below = above - 1
+        slope = (seconds[above] - seconds[below]) / (self.rows[above] - self.rows[below])
+        return seconds[below] + slope * (max(rows, self.rows[0]) - self.rows[below])
 
     def chunk_rows(self, decode_rows: int, stretch: float, most: int) -> int:
         """Rows, at least 1, that a prompt may add to a step of `decode_rows` rows."""

@@ -11,9 +11,10 @@ from paceline import drafters as drafter_room
 from paceline.core import InvalidRequest
 from paceline.drafters.base import Drafter, TargetInfo, build
 from paceline.engine.budget import StepCost
-from paceline.engine.config import EngineConfig, usable_cores
+from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.engine.lengths import ThroughputLengths
+from paceline.engine.machine import usable_cores
 from paceline.engine.memory import MemoryPlan, plan_memory
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
 from paceline.models.loader import LoadedModel, load_model
@@ -39,11 +40,10 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         max_positions=max_context + 1,
     )
     drafters = make_drafters(config)
-    specs = [network.kv_spec] + [d.kv for d in drafters.values() if d.kv is not None]
     plan = plan_memory(
         config,
-        weight_bytes=network.weight_bytes,
-        specs=specs,
+        target=network,
+        drafters=list(drafters.values()),
         max_context=loaded.max_context,
     )
     network.allocate_kv(plan.num_blocks)

@@ -47,7 +47,7 @@ class EngineConfig:
     max_num_seqs: int = 64
     max_waiting: int = 256
     token_budget: int = 512
-    max_stretch: float = 1.7
+    max_stretch: float = 1.5
     draft_policy: str = "throughput"
     rule: str = "match"
     synthetic: tuple[float, ...] = ()
@@ -65,7 +65,7 @@ class EngineConfig:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InvalidRequest(name, getattr(self, name), "one of " + ", ".join(allowed))
-        if self.device.split(":")[0] not in ("cpu", "cuda"):
+        if self.device not in ("cpu", "cuda"):
             raise InvalidRequest("device", self.device, "cpu or cuda")
         for name in ("max_num_seqs", "max_waiting", "token_budget"):
             if getattr(self, name) < 1:
@@ -74,6 +74,9 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidRequest(name, value, "a whole number of at least 1")
+        if self.token_budget < self.max_num_seqs:
+            expected = f"at least max_num_seqs ({self.max_num_seqs}): each request its row"
+            raise InvalidRequest("token_budget", self.token_budget, expected)
         if self.max_stretch <= 1:
             raise InvalidRequest("max_stretch", self.max_stretch, "a number above 1")
         if (self.rule == "synthetic") != bool(self.synthetic):
@@ -107,21 +110,6 @@ class EngineStats:
     spec_drafts: int = 0
     spec_draft_tokens: int = 0
     spec_accepted_tokens: int = 0
+    spec_draft_tokens_per_pos: list[int] = field(default_factory=list)
     spec_accepted_per_pos: list[int] = field(default_factory=list)
     requests_finished: dict[str, int] = field(default_factory=dict)
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def available_memory() -> int:
-    """Bytes that this machine can still give without swapping."""
-    try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -131,6 +131,7 @@ class Engine:
         if not plan.scheduled:
             return []
         q = self.drafting.draft(plan.scheduled)
+        start = time.perf_counter()
         output = self.runner.forward(plan.scheduled, self.drafting.feature_layers)
         argmax = output.argmax.tolist()
         deltas, observed, row, out = [], [], 0, 0
@@ -149,6 +150,8 @@ class Engine:
                 features = None if features is None else features[row : row + count]
                 observed.append(ObservedRows(request, before, count, features))
             row += entry.rows
+        if self.scheduler.cost is not None:
+            self.scheduler.cost.observe(row, time.perf_counter() - start)
         self.drafting.observe(observed)
         for entry in plan.scheduled:
             self._settle(entry.request)
@@ -223,18 +226,16 @@ class Engine:
     def _record(self, request: Request, entry: Scheduled, verdict: Verdict, committed: int) -> None:
         accepted = min(verdict.accepted, committed)
         request.stats.record(len(entry.draft), accepted)
-        if entry.draft:
-            self.drafting.lengths.observe(entry, accepted)
+        if request.drafter is not None:
+            self.drafting.lengths.observe(entry, request.tokens[-committed:])
         counters = self._counters
         counters.generation_tokens += committed
         if entry.draft:
             counters.spec_drafts += 1
             counters.spec_draft_tokens += len(entry.draft)
             counters.spec_accepted_tokens += accepted
-            per_pos = counters.spec_accepted_per_pos
-            per_pos.extend([0] * (len(entry.draft) - len(per_pos)))
-            for position in range(accepted):
-                per_pos[position] += 1
+            _count_positions(counters.spec_draft_tokens_per_pos, len(entry.draft))
+            _count_positions(counters.spec_accepted_per_pos, accepted)
 
     def _settle(self, request: Request) -> None:
         """After a round: hash what was verified; let go of what has ended."""
@@ -275,6 +276,12 @@ class Engine:
         """Most draft tokens that can still be committed: the round commits one more than it
         accepts."""
         return max(0, min(request.max_draft_len, request.max_tokens - request.output_len - 1))
+
+
+def _count_positions(counts: list[int], length: int) -> None:
+    counts.extend([0] * (length - len(counts)))
+    for position in range(length):
+        counts[position] += 1
 
 
 def _times(request: Request) -> RequestMetrics:

@@ -8,19 +8,22 @@ a batch grows or as a request's drafts keep failing, and come back when there is
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from paceline.engine.budget import StepCost
 from paceline.engine.scheduler import Scheduled
 
-UNKNOWN = 0.7  # confidence of a drafter that gives none, before anything is known of its drafts
-WEIGHT = 2.0  # how many positions' worth of evidence the drafter's own confidence counts as
-MEMORY = 0.85  # what a drafted round leaves of the evidence before it
-FORGIVENESS = 0.97  # what a round without a draft leaves of it: a request that failed tries again
+UNKNOWN = 0.7  # acceptance of a position before anything is known of the drafter
+BINS = 10  # of a drafter's confidence, each with a record of its own
+PRIOR = 4.0  # judged positions that the confidence itself counts as, in each bin
+KEPT = 0.995  # what a judged position leaves of the drafter's record before it
+WEIGHT = 2.0  # judged positions that the drafter's record counts as, in a request's own
+MEMORY = 0.85  # what a round leaves of the request's evidence before it
+FREE = 0.01  # a position drafted in less than this share of a step is not counted as a cost
+FORGIVENESS = 0.97  # what a round without a proposal leaves of it: a failed drafter tries again
 
 
 class LengthController(Protocol):
@@ -34,7 +37,7 @@ class LengthController(Protocol):
     def verify_lengths(
         self, batch: Sequence[Scheduled], confidence: Sequence[Sequence[float] | None], rows: int
     ) -> list[int]: ...
-    def observe(self, entry: Scheduled, accepted: int) -> None: ...
+    def observe(self, entry: Scheduled, committed: Sequence[int]) -> None: ...
     def timed(self, drafter: str, tokens: int, seconds: float) -> None: ...
     def forget(self, request_id: str) -> None: ...
 
@@ -52,103 +55,162 @@ class FixedLengths:
     ) -> list[int]:
         return [len(entry.draft) for entry in batch]
 
-    def observe(self, entry: Scheduled, accepted: int) -> None: ...
+    def observe(self, entry: Scheduled, committed: Sequence[int]) -> None: ...
     def timed(self, drafter: str, tokens: int, seconds: float) -> None: ...
     def forget(self, request_id: str) -> None: ...
 
 
-@dataclass(slots=True)
-class Evidence:
-    """What became of a request's drafts: decayed sums over the positions that were judged."""
+class Record:
+    """What became of one drafter's proposals, of all requests: acceptance by its confidence."""
 
-    accepted: float = 0.0
-    judged: float = 0.0
-    confidence: float = 0.0  # how many the drafter thought would be accepted
+    def __init__(self) -> None:
+        self._accepted = [0.0] * BINS
+        self._judged = [0.0] * BINS
 
-    @property
-    def calibration(self) -> float:
-        """What the drafter's confidence has to be multiplied with."""
-        return (self.accepted + WEIGHT) / (self.confidence + WEIGHT)
+    def acceptance(self, confidence: float) -> float:
+        """Of a position that the drafter gives `confidence`, if those before it were accepted."""
+        bin_ = _bin(confidence)
+        return (self._accepted[bin_] + PRIOR * confidence) / (self._judged[bin_] + PRIOR)
 
     @property
     def rate(self) -> float:
+        """Acceptance of a position, whatever the confidence."""
+        return (sum(self._accepted) + PRIOR * UNKNOWN) / (sum(self._judged) + PRIOR)
+
+    def add(self, confidence: float, accepted: bool) -> None:
+        bin_ = _bin(confidence)
+        self._accepted[bin_] = KEPT * self._accepted[bin_] + accepted
+        self._judged[bin_] = KEPT * self._judged[bin_] + 1
+
+    def fade(self) -> None:
+        self._accepted = [KEPT * value for value in self._accepted]
+        self._judged = [KEPT * value for value in self._judged]
+
+
+def _bin(confidence: float) -> int:
+    return min(BINS - 1, int(BINS * confidence))
+
+
+@dataclass(slots=True)
+class Evidence:
+    """How a request's drafts fare beside the drafter's record: decayed sums over positions."""
+
+    accepted: float = 0.0
+    expected: float = 0.0  # accepted, had the record been right
+    judged: float = 0.0
+
+    @property
+    def factor(self) -> float:
+        """What the record's acceptance has to be multiplied with."""
+        return (self.accepted + WEIGHT) / (self.expected + WEIGHT)
+
+    def rate(self, usual: float) -> float:
         """Acceptance of a position, given that those before it were accepted."""
-        return (self.accepted + WEIGHT * UNKNOWN) / (self.judged + WEIGHT)
+        return (self.accepted + WEIGHT * usual) / (self.judged + WEIGHT)
 
     def fade(self, factor: float) -> None:
         self.accepted *= factor
+        self.expected *= factor
         self.judged *= factor
-        self.confidence *= factor
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A draft as it was proposed, before any cut, and what was thought of its positions."""
+
+    tokens: list[int]
+    confidence: Sequence[float]
+    acceptance: Sequence[float]
 
 
 class ThroughputLengths:
-    """Maximises expected committed tokens per second of each step."""
+    """Maximises expected committed tokens per second of each step.
+
+    Proposals are judged by what the round commits, whether they were verified or not: the first
+    token of a draft that was cut away costs no row and is judged as well. So a drafter that is
+    cheap to ask needs no probing to find out that it has become good.
+    """
 
     anticipating = True
 
     def __init__(self, cost: StepCost) -> None:
         self.cost = cost
-        self._evidence: dict[str, Evidence] = {}
-        self._confidence: dict[str, Sequence[float]] = {}
+        self._records: dict[str, Record] = defaultdict(Record)
+        self._evidence: dict[str, Evidence] = defaultdict(Evidence)
+        self._proposals: dict[str, Proposal] = {}
         self._draft_seconds: dict[str, float] = {}  # per draft position, by drafter
 
     def draft_lengths(self, batch: Sequence[Scheduled]) -> list[int]:
         """Bounds on the drafts of one drafter, before it drafts; zero where drafting cannot pay."""
-        name = batch[0].request.drafter
-        seconds = self._draft_seconds.get(name or "", 0.0)
+        name = batch[0].request.drafter or ""
+        seconds = self._draft_seconds.get(name, 0.0)
         room = [entry.draft_room for entry in batch]
-        if seconds < 0.01 * self.cost(len(batch)):
-            return room  # drafting is next to free: cut when the drafts are known
-        rates = np.array([self._of(entry).rate for entry in batch])
-        lengths = np.arange(max(room) + 1)
-        survival = np.cumsum(rates[:, None] ** lengths, axis=1)  # position 0 is the bonus token
-        reach = np.minimum(lengths, np.array(room)[:, None])
-        tokens = np.take_along_axis(survival, reach, axis=1).sum(0)
-        spent = self.cost.many(len(batch) + reach.sum(0)) + seconds * lengths
-        best = int(np.argmax(tokens / spent))
+        if seconds < FREE * self.cost(len(batch)):
+            return room  # cut when the drafts are known
+        record = self._records[name]
+        usual = record.rate
+        rates = [self._evidence[entry.request.id].rate(usual) for entry in batch]
+        tokens, rows = float(len(batch)), len(batch)
+        best, most = 0, tokens / self.cost(rows)
+        for length in range(1, max(room) + 1):
+            for rate, limit in zip(rates, room, strict=True):
+                if length <= limit:
+                    tokens += rate**length
+                    rows += 1
+            speed = tokens / (self.cost(rows) + seconds * length)
+            if speed > most:
+                best, most = length, speed
         if best == 0:
+            record.fade()
             for entry in batch:
-                self._of(entry).fade(FORGIVENESS)
-        return [min(best, most) for most in room]
+                self._evidence[entry.request.id].fade(FORGIVENESS)
+        return [min(best, limit) for limit in room]
 
     def verify_lengths(
         self, batch: Sequence[Scheduled], confidence: Sequence[Sequence[float] | None], rows: int
     ) -> list[int]:
         """How much of each draft to verify, in a step of `rows` rows without any draft."""
-        survivals, owners = [], []
+        survivals: list[tuple[float, int]] = []
         for index, (entry, known) in enumerate(zip(batch, confidence, strict=True)):
             if not entry.draft:
                 continue
-            given = known if known is not None else [UNKNOWN] * len(entry.draft)
-            self._confidence[entry.request.id] = given
-            calibrated = np.minimum(1.0, np.array(given) * self._of(entry).calibration)
-            survivals.append(np.cumprod(calibrated))
-            owners.append(np.full(len(given), index))
-        lengths = [0] * len(batch)
-        if not survivals:
-            return lengths
-        value, owner = np.concatenate(survivals), np.concatenate(owners)
+            proposal = self._proposal(entry, known)
+            self._proposals[entry.request.id] = proposal
+            factor, survival = self._evidence[entry.request.id].factor, 1.0
+            for acceptance in proposal.acceptance:
+                survival *= min(1.0, acceptance * factor)
+                survivals.append((survival, index))
         # Survival falls along a draft, so the best tokens of the batch are prefixes of its drafts.
-        order = np.argsort(-value, kind="stable")
-        tokens = len(batch) + np.concatenate([[0.0], np.cumsum(value[order])])
-        spent = self.cost.many(rows + np.arange(len(value) + 1))
-        kept = int(np.argmax(tokens / spent))
-        for index in owner[order[:kept]]:
+        survivals.sort(key=lambda pair: -pair[0])
+        tokens = float(len(batch))
+        kept, most = 0, tokens / self.cost(rows)
+        for count, (survival, _) in enumerate(survivals, 1):
+            tokens += survival
+            speed = tokens / self.cost(rows + count)
+            if speed > most:
+                kept, most = count, speed
+        lengths = [0] * len(batch)
+        for _, index in survivals[:kept]:
             lengths[index] += 1
-        for entry, length in zip(batch, lengths, strict=True):
-            if entry.draft and not length:
-                self._of(entry).fade(FORGIVENESS)
         return lengths
 
-    def observe(self, entry: Scheduled, accepted: int) -> None:
-        """A draft was judged: `accepted` tokens stand, and the next, if there was one, does not."""
-        judged = min(accepted + 1, len(entry.draft))
-        given = self._confidence.get(entry.request.id)
-        evidence = self._of(entry)
+    def observe(self, entry: Scheduled, committed: Sequence[int]) -> None:
+        """A round ended with these tokens. They judge the proposal up to its first wrong token."""
+        proposal = self._proposals.pop(entry.request.id, None)
+        if proposal is None:
+            if not entry.draft:
+                return
+            proposal = self._proposal(entry, None)  # one that must not be cut
+        record = self._records[entry.request.drafter or ""]
+        evidence = self._evidence[entry.request.id]
         evidence.fade(MEMORY)
-        evidence.accepted += accepted
-        evidence.judged += judged
-        evidence.confidence += UNKNOWN * judged if given is None else sum(given[:judged])
+        for index, (token, true) in enumerate(zip(proposal.tokens, committed, strict=False)):
+            record.add(proposal.confidence[index], token == true)
+            evidence.expected += proposal.acceptance[index]
+            evidence.judged += 1
+            if token != true:
+                break
+            evidence.accepted += 1
 
     def timed(self, drafter: str, tokens: int, seconds: float) -> None:
         """Drafting `tokens` positions (the longest draft of the batch) took `seconds`."""
@@ -158,7 +220,9 @@ class ThroughputLengths:
 
     def forget(self, request_id: str) -> None:
         self._evidence.pop(request_id, None)
-        self._confidence.pop(request_id, None)
+        self._proposals.pop(request_id, None)
 
-    def _of(self, entry: Scheduled) -> Evidence:
-        return self._evidence.setdefault(entry.request.id, Evidence())
+    def _proposal(self, entry: Scheduled, confidence: Sequence[float] | None) -> Proposal:
+        record = self._records[entry.request.drafter or ""]
+        given = [UNKNOWN] * len(entry.draft) if confidence is None else confidence
+        return Proposal(list(entry.draft), given, [record.acceptance(value) for value in given])

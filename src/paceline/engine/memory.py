@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.core import InvalidRequest, KVSpec
-from paceline.engine.config import EngineConfig, available_memory
-from paceline.models.batch import BLOCK_SIZE
+from paceline.core import InvalidRequest
+from paceline.drafters.base import Drafter
+from paceline.engine.config import EngineConfig
+from paceline.engine.machine import available_memory
+from paceline.models.batch import BLOCK_SIZE, Network
 
 KV_SHARE = 0.25  # of the memory that is available once the weights are loaded
 PLANNED_CONTEXTS = 8  # full contexts that the default plan makes room for, memory allowing
@@ -15,9 +17,11 @@ PLANNED_CONTEXTS = 8  # full contexts that the default plan makes room for, memo
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes and blocks. KV counts the target's and every drafter's rows: they share the slots."""
+    """Bytes and blocks. Weights and KV count the target's and every drafter's; the KV rows of all
+    share the slots. `drafter_weight_bytes` is the drafters' part of `weight_bytes`."""
 
     weight_bytes: int
+    drafter_weight_bytes: int
     kv_bytes_per_token: int
     num_blocks: int
     max_model_len: int
@@ -32,7 +36,11 @@ class MemoryPlan:
 
 
 def plan_memory(
-    config: EngineConfig, *, weight_bytes: int, specs: Sequence[KVSpec], max_context: int
+    config: EngineConfig,
+    *,
+    target: Network,
+    drafters: Sequence[Drafter],
+    max_context: int,
 ) -> MemoryPlan:
     """Divides memory. One request of the longest length always fits, so the oldest can always go
     on.
@@ -43,6 +51,7 @@ def plan_memory(
     asked = config.max_model_len
     if asked is not None and asked > max_context:
         raise InvalidRequest("max_model_len", asked, f"at most the model's {max_context} tokens")
+    specs = [target.kv_spec] + [d.kv for d in drafters if d.kv is not None]
     per_token = sum(spec.bytes_per_token for spec in specs)
     block_bytes = per_token * BLOCK_SIZE
     wanted = config.kv_memory
@@ -60,4 +69,5 @@ def plan_memory(
         most = num_blocks * BLOCK_SIZE
         raise InvalidRequest("max_model_len", asked, f"at most {most} tokens, which memory allows")
     max_model_len = asked or min(max_context, num_blocks * BLOCK_SIZE)
-    return MemoryPlan(weight_bytes, per_token, num_blocks, max_model_len)
+    own = sum(drafter.weight_bytes for drafter in drafters)
+    return MemoryPlan(target.weight_bytes + own, own, per_token, num_blocks, max_model_len)

@@ -81,40 +81,50 @@ class Scheduler:
     def plan(self, draft_length: Callable[[Request], int]) -> Plan:
         """Hands out the rows of one step; `draft_length` says how long a draft a request may have.
 
-        Decoding requests come first, then prompts in order of arrival, then newcomers, all within
-        the row budget and the free blocks. A draft gives way before anybody is preempted; the
+        Every decoding request gets its row first, then prompts in order of arrival, then newcomers,
+        and drafts what rows and blocks are left: a draft never holds up or preempts anybody. The
         youngest request is preempted first, so the oldest always gets on.
         """
         plan = Plan()
-        budget = self.token_budget
-        for request in [r for r in self.running if len(r.tokens) - r.computed == 1]:
-            if budget == 0 or request in plan.preempted:
-                continue
-            wanted = min(draft_length(request), budget - 1)
-            if self._make_room(request, request.computed + 1, plan):
-                while wanted and not self.cache.allocate(request, request.computed + 1 + wanted):
-                    wanted //= 2
-                entry = Scheduled(request, request.computed, 1, wanted)
-                plan.scheduled.append(entry)
-                budget -= 1 + wanted
+        decoding = [r for r in self.running if len(r.tokens) - r.computed == 1]
         prompts = [r for r in self.running if len(r.tokens) - r.computed > 1]
+        for request in decoding[: self.token_budget]:
+            if request not in plan.preempted and self._make_room(
+                request, request.computed + 1, plan
+            ):
+                plan.scheduled.append(Scheduled(request, request.computed, 1))
         if prompts or self.waiting:
-            budget = self._prompt_budget(budget)
-        for request in prompts:
-            if budget > 0 and request not in plan.preempted:
-                budget -= self._schedule_chunk(request, budget, plan)
-        if not plan.preempted:
-            self._admit(budget, plan)
+            budget = self._prompt_budget(len(plan.scheduled))
+            for request in prompts:
+                if budget > 0 and request not in plan.preempted:
+                    budget -= self._schedule_chunk(request, budget, plan)
+            if not plan.preempted:
+                self._admit(budget, plan)
+        self._give_draft_room(plan, {request.id for request in decoding}, draft_length)
         return plan
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _prompt_budget(self, budget: int) -> int:
-        """Rows left for prompts, given how many rows the decoding requests take already."""
-        decode_rows = self.token_budget - budget
+    def _prompt_budget(self, decode_rows: int) -> int:
+        """Rows for prompts beside so many rows of decoding requests."""
+        left = self.token_budget - decode_rows
         if decode_rows == 0 or self.cost is None:
-            return budget
-        return min(budget, self.cost.chunk_rows(decode_rows, self.max_stretch, self.token_budget))
+            return left
+        return min(left, self.cost.chunk_rows(decode_rows, self.max_stretch, self.token_budget))
+
+    def _give_draft_room(
+        self, plan: Plan, decoding: set[str], draft_length: Callable[[Request], int]
+    ) -> None:
+        """Shares the rows that are left evenly; what one cannot use goes to those after it."""
+        entries = [entry for entry in plan.scheduled if entry.request.id in decoding]
+        left = self.token_budget - sum(entry.rows for entry in plan.scheduled)
+        for index, entry in enumerate(entries):
+            wanted = min(draft_length(entry.request), left // (len(entries) - index))
+            tokens = entry.start + 1
+            while wanted and not self.cache.allocate(entry.request, tokens + wanted):
+                wanted //= 2
+            entry.draft_room = wanted
+            left -= wanted
 
     def _schedule_chunk(self, request: Request, budget: int, plan: Plan) -> int:
         count = min(len(request.tokens) - request.computed, budget)

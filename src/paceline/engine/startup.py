@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paceline.engine.engine import Engine
+    from paceline.engine.memory import MemoryPlan
 
 READS = 5
 
@@ -26,7 +27,7 @@ def start_up_table(engine: Engine) -> list[tuple[str, str]]:
     plan, config, network = engine.plan, engine.config, engine.runner.network
     assert plan is not None, "built by build_engine"
     bound = bandwidth_bound(engine)
-    bandwidth = network.weight_bytes / bound / 1e9
+    bandwidth = network.streamed_bytes / bound / 1e9
     drafters = [
         f"{name} (up to {drafter.max_draft_len} tokens)"
         + (", default" if name == engine.default_drafter else "")
@@ -44,7 +45,7 @@ def start_up_table(engine: Engine) -> list[tuple[str, str]]:
     return [
         ("model", f"{engine.model_name}, {config.dtype} on {config.device}"),
         ("network", engine.backend),
-        ("weights", _bytes(plan.weight_bytes)),
+        ("weights", _weights(plan)),
         (
             "KV cache",
             f"{_bytes(plan.kv_bytes)} for {plan.kv_tokens} tokens, "
@@ -56,6 +57,12 @@ def start_up_table(engine: Engine) -> list[tuple[str, str]]:
         ("drafter", "; ".join(drafters) or "none: plain decoding (AR)"),
         ("rule", config.rule + ("" if engine.verifier.lossless else " (NOT lossless)")),
     ]
+
+
+def _weights(plan: MemoryPlan) -> str:
+    total = _bytes(plan.weight_bytes)
+    own = plan.drafter_weight_bytes
+    return f"{total}, {_bytes(own)} of them the drafters'" if own else total
 
 
 def _bytes(count: int) -> str:

@@ -51,7 +51,8 @@ class Network(Protocol):
     hidden_size: int
     num_layers: int
     kv_spec: KVSpec
-    weight_bytes: int  # bytes that one decode step streams
+    weight_bytes: int  # bytes of all weights in memory
+    streamed_bytes: int  # those of them that one decode step reads
     device: torch.device
 
     def allocate_kv(self, num_blocks: int) -> None:

@@ -49,7 +49,8 @@ class NativeNetwork:
         self._layers = (abi.Layer * config.num_layers)()
         self._arena = Arena(arena_bytes(_matrix_shapes(config)))
         self._model = self._pack(weights)
-        self.weight_bytes = self._arena.used
+        self.streamed_bytes = self._arena.used
+        self.weight_bytes = self.streamed_bytes + sum(tensor.nbytes for tensor in self._kept)
         self._workspace = _Workspace(native.library)
         self._batch = abi.Batch()
         self._logits = torch.empty(0, config.vocab_size)
@@ -104,7 +105,7 @@ class NativeNetwork:
     def read_weights(self) -> None:
         """Reads the packed weights once, with the forward's threads, and does nothing else."""
         data = ctypes.c_void_p(self._arena.data.data_ptr())
-        self.library.pl_read(data, ctypes.c_int64(self.weight_bytes), torch.get_num_threads())
+        self.library.pl_read(data, ctypes.c_int64(self.streamed_bytes), torch.get_num_threads())
 
     def _reserve(self, rows: int, outputs: int, taps: int) -> None:
         if outputs > len(self._logits):

@@ -89,9 +89,10 @@ class TorchNetwork:
         self.head = Linear(
             self.embedding if tied else weights[HEAD].to(self.device, dtype, copy=True)
         )
-        self.weight_bytes = self.head.bytes + sum(
+        self.streamed_bytes = self.head.bytes + sum(
             linear.bytes for layer in self.layers for linear in layer.linears
         )
+        self.weight_bytes = self.streamed_bytes + (0 if tied else self.embedding.nbytes)
         cos, sin = rope_tables(config, max_positions or config.max_context)
         self.cos, self.sin = cos.to(self.device), sin.to(self.device)
         self.kv: list[tuple[torch.Tensor, torch.Tensor]] = []

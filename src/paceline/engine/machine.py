@@ -1,0 +1,49 @@
+"""What this process may use of the machine: cores and memory, a container's limits included."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores(cgroup: Path = CGROUP) -> int:
+    """Cores that threads may run on: affinity, and the container's share of time, rounded up."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota, _, period = _first_line(cgroup / "cpu.max").partition(" ")
+    if quota.isdecimal() and period.isdecimal():
+        return max(1, min(cores or 1, math.ceil(int(quota) / int(period))))
+    return cores or 1
+
+
+def available_memory(cgroup: Path = CGROUP) -> int:
+    """Bytes that can still be had without swapping."""
+    free = _free_memory()
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),  # version 1
+    ):
+        most, taken = _first_line(cgroup / limit), _first_line(cgroup / used)
+        if most.isdecimal() and taken.isdecimal():
+            free = min(free, max(0, int(most) - int(taken)))
+    return free
+
+
+def _free_memory() -> int:
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _first_line(file: Path) -> str:
+    try:
+        return file.read_text().split("\n", 1)[0].strip()
+    except OSError:
+        return ""
