@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jinja2 import TemplateError
+
 from paceline.core import (
     FinishReason,
     InvalidRequest,
@@ -154,7 +156,10 @@ class LLM:
         params: SamplingParams | None = None,
         speculative: Speculative = None,
     ) -> Iterator[OutputDelta]:
-        """Yields what each round adds to one prompt or conversation. Closing it frees it."""
+        """Yields what each round adds to one prompt or conversation. Closing it frees it.
+
+        A bad prompt or option raises InvalidRequest here, not at the first step.
+        """
         if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
             ids = self.encode_chat(prompt)  # type: ignore[arg-type]
         else:
@@ -165,15 +170,26 @@ class LLM:
             _speculative(speculative),
             request_id=f"stream-{next(self._ids)}",
         )
-        self._queue(requests)
-        yield from self._deltas(requests)
+        return self._stream(requests)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a conversation under the model's own chat template."""
-        encoded = self.tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=True, return_dict=True
-        )
-        return list(encoded["input_ids"])
+        """Token ids of a conversation under the model's own chat template.
+
+        Raises InvalidRequest for what the template does not take, or would drop.
+        """
+        try:
+            text = self.tokenizer.apply_chat_template(
+                list(messages), add_generation_prompt=True, tokenize=False
+            )
+        except (TemplateError, TypeError, ValueError, LookupError) as error:
+            expected = f"a conversation that the model's chat template takes: {error}"
+            raise InvalidRequest("messages", f"{len(messages)} messages", expected) from None
+        for index, message in enumerate(messages):
+            content = str(message.get("content") or "").strip()
+            if message.get("role") != "assistant" and content not in text:
+                expected = "a role that the model's chat template shows"
+                raise InvalidRequest(f"messages[{index}].role", message.get("role"), expected)
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -199,14 +215,25 @@ class LLM:
             self.engine.make_requests(p, s, wishes, request_id=f"generate-{next(self._ids)}")
             for p, s in zip(prompts, params, strict=True)
         ]
-        for group in groups:
-            self._queue(group)
         results = [Result(g[0].prompt_ids, [Choice(r.choice) for r in g]) for g in groups]
-        for result, group in zip(results, groups, strict=True):
-            for delta in self._deltas(group):
-                result.choices[delta.choice].extend(delta)
-                result.cached_tokens = max(result.cached_tokens, delta.cached_tokens)
+        try:
+            for group in groups:
+                self._queue(group)
+            for result, group in zip(results, groups, strict=True):
+                for delta in self._deltas(group):
+                    result.choices[delta.choice].extend(delta)
+                    result.cached_tokens = max(result.cached_tokens, delta.cached_tokens)
+        finally:
+            for group in groups:
+                self._drop(group)
         return results
+
+    def _stream(self, requests: list[Request]) -> Iterator[OutputDelta]:
+        try:
+            self._queue(requests)
+            yield from self._deltas(requests)
+        finally:
+            self._drop(requests)
 
     def _queue(self, requests: list[Request]) -> None:
         for request in requests:
@@ -217,23 +244,24 @@ class LLM:
         """What happens to `requests`, queued before, until all have finished. Others' deltas are
         kept."""
         open_ids = [request.id for request in requests]
-        try:
-            while open_ids:
-                for request_id in list(open_ids):
-                    mail = self._mail[request_id]
-                    while mail:
-                        delta = mail.popleft()
-                        if delta.finished:
-                            open_ids.remove(request_id)
-                            del self._mail[request_id]
-                        yield delta
-                if open_ids:
-                    for delta in self.engine.step():
-                        self._mail[delta.request_id].append(delta)
-        finally:
-            for request_id in open_ids:
-                self.engine.abort(request_id)
-                self._mail.pop(request_id, None)
+        while open_ids:
+            for request_id in list(open_ids):
+                mail = self._mail[request_id]
+                while mail:
+                    delta = mail.popleft()
+                    if delta.finished:
+                        open_ids.remove(request_id)
+                        del self._mail[request_id]
+                    yield delta
+            if open_ids:
+                for delta in self.engine.step():
+                    self._mail[delta.request_id].append(delta)
+
+    def _drop(self, requests: list[Request]) -> None:
+        """Ends what has not ended: nobody waits for it any more."""
+        for request in requests:
+            if self._mail.pop(request.id, None) is not None:
+                self.engine.abort(request.id)
 
 
 def _speculative(value: Speculative) -> SpeculativeParams:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline import LLM, SamplingParams
-from paceline.core import FinishReason, InvalidRequest, ModelError
+from paceline.core import FinishReason, InvalidRequest, ModelError, OutputDelta
 from tests.engine.tiny import save_tiny
 
 SHORT = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -85,6 +85,45 @@ def test_streams_may_be_read_in_turns_and_left_early(llm: LLM) -> None:
     assert llm.engine.cache.usage == 0
 
 
+def test_a_bad_prompt_is_refused_at_the_call_and_leaves_nothing(llm: LLM) -> None:
+    with pytest.raises(InvalidRequest):
+        llm.stream([10**9], SHORT)
+    assert not llm.engine.has_work
+    llm.stream("abc", SHORT).close()  # never started
+    assert not llm.engine.has_work
+
+
+def test_an_interrupted_batch_leaves_nothing_running(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, steps = llm.engine.step, iter(range(3))
+
+    def interrupted() -> list[OutputDelta]:
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        return step()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(llm.engine, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(["abc", "xyz", "def"], SamplingParams(max_tokens=30, ignore_eos=True))
+    assert not llm.engine.has_work
+    assert llm.generate("abc", SHORT).token_ids
+
+
+def test_chat_refuses_what_the_template_would_drop(llm: LLM) -> None:
+    template = llm.tokenizer.chat_template
+    llm.tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    with pytest.raises(InvalidRequest, match=r"messages\[0\].role"):
+        llm.chat([{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}])
+    llm.tokenizer.chat_template = None
+    with pytest.raises(InvalidRequest, match="template"):
+        llm.chat([{"role": "user", "content": "hi"}])
+    llm.tokenizer.chat_template = template
+
+
 def test_speculation_can_be_asked_for_and_off(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
     off = llm.generate("abababab", params, "off")
@@ -112,6 +151,8 @@ def test_speculation_can_be_asked_for_and_off(llm: LLM) -> None:
         ({"rule": "hope"}, "rule"),
         ({"rule": "synthetic"}, "synthetic"),
         ({"device": "abacus"}, "device"),
+        ({"device": "cuda:0"}, "device"),
+        ({"token_budget": 8}, "token_budget"),
     ],
 )
 def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict, field: str) -> None:
