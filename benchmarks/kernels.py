@@ -79,7 +79,7 @@ def small_steps(network: NativeNetwork, contexts: list[int], repeats: int) -> No
             )
     interleave(steps, repeats)
     bound = steps["read"].best
-    gigabytes = network.weight_bytes / 1e9
+    gigabytes = network.streamed_bytes / 1e9
     print(f"weights {gigabytes:.3f} GB, bandwidth {gigabytes / bound:.1f} GB/s (best)")
     print("| step | best ms | median ms | share of the bound | / 1 row |\n|---|--:|--:|--:|--:|")
     for name, step in steps.items():

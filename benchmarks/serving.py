@@ -39,7 +39,8 @@ def throughput(args: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
 
     (model,) = args.models
-    prompts = encoded(AutoTokenizer.from_pretrained(model), "chat")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    prompts = encoded(tokenizer, "chat") + encoded(tokenizer, "code")
     workers = _peers(args, model, drafter="auto")
     rows = []
     for concurrent in (8, 32):
@@ -61,8 +62,8 @@ def throughput(args: argparse.Namespace) -> None:
     for worker in workers.values():
         worker.stop()
     header = ["requests", "engine", "tok/s ÷ Paceline AR's", "tok/s (this run)"]
-    table(f"output tok/s, {name_of(model)}, chat prompts, {TOKENS} tokens each, T=0 ({machine()})",
-          header, rows)  # fmt: skip
+    table(f"output tok/s, {name_of(model)}, chat and code prompts, {TOKENS} tokens each, T=0 "
+          f"({machine()})", header, rows)  # fmt: skip
 
 
 def prefill(args: argparse.Namespace) -> None:
@@ -155,9 +156,9 @@ def http(args: argparse.Namespace) -> None:
     llm = LLM(model, None, prefix_cache=False)
     params = SamplingParams(temperature=0, max_tokens=TOKENS)
     with tempfile.TemporaryDirectory() as folder:
-        server = ServerProcess(["--model", model, "--drafter", "none"], Path(folder) / "log")
+        server = ServerProcess([model, "--drafter", "none"], Path(folder) / "log")
         server.wait_until_healthy(300)
-        texts = prompt_set("chat")[:10]
+        texts = prompt_set("chat")
 
         async def over_http() -> float:
             client = ChatClient(server.url, model=name_of(model), max_tokens=TOKENS)
@@ -182,17 +183,18 @@ def http(args: argparse.Namespace) -> None:
 
 
 def memory(args: argparse.Namespace) -> None:
-    """Resident memory after a 4k prompt against weights + KV plan; load time from the cache."""
+    """Resident memory, all KV in use, against weights + KV plan; load time from the cache."""
     rows = []
     for model in args.models:
         worker = Worker("paceline", model)
         worker.generate([[i % 5000 + 10 for i in range(4000)]], 16)
         answer = worker.ask(op="memory")
         share = answer["resident"] / answer["plan"]
-        rows.append((name_of(model), share, answer["resident"] / 2**30,
-                     answer["weights"] / 2**30, f"{worker.load_seconds:.1f} s"))  # fmt: skip
+        gib = [answer[what] / 2**30 for what in ("resident", "plan", "weights")]
+        rows.append((name_of(model), share, *gib, f"{worker.load_seconds:.1f} s"))
         worker.stop()
-    header = ["model", "resident ÷ (weights + KV plan)", "resident GiB", "weights GiB", "load"]
+    header = ["model", "resident ÷ (weights + KV plan)", "resident GiB", "plan GiB",
+              "weights GiB", "load"]  # fmt: skip
     table(f"memory ({machine()})", header, rows)
 
 

@@ -100,14 +100,14 @@ def replay(args: argparse.Namespace) -> None:
 
 def overhead(args: argparse.Namespace) -> None:
     """`suffix` attached with γ = 0 against no drafter: paired, with a 95% interval."""
-    llm = LLM(args.model, "suffix", prefix_cache=False, threads=args.threads)
-    prompt = encoded(llm.tokenizer, "chat")[0]
-    params = sampling(0.0, 1, 128)
+    options = {"prefix_cache": False, "threads": args.threads}
+    bare, attached = LLM(args.model, None, **options), LLM(args.model, "suffix", **options)
+    prompt = encoded(bare.tokenizer, "chat")[0]
+    params = sampling(0.0, 1, 64)
+    none = SpeculativeParams(max_draft_len=0)
     sides = {
-        "no drafter": lambda: Run(llm.engine, prompt, params, off()).tpot(128),
-        "suffix, γ=0": lambda: Run(
-            llm.engine, prompt, params, SpeculativeParams(max_draft_len=0)
-        ).tpot(128),
+        "no drafter": lambda: Run(bare.engine, prompt, params, None).tpot(64),
+        "suffix, γ=0": lambda: Run(attached.engine, prompt, params, none).tpot(64),
     }
     times = in_turns(sides, args.rounds)
     middle, low, high = ratio_interval(times["suffix, γ=0"], times["no drafter"])
