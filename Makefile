@@ -1,6 +1,7 @@
 # `make demo` and `make test` set everything up by themselves, in .venv. `make help` lists the rest.
 #
-#   TORCH   what pip installs when .venv has no torch >= 2.11 yet; a torch that is there is kept.
+#   TORCH   what pip installs when there is no torch >= 2.11 yet. One in .venv, or in PYTHON's own
+#           packages when .venv is made, is kept.
 #           Example: make demo TORCH="torch --index-url https://download.pytorch.org/whl/cpu"
 #   PYTHON  the interpreter that makes .venv (3.11 or newer)
 #   MODEL   for `make bench`; SMALL is its draft model, VLLM the Python of an environment with vllm
@@ -17,7 +18,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip
 PYTEST := $(PY) -m pytest
-HAS_TORCH := $(PY) -c 'import sys, torch; v = torch.__version__.split(".")[:2]; sys.exit(list(map(int, v)) < [2, 11])'
+HAS_TORCH := 'import sys, torch; v = torch.__version__.split(".")[:2]; sys.exit(list(map(int, v)) < [2, 11])'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-picture test test-all lint format types bench docs clean
@@ -50,7 +51,7 @@ types: $(VENV)/.ready-dev ## mypy
 
 bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (long; wants an idle machine)
 	@set -e; folder=$$($(VENV)/bin/paceline pull "$(MODEL)"); set -x; \
-	$(PY) benchmarks/kernels.py "$$folder"; \
+	$(PY) benchmarks/kernels.py "$$folder" --contexts 128,512,4096,16384; \
 	$(PY) benchmarks/decode.py "$$folder" $(PEER); \
 	for what in replay overhead drafters; do $(PY) benchmarks/speculation.py $$what "$$folder"; done; \
 	for what in throughput prefill join http memory; do \
@@ -67,13 +68,13 @@ clean: ## remove build products; .venv stays
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $$($(PYTHON) -c $(HAS_TORCH) 2>/dev/null && echo --system-site-packages) $(VENV)
 
 # torch comes first and alone, so that its build (CPU or CUDA) is chosen by TORCH and pip's settings
 # and nothing that follows replaces it.
 $(VENV)/.ready-torch: | $(VENV)/bin/python
-	@if $(HAS_TORCH) 2>/dev/null; then echo "keeping the torch in $(VENV)"; else $(PIP) install $(TORCH); fi
-	@$(HAS_TORCH) || { echo "TORCH=\"$(TORCH)\" gave no torch >= 2.11" >&2; exit 1; }
+	@if $(PY) -c $(HAS_TORCH) 2>/dev/null; then echo "keeping the torch in $(VENV)"; else $(PIP) install $(TORCH); fi
+	@$(PY) -c $(HAS_TORCH) || { echo "TORCH=\"$(TORCH)\" gave no torch >= 2.11" >&2; exit 1; }
 	@touch $@
 
 $(VENV)/.ready-core: pyproject.toml $(VENV)/.ready-torch
