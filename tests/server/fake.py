@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerFast
 from paceline.core import (
     FinishReason,
     OutputDelta,
-    QueueFull,
     Request,
     RequestMetrics,
     SamplingParams,
@@ -25,6 +24,7 @@ from paceline.core import (
 from paceline.engine.admission import Admission
 from paceline.engine.async_engine import EngineDead, Stream
 from paceline.engine.config import EngineStats
+from paceline.engine.room import Place, Room
 
 REPLY = "Ein Gruß 🚴! "  # several bytes in two of its characters, which bursts of 3 tokens cut
 BURST = 3
@@ -53,9 +53,9 @@ def byte_tokenizer() -> Any:
 class FakeAsyncEngine:
     """AsyncEngine's interface. Every stream repeats REPLY, `BURST` tokens per step.
 
-    `step` is the seconds between two steps; `capacity` how many streams fit before QueueFull;
-    `fail` ends streams with an error, as a dying engine does. `cut` aborts them when a drain's
-    time is up. `submitted` and `aborted` note what came in and what was freed.
+    `step` is the seconds between two steps; `capacity` how many streams fit, `others` how many of
+    those places are taken already; `fail` ends streams with an error, as a dying engine does.
+    `submitted` and `aborted` note what came in and what was freed.
     """
 
     def __init__(
@@ -78,7 +78,8 @@ class FakeAsyncEngine:
             default_drafter=next(iter(drafters), None),
             eos_ids=frozenset({tokenizer.eos_token_id}),
         )
-        self.step, self.capacity, self.fail = step, capacity, fail
+        self.step, self.fail, self.others = step, fail, 0
+        self.room = Room(capacity, lambda: len(self._running) + self.others, lambda: 0)
         self.draining, self.alive = False, True
         self.submitted: list[Request] = []
         self.aborted: list[str] = []
@@ -99,6 +100,11 @@ class FakeAsyncEngine:
     def shutdown(self) -> None:
         self.alive = False
 
+    def reserve(self, n: int, prompts: int = 1) -> Place:
+        if not self.alive:
+            raise EngineDead("the engine has stopped")
+        return self.room.reserve(n, prompts)
+
     def submit(
         self,
         prompt_ids: list[int],
@@ -107,18 +113,18 @@ class FakeAsyncEngine:
         *,
         request_id: str,
         salt: bytes = b"",
+        place: Place | None = None,
     ) -> Stream:
-        if not self.alive:
-            raise EngineDead("the engine has stopped")
+        assert place is not None, "the server reserves room before it encodes a prompt"
         requests = self._admission.make_requests(
             prompt_ids, params, speculative, request_id=request_id, salt=salt
         )
-        if len(self._running) + len(requests) > self.capacity:
-            raise QueueFull(len(self._running), retry_after=1.5)
+        place.take(len(requests))
         assert not any(request.id in self._running for request in requests)
         stream = Stream(self, requests)  # type: ignore[arg-type]
         self.submitted += requests
         for request in requests:
+            request.arrival = place.arrival
             self._running[request.id] = (request, stream)
         task = asyncio.get_running_loop().create_task(self._generate(requests))
         self._tasks.add(task)

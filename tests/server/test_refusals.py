@@ -202,18 +202,46 @@ def test_api_keys() -> None:
 
 
 def test_queue_full_says_when_to_come_back() -> None:
-    client = Client(FakeAsyncEngine(capacity=2), ServerSettings())
+    client = Client(FakeAsyncEngine(capacity=4), ServerSettings())
+    client.engine.others = 2
     response = client.complete(n=3)
     error = check(response, None, 429)
-    assert error["code"] == "queue_full" and response.headers["retry-after"] == "2"
+    assert error["code"] == "queue_full" and response.headers["retry-after"] == "1"
+    client.engine.others = 1
+    assert client.complete(n=3).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "most"),
+    [
+        ({"n": 5}, "n", "at most 4"),
+        ({"n": 5, "prompt": ["a", "b"]}, "n", "at most 4"),
+        ({"prompt": ["a"] * 5}, "prompt", "at most 4"),
+        ({"n": 2, "prompt": ["a"] * 3}, "prompt", "at most 2 with n = 2"),
+    ],
+)
+def test_what_can_never_fit_is_not_told_to_come_back(
+    changes: dict[str, Any], field: str, most: str
+) -> None:
+    response = Client(FakeAsyncEngine(capacity=4), ServerSettings()).complete(**changes)
+    assert most in check(response, field)["message"]
+    assert "retry-after" not in response.headers
 
 
 def test_a_batch_of_prompts_is_taken_whole_or_not_at_all() -> None:
-    client = Client(FakeAsyncEngine(capacity=2), ServerSettings())
+    client = Client(FakeAsyncEngine(capacity=4), ServerSettings())
+    client.engine.others = 2
     check(client.complete(prompt=["a", "b", "c"]), None, 429)
-    assert client.engine.stats().running == 0 and len(client.engine.aborted) == 2
+    assert not client.engine.submitted
     check(client.complete(prompt=["a", "b" * 600]), "prompt")
-    assert client.engine.stats().running == 0
+    assert client.engine.stats().running == 0 and len(client.engine.aborted) == 1
+
+
+def test_a_refused_prompt_gives_its_place_back() -> None:
+    client = Client(FakeAsyncEngine(capacity=1), ServerSettings())
+    for bad in ("", "\ud800", "b" * 600):
+        check(client.complete(prompt=bad), "prompt")
+    assert client.complete().status_code == 200
 
 
 def test_draining_and_dead_servers_answer_503(client: Client) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,12 @@ import pytest
 
 from paceline.core import Request, SamplingParams
 from paceline.engine.async_engine import AsyncEngine, EngineDead
+from paceline.server.app import create_app
+from paceline.server.prompts import PromptEncoder
+from paceline.server.settings import ServerSettings
+
+from .conftest import TEXT, in_process
+from .fake import FakeAsyncEngine
 
 ONE = SamplingParams()
 
@@ -22,7 +30,7 @@ class IdleEngine:
 
     def __init__(self, *, max_num_seqs: int = 2, max_waiting: int = 2) -> None:
         self.config = SimpleNamespace(max_num_seqs=max_num_seqs, max_waiting=max_waiting)
-        self.scheduler = SimpleNamespace(waiting=[])
+        self.scheduler = SimpleNamespace(running=[])
         self.before_requests: Callable[[], None] = lambda: None
 
     def make_requests(
@@ -62,3 +70,29 @@ def test_an_engine_that_ends_during_a_submit_leaves_no_stream_open(crash: bool) 
             engine.submit([1], ONE, request_id="a")
 
     asyncio.run(test())
+
+
+def test_prompts_that_are_being_encoded_have_their_place_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free = threading.Event()
+
+    def slow(*_: object) -> list[int]:
+        assert free.wait(20)
+        return [1]
+
+    async def test() -> None:
+        async with in_process(create_app(FakeAsyncEngine(capacity=2), ServerSettings())) as http:
+            ask = partial(http.post, "/v1/completions", json=TEXT)
+            first = [asyncio.create_task(ask()) for _ in range(2)]
+            await asyncio.sleep(0.1)
+            late = asyncio.create_task(ask())
+            await asyncio.wait([late], timeout=1)
+            free.set()
+            assert (await late).status_code == 429
+            for answer in await asyncio.gather(*first):
+                times = answer.json()["metrics"]
+                assert times["e2e_latency"] >= times["ttft"] > 0.05  # from before the encoding
+
+    monkeypatch.setattr(PromptEncoder, "_encode", slow)
+    asyncio.run(asyncio.wait_for(test(), 20))

@@ -21,6 +21,7 @@ from paceline.core import (
 )
 from paceline.engine.config import EngineStats
 from paceline.engine.engine import Engine
+from paceline.engine.room import Place, Room
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +80,12 @@ class AsyncEngine:
         self._inbox: deque[Callable[[], list[OutputDelta]]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
-        self._pending = 0  # requests in the inbox, not yet in the engine's queue
         self._streams: dict[str, tuple[asyncio.AbstractEventLoop, Stream]] = {}
+        self._room = Room(
+            engine.config.max_waiting + engine.config.max_num_seqs,
+            held=lambda: len(self._streams),
+            running=lambda: len(engine.scheduler.running),
+        )
         self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
 
     def start(self) -> None:
@@ -93,6 +98,16 @@ class AsyncEngine:
     def alive(self) -> bool:
         return self.error is None and self._thread.is_alive()
 
+    def reserve(self, n: int, prompts: int = 1) -> Place:
+        """Room for `n` streams of each prompt, before the work of encoding those. Use it as a
+        context manager, and submit within.
+
+        Raises InvalidRequest naming what can never fit, QueueFull past the bound, EngineDead after
+        a crash.
+        """
+        self._check_open()
+        return self._room.reserve(n, prompts)
+
     def submit(
         self,
         prompt_ids: list[int],
@@ -101,26 +116,27 @@ class AsyncEngine:
         *,
         request_id: str,
         salt: bytes = b"",
+        place: Place | None = None,
     ) -> Stream:
         """Queues a request, one stream per choice. Call it on the event loop.
 
-        Raises InvalidRequest naming the field, QueueFull past the bound, EngineDead after a crash.
+        Its times count from when `place` was reserved, or from now. Raises InvalidRequest naming
+        the field, QueueFull past the bound, EngineDead after a crash.
         """
-        self._check_alive()
-        if self.draining:
-            raise QueueFull(len(self._streams), retry_after=30.0)
+        self._check_open()
         requests = self.engine.make_requests(
             prompt_ids, params, speculative, request_id=request_id, salt=salt
         )
-        self._check_room(len(requests))
         stream = Stream(self, requests)
         loop = asyncio.get_running_loop()
         # Under the lock that the thread ends under: a stream it does not know of would never end.
         with self._wake:
-            self._check_alive()
+            self._check_open()
+            place = place or self._room.reserve(len(requests))
+            place.take(len(requests))
             for request in requests:
+                request.arrival = place.arrival
                 self._streams[request.id] = (loop, stream)
-            self._pending += len(requests)
             self._send(lambda: self._add(requests))
         return stream
 
@@ -158,15 +174,11 @@ class AsyncEngine:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _check_alive(self) -> None:
+    def _check_open(self) -> None:
         if self._stopping or not self.alive:
             raise EngineDead(f"the engine has stopped: {self.error!r}")
-
-    def _check_room(self, extra: int) -> None:
-        config = self.engine.config
-        if len(self._streams) + extra > config.max_waiting + config.max_num_seqs:
-            waiting = len(self.engine.scheduler.waiting) + self._pending
-            raise QueueFull(waiting, retry_after=1.0)
+        if self.draining:
+            raise QueueFull(len(self._streams), retry_after=30.0)
 
     def _send(self, job: Callable[[], list[OutputDelta]]) -> None:
         with self._wake:
@@ -174,8 +186,6 @@ class AsyncEngine:
             self._wake.notify()
 
     def _add(self, requests: list[Request]) -> list[OutputDelta]:
-        with self._wake:
-            self._pending -= len(requests)
         self.engine.add(requests)
         return []
 

@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 
 class PromptEncoder:
-    """Encodes prompts on one thread, because a tokenizer does not like two."""
+    """Encodes prompts on one thread, because a tokenizer does not like two.
+
+    What waits for the thread is bounded by whoever calls: reserve room in the engine first.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -26,9 +29,12 @@ class PromptEncoder:
         self._reserved = set(inspect.signature(tokenizer.apply_chat_template).parameters)
         self._thread = ThreadPoolExecutor(1, "paceline-prompts")
 
-    async def chat(self, request: ChatRequest) -> list[int]:
-        """Token ids of a conversation. Raises InvalidRequest for what the template cannot show."""
-        return await self._off_loop(lambda: self._encode_chat(request))
+    async def chat(self, request: ChatRequest) -> list[list[int]]:
+        """Token ids of a conversation, a list of one prompt.
+
+        Raises InvalidRequest for what the template cannot show.
+        """
+        return await self._off_loop(lambda: [self._encode_chat(request)])
 
     async def prompts(self, request: CompletionRequest) -> list[list[int]]:
         """Token ids of each prompt."""

@@ -191,6 +191,9 @@ class ChatRequest(GenerationRequest):
     verbosity: Unsupported = None
     web_search_options: Unsupported = None
 
+    prompt_field: ClassVar[str] = "messages"
+    num_prompts: ClassVar[int] = 1
+
     @property
     def max_tokens_field(self) -> str:
         """The name under which the bound was given."""
@@ -217,6 +220,7 @@ class CompletionRequest(GenerationRequest):
     echo: Literal[False] | None = None
     suffix: Unsupported = None
 
+    prompt_field: ClassVar[str] = "prompt"
     max_tokens_field: ClassVar[str] = "max_tokens"
 
     def params(self) -> SamplingParams:
@@ -229,6 +233,10 @@ class CompletionRequest(GenerationRequest):
         prompt: Any = self.prompt
         one = isinstance(prompt, str) or isinstance(prompt[0], int)
         return [prompt] if one else list(prompt)
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.prompts)
 
 
 def _token_biases(biases: dict[str, float]) -> dict[int, float]:

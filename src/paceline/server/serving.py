@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
+from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -12,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from paceline import __version__
 from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.engine.async_engine import AsyncEngine, Stream
+from paceline.engine.room import Place
 from paceline.server.errors import SHUTTING_DOWN, ApiError, invalid
 from paceline.server.gate import bearer
 from paceline.server.job import Job
@@ -39,16 +41,10 @@ class Serving:
         self._fingerprint = _fingerprint(engine)
 
     async def chat(self, body: ChatRequest, http: Request) -> Response:
-        self.check_model(body.model)
-        params = body.params()
-        prompts = [await self.encoder.chat(body)]
-        return await self._answer(ChatShape, body, params, prompts, "messages", http)
+        return await self._answer(ChatShape, body, lambda: self.encoder.chat(body), http)
 
     async def complete(self, body: CompletionRequest, http: Request) -> Response:
-        self.check_model(body.model)
-        params = body.params()
-        prompts = await self.encoder.prompts(body)
-        return await self._answer(CompletionShape, body, params, prompts, "prompt", http)
+        return await self._answer(CompletionShape, body, lambda: self.encoder.prompts(body), http)
 
     def check_model(self, name: str) -> None:
         if name not in self.models:
@@ -62,30 +58,15 @@ class Serving:
         self,
         shape_of: type[Shape],
         body: ChatRequest | CompletionRequest,
-        params: SamplingParams,
-        prompts: list[list[int]],
-        prompt_field: str,
+        encode: Callable[[], Awaitable[list[list[int]]]],
         http: Request,
     ) -> Response:
-        wish = body.speculative_params()
+        self.check_model(body.model)
+        params = body.params()
+        self._check_draining()
         salt = _salt(bearer(http.headers) if self.settings.api_keys else "", body.cache_salt)
-        answer_id = f"{shape_of.kind}-{uuid.uuid4().hex}"
-        try:
-            streams = self._submit(answer_id, prompts, params, wish, salt)
-        except InvalidRequest as error:
-            raise self._renamed(error, body, params, prompts, prompt_field) from None
-        drafter, bound = self._drafting(wish)
-        job = Job(
-            id=answer_id,
-            model=body.model,
-            prompts=prompts,
-            n=params.n,
-            streams=streams,
-            metrics=self.metrics,
-            spec_metrics=self.settings.spec_metrics,
-            draft_bound=bound,
-            drafter=drafter,
-        )
+        with self.engine.reserve(params.n, body.num_prompts) as place:
+            job = self._start(shape_of.kind, body, params, await encode(), salt, place)
         shape = shape_of(job, self._texts, self._fingerprint, bool(body.return_token_ids))
         if body.stream:
             return EventStream(shape, body.include_usage)
@@ -96,29 +77,48 @@ class Serving:
             else JSONResponse(shape.answer())
         )
 
-    def _submit(
+    def _start(
         self,
-        answer_id: str,
-        prompts: list[list[int]],
+        kind: str,
+        body: ChatRequest | CompletionRequest,
         params: SamplingParams,
-        wish: SpeculativeParams,
+        prompts: list[list[int]],
         salt: bytes,
-    ) -> list[Stream]:
-        """All prompts or none."""
-        if self.engine.draining:
-            raise ApiError(503, SHUTTING_DOWN, code="shutting_down", retry_after=1)
+        place: Place,
+    ) -> Job:
+        """Submits every prompt or none."""
+        self._check_draining()  # a drain may have begun while the prompts were being encoded
+        wish = body.speculative_params()
+        answer_id = f"{kind}-{uuid.uuid4().hex}"
         streams: list[Stream] = []
         try:
             for index, prompt in enumerate(prompts):
-                request_id = f"{answer_id}-{index}"
-                streams.append(
-                    self.engine.submit(prompt, params, wish, request_id=request_id, salt=salt)
+                stream = self.engine.submit(
+                    prompt, params, wish, request_id=f"{answer_id}-{index}", salt=salt, place=place
                 )
-        except BaseException:
+                streams.append(stream)
+        except BaseException as error:
             for stream in streams:
                 stream.abort()
+            if isinstance(error, InvalidRequest):
+                raise self._renamed(error, body, params, prompts) from None
             raise
-        return streams
+        drafter, bound = self._drafting(wish)
+        return Job(
+            id=answer_id,
+            model=body.model,
+            prompts=prompts,
+            n=params.n,
+            streams=streams,
+            metrics=self.metrics,
+            spec_metrics=self.settings.spec_metrics,
+            draft_bound=bound,
+            drafter=drafter,
+        )
+
+    def _check_draining(self) -> None:
+        if self.engine.draining:
+            raise ApiError(503, SHUTTING_DOWN, code="shutting_down", retry_after=1)
 
     def _drafting(self, wish: SpeculativeParams) -> tuple[str | None, int | None]:
         """The drafter that serves this wish, and the longest draft it may make."""
@@ -135,10 +135,9 @@ class Serving:
         body: ChatRequest | CompletionRequest,
         params: SamplingParams,
         prompts: list[list[int]],
-        prompt_field: str,
     ) -> ApiError:
         """The engine's refusal, with the field's name as this endpoint has it."""
-        names = {"prompt": prompt_field, "max_tokens": body.max_tokens_field}
+        names = {"prompt": body.prompt_field, "max_tokens": body.max_tokens_field}
         longest = max(len(prompt) for prompt in prompts)
         too_long = longest + (params.max_tokens or 1) > self.engine.engine.max_model_len
         code = "context_length_exceeded" if error.field in names and too_long else None
