@@ -43,6 +43,7 @@ def test_counters_and_gauges_come_from_the_engine(client: Client) -> None:
     stats.generation_tokens = 50
     stats.spec_drafts, stats.spec_draft_tokens, stats.spec_accepted_tokens = 10, 30, 12
     stats.spec_accepted_per_pos = [8, 4, 0]
+    stats.spec_draft_tokens_per_pos = [10, 10, 10]
     stats.requests_finished = {"stop": 5, "abort": 1}
     seen = samples(client)
     expected = {
@@ -60,6 +61,8 @@ def test_counters_and_gauges_come_from_the_engine(client: Client) -> None:
         ("vllm:spec_decode_num_accepted_tokens_per_pos_total", "0"): 8,
         ("vllm:spec_decode_num_accepted_tokens_per_pos_total", "1"): 4,
         ("vllm:spec_decode_num_accepted_tokens_per_pos_total", "2"): 0,
+        ("vllm:spec_decode_num_draft_tokens_per_pos_total", "0"): 10,
+        ("vllm:spec_decode_num_draft_tokens_per_pos_total", "2"): 10,
         ("vllm:request_success_total", "stop"): 5,
         ("vllm:request_success_total", "length"): 0,
         ("vllm:request_success_total", "abort"): 1,

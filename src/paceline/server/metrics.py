@@ -110,8 +110,13 @@ class _EngineCollector(Collector):
             counter.add_metric(label, value(stats))
             yield counter
         yield self._by("request_success", "finished_reason", self._finished(stats))
-        per_position = {str(i): n for i, n in enumerate(list(stats.spec_accepted_per_pos))}
-        yield self._by("spec_decode_num_accepted_tokens_per_pos", "position", per_position)
+        # accepted ones first: a round that ends between the two must not show more than 100 %
+        for name, counts in (
+            ("accepted", list(stats.spec_accepted_per_pos)),
+            ("draft", list(stats.spec_draft_tokens_per_pos)),
+        ):
+            per_position = {str(position): count for position, count in enumerate(counts)}
+            yield self._by(f"spec_decode_num_{name}_tokens_per_pos", "position", per_position)
 
     def _by(self, name: str, label: str, values: dict[str, int]) -> Metric:
         counter = CounterMetricFamily(f"vllm:{name}", f"By {label}.", labels=[LABEL, label])
