@@ -1,0 +1,112 @@
+// Every fused operation alone, so that a test can hold it against its torch twin.
+#include <omp.h>
+
+#include "plan.h"
+#include "rows.h"
+
+using namespace paceline;
+
+namespace {
+
+// Runs work(worker) in a team of its own, as a forward does.
+template <class Work>
+void in_team(int64_t threads, Work&& work) {
+    Team team;
+    team.begin(4);
+#ifdef PACELINE_AMX
+    amx_prepare();
+#endif
+#pragma omp parallel num_threads((int)threads)
+    {
+#pragma omp single
+        team.size = omp_get_num_threads();
+        Worker worker{team, omp_get_thread_num()};
+#ifdef PACELINE_AMX
+        amx_configure();
+#endif
+        work(worker);
+#ifdef PACELINE_AMX
+        amx_release();
+#endif
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+void op_rms_norm(const float* x, const float* weight, int64_t rows, int64_t n, int64_t padded,
+                 float epsilon, uint16_t* y) {
+    for (int64_t r = 0; r < rows; r++)
+        rms_norm(x + r * n, weight, n, padded, epsilon, y + r * padded);
+}
+
+void op_head_norm(float* x, const float* weight, int64_t rows, int64_t n, float epsilon) {
+    for (int64_t r = 0; r < rows; r++) head_norm(x + r * n, weight, n, epsilon);
+}
+
+void op_rotate(float* x, const float* cos, const float* sin, int64_t rows, int64_t half) {
+    for (int64_t r = 0; r < rows; r++)
+        rotate(x + r * 2 * half, cos + r * half, sin + r * half, half);
+}
+
+void op_swiglu(const float* gate, const float* up, int64_t n, uint16_t* y) {
+    for (int64_t i = 0; i < n; i += kLanes) store_bf16(y + i, silu(load(gate + i)) * load(up + i));
+}
+
+// out[rows, n] of x[rows, stride] bf16; x has room for 32 rows more.
+void op_linear(const PlMatrix* w, const uint32_t* x, int64_t stride, int64_t rows, int64_t threads,
+               float* out) {
+    constexpr int64_t kScratch = (kBlockRows + 32) * kWidth;
+    std::vector<Buffer> scratch(threads);
+    for (Buffer& buffer : scratch) buffer.reserve<float>(kScratch);
+    in_team(threads, [&](Worker& worker) {
+        gemm(worker, {x, stride / 2}, rows, *w, scratch[worker.id].get<float>(),
+             [&](int64_t row, int64_t panel, int count, const float* c) {
+                 const int64_t column = panel * kLanes;
+                 const int64_t n = std::min<int64_t>(count * kLanes, w->n - column);
+                 memcpy(out + row * w->n + column, c, n * sizeof(float));
+             });
+    });
+}
+
+// Writes keys and values [rows][kv_heads][head_dim] of one sequence, then attends with queries
+// [kv_heads][rows][group][head_dim] bf16 into out [rows][heads * head_dim] bf16.
+void op_attend(const PlModel* model, const PlBatch* batch, const PlLayer* cache, const float* keys,
+               const float* values, const uint16_t* queries, uint16_t* out) {
+    const int64_t dim = model->head_dim, kv_heads = model->kv_heads, group = model->heads / kv_heads;
+    const int64_t kv_block = kv_heads * dim * kBlockTokens / 2;
+    Plan plan;
+    plan.make(*batch, kv_heads, group);
+    for (int64_t row = 0; row < batch->rows; row++) {
+        const int32_t* table = batch->block_tables + plan.sequence_of[row] * batch->table_stride;
+        const int64_t position = batch->positions[row];
+        for (int64_t h = 0; h < kv_heads; h++) {
+            const int64_t from = (row * kv_heads + h) * dim;
+            const int64_t at =
+                table[position / kBlockTokens] * kv_block + h * dim * kBlockTokens / 2;
+            write_kv(keys + from, values + from, dim, (int)(position % kBlockTokens),
+                     cache->k_cache + at, cache->v_cache + at);
+        }
+    }
+    Buffer partials;
+    AttentionShape shape{kv_heads, group, dim, batch->rows, model->scale, queries, batch->positions,
+                         out, model->heads * dim, partials.reserve<float>(plan.slots * (dim + 2) + 1)};
+    std::vector<Buffer> scratch(batch->threads);
+    for (Buffer& buffer : scratch) buffer.reserve<float>(attention_scratch(group, dim));
+    in_team(batch->threads, [&](Worker& worker) {
+        float* own = scratch[worker.id].get<float>();
+        worker.share((int64_t)plan.items.size(), [&](int64_t i, int64_t) {
+            const AttentionItem& item = plan.items[i];
+            KVBlocks kv{cache->k_cache, cache->v_cache,
+                        batch->block_tables + item.sequence * batch->table_stride, kv_block,
+                        item.kv_head * dim * kBlockTokens / 2};
+            attention_item(shape, item, kv, own);
+        });
+        worker.barrier();
+        worker.share((int64_t)plan.combines.size(),
+                     [&](int64_t i, int64_t) { combine_item(shape, plan.combines[i], own); });
+    });
+}
+
+}  // extern "C"

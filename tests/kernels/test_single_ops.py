@@ -1,0 +1,186 @@
+"""Each fused operation against its torch twin, and each row's bits in any company."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.kernels import abi, build
+from paceline.kernels.packing import Arena, pack, packed_bytes, padded
+from paceline.models.attention import attend, make_plan
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch
+from paceline.models.layers import pad_rows, rms_norm, rotate, swiglu
+
+HERE = Path(__file__).parent
+THREADS = 2
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(path, marks=[] if path is None else pytest.mark.slow)
+        for path in (None, *build.PATHS, *build.EMULATED)
+    ],
+    ids=str,
+)
+def ops(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    """The operations compiled as the kernels are: for the path that runs here, the others slow."""
+    try:
+        path = build.load(request.param).path
+    except build.BuildError as error:
+        pytest.skip(str(error))
+    flags = {**build.PATHS, **build.EMULATED}[path][1]
+    target = tmp_path_factory.mktemp("ops") / "ops.so"
+    command = [build._compiler(), *build.COMMON_FLAGS, build._native_flag(), *flags]
+    command += ["-I", str(build.NATIVE), "-shared", "-o", str(target)]
+    command += [str(HERE / "single_ops.cpp")]
+    subprocess.run(command, check=True, capture_output=True)
+    yield ctypes.CDLL(str(target))
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def at(tensor: torch.Tensor | np.ndarray) -> ctypes.c_void_p:
+    address = tensor.ctypes.data if isinstance(tensor, np.ndarray) else tensor.data_ptr()
+    return ctypes.c_void_p(address)
+
+
+def close(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> bool:
+    """Equal but for the order of a sum: a step of bfloat16, a few of float32."""
+    step = torch.finfo(dtype).eps * (1 if dtype == torch.bfloat16 else 8)
+    return torch.allclose(got.float(), expected.float(), rtol=step, atol=step)
+
+
+@pytest.mark.parametrize("width", [32, 80, 576, 1536])
+def test_rms_norm(ops: ctypes.CDLL, width: int) -> None:
+    rows, stride = 5, padded(width, 32)
+    x, weight = random(rows, width), random(width, seed=1)
+    got = torch.full((rows, stride), torch.nan, dtype=torch.bfloat16)
+    sizes = (rows, width, stride)
+    ops.op_rms_norm(at(x), at(weight), *map(ctypes.c_int64, sizes), ctypes.c_float(1e-5), at(got))
+    expected = rms_norm(x, weight, 1e-5).to(torch.bfloat16)
+    assert close(got[:, :width], expected) and not got[:, width:].any()
+    if width % 16 == 0:
+        heads = x.clone()
+        ops.op_head_norm(
+            at(heads), at(weight), *map(ctypes.c_int64, (rows, width)), ctypes.c_float(1e-5)
+        )
+        assert close(heads, rms_norm(x, weight, 1e-5), torch.float32)
+
+
+@pytest.mark.parametrize("half", [8, 16, 32, 64])
+def test_rotary(ops: ctypes.CDLL, half: int) -> None:
+    rows = 7
+    x, angle = random(rows, 1, 2 * half), random(rows, half, seed=1)
+    cos, sin = angle.cos(), angle.sin()
+    got = x.clone()
+    ops.op_rotate(at(got), at(cos), at(sin), *map(ctypes.c_int64, (rows, half)))
+    assert close(got, rotate(x, cos, sin), torch.float32)
+
+
+def test_swiglu(ops: ctypes.CDLL) -> None:
+    gate, up = 8 * random(1, 4096), random(1, 4096, seed=1)
+    got = torch.empty(1, 4096, dtype=torch.bfloat16)
+    ops.op_swiglu(at(gate), at(up), ctypes.c_int64(4096), at(got))
+    assert close(got, swiglu(torch.cat([gate, up], -1)))
+
+
+@pytest.mark.parametrize(("n", "k"), [(48, 64), (199, 80), (1536, 896), (96, 8960)])
+def test_linear_and_its_rows(ops: ctypes.CDLL, n: int, k: int) -> None:
+    """A row's bits are those it has alone, whatever the number of rows and wherever it stands."""
+    weight = random(n, k).to(torch.bfloat16)
+    room = Arena(packed_bytes(n, k)).take_matrix(n, k)
+    pack(weight, room)
+    matrix, stride = abi.Matrix(room.data_ptr(), None, n, k), padded(k, 32)
+    x = torch.zeros(300 + 32, stride, dtype=torch.bfloat16)
+    x[:300, :k] = random(300, k, seed=1)
+
+    def linear(first: int, rows: int) -> torch.Tensor:
+        out = torch.full((rows, n), torch.nan)
+        sizes = map(ctypes.c_int64, (stride, rows, THREADS))
+        ops.op_linear(ctypes.byref(matrix), at(x[first:]), *sizes, at(out))
+        return out
+
+    whole = linear(0, 300)
+    exact = x[:300, :k].double() @ weight.double().T
+    assert (whole - exact).abs().max() < 2e-6 * k * exact.abs().mean()
+    for rows in (1, 2, 3, 6, 7, 12, 13, 16, 17, 31, 32, 33, 48, 193):
+        for first in (0, 5, 300 - rows):
+            assert torch.equal(linear(first, rows), whole[first : first + rows]), (rows, first)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(9, 3, 64), (14, 2, 64), (4, 1, 128)])
+def test_kv_write_and_attention_and_their_rows(
+    ops: ctypes.CDLL, heads: int, kv_heads: int, dim: int
+) -> None:
+    """Two sequences over scattered blocks: equal to the twin, and cut in chunks bit for bit."""
+    lengths, width = (700, 37), 48
+    tables = np.random.default_rng(0).permutation(2 * width).reshape(2, width).astype(np.int32)
+    total = sum(lengths)
+    q, k, v = (
+        random(total, n, dim, seed=s).to(torch.bfloat16)
+        for s, n in enumerate((heads, kv_heads, kv_heads))
+    )
+    starts = (0, lengths[0])
+
+    def batch(parts: list[tuple[int, int, int]]) -> ForwardBatch:
+        counts = [end - first for _, first, end in parts]
+        return ForwardBatch(
+            ids=np.zeros(sum(counts), np.int32),
+            positions=np.concatenate([np.arange(a, b, dtype=np.int32) for _, a, b in parts]),
+            seq_starts=np.cumsum([0, *counts]).astype(np.int32),
+            block_tables=np.ascontiguousarray(tables[[s for s, _, _ in parts]]),
+            logit_rows=np.zeros(0, np.int32),
+        )
+
+    cache = torch.zeros(2, 2 * width * BLOCK_SIZE * kv_heads * dim, dtype=torch.bfloat16)
+    layer = abi.Layer(k_cache=cache[0].data_ptr(), v_cache=cache[1].data_ptr())
+    model = abi.Model(heads=heads, kv_heads=kv_heads, head_dim=dim, scale=dim**-0.5)
+
+    def fused(*parts: tuple[int, int, int]) -> torch.Tensor:
+        given = batch(list(parts))
+        rows = np.concatenate([np.arange(starts[s] + a, starts[s] + b) for s, a, b in parts])
+        own = [t[torch.from_numpy(rows)] for t in (q, k, v)]
+        queries = own[0].view(-1, kv_heads, heads // kv_heads, dim).transpose(0, 1).contiguous()
+        to = abi.Batch(rows=len(rows), sequences=len(parts), table_stride=width, threads=THREADS)
+        for name in ("positions", "seq_starts", "block_tables"):
+            setattr(to, name, getattr(given, name).ctypes.data)
+        out = torch.empty(len(rows), heads * dim, dtype=torch.bfloat16)
+        keys, values = own[1].float(), own[2].float()
+        ops.op_attend(
+            *map(ctypes.byref, (model, to, layer)), at(keys), at(values), at(queries), at(out)
+        )
+        return out
+
+    everything = [(0, 0, lengths[0]), (1, 0, lengths[1])]
+    whole = fused(*everything)
+    # The kernel rounds probabilities to bfloat16 before it weighs the values.
+    error = whole.float() - twin(batch(everything), q, k, v, tables).float()
+    assert error.abs().max() < 0.02
+    first, second = whole[: lengths[0]], whole[lengths[0] :]
+    for a, b in ((0, 1), (255, 257), (300, 316), (100, 500), (699, 700)):
+        assert torch.equal(fused((0, a, b)), first[a:b]), (a, b)
+    both = fused((1, 36, 37), (0, 690, 700))
+    assert torch.equal(both, torch.cat([second[36:], first[690:]]))
+
+
+def twin(
+    batch: ForwardBatch, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tables: np.ndarray
+) -> torch.Tensor:
+    rows, kv_heads, dim = k.shape
+    plan = make_plan(batch, tables.size * BLOCK_SIZE, kv_heads, torch.device("cpu"))
+    caches = []
+    for new in (k, v):
+        cache = torch.zeros(tables.size + 1, BLOCK_SIZE, kv_heads, dim, dtype=torch.bfloat16)
+        cache.view(-1, kv_heads, dim)[plan.write_slots] = new
+        caches.append(cache)
+    padding = q.new_zeros(pad_rows(rows) - rows, *q.shape[1:])
+    return attend(torch.cat([q, padding]), *caches, plan)[:rows]
