@@ -60,7 +60,7 @@ class TokenVerifier:
         for i, drafted in enumerate(draft):
             p = rows.probs(i)
             q_row = dense(None if q is None else q[i], drafted, len(p))
-            ratio = float(p[drafted] / q_row[drafted])
+            ratio = _ratio(p, q_row, drafted)
             if not noise.below(ratio, round_start=start, position=start + i):
                 residual = (p - q_row).clamp_(min=0)
                 return Verdict(i, noise.draw(residual, round_start=start, position=start + i))
@@ -85,7 +85,7 @@ class BlockVerifier:
         q_rows = [dense(None if q is None else q[i], draft[i], len(p[i])) for i in range(k)]
         prefix = [1.0]
         for i, drafted in enumerate(draft):
-            prefix.append(min(1.0, prefix[-1] * float(p[i][drafted] / q_rows[i][drafted])))
+            prefix.append(min(1.0, prefix[-1] * _ratio(p[i], q_rows[i], drafted)))
         accepted = 0
         for i in range(k, 0, -1):
             h = prefix[k] if i == k else self._stands(prefix[i], p[i], q_rows[i])
@@ -121,6 +121,12 @@ class SyntheticVerifier:
             if not rows.noise.below(rate, round_start=start, position=start + i):
                 return Verdict(i, rows.token(i))
         return Verdict(len(draft), rows.token(len(draft)))
+
+
+def _ratio(p: torch.Tensor, q: torch.Tensor, drafted: int) -> float:
+    """p/q of the drafted token; 0 for one that the target cannot say, also where q is 0 (its own
+    rounding left it nothing): 0/0 is nan, and min(1.0, nan) is 1.0."""
+    return float(p[drafted] / q[drafted]) if p[drafted] > 0 else 0.0
 
 
 def dense(q_row: Any, drafted: int, vocab_size: int) -> torch.Tensor:
