@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from paceline.core import SamplingParams
@@ -190,8 +193,35 @@ def test_spec_metrics_modes() -> None:
     assert detailed["per_step_drafted"] == [3, 3, 2]
 
 
-def test_several_choices_have_no_speculation_record(client: Client) -> None:
-    assert client.chat(n=2).json()["metrics"]["speculative_decoding"] is None
+def test_several_choices_sum_their_speculation() -> None:
+    client = Client(FakeAsyncEngine(), ServerSettings(spec_metrics="detailed"))
+    body = client.complete(prompt=["a", "b"], n=2, max_tokens=8).json()
+    Completion.model_validate(body)
+    assert set(body["metrics"]) == {"seed", "drafter", "speculative_decoding"}  # no times
+    assert body["metrics"]["speculative_decoding"] == {
+        "mean_acceptance_length": pytest.approx(8 / 3),
+        "draft_acceptance_rate": pytest.approx(5 / 8),
+        "acceptance_histogram": [0, 4, 8, 0, 0],
+        "num_spec_steps": 12,
+        "num_accepted_draft_tokens": 20,
+        "num_draft_tokens": 32,
+        "num_spec_tokens": 4,
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_answer_tells_its_seeds(client: Client, stream: bool) -> None:
+    def seed(**options: Any) -> int | list[int]:
+        if not stream:
+            return client.complete(**options).json()["metrics"]["seed"]
+        response = client.complete(stream=True, stream_options={"include_usage": True}, **options)
+        last = response.text.split("\n\n")[-3]
+        return json.loads(last.removeprefix("data: "))["metrics"]["seed"]
+
+    assert seed(n=3) == client.engine.submitted[-1].seed
+    drawn = seed(prompt=["a", "b"], n=2)
+    assert drawn == [request.seed for request in client.engine.submitted[-4::2]]
+    assert seed(prompt=["a", "b"], n=2, seed=5) == 5
 
 
 def test_chat_logprobs(client: Client) -> None:

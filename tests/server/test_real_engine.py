@@ -73,10 +73,18 @@ def test_speculation_changes_nothing_but_the_metrics(http: httpx.Client, tempera
 
 
 def test_unseeded_requests_tell_a_seed_that_repeats_them(http: httpx.Client) -> None:
-    first = complete(http, seed=None, temperature=1)
-    again = complete(http, seed=first["metrics"]["seed"], temperature=1)
+    first = complete(http, seed=None, temperature=1, n=3)
+    again = complete(http, seed=first["metrics"]["seed"], temperature=1, n=3)
     assert again["choices"] == first["choices"]
-    assert complete(http, seed=None, temperature=1)["choices"] != first["choices"]
+    assert complete(http, seed=None, temperature=1, n=3)["choices"] != first["choices"]
+
+
+def test_unseeded_prompts_tell_a_seed_each(http: httpx.Client) -> None:
+    together = complete(http, prompt=[PROMPT, PROMPT], seed=None, temperature=1, n=2)
+    for index, seed in enumerate(together["metrics"]["seed"]):
+        alone = complete(http, seed=seed, temperature=1, n=2)["choices"]
+        expected = [c["token_ids"] for c in together["choices"][2 * index : 2 * index + 2]]
+        assert [choice["token_ids"] for choice in alone] == expected
 
 
 def test_cached_tokens_stay_within_their_scope(http: httpx.Client) -> None:

@@ -107,19 +107,23 @@ class Job:
         }
 
     def measured(self) -> dict[str, Any]:
-        """The `metrics` object. Times and rounds are those of one stream: null for more."""
-        last = self.choices[0].last
-        if last is None or last.metrics is None or len(self.choices) > 1:
-            return {"speculative_decoding": None}
-        times = last.metrics
+        """The `metrics` object. Times are those of one stream: left out for more."""
+        lasts = [choice.last for choice in self.choices if choice.last is not None]
+        seeds = [last.seed for last in lasts[:: self.n]]  # the choices of a prompt share one
+        shown: dict[str, Any] = {"seed": seeds[0] if len(set(seeds)) == 1 else seeds}
+        times = lasts[0].metrics if len(self.choices) == 1 else None
+        if times is not None:
+            shown |= {
+                "queue_time": times.queue,
+                "ttft": times.ttft,
+                "tpot": times.tpot,
+                "e2e_latency": times.total,
+            }
+        counts = [last.stats for last in lasts if last.stats is not None]
         return {
-            "seed": last.seed,
-            "queue_time": times.queue,
-            "ttft": times.ttft,
-            "tpot": times.tpot,
-            "e2e_latency": times.total,
+            **shown,
             "drafter": self.drafter,
-            "speculative_decoding": self._speculation(last.stats),
+            "speculative_decoding": self._speculation(counts),
         }
 
     # -- inside -----------------------------------------------------------------------------------
@@ -137,22 +141,27 @@ class Job:
                 raise ApiError(503, SHUTTING_DOWN, code="shutting_down", retry_after=1)
         return index
 
-    def _speculation(self, stats: SpeculationStats | None) -> dict[str, Any] | None:
-        if stats is None or self.draft_bound is None or self.spec_metrics == "none":
+    def _speculation(self, counts: list[SpeculationStats]) -> dict[str, Any] | None:
+        """Summed over all streams. The record per round is that of one stream."""
+        if not counts or self.draft_bound is None or self.spec_metrics == "none":
             return None
-        counts = stats.histogram()
+        total = SpeculationStats()
+        for one in counts:
+            for drafted, accepted in zip(one.per_step_drafted, one.per_step_accepted, strict=True):
+                total.record(drafted, accepted)
+        histogram = total.histogram()
         shown: dict[str, Any] = {
-            "mean_acceptance_length": stats.acceptance_length,
-            "draft_acceptance_rate": stats.acceptance_rate,
-            "acceptance_histogram": counts + [0] * (self.draft_bound + 1 - len(counts)),
-            "num_spec_steps": stats.draft_rounds,
-            "num_accepted_draft_tokens": stats.accepted_tokens,
-            "num_draft_tokens": stats.draft_tokens,
+            "mean_acceptance_length": total.acceptance_length,
+            "draft_acceptance_rate": total.acceptance_rate,
+            "acceptance_histogram": histogram + [0] * (self.draft_bound + 1 - len(histogram)),
+            "num_spec_steps": total.draft_rounds,
+            "num_accepted_draft_tokens": total.accepted_tokens,
+            "num_draft_tokens": total.draft_tokens,
             "num_spec_tokens": self.draft_bound,
         }
-        if self.spec_metrics == "detailed":
-            shown["per_step_accepted"] = stats.per_step_accepted
-            shown["per_step_drafted"] = stats.per_step_drafted
+        if self.spec_metrics == "detailed" and len(counts) == 1:
+            shown["per_step_accepted"] = total.per_step_accepted
+            shown["per_step_drafted"] = total.per_step_drafted
         return shown
 
 

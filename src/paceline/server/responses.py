@@ -21,8 +21,8 @@ class Usage(BaseModel):
 
 
 class SpeculativeDecoding(BaseModel):
-    """Rounds with a draft, under vLLM's names; lengths include the bonus token where they say
-    `acceptance_length`, and do not elsewhere."""
+    """Rounds with a draft, of all choices together, under vLLM's names; lengths include the bonus
+    token where they say `acceptance_length`, and do not elsewhere."""
 
     mean_acceptance_length: float
     draft_acceptance_rate: float
@@ -36,9 +36,10 @@ class SpeculativeDecoding(BaseModel):
 
 
 class Metrics(BaseModel):
-    """Times in seconds, from arrival. Only the answer of a single choice has them."""
+    """Times in seconds, from arrival; only the answer of a single choice has them. `seed` is a
+    list, one for each prompt, where those differ."""
 
-    seed: int | None = None
+    seed: int | list[int]
     queue_time: float | None = None
     ttft: float | None = None
     tpot: float | None = None
