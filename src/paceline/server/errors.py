@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from paceline.core import InvalidRequest, QueueFull
 from paceline.engine.async_engine import EngineDead
-from paceline.server.protocol import ChatRequest, CompletionRequest
+from paceline.server.protocol import UNSUPPORTED, ChatRequest, CompletionRequest
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +131,8 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     param, kind = _written(field), here[0]["type"]
     if kind == "extra_forbidden":
         return ApiError(400, f"{param}: unknown field{_guess(field)}", param=param)
+    if kind == UNSUPPORTED:
+        return ApiError(400, f"{param}: {here[0]['msg']}", param=param)
     if kind == "missing":
         return ApiError(400, f"{param}: missing; it is required", param=param)
     reasons = dict.fromkeys(_reason(item["msg"]) for item in here)

@@ -29,12 +29,14 @@ from paceline.core import (
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions; chat has none
 MAX_PROMPTS = 128
+UNSUPPORTED = "unsupported"  # kind of the errors that say so
 LONGEST_TOKEN_ID = len(str(2**31))  # digits
 
 
-def _refuse(value: object) -> None:
-    if value is not None:
-        raise PydanticCustomError("unsupported", "null: this server does not support the field")
+def _refuse(value: object) -> object:
+    if value is None or value == []:
+        return value
+    raise PydanticCustomError(UNSUPPORTED, "this server does not support it; leave it out")
 
 
 def _text_or_ids(value: object, branches: ValidatorFunctionWrapHandler) -> Any:
@@ -46,7 +48,11 @@ def _text_or_ids(value: object, branches: ValidatorFunctionWrapHandler) -> Any:
 
 
 Unsupported = Annotated[None, BeforeValidator(_refuse)]
-NoList = Annotated[list[Any] | None, Field(max_length=0, description="Tools are not supported.")]
+NoList = Annotated[
+    list[Any] | None,
+    Field(max_length=0, description="Not supported."),
+    BeforeValidator(_refuse),
+]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
@@ -60,6 +66,9 @@ class Body(BaseModel):
 
 class StreamOptions(Body):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = Field(
+        None, description="With include_usage: every event tells its choice's usage so far."
+    )
     include_obfuscation: Literal[False] | None = None
 
 
@@ -106,9 +115,16 @@ class GenerationRequest(Body):
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def continuous_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
     def check_stream_options(self) -> None:
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options", "an object", "null, unless stream is true")
+        if self.continuous_usage and not self.include_usage:
+            field = "stream_options.continuous_usage_stats"
+            raise InvalidRequest(field, True, "include_usage to be true as well")
 
     def speculative_params(self) -> SpeculativeParams:
         wish = self.speculative
