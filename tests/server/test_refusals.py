@@ -57,6 +57,7 @@ BAD_CHAT: list[tuple[str, Any, str]] = [
         "messages[0].tool_calls",
     ),
     ("tools", [{"type": "function", "function": {"name": "f"}}], "tools"),
+    ("tools", {}, "tools"),
     ("tool_choice", "auto", "tool_choice"),
     ("functions", [{"name": "f"}], "functions"),
     ("response_format", {"type": "json_object"}, "response_format.type"),
@@ -126,12 +127,18 @@ def test_messages_say_what_was_sent_and_what_is_right(client: Client) -> None:
     assert error["message"] == "temperature: got 'hot'; expected a valid number"
     error = check(client.chat(max_token=5), "max_token")
     assert error["message"] == "max_token: unknown field; did you mean max_tokens?"
+    messages = [{"role": "user", "content": "Hi", "name": "text"}]
+    error = check(client.chat(messages=messages), "messages[0].name")
+    assert "does not read `name`" in error["message"]
+    options = {"continuous_usage_stats": True}
+    field = "stream_options.continuous_usage_stats"
+    error = check(client.chat(stream=True, stream_options=options), field)
+    assert "include_usage" in error["message"]
     error = check(client.chat(logit_bias={"9" * 5000: 1}), "logit_bias")
     assert "999..." in error["message"] and len(error["message"]) < 200
-    error = check(client.chat(tools=[{}]), "tools")
-    assert "tools" in error["message"]
-    error = check(client.chat(reasoning_effort="low"), "reasoning_effort")
-    assert "does not support" in error["message"]
+    for field, value in {"tools": [{}], "functions": [{}], "reasoning_effort": "low"}.items():
+        error = check(client.chat(**{field: value}), field)
+        assert error["message"] == f"{field}: this server does not support it; leave it out"
 
 
 def test_missing_fields(client: Client) -> None:

@@ -49,6 +49,21 @@ def test_usage_comes_last_and_only_when_asked_for(client: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["chat", "complete"])
+def test_continuous_usage_counts_each_choice(client: Client, path: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    ask = getattr(client, path)
+    *chunks, last = events(ask(max_tokens=8, n=2, stream=True, stream_options=options))
+    prompt = len(client.engine.submitted[0].prompt_ids)
+    for index in range(2):
+        usages = [c["usage"] for c in chunks if c["choices"][0]["index"] == index]
+        counts = [usage["completion_tokens"] for usage in usages]
+        assert counts == ([0, 3, 6, 8, 8] if path == "chat" else [3, 6, 8, 8])
+        assert all(u["prompt_tokens"] == prompt for u in usages)
+        assert all(u["total_tokens"] == prompt + u["completion_tokens"] for u in usages)
+    assert last["usage"]["completion_tokens"] == 16
+
+
+@pytest.mark.parametrize("path", ["chat", "complete"])
 def test_the_stream_says_what_the_whole_answer_says(client: Client, path: str) -> None:
     ask = getattr(client, path)
     options = {"max_tokens": 40, "n": 2, "return_token_ids": True, "ignore_eos": True}

@@ -99,12 +99,7 @@ class Job:
         firsts = [c.last for c in self.choices[:: self.n] if c.last is not None]
         prompt = sum(len(ids) for ids in self.prompts)
         completion = sum(c.last.completion_tokens for c in self.choices if c.last is not None)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": sum(d.cached_tokens for d in firsts)},
-        }
+        return count_usage(prompt, completion, sum(d.cached_tokens for d in firsts))
 
     def measured(self) -> dict[str, Any]:
         """The `metrics` object. Times are those of one stream: left out for more."""
@@ -186,3 +181,13 @@ async def _merged(streams: list[Stream]) -> AsyncIterator[tuple[int, list[Output
     finally:
         for task in tasks:
             task.cancel()
+
+
+def count_usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
+    """OpenAI's `usage` object, in tokens."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }

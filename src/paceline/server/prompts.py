@@ -90,9 +90,12 @@ class PromptEncoder:
             if role == "developer" and not self._reads("developer"):
                 role = "system"  # OpenAI's newer name for the same thing
             entry = {"role": role, "content": message.text}
-            if message.name is not None:
+            if message.name:  # some clients send an empty one for none
                 if not self._reads("name"):
-                    expected = "null: the model's chat template shows no names"
+                    expected = (
+                        "null, or nothing: the model's chat template does not read `name`, "
+                        "so the model would not see it"
+                    )
                     raise InvalidRequest(f"messages[{index}].name", message.name, expected)
                 entry["name"] = message.name
             if message.tool_call_id is not None:

@@ -69,7 +69,11 @@ class Serving:
             job = self._start(shape_of.kind, body, params, await encode(), salt, place)
         shape = shape_of(job, self._texts, self._fingerprint, bool(body.return_token_ids))
         if body.stream:
-            return EventStream(shape, body.include_usage)
+            return EventStream(
+                shape,
+                include_usage=body.include_usage,
+                continuous_usage=body.continuous_usage,
+            )
         await job.finish(http.receive)
         return (
             Response(status_code=CLIENT_CLOSED_REQUEST)

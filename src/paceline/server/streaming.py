@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from paceline.core import OutputDelta
 from paceline.server.errors import ENGINE_FAILED, ApiError
-from paceline.server.job import Indexed
+from paceline.server.job import Indexed, count_usage
 from paceline.server.shapes import Shape
 
 log = logging.getLogger(__name__)
@@ -20,7 +22,7 @@ DONE = b"data: [DONE]\n\n"
 class EventStream(Response):
     """Streams a job's deltas. When the client hangs up, the job is aborted at once."""
 
-    def __init__(self, shape: Shape, include_usage: bool) -> None:
+    def __init__(self, shape: Shape, *, include_usage: bool, continuous_usage: bool) -> None:
         # Not through super(): it would set a Content-Length
         self.status_code, self.background = 200, None
         self.raw_headers = [
@@ -29,8 +31,7 @@ class EventStream(Response):
             (b"x-accel-buffering", b"no"),  # a buffering proxy would turn tokens into one burst
         ]
         self._shape, self._job = shape, shape.job
-        self._include_usage = include_usage
-        self._close = ', "usage": null}\n\n' if include_usage else "}\n\n"
+        self._include_usage, self._continuous_usage = include_usage, continuous_usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
@@ -65,11 +66,22 @@ class EventStream(Response):
         for index, delta in indexed:
             if index not in opened:
                 opened.add(index)
-                events.append(shape.first(index))
-            events.append(shape.delta(index, delta))
+                events += self._closed(shape.first(index), delta, 0)
+            events += self._closed(shape.delta(index, delta), delta, delta.completion_tokens)
             if delta.finished:
-                events.append(shape.last(index, delta))
-        return "".join([event + self._close for event in events if event]).encode()
+                events += self._closed(shape.last(index, delta), delta, delta.completion_tokens)
+        return "".join(events).encode()
+
+    def _closed(self, event: str, delta: OutputDelta, completion_tokens: int) -> list[str]:
+        if not event:
+            return []
+        if not self._include_usage:
+            return [event, "}\n\n"]
+        usage = "null"
+        if self._continuous_usage:  # as in vLLM: of the choice that the event is about
+            counts = count_usage(delta.prompt_tokens, completion_tokens, delta.cached_tokens)
+            usage = json.dumps(counts)
+        return [event, ', "usage": ', usage, "}\n\n"]
 
 
 def _event(error: ApiError) -> bytes:
