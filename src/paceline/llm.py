@@ -185,10 +185,7 @@ class LLM:
             expected = f"a conversation that the model's chat template takes: {error}"
             raise InvalidRequest("messages", f"{len(messages)} messages", expected) from None
         for index, message in enumerate(messages):
-            content = str(message.get("content") or "").strip()
-            if message.get("role") != "assistant" and content not in text:
-                expected = "a role that the model's chat template shows"
-                raise InvalidRequest(f"messages[{index}].role", message.get("role"), expected)
+            refuse_dropped(index, str(message.get("role")), str(message.get("content")), text)
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     # -- inside -----------------------------------------------------------------------------------
@@ -226,6 +223,8 @@ class LLM:
         finally:
             for group in groups:
                 self._drop(group)
+        if not self.engine.has_work:
+            self.engine.check_integrity()
         return results
 
     def _stream(self, requests: list[Request]) -> Iterator[OutputDelta]:
@@ -262,6 +261,17 @@ class LLM:
         for request in requests:
             if self._mail.pop(request.id, None) is not None:
                 self.engine.abort(request.id)
+
+
+def refuse_dropped(index: int, role: str, content: str, text: str) -> None:
+    """Raises InvalidRequest when the template's `text` lacks the content of message `index`.
+
+    Templates drop roles that they do not know; the model must see what the user wrote. Past
+    reasoning in an assistant's answer is what templates drop on purpose.
+    """
+    if role != "assistant" and content.strip() not in text:
+        expected = "a role that the model's chat template shows"
+        raise InvalidRequest(f"messages[{index}].role", role, expected)
 
 
 def _speculative(value: Speculative) -> SpeculativeParams:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from jinja2 import TemplateError
 
 from paceline.core import InvalidRequest
+from paceline.llm import refuse_dropped
 from paceline.server.protocol import ChatRequest, CompletionRequest
 
 T = TypeVar("T")
@@ -53,11 +54,7 @@ class PromptEncoder:
     def _encode_chat(self, request: ChatRequest) -> list[int]:
         text = self._render(request)
         for index, message in enumerate(request.messages):
-            # Templates drop roles that they do not know; the model must see what the user wrote.
-            # Past reasoning in an assistant's answer is what templates drop on purpose.
-            if message.role != "assistant" and message.text.strip() not in text:
-                expected = "a role that the model's chat template shows"
-                raise InvalidRequest(f"messages[{index}].role", message.role, expected)
+            refuse_dropped(index, message.role, message.text, text)
         return self._ids("messages", text, add_special_tokens=False)
 
     def _render(self, request: ChatRequest) -> str:
