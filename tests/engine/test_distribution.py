@@ -1,13 +1,15 @@
 """`token` and `block` through the real engine: another stream, the same distribution.
 
-A chi-square test of the first two output tokens over many seeds against the law that the
-network's own logits give. Thresholds are at 1e-9: a correct engine never fails, the control always.
+A chi-square test of the first three output tokens over many seeds against the law that the
+network's own logits give: the prompt's step chooses the first, drafts of two cover the others.
+Thresholds are at 1e-9: a correct engine never fails, the control always.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,13 +18,15 @@ from scipy.stats import chi2
 
 from paceline.core import DraftBatch, SamplingParams, SpeculativeParams
 from paceline.drafters.base import TargetInfo, register
+from paceline.engine.budget import StepCost
 from paceline.engine.engine import Engine
+from paceline.engine.lengths import FixedLengths, ThroughputLengths
 from paceline.kernels import ops
-from tests.engine.tiny import EngineFactory
+from tests.engine.tiny import EngineFactory, save_tiny
 
-DRAWS = 3000
+DRAWS, LENGTH = 3000, 3
 PROMPT = [5, 9, 200, 31, 7]
-PARAMS = {"temperature": 1.0, "top_k": 6, "max_tokens": 3, "ignore_eos": True}
+PARAMS = {"temperature": 1.0, "top_k": 6, "max_tokens": 4, "ignore_eos": True}
 
 
 class FlatDrafter:
@@ -75,12 +79,20 @@ def likely(engine: Engine, context: list[int]) -> dict[int, float]:
     return dict(zip([t for t, _ in top], (weights / weights.sum()).tolist(), strict=True))
 
 
-def p_value(engine: Engine) -> float:
-    """Of the first two tokens' counts over DRAWS seeds."""
-    first = likely(engine, PROMPT)
-    truth = {
-        (a, b): pa * pb for a, pa in first.items() for b, pb in likely(engine, [*PROMPT, a]).items()
+def law(engine: Engine, context: list[int], length: int) -> dict[tuple[int, ...], float]:
+    """Of the next `length` tokens, by the chain rule."""
+    if length == 0:
+        return {(): 1.0}
+    return {
+        (token, *rest): p * p_rest
+        for token, p in likely(engine, context).items()
+        for rest, p_rest in law(engine, [*context, token], length - 1).items()
     }
+
+
+def p_value(engine: Engine) -> float:
+    """Of the first LENGTH tokens' counts over DRAWS seeds."""
+    truth = law(engine, PROMPT, LENGTH)
     counts: Counter[tuple[int, ...]] = Counter()
     for start in range(0, DRAWS, 50):
         got: dict[str, list[int]] = {}
@@ -92,11 +104,11 @@ def p_value(engine: Engine) -> float:
         while engine.has_work:
             for delta in engine.step():
                 got[delta.request_id] += delta.token_ids
-        counts.update(tuple(tokens[:2]) for tokens in got.values())
+        counts.update(tuple(tokens[:LENGTH]) for tokens in got.values())
     assert set(counts) <= set(truth), "a token outside the kept set was drawn"
-    common = [pair for pair, p in truth.items() if p * DRAWS >= 5]
-    seen = [counts[pair] for pair in common] + [DRAWS - sum(counts[p] for p in common)]
-    wanted = [truth[pair] * DRAWS for pair in common]
+    common = [tokens for tokens, p in truth.items() if p * DRAWS >= 5]
+    seen = [counts[tokens] for tokens in common] + [DRAWS - sum(counts[t] for t in common)]
+    wanted = [truth[tokens] * DRAWS for tokens in common]
     wanted.append(DRAWS - sum(wanted))
     cells = [(s, w) for s, w in zip(seen, wanted, strict=True) if w > 1e-9]
     statistic = sum((s - w) ** 2 / w for s, w in cells)
@@ -131,3 +143,61 @@ def test_control_a_draft_that_lies_about_its_q_is_rejected(
     make_engine: EngineFactory, rule: str
 ) -> None:
     assert p_value(engine_with(make_engine, rule, honest=False)) < 1e-9
+
+
+# -- a draft model that samples -------------------------------------------------------------------
+
+# The law does not depend on the backend, which the tests above go through.
+one_backend = pytest.mark.parametrize(
+    "make_engine", [("native", "bfloat16", "cpu")], ids=["native-bfloat16"], indirect=True
+)
+
+
+def sampling_engine(make_engine: EngineFactory, folder: Path, rule: str) -> Engine:
+    drafter = f"small=draft_model:{save_tiny(folder)},max_draft_len=3,min_token_prob=0.02"
+    return make_engine(drafter, rule=rule, max_num_seqs=50, token_budget=2048)
+
+
+class Borderline(ThroughputLengths):
+    """Drafting costs so much that the length hangs on what became of the drafts before."""
+
+    def timed(self, drafter: str, tokens: int, seconds: float) -> None:
+        super().timed(drafter, tokens, 0.2 * tokens)
+
+
+@one_backend
+@pytest.mark.parametrize("policy", ["fixed", "throughput"])
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_a_sampling_draft_model_keeps_the_distribution(
+    make_engine: EngineFactory, tmp_path: Path, rule: str, policy: str
+) -> None:
+    engine = sampling_engine(make_engine, tmp_path, rule)
+    if policy == "throughput":
+        engine.drafting.lengths = Borderline(StepCost([1, 100, 200], [1.0, 1.2, 4.0]))
+    assert p_value(engine) > 1e-9
+    stats = engine.stats()
+    assert stats.spec_accepted_tokens > 0.3 * stats.spec_draft_tokens
+
+
+class Peeking(FixedLengths):
+    """Cuts a draft before its first even token: a length that looks at what was drawn."""
+
+    def __init__(self, anticipating: bool) -> None:
+        self.anticipating = anticipating
+
+    def verify_lengths(self, batch, confidence, rows) -> list[int]:
+        drafts = [entry.draft for entry in batch]
+        return [next((i for i, t in enumerate(d) if t % 2 == 0), len(d)) for d in drafts]
+
+
+@one_backend
+@pytest.mark.parametrize("says_so", [True, False], ids=["said", "control-not-said"])
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_a_cut_that_looks_at_the_draws_is_kept_from_them(
+    make_engine: EngineFactory, tmp_path: Path, rule: str, says_so: bool
+) -> None:
+    """The engine does not ask a controller that says it looks. One that looks and does not say so
+    biases the output: the control for that guard, and for the power of this test."""
+    engine = sampling_engine(make_engine, tmp_path, rule)
+    engine.drafting.lengths = Peeking(anticipating=says_so)
+    assert (p_value(engine) > 1e-9) == says_so
