@@ -1,7 +1,8 @@
 """Losslessness by exact enumeration: every outcome of every random number, over several rounds.
 
-The real rows, the real verifiers and the real keying of noise run over a tiny random process; only
-the last step, from a key to a number, is replaced by one that walks through all outcomes. A number
+The real drafting of tokens, the real rows, the real verifiers and the real keying of noise run over
+a tiny random process; only the last step, from a key to a number, is replaced by one that walks
+through all outcomes. A number
 that is looked at again under the same key keeps what was learnt of it, so reuse shows as bias.
 """
 
@@ -15,15 +16,13 @@ import pytest
 import torch
 
 from paceline.core import Request, SamplingParams
+from paceline.drafters.draft_model import _Draft
+from paceline.drafters.draw import DRAWS, draw_token
 from paceline.engine import sampler
 from paceline.engine.verify import make_verifier
 from paceline.kernels import ops
 
-VOCAB, GAMMA, LENGTH = (
-    2,
-    2,
-    3,
-)  # a rejection commits one token, so LENGTH tokens take up to 3 rounds
+VOCAB, GAMMA, LENGTH = 2, 2, 3  # a rejection commits one token: up to 3 rounds
 EXACT, BIASED = 1e-6, 1e-3  # logits are float32: an exact law comes out to a few 1e-8
 
 
@@ -102,43 +101,41 @@ class _Number:
 def law(
     outcomes: Outcomes,
     rule: str,
+    draw: str,
     *,
-    sampled: bool,
-    judge: Callable = lambda q, sampled: q if sampled else None,
+    floor: float = 0.0,
+    ends: tuple[int, ...] = (),
+    judge: Callable = lambda drawn_from, soft: drawn_from,
     cut: Callable = lambda q, tokens: len(tokens),
-    noise: type[sampler.Noise] = sampler.Noise,
-    draft_start: Callable = lambda position: position,
 ) -> dict[tuple[int, ...], float]:
-    """Distribution of the first LENGTH output tokens under speculation."""
+    """Distribution of the first LENGTH output tokens under speculation.
+
+    A draft stops below the survival `floor` and behind the tokens `ends`. These are EOS to the
+    drafter; the stream goes on, so that an effect of the stop on what follows would show.
+    """
     verifier = make_verifier(rule)
 
-    def logits(context: tuple[int, ...]) -> torch.Tensor:
-        return torch.from_numpy(np.log(P[context])).float()
+    def logits(law: dict, context: tuple[int, ...]) -> torch.Tensor:
+        return torch.from_numpy(np.log(law[context])).float()
 
     def program() -> tuple[int, ...]:
-        request = Request(id="r", prompt_ids=[0], params=SamplingParams(temperature=1.0), seed=7)
+        request = Request(
+            id="r", prompt_ids=[0], params=SamplingParams(temperature=1.0), seed=7,
+            eos_ids=frozenset(ends),
+        )  # fmt: skip
         while request.output_len < LENGTH:
-            start = request.position
-            draft: list[int] = []
-            q_rows = []
-            for i in range(GAMMA):
-                q = Q[(*request.output_ids, *draft)]
-                q_rows.append(torch.from_numpy(q))
-                if sampled:
-                    token = outcomes.gumbel_argmax(
-                        torch.from_numpy(np.log(q)), inv_temperature=1.0, seed=7, choice=0,
-                        position=start + i, round_start=draft_start(start), role=ops.ROLE_DRAFT,
-                    )  # fmt: skip
-                else:
-                    token = int(np.argmax(q))
-                draft.append(token)
-            keep = cut(q_rows, draft)
-            draft, q_rows = draft[:keep], q_rows[:keep]
+            making, soft = _Draft(request, GAMMA), []
+            while len(making.drawn) < making.wanted:
+                row = logits(Q, (*request.output_ids, *making.tokens))
+                soft.append(torch.softmax(row.double(), -1))
+                drawn = draw_token(row, int(row.argmax()), request, len(making.drawn), draw)
+                making.append(drawn, floor)
+            keep = cut(soft, making.tokens)
+            draft, q = making.tokens[:keep], judge(making.q_rows(), soft)
             contexts = [(*request.output_ids, *draft[:i]) for i in range(len(draft) + 1)]
-            rows = torch.stack([logits(c) for c in contexts])
+            rows = torch.stack([logits(P, c) for c in contexts])
             target = sampler.TargetRows(request, rows, rows.argmax(-1).tolist(), draft)
-            target.noise = noise(request.seed, request.choice)
-            verdict = verifier.verify(target, draft, judge(q_rows, sampled))
+            verdict = verifier.verify(target, draft, None if q is None else q[:keep])
             request.tokens += [*draft[: verdict.accepted], verdict.next_token]
         return tuple(request.output_ids[:LENGTH])
 
@@ -161,20 +158,31 @@ def error(measured: dict[tuple[int, ...], float]) -> float:
 @pytest.fixture
 def outcomes(monkeypatch: pytest.MonkeyPatch) -> Outcomes:
     walker = Outcomes()
-    monkeypatch.setattr(sampler.ops, "uniform", walker.uniform)
-    monkeypatch.setattr(sampler.ops, "gumbel_argmax", walker.gumbel_argmax)
+    monkeypatch.setattr(ops, "uniform", walker.uniform)
+    monkeypatch.setattr(ops, "gumbel_argmax", walker.gumbel_argmax)
     return walker
 
 
-@pytest.mark.parametrize("sampled", [False, True], ids=["argmax-drafts", "sampled-drafts"])
-@pytest.mark.parametrize("rule", ["match", "token", "block"])
-def test_rule_keeps_the_targets_law(outcomes: Outcomes, rule: str, sampled: bool) -> None:
-    assert error(law(outcomes, rule, sampled=sampled)) < EXACT
+RULES = pytest.mark.parametrize("rule", ["match", "token", "block"])
+RULES_WITH_Q = pytest.mark.parametrize("rule", ["token", "block"])
+STOPS = {
+    "whole": {},
+    "floor": {"floor": 0.75},  # of the confidence so far, which depends on the tokens so far
+    "eos": {"ends": (1,)},
+    "floor-and-eos": {"floor": 0.75, "ends": (0,)},
+}
 
 
-@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("draw", DRAWS)
+@RULES
+def test_rule_keeps_the_targets_law(outcomes: Outcomes, rule: str, draw: str, stop: str) -> None:
+    assert error(law(outcomes, rule, draw, **STOPS[stop])) < EXACT
+
+
+@RULES_WITH_Q
 def test_control_argmax_drafts_judged_with_a_soft_q(outcomes: Outcomes, rule: str) -> None:
-    biased = law(outcomes, rule, sampled=False, judge=lambda q, sampled: q)
+    biased = law(outcomes, rule, "argmax", judge=lambda drawn_from, soft: soft)
     assert error(biased) > BIASED
 
 
@@ -192,25 +200,36 @@ def cut_on_distribution(q: list[torch.Tensor], tokens: list[int]) -> int:
     return len(tokens)
 
 
-@pytest.mark.parametrize("rule", ["token", "block"])
+def cut_before_the_end(q: list[torch.Tensor], tokens: list[int]) -> int:
+    return len(tokens) - (tokens[-1] == 1)
+
+
+@RULES_WITH_Q
 def test_control_a_cut_that_looks_at_the_drawn_token(outcomes: Outcomes, rule: str) -> None:
-    assert error(law(outcomes, rule, sampled=True, cut=cut_on_drawn_token)) > BIASED
-    assert error(law(outcomes, rule, sampled=True, cut=cut_on_distribution)) < EXACT
+    assert error(law(outcomes, rule, "sample", cut=cut_on_drawn_token)) > BIASED
+    assert error(law(outcomes, rule, "sample", cut=cut_on_distribution)) < EXACT
 
 
-def test_match_is_exact_whatever_the_cut_looks_at(outcomes: Outcomes) -> None:
-    assert error(law(outcomes, "match", sampled=True, cut=cut_on_drawn_token)) < EXACT
+@RULES_WITH_Q
+def test_control_a_stop_that_takes_its_token_back(outcomes: Outcomes, rule: str) -> None:
+    """Why a draft stops behind the EOS it drew, not before it."""
+    assert error(law(outcomes, rule, "sample", ends=(1,), cut=cut_before_the_end)) > BIASED
 
 
-def test_control_position_keyed_block(outcomes: Outcomes) -> None:
-    class PositionKeyed(sampler.Noise):
-        def below(self, probability, *, round_start, position):
-            return super().below(probability, round_start=0, position=position)
+@pytest.mark.parametrize("cut", [cut_on_drawn_token, cut_before_the_end])
+@pytest.mark.parametrize("draw", DRAWS)
+def test_match_is_exact_whatever_the_cut_looks_at(
+    outcomes: Outcomes, draw: str, cut: Callable
+) -> None:
+    assert error(law(outcomes, "match", draw, ends=(1,), cut=cut)) < EXACT
 
-        def draw(self, weights, *, round_start, position):
-            return super().draw(weights, round_start=0, position=position)
 
-    biased = law(
-        outcomes, "block", sampled=True, noise=PositionKeyed, draft_start=lambda position: 0
-    )
-    assert error(biased) > BIASED
+def test_control_position_keyed_block(outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why the noise of `block` is keyed by the round's start: without it, numbers come back."""
+
+    def without_round(draw: Callable) -> Callable:
+        return lambda *args, round_start, **keys: draw(*args, **keys)
+
+    monkeypatch.setattr(ops, "uniform", without_round(outcomes.uniform))
+    monkeypatch.setattr(ops, "gumbel_argmax", without_round(outcomes.gumbel_argmax))
+    assert error(law(outcomes, "block", "sample")) > BIASED
