@@ -7,7 +7,7 @@ reason, usage and log-probabilities, to the bit.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,18 @@ class Finished:
     text: str
     logprobs: list[Any] | None
     end: tuple[Any, ...]
+    cached: int = field(compare=False)  # depends on what ran before
 
 
 def collect(deltas: list[OutputDelta]) -> Finished:
     last = deltas[-1]
+    assert {d.cached_tokens for d in deltas} == {last.cached_tokens}, "changed under way"
     return Finished(
         tokens=[t for d in deltas for t in d.token_ids],
         text="".join(d.text for d in deltas),
         logprobs=[p for d in deltas for p in d.logprobs or []],
         end=(last.finish_reason, last.stop_reason, last.prompt_tokens, last.completion_tokens),
+        cached=last.cached_tokens,
     )
 
 
