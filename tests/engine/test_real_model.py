@@ -1,10 +1,14 @@
-"""The real SmolLM2 in bfloat16: the same text with every drafter, alone and in a batch."""
+"""The real SmolLM2: in bfloat16 the same text with every drafter, alone and in a batch; in float32
+the tokens of transformers."""
 
 from __future__ import annotations
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from paceline import LLM, SamplingParams
+from paceline.models.loader import load_model
 
 pytestmark = pytest.mark.model
 
@@ -37,3 +41,20 @@ def test_text_is_the_same_with_every_drafter(llm: LLM, temperature: float) -> No
             assert sum(c.stats.accepted_tokens for c in batch) > 0
         if name == "self":  # the target drafts for itself with its own noise: nothing is rejected
             assert all(c.stats.acceptance_rate == 1.0 for c in batch)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_200_tokens_are_those_of_transformers() -> None:
+    llm = LLM("smollm2-135m", "auto", dtype="float32", max_model_len=512)
+    prompt = llm.encode_chat(
+        [{"role": "user", "content": "Explain why the sky is blue, in a few paragraphs."}]
+    )
+    params = SamplingParams(temperature=0, min_tokens=200, max_tokens=200)
+    plain, drafted = (llm.generate(prompt, params, how).choices[0] for how in ("off", None))
+    folder = load_model("smollm2-135m").path
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).generate(
+        torch.tensor([prompt]), max_new_tokens=200, min_new_tokens=200, do_sample=False
+    )
+    assert plain.token_ids == theirs[0, len(prompt) :].tolist()
+    assert drafted.token_ids == plain.token_ids
