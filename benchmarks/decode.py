@@ -2,9 +2,9 @@
 
     python benchmarks/decode.py MODEL… [--vllm PYTHON] [--rounds 7]
 
-The bound is the time of a pure read loop over the model's own packed weights, same threads,
-measured in turn with the engines. TPOT of an engine is (T(n) - T(1)) / (n - 1), so that start,
-prompt and hand-over drop out.
+The bound is the time of a pure read loop over the model's own packed weights, same threads, run
+between Paceline's decode steps. TPOT of an engine is (T(n) - T(1)) / (n - 1), so that start, prompt
+and hand-over drop out; a peer's share is Paceline's, divided by how much longer the peer's TPOT is.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ def tpot(worker: Worker, prompt: list[int]) -> float:
     return (long - short) / (TOKENS - 1)
 
 
+def share_of_bound(worker: Worker, prompt: list[int]) -> float:
+    answer = worker.ask(op="bound", prompt=prompt, tokens=TOKENS)
+    return answer["read"] / answer["step"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="+", help="Hugging Face folders")
@@ -40,14 +45,15 @@ def main() -> None:
         if args.vllm:
             workers["vllm-cpu"] = Worker("vllm", model, python=args.vllm)
         sides = {name: partial(tpot, worker, prompt) for name, worker in workers.items()}
-        sides["bound"] = lambda w=workers["paceline"]: w.ask(op="bound")["read"]
+        sides["share"] = partial(share_of_bound, workers["paceline"], prompt)
         times = in_turns(sides, args.rounds)
+        own = list(zip(times["share"], times["paceline"], strict=True))
         for name, worker in workers.items():
             rows.append(
                 (
                     model.rstrip("/").split("/")[-1],
                     name,
-                    ratio(times["bound"], times[name]),
+                    ratio([share * seconds for share, seconds in own], times[name]),
                     ratio(times[name], times["paceline"]),
                     f"{statistics.median(times[name]) * 1e3:.1f}",
                 )

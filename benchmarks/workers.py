@@ -16,6 +16,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 
@@ -44,14 +45,19 @@ class Paceline:
             engine.step()
         return [request.output_ids for request in requests]
 
-    def bound(self) -> dict[str, float]:
-        """Seconds to read the weights once: the median of some reads."""
-        times = []
-        for _ in range(25):
-            start = time.perf_counter()
-            self.llm.engine.runner.network.read_weights()
-            times.append(time.perf_counter() - start)
-        return {"read": statistics.median(times)}
+    def bound(self, prompt: list[int], tokens: int) -> dict[str, float]:
+        """Median seconds of a decode step, and of reading the weights once between the steps."""
+        from paceline import SamplingParams
+
+        engine, steps, reads = self.llm.engine, [], []
+        params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=tokens)
+        engine.add(engine.make_requests(prompt, params, request_id=f"bound{next(self._calls)}"))
+        engine.step()
+        while engine.has_work:
+            steps.append(_seconds(engine.step))
+            if len(steps) % 4 == 0:
+                reads.append(_seconds(engine.runner.network.read_weights))
+        return {"step": statistics.median(steps), "read": statistics.median(reads)}
 
     def memory(self) -> dict[str, int]:
         """Bytes resident when all KV is in use, and the plan: weights, and weights + KV."""
@@ -62,6 +68,12 @@ class Paceline:
             resident = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
         total = plan.weight_bytes + plan.kv_bytes
         return {"resident": resident * 1024, "weights": plan.weight_bytes, "plan": total}
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 class Transformers:
