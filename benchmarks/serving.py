@@ -10,14 +10,15 @@ python benchmarks/serving.py memory MODEL…                      resident memor
 from __future__ import annotations
 
 import argparse
-import asyncio
+import json
 import statistics
 import tempfile
 import time
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 
-from harness import Worker, in_turns, machine, ratio, table
+from harness import Worker, in_turns, machine, ratio, ratio_interval, table
 from prompts import encoded, prompt_set
 
 TOKENS = 128
@@ -148,38 +149,56 @@ def _timed(work) -> float:
 def http(args: argparse.Namespace) -> None:
     """TPOT of a streamed chat completion over HTTP against the same engine in process."""
     from paceline import LLM, SamplingParams
-    from paceline.bench.http import ChatClient
-    from paceline.bench.prompts import Prompt
     from paceline.bench.server_process import ServerProcess
 
     (model,) = args.models
     llm = LLM(model, None, prefix_cache=False)
-    params = SamplingParams(temperature=0, max_tokens=TOKENS)
+    params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
     with tempfile.TemporaryDirectory() as folder:
         server = ServerProcess([model, "--drafter", "none"], Path(folder) / "log")
         server.wait_until_healthy(300)
         texts = prompt_set("chat")
-
-        async def over_http() -> float:
-            client = ChatClient(server.url, model=name_of(model), max_tokens=TOKENS)
-            try:
-                asked = [Prompt(str(i), "chat", ({"role": "user", "content": t},))
-                         for i, t in enumerate(texts)]  # fmt: skip
-                return statistics.median([(await client(p, None)).tpot() for p in asked])
-            finally:
-                await client.close()
-
-        def in_process() -> float:
-            results = [llm.chat([{"role": "user", "content": t}], params) for t in texts]
-            return statistics.median(r.metrics.tpot for r in results if r.metrics.tpot)
-
-        sides = {"http": lambda: asyncio.run(over_http()), "in process": in_process}
-        times = in_turns(sides, args.rounds)
+        times: dict[str, list[float]] = {"http": [], "in process": []}
+        for index, text in enumerate(texts * args.rounds):
+            sides = [
+                ("http", lambda: streamed_tpot(server.port, name_of(model), text)),  # noqa: B023
+                ("in process", lambda: in_process_tpot(llm, params, text)),  # noqa: B023
+            ]
+            for name, side in sides if index % 2 else reversed(sides):
+                times[name].append(side())
         server.stop()
-    value = ratio(times["http"], times["in process"])
-    table(f"TPOT over HTTP streaming ÷ in process, {name_of(model)} ({machine()})",
-          ["ratio", "TPOT in process, ms"],
-          [(f"{value:.3f}", f"{statistics.median(times['in process']) * 1e3:.1f}")])  # fmt: skip
+    middle, low, high = ratio_interval(times["http"], times["in process"])
+    table(f"TPOT over HTTP streaming ÷ in process, {name_of(model)}, {len(texts)} chat prompts x "
+          f"{args.rounds} ({machine()})", ["ratio", "95% interval", "TPOT in process, ms"],
+          [(f"{middle:.3f}", f"{low:.3f} to {high:.3f}",
+            f"{statistics.median(times['in process']) * 1e3:.1f}")])  # fmt: skip
+
+
+def streamed_tpot(port: int, model: str, text: str) -> float:
+    """By a client that notes when bytes come and reads them later: it shares the server's cores."""
+    body = {
+        "model": model, "messages": [{"role": "user", "content": text}], "stream": True,
+        "max_completion_tokens": TOKENS, "temperature": 0, "ignore_eos": True,
+        "return_token_ids": True,
+    }  # fmt: skip
+    connection = HTTPConnection("127.0.0.1", port)
+    connection.request("POST", "/v1/chat/completions", json.dumps(body),
+                       {"Content-Type": "application/json"})  # fmt: skip
+    response, chunks = connection.getresponse(), []
+    while chunk := response.read1(65536):
+        chunks.append((time.perf_counter(), chunk))
+    connection.close()
+    counts = [(at, chunk.count(b'"token_ids": [') - chunk.count(b'"token_ids": []'))
+              for at, chunk in chunks]  # fmt: skip
+    arrivals = [at for at, count in counts for _ in range(count)]
+    assert len(arrivals) == TOKENS, f"{len(arrivals)} tokens: {chunks[:3]}"
+    return (arrivals[-1] - arrivals[0]) / (TOKENS - 1)
+
+
+def in_process_tpot(llm, params, text: str) -> float:
+    deltas = llm.stream([{"role": "user", "content": text}], params)
+    arrivals = [time.perf_counter() for _ in deltas]
+    return (arrivals[-1] - arrivals[0]) / (len(arrivals) - 1)
 
 
 def memory(args: argparse.Namespace) -> None:
