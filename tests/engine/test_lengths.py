@@ -36,6 +36,13 @@ def test_the_likelier_draft_gets_the_rows() -> None:
     assert sure > unsure and 2 + sure + unsure <= 16
 
 
+def test_a_joining_prompt_does_not_make_drafts_look_cheap() -> None:
+    batch, confidence = entries(8, 4), [[0.6] * 4] * 8
+    lengths = ThroughputLengths(StepCost([1, 8, 256], [1.0, 1.0, 32.0]))  # an eighth a row, past 8
+    assert not any(lengths.verify_lengths(batch, confidence, rows=8))
+    assert not any(lengths.verify_lengths(batch, confidence, rows=8 + 64))
+
+
 def test_drafts_shrink_as_the_batch_grows() -> None:
     kept = []
     for count in (1, 4, 16, 32):

@@ -210,11 +210,12 @@ class ThroughputLengths:
                 survivals.append((survival, index))
         # Survival falls along a draft, so the best tokens of the batch are prefixes of its drafts.
         survivals.sort(key=lambda pair: -pair[0])
-        tokens = float(len(batch))
-        kept, most = 0, tokens / self.cost(rows)
+        # A prompt's rows make every further row dearer, but they are no price of these tokens.
+        tokens, prompts = float(len(batch)), self.cost(rows) - self.cost(len(batch))
+        kept, most = 0, tokens / (self.cost(rows) - prompts)
         for count, (survival, _) in enumerate(survivals, 1):
             tokens += survival
-            speed = tokens / self.cost(rows + count)
+            speed = tokens / (self.cost(rows + count) - prompts)
             if speed > most:
                 kept, most = count, speed
         lengths = [0] * len(batch)
@@ -227,11 +228,11 @@ class ThroughputLengths:
         self, batch: Sequence[Scheduled], kept: list[tuple[float, int]], rows: int
     ) -> None:
         """What the kept tokens would have taken without a draft, less what their rows take."""
-        plain = self.cost(rows)
-        row = (self.cost(rows + len(kept)) - plain) / max(1, len(kept))
+        row = (self.cost(rows + len(kept)) - self.cost(rows)) / max(1, len(kept))
+        step = self.cost(len(batch)) / len(batch)
         saved = {entry.request.drafter or "": 0.0 for entry in batch}
         for survival, index in kept:
-            saved[batch[index].request.drafter or ""] += survival * plain / len(batch) - row
+            saved[batch[index].request.drafter or ""] += survival * step - row
         for name, seconds in saved.items():
             self._balances[name].save(seconds)
 
