@@ -123,23 +123,6 @@ def test_a_drafter_that_costs_more_than_it_brings_is_not_asked() -> None:
         raise AssertionError("it is never asked again")
 
 
-def test_a_drafter_that_saves_less_time_than_it_takes_is_asked_now_and_then() -> None:
-    """With many requests a look-up for each adds up, though a single one is next to free."""
-    batch = entries(32, 4)
-    lengths = ThroughputLengths(StepCost([1, 64], [1.0, 64.0]))  # no row is free: drafts cannot pay
-
-    def asked(confidence: float) -> bool:
-        if not any(lengths.draft_lengths(batch)):
-            return False
-        lengths.timed("d", 4, 0.1)
-        lengths.verify_lengths(batch, [[confidence] * 4] * 32, rows=32)
-        return True
-
-    assert 2 <= sum(asked(0.2) for _ in range(64)) <= 10
-    lengths.cost = FREE  # now they do
-    assert sum(asked(0.9) for _ in range(64)) > 40
-
-
 def test_the_model_cost_is_the_optimum_of_the_same_sum() -> None:
     """Against brute force over all pairs of lengths."""
     batch = entries(2, 5)

@@ -8,7 +8,6 @@ a batch grows or as a request's drafts keep failing, and come back when there is
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +23,6 @@ KEPT = 0.995  # what a judged position leaves of the drafter's record before it
 WEIGHT = 2.0  # judged positions that the drafter's record counts as, in a request's own
 MEMORY = 0.85  # what a round leaves of the request's evidence before it
 FREE = 0.01  # a position drafted in less than this share of a step is not counted as a cost
-PROBE = 16  # a drafter that costs more time than it saves is asked every so many rounds only
-NEWS = 0.2  # share of a round in the means of what a drafter costs and saves
 FORGIVENESS = 0.97  # what a round without a proposal leaves of it: a failed drafter tries again
 
 
@@ -117,28 +114,6 @@ class Evidence:
         self.judged *= factor
 
 
-@dataclass(slots=True)
-class Balance:
-    """Seconds a round that asking a drafter costs, and that its drafts save: running means."""
-
-    spent: float = 0.0
-    saved: float = math.inf  # until a round has said
-    waited: int = 0
-
-    def spend(self, seconds: float) -> None:
-        self.spent += NEWS * (seconds - self.spent) if self.spent else seconds
-
-    def save(self, seconds: float) -> None:
-        self.saved = (
-            seconds if math.isinf(self.saved) else self.saved + NEWS * (seconds - self.saved)
-        )
-
-    def asks(self) -> bool:
-        """Whether to ask in this round."""
-        self.waited = 0 if self.saved >= self.spent else (self.waited + 1) % PROBE
-        return self.waited == 0
-
-
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A draft as it was proposed, before any cut, and what was thought of its positions."""
@@ -164,15 +139,12 @@ class ThroughputLengths:
         self._evidence: dict[str, Evidence] = defaultdict(Evidence)
         self._proposals: dict[str, Proposal] = {}
         self._draft_seconds: dict[str, float] = {}  # per draft position, by drafter
-        self._balances: dict[str, Balance] = defaultdict(Balance)
 
     def draft_lengths(self, batch: Sequence[Scheduled]) -> list[int]:
         """Bounds on the drafts of one drafter, before it drafts; zero where drafting cannot pay."""
         name = batch[0].request.drafter or ""
         seconds = self._draft_seconds.get(name, 0.0)
         room = [entry.draft_room for entry in batch]
-        if not self._balances[name].asks():
-            return [0] * len(batch)
         if seconds < FREE * self.cost(len(batch)):
             return room  # cut when the drafts are known
         record = self._records[name]
@@ -221,20 +193,7 @@ class ThroughputLengths:
         lengths = [0] * len(batch)
         for _, index in survivals[:kept]:
             lengths[index] += 1
-        self._count_savings(batch, survivals[:kept], rows)
         return lengths
-
-    def _count_savings(
-        self, batch: Sequence[Scheduled], kept: list[tuple[float, int]], rows: int
-    ) -> None:
-        """What the kept tokens would have taken without a draft, less what their rows take."""
-        row = (self.cost(rows + len(kept)) - self.cost(rows)) / max(1, len(kept))
-        step = self.cost(len(batch)) / len(batch)
-        saved = {entry.request.drafter or "": 0.0 for entry in batch}
-        for survival, index in kept:
-            saved[batch[index].request.drafter or ""] += survival * step - row
-        for name, seconds in saved.items():
-            self._balances[name].save(seconds)
 
     def observe(self, entry: Scheduled, committed: Sequence[int]) -> None:
         """A round ended with these tokens. They judge the proposal up to its first wrong token."""
@@ -256,7 +215,6 @@ class ThroughputLengths:
 
     def timed(self, drafter: str, tokens: int, seconds: float) -> None:
         """Drafting `tokens` positions (the longest draft of the batch) took `seconds`."""
-        self._balances[drafter].spend(seconds)
         if tokens:
             before = self._draft_seconds.get(drafter, seconds / tokens)
             self._draft_seconds[drafter] = 0.9 * before + 0.1 * seconds / tokens
