@@ -168,6 +168,11 @@ def test_speculative_field(client: Client, wish: object, drafter: str | None, lo
     assert (metrics["speculative_decoding"] is None) == (drafter is None)
 
 
+def test_a_whole_number_may_be_written_with_a_point(client: Client) -> None:
+    """JSON Schema, which the API's description is written in, counts 8.0 among the integers."""
+    assert client.chat(max_tokens=8.0).json()["usage"]["completion_tokens"] == 8
+
+
 def test_speculation_is_reported_under_vllms_names(client: Client) -> None:
     counts = client.chat(max_tokens=8).json()["metrics"]["speculative_decoding"]
     assert counts == {  # rounds of 3, 3 and 2 tokens

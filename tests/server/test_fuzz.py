@@ -70,5 +70,4 @@ def test_fuzz_the_real_engine(path: str, mode: schemathesis.GenerationMode) -> N
     engine.shutdown()
     assert engine.engine.cache.free_blocks == engine.engine.cache.num_blocks
     usual = 200 if mode.is_positive else 400
-    # The schema cannot say what fits together; enough must get through to try the engine.
-    assert seen[usual] > 25, seen
+    assert seen[usual] > 50, seen

@@ -21,6 +21,7 @@ BAD_CHAT: list[tuple[str, Any, str]] = [
     ("temperature", True, "temperature"),
     ("top_p", 0, "top_p"),
     ("top_k", 1.5, "top_k"),
+    ("top_k", 1e300, "top_k"),
     ("n", 0, "n"),
     ("n", 129, "n"),
     ("seed", 2**64, "seed"),

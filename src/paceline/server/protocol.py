@@ -39,6 +39,11 @@ def _refuse(value: object) -> object:
     raise PydanticCustomError(UNSUPPORTED, "this server does not support it; leave it out")
 
 
+def _whole(value: object) -> object:
+    """JSON has one kind of number: to its schemas 30.0 is an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _text_or_ids(value: object, branches: ValidatorFunctionWrapHandler) -> Any:
     try:
         return branches(value)
@@ -53,7 +58,8 @@ NoList = Annotated[
     Field(max_length=0, description="Not supported."),
     BeforeValidator(_refuse),
 ]
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+TokenId = Annotated[Whole, Field(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
 IdLists = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
@@ -74,7 +80,7 @@ class StreamOptions(Body):
 
 class Speculative(Body):
     drafter: str | None = Field(None, description="Name of a registered drafter.")
-    max_draft_len: int | None = Field(None, ge=0, le=MAX_DRAFT_LEN)
+    max_draft_len: Whole | None = Field(None, ge=0, le=MAX_DRAFT_LEN)
 
 
 class GenerationRequest(Body):
@@ -83,20 +89,20 @@ class GenerationRequest(Body):
     model: str
     temperature: float | None = Field(None, ge=0, le=100, description="Default 1; 0 is argmax.")
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1, lt=2**31, description="0 or -1 switches it off.")
+    top_k: Whole | None = Field(None, ge=-1, lt=2**31, description="0 or -1 switches it off.")
     min_p: float | None = Field(None, ge=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, ge=1e-3, le=100)
     logit_bias: dict[str, float] | None = Field(None, description="Token id to bias, ±100.")
-    max_tokens: int | None = Field(None, ge=1, lt=2**31)
-    min_tokens: int | None = Field(None, ge=0, lt=2**31)
+    max_tokens: Whole | None = Field(None, ge=1, lt=2**31)
+    min_tokens: Whole | None = Field(None, ge=0, lt=2**31)
     stop: str | list[str] | None = Field(None, description="Up to 16 strings.")
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: Literal[True] | None = None
-    n: int | None = Field(None, ge=1, le=128)
-    seed: int | None = Field(None, ge=-(2**63), lt=2**64)
+    n: Whole | None = Field(None, ge=1, le=128)
+    seed: Whole | None = Field(None, ge=-(2**63), lt=2**64)
     speculative: Literal["off"] | Speculative | None = Field(
         None, description="Drafter and longest draft, or `off` to decode without drafts."
     )
@@ -187,9 +193,9 @@ class ResponseFormat(Body):
 
 class ChatRequest(GenerationRequest):
     messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
+    max_completion_tokens: Whole | None = Field(None, ge=1, lt=2**31)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    top_logprobs: Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Variables for the model's chat template, which must read them."
@@ -231,7 +237,7 @@ class CompletionRequest(GenerationRequest):
     prompt: Prompt = Field(
         description=f"Text or token ids; a list of either asks for up to {MAX_PROMPTS} at once."
     )
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    logprobs: Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
     best_of: Literal[1] | None = None
     echo: Literal[False] | None = None
     suffix: Unsupported = None
