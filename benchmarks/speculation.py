@@ -68,7 +68,7 @@ def sampling(temperature: float, seed: int, tokens: int = MOST_TOKENS) -> Sampli
 
 def replay(args: argparse.Namespace) -> None:
     """Speedup ÷ AL with the true continuation and planted errors, γ = 15, at T = 0 and T = 1."""
-    rows, at_zero = [], {}
+    rows = []
     llm = LLM(
         args.model,
         [f"al{al}=replay,al={al},max_draft_len=15" for al in args.lengths],
@@ -78,20 +78,24 @@ def replay(args: argparse.Namespace) -> None:
     )
     engine = llm.engine
     prompts = encoded(llm.tokenizer, "code")[: args.prompts]
-    for temperature, al in itertools.product((0.0, 1.0), args.lengths):
-        ratios, lengths = [], []
-        for index, prompt in enumerate(prompts):
-            params = sampling(temperature, index)
+    temperatures = (0.0, 1.0)
+    for al in args.lengths:
+        ratios: dict[float, list[float]] = {t: [] for t in temperatures}
+        lengths: dict[float, list[float]] = {t: [] for t in temperatures}
+        # Both temperatures in turns: the machine changes its pace, and their ratio is asked for.
+        for (index, prompt), t in itertools.product(enumerate(prompts), temperatures):
+            params = sampling(t, index)
             plain = Run(engine, prompt, params, off())
             truth = plain.ids
             engine.drafters[f"al{al}"].learn(prompt, truth)
             drafted = Run(engine, prompt, params, SpeculativeParams(drafter=f"al{al}"))
             assert drafted.ids == truth, "the text changed"
-            ratios.append(plain.tpot(len(truth)) / drafted.tpot(len(truth)))
-            lengths.append(drafted.acceptance_length)
-        speedup, length = statistics.median(ratios), statistics.mean(lengths)
-        at_zero.setdefault(al, speedup)
-        rows.append((temperature, al, length, speedup, speedup / length, speedup / at_zero[al]))
+            ratios[t].append(plain.tpot(len(truth)) / drafted.tpot(len(truth)))
+            lengths[t].append(drafted.acceptance_length)
+        for t in temperatures:
+            speedup, length = statistics.median(ratios[t]), statistics.mean(lengths[t])
+            paired = ratio(ratios[t], ratios[0.0])
+            rows.append((t, al, length, speedup, speedup / length, paired))
     header = ["T", "AL asked", "AL incl. bonus", "speedup", "speedup ÷ AL", "÷ speedup at T=0"]
     name = args.model.rstrip("/").split("/")[-1]
     table(f"replay, γ=15 ({args.policy}), {name}, {len(prompts)} code prompts, "
