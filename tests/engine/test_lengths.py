@@ -25,29 +25,42 @@ def entries(count: int, draft: int) -> list[Scheduled]:
 def test_free_rows_are_all_used_and_costly_ones_are_not() -> None:
     (batch,) = [entries(2, 8)]
     sure = [[0.9] * 8] * 2
-    assert ThroughputLengths(FREE).verify_lengths(batch, sure, rows=2) == [8, 8]
-    assert ThroughputLengths(LINEAR).verify_lengths(batch, [[0.3] * 8] * 2, rows=2) == [0, 0]
+    assert ThroughputLengths(FREE).verify_lengths(batch, sure, rows=2, decoding=2) == [8, 8]
+    assert ThroughputLengths(LINEAR).verify_lengths(batch, [[0.3] * 8] * 2, rows=2, decoding=2) == [
+        0,
+        0,
+    ]
 
 
 def test_the_likelier_draft_gets_the_rows() -> None:
     batch = entries(2, 12)
     lengths = ThroughputLengths(KNEE)
-    sure, unsure = lengths.verify_lengths(batch, [[0.95] * 12, [0.3] * 12], rows=2)
+    sure, unsure = lengths.verify_lengths(batch, [[0.95] * 12, [0.3] * 12], rows=2, decoding=2)
     assert sure > unsure and 2 + sure + unsure <= 16
 
 
 def test_a_joining_prompt_does_not_make_drafts_look_cheap() -> None:
     batch, confidence = entries(8, 4), [[0.6] * 4] * 8
     lengths = ThroughputLengths(StepCost([1, 8, 256], [1.0, 1.0, 32.0]))  # an eighth a row, past 8
-    assert not any(lengths.verify_lengths(batch, confidence, rows=8))
-    assert not any(lengths.verify_lengths(batch, confidence, rows=8 + 64))
+    assert not any(lengths.verify_lengths(batch, confidence, rows=8, decoding=8))
+    assert not any(lengths.verify_lengths(batch, confidence, rows=8 + 64, decoding=8))
+
+
+def test_requests_that_do_not_draft_count_as_well() -> None:
+    """A row that slows fifteen others down must bring more than one that slows nobody."""
+    batch, lengths = entries(1, 4), ThroughputLengths(StepCost([1, 64], [1.0, 17.0]))
+    alone = lengths.verify_lengths(batch, [[0.5] * 4], rows=1, decoding=1)
+    among = lengths.verify_lengths(batch, [[0.5] * 4], rows=16, decoding=16)
+    assert alone == [1] and among == [0]
 
 
 def test_drafts_shrink_as_the_batch_grows() -> None:
     kept = []
     for count in (1, 4, 16, 32):
         batch = entries(count, 8)
-        lengths = ThroughputLengths(KNEE).verify_lengths(batch, [[0.6] * 8] * count, rows=count)
+        lengths = ThroughputLengths(KNEE).verify_lengths(
+            batch, [[0.6] * 8] * count, rows=count, decoding=count
+        )
         kept.append(sum(lengths) / count)
     assert kept == sorted(kept, reverse=True) and kept[0] == 8 and kept[-1] == 0
 
@@ -60,7 +73,7 @@ def rounds(lengths: ThroughputLengths, entry: Scheduled, committed: list[list[in
     history = []
     for tokens in committed:
         entry.draft = [7] * 4
-        (kept,) = lengths.verify_lengths([entry], [[0.6] * 4], rows=1)
+        (kept,) = lengths.verify_lengths([entry], [[0.6] * 4], rows=1, decoding=1)
         del entry.draft[kept:]
         lengths.observe(entry, tokens[: kept + 1])
         history.append(kept)
@@ -91,12 +104,12 @@ def test_confidence_is_taken_for_what_came_of_it() -> None:
     for turn in range(200):
         sure = turn % 2 == 0
         entry.draft = [7]
-        lengths.verify_lengths([entry], [[0.9 if sure else 0.3]], rows=1)
+        lengths.verify_lengths([entry], [[0.9 if sure else 0.3]], rows=1, decoding=1)
         lengths.observe(entry, [8] if sure else [7, 7])
 
     def verified(confidence: float) -> int:
         entry.draft = [7]
-        return lengths.verify_lengths([entry], [[confidence]], rows=1)[0]
+        return lengths.verify_lengths([entry], [[confidence]], rows=1, decoding=1)[0]
 
     assert (verified(0.9), verified(0.3)) == (0, 1)
 
@@ -127,7 +140,7 @@ def test_the_model_cost_is_the_optimum_of_the_same_sum() -> None:
     """Against brute force over all pairs of lengths."""
     batch = entries(2, 5)
     confidence = [[0.9, 0.8, 0.7, 0.6, 0.5], [0.6, 0.9, 0.9, 0.2, 0.9]]
-    got = ThroughputLengths(LINEAR_THEN).verify_lengths(batch, confidence, rows=2)
+    got = ThroughputLengths(LINEAR_THEN).verify_lengths(batch, confidence, rows=2, decoding=2)
 
     def rate(lengths: tuple[int, int]) -> float:
         tokens = 2.0

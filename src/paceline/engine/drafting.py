@@ -107,7 +107,12 @@ class Drafting:
         cuttable = {entry.request.id for entry, _ in drafted}
         rows = sum(e.count if e.request.id in cuttable else e.rows for e in scheduled)
         entries = [entry for entry, _ in drafted]
-        lengths = self.lengths.verify_lengths(entries, [known for _, known in drafted], rows)
+        lengths = self.lengths.verify_lengths(
+            entries,
+            [known for _, known in drafted],
+            rows=rows,
+            decoding=sum(entry.samples for entry in scheduled),
+        )
         for entry, length in zip(entries, lengths, strict=True):
             del entry.draft[length:]
 

@@ -35,7 +35,12 @@ class LengthController(Protocol):
 
     def draft_lengths(self, batch: Sequence[Scheduled]) -> list[int]: ...
     def verify_lengths(
-        self, batch: Sequence[Scheduled], confidence: Sequence[Sequence[float] | None], rows: int
+        self,
+        batch: Sequence[Scheduled],
+        confidence: Sequence[Sequence[float] | None],
+        *,
+        rows: int,
+        decoding: int,
     ) -> list[int]: ...
     def observe(self, entry: Scheduled, committed: Sequence[int]) -> None: ...
     def timed(self, drafter: str, tokens: int, seconds: float) -> None: ...
@@ -51,7 +56,12 @@ class FixedLengths:
         return [entry.draft_room for entry in batch]
 
     def verify_lengths(
-        self, batch: Sequence[Scheduled], confidence: Sequence[Sequence[float] | None], rows: int
+        self,
+        batch: Sequence[Scheduled],
+        confidence: Sequence[Sequence[float] | None],
+        *,
+        rows: int,
+        decoding: int,
     ) -> list[int]:
         return [len(entry.draft) for entry in batch]
 
@@ -167,9 +177,15 @@ class ThroughputLengths:
         return [min(best, limit) for limit in room]
 
     def verify_lengths(
-        self, batch: Sequence[Scheduled], confidence: Sequence[Sequence[float] | None], rows: int
+        self,
+        batch: Sequence[Scheduled],
+        confidence: Sequence[Sequence[float] | None],
+        *,
+        rows: int,
+        decoding: int,
     ) -> list[int]:
-        """How much of each draft to verify, in a step of `rows` rows without any draft."""
+        """How much of each draft to verify, in a step that without any of them has `rows` rows and
+        gives `decoding` requests, those in `batch` and others, a token each."""
         survivals: list[tuple[float, int]] = []
         for index, (entry, known) in enumerate(zip(batch, confidence, strict=True)):
             if not entry.draft:
@@ -183,8 +199,8 @@ class ThroughputLengths:
         # Survival falls along a draft, so the best tokens of the batch are prefixes of its drafts.
         survivals.sort(key=lambda pair: -pair[0])
         # A prompt's rows make every further row dearer, but they are no price of these tokens.
-        tokens, prompts = float(len(batch)), self.cost(rows) - self.cost(len(batch))
-        kept, most = 0, tokens / (self.cost(rows) - prompts)
+        tokens, prompts = float(decoding), self.cost(rows) - self.cost(decoding)
+        kept, most = 0, tokens / self.cost(decoding)
         for count, (survival, _) in enumerate(survivals, 1):
             tokens += survival
             speed = tokens / (self.cost(rows + count) - prompts)

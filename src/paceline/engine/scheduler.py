@@ -88,7 +88,7 @@ class Scheduler:
         plan = Plan()
         decoding = [r for r in self.running if len(r.tokens) - r.computed == 1]
         prompts = [r for r in self.running if len(r.tokens) - r.computed > 1]
-        for request in decoding[: self.token_budget]:
+        for request in decoding:  # never more than the budget: EngineConfig sees to that
             if request not in plan.preempted and self._make_room(
                 request, request.computed + 1, plan
             ):
