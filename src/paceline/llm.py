@@ -185,7 +185,10 @@ class LLM:
             expected = f"a conversation that the model's chat template takes: {error}"
             raise InvalidRequest("messages", f"{len(messages)} messages", expected) from None
         for index, message in enumerate(messages):
-            refuse_dropped(index, str(message.get("role")), str(message.get("content")), text)
+            content = message.get("content")
+            if not isinstance(content, str) and message.get("role") != "assistant":
+                raise InvalidRequest(f"messages[{index}].content", content, "text")
+            refuse_dropped(index, str(message.get("role")), str(content), text)
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     # -- inside -----------------------------------------------------------------------------------

@@ -118,6 +118,8 @@ def test_chat_refuses_what_the_template_would_drop(llm: LLM) -> None:
     )
     with pytest.raises(InvalidRequest, match=r"messages\[0\].role"):
         llm.chat([{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}])
+    with pytest.raises(InvalidRequest, match=r"messages\[0\].content"):
+        llm.chat([{"role": "user", "content": None}])
     llm.tokenizer.chat_template = None
     with pytest.raises(InvalidRequest, match="template"):
         llm.chat([{"role": "user", "content": "hi"}])
