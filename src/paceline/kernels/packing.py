@@ -42,6 +42,12 @@ def unpack(packed: torch.Tensor, n: int, k: int) -> torch.Tensor:
     return rows.view(panels * LANES, pairs * 2)[:n, :k]
 
 
+def unpack_rows(packed: torch.Tensor, ids: torch.Tensor, k: int) -> torch.Tensor:
+    """Rows `ids` of the matrix [n, k] that `packed` was made from, bf16 [len(ids), k]."""
+    rows = packed[ids // LANES, :, ids % LANES]  # [ids, pairs] int32
+    return rows.contiguous().view(torch.bfloat16)[:, :k].contiguous()
+
+
 class Arena:
     """One zeroed run of memory, on huge pages where there are any, handed out piece by piece."""
 

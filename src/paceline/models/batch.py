@@ -63,6 +63,15 @@ class Network(Protocol):
         """Computes every row and writes its KV; logits come back for `batch.logit_rows`."""
         ...
 
+    def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """Input embeddings of token ids int64 [n], in the network's dtype [n, hidden]; a copy."""
+        ...
+
+    def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of the output head for token ids int64 [n], in the network's dtype [n, hidden]; a
+        copy."""
+        ...
+
     def read_weights(self) -> None:
         """Reads every weight byte once, with the forward's threads, and does nothing else: its
         duration is the bandwidth bound of a decode step."""

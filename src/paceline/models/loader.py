@@ -49,7 +49,7 @@ def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
 
 def load_folder(folder: Path, name: str) -> LoadedModel:
     """Loads a Hugging Face folder: config, headers, tokenizer, in this order, each checked."""
-    hf = _read_json(folder / "config.json")
+    hf = read_json(folder / "config.json")
     try:
         config = config_from_hf(hf)
     except ModelError as error:
@@ -100,14 +100,15 @@ def _load_tokenizer(folder: Path, name: str) -> Any:
 
 def _eos_ids(folder: Path, hf: Mapping[str, Any], tokenizer: Any) -> frozenset[int]:
     generation_file = folder / "generation_config.json"
-    generation = _read_json(generation_file) if generation_file.is_file() else {}
+    generation = read_json(generation_file) if generation_file.is_file() else {}
     found: set[int] = set()
     for value in (generation.get("eos_token_id"), hf.get("eos_token_id"), tokenizer.eos_token_id):
         found.update(value if isinstance(value, list) else [] if value is None else [value])
     return frozenset(found)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of a model's folder. Raises ModelError."""
     if not path.is_file():
         raise ModelError(f"{path.parent}: no {path.name}; expected a Hugging Face model folder")
     try:

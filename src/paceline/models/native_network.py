@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Mapping, MutableMapping
 
 import numpy as np
 import torch
 
 from paceline.core import KVSpec, ModelError
 from paceline.kernels import abi, build
-from paceline.kernels.packing import LANES, Arena, arena_bytes, pack, padded
+from paceline.kernels.packing import LANES, Arena, padded, unpack_rows
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput
 from paceline.models.config import ModelConfig
+from paceline.models.native_packing import Packer, Weights, layer_shapes, take
 from paceline.models.rope import rope_tables
 from paceline.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_prefix
-
-Weights = Mapping[str, torch.Tensor]
 
 
 def native_available(config: ModelConfig | None = None) -> tuple[bool, str]:
@@ -45,12 +43,12 @@ class NativeNetwork:
         self.num_layers, self.max_positions = config.num_layers, max_positions
         self.kv_spec = KVSpec(config.num_layers, config.num_kv_heads, config.head_dim, 2)
         self.library = native.library
-        self._kept: list[torch.Tensor] = []  # what the structures below point into
         self._layers = (abi.Layer * config.num_layers)()
-        self._arena = Arena(arena_bytes(_matrix_shapes(config)))
+        head = (config.vocab_size, config.hidden_size)
+        self._packer = Packer([*layer_shapes(config) * config.num_layers, head])
+        self._embedding: torch.Tensor | None = None
         self._model = self._pack(weights)
-        self.streamed_bytes = self._arena.used
-        self.weight_bytes = self.streamed_bytes + sum(tensor.nbytes for tensor in self._kept)
+        self.streamed_bytes, self.weight_bytes = self._packer.arena.used, self._packer.bytes
         self._workspace = _Workspace(native.library)
         self._batch = abi.Batch()
         self._logits = torch.empty(0, config.vocab_size)
@@ -102,9 +100,17 @@ class NativeNetwork:
             features = self._features[: rows * width].view(rows, width)
         return ForwardOutput(self._logits[:outputs], self._argmax[:outputs], features)
 
+    def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        if self._embedding is None:
+            return self.head_rows(ids)
+        return self._embedding.index_select(0, ids)
+
+    def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        return unpack_rows(self._head, ids, self.hidden_size)
+
     def read_weights(self) -> None:
         """Reads the packed weights once, with the forward's threads, and does nothing else."""
-        data = ctypes.c_void_p(self._arena.data.data_ptr())
+        data = ctypes.c_void_p(self._packer.arena.data.data_ptr())
         self.library.pl_read(data, ctypes.c_int64(self.streamed_bytes), torch.get_num_threads())
 
     def _reserve(self, rows: int, outputs: int, taps: int) -> None:
@@ -122,9 +128,10 @@ class NativeNetwork:
     # -- packing --------------------------------------------------------------------------------
 
     def _pack(self, weights: Weights) -> abi.Model:
-        config = self.config
+        config, packer = self.config, self._packer
         for index, layer in enumerate(self._layers):
-            self._pack_layer(layer, weights, layer_prefix(index))
+            prefix = layer_prefix(index)
+            packer.layer(layer, config, lambda name, prefix=prefix: take(weights, prefix + name))
         model = abi.Model(
             hidden=config.hidden_size,
             intermediate=config.intermediate_size,
@@ -139,74 +146,16 @@ class NativeNetwork:
             layer=ctypes.cast(self._layers, ctypes.POINTER(abi.Layer)),
         )
         if not config.tie_word_embeddings:
-            model.embedding = self._keep(_take(weights, EMBEDDING), torch.bfloat16)
-        model.head = self._matrix(
-            [_take(weights, EMBEDDING if config.tie_word_embeddings else HEAD)]
-        )
-        model.final_norm = self._keep(_take(weights, FINAL_NORM))
+            model.embedding = packer.keep(take(weights, EMBEDDING), torch.bfloat16)
+            self._embedding = packer.kept[-1]
+        head = take(weights, EMBEDDING if config.tie_word_embeddings else HEAD)
+        self._head = packer.room([head])
+        model.head = abi.Matrix(self._head.data_ptr(), None, *head.shape)
+        model.final_norm = packer.keep(take(weights, FINAL_NORM))
         cos, sin = rope_tables(config, self.max_positions)
-        model.cos, model.sin = self._keep(cos), self._keep(sin)
+        model.cos, model.sin = packer.keep(cos), packer.keep(sin)
         self._model_ref = ctypes.byref(model)
         return model
-
-    def _pack_layer(self, layer: abi.Layer, weights: Weights, prefix: str) -> None:
-        config = self.config
-
-        def take(name: str) -> torch.Tensor:
-            return _take(weights, prefix + name)
-
-        def linears(room: str, *names: str) -> list[torch.Tensor]:
-            return [take(f"{room}.{name}.weight") for name in names]
-
-        def biases(wanted: bool, room: str, *names: str) -> list[torch.Tensor] | None:
-            return [take(f"{room}.{name}.bias") for name in names] if wanted else None
-
-        qkv, gate_up = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
-        layer.qkv = self._matrix(
-            linears("self_attn", *qkv), biases(config.qkv_bias, "self_attn", *qkv)
-        )
-        layer.o = self._matrix(
-            linears("self_attn", "o_proj"), biases(config.o_bias, "self_attn", "o_proj")
-        )
-        layer.gate_up = self._gate_up(
-            linears("mlp", *gate_up), biases(config.mlp_bias, "mlp", *gate_up)
-        )
-        layer.down = self._matrix(
-            linears("mlp", "down_proj"), biases(config.mlp_bias, "mlp", "down_proj")
-        )
-        layer.attention_norm = self._keep(take("input_layernorm.weight"))
-        layer.mlp_norm = self._keep(take("post_attention_layernorm.weight"))
-        if config.qk_norm:
-            layer.q_norm = self._keep(take("self_attn.q_norm.weight"))
-            layer.k_norm = self._keep(take("self_attn.k_norm.weight"))
-
-    def _matrix(
-        self, parts: list[torch.Tensor], biases: list[torch.Tensor] | None = None
-    ) -> abi.Matrix:
-        """Packs the parts below each other."""
-        n, k = sum(len(part) for part in parts), parts[0].shape[1]
-        room = self._arena.take_matrix(n, k)
-        pack(parts[0] if len(parts) == 1 else torch.cat(parts), room)
-        bias = self._keep(torch.cat(biases)) if biases else None
-        return abi.Matrix(room.data_ptr(), bias, n, k)
-
-    def _gate_up(self, parts: list[torch.Tensor], biases: list[torch.Tensor] | None) -> abi.Matrix:
-        """Packs gate and up panel by panel in turn, so that SwiGLU finds both in one work item."""
-        k, n = parts[0].shape[1], 2 * padded(len(parts[0]), LANES)
-        room = self._arena.take_matrix(n, k)
-        for which, part in enumerate(parts):
-            pack(part, room[which::2])
-        if biases is None:
-            return abi.Matrix(room.data_ptr(), None, n, k)
-        both = torch.zeros(2, n // 2)
-        both[:, : len(biases[0])] = torch.stack(biases)
-        bias = self._keep(both.view(2, -1, LANES).transpose(0, 1))
-        return abi.Matrix(room.data_ptr(), bias, n, k)
-
-    def _keep(self, tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> int:
-        """Address of a copy that lives as long as this network."""
-        self._kept.append(tensor.to(dtype, copy=True).contiguous())
-        return self._kept[-1].data_ptr()
 
 
 class _Workspace:
@@ -218,22 +167,7 @@ class _Workspace:
         weakref.finalize(self, library.pl_workspace_destroy, self.handle)
 
 
-def _take(weights: Weights, name: str) -> torch.Tensor:
-    return weights.pop(name) if isinstance(weights, MutableMapping) else weights[name]
-
-
 def _address(array: np.ndarray) -> int:
     if array.dtype != np.int32 or not array.flags.c_contiguous:
         raise TypeError(f"a batch holds contiguous int32 arrays, not {array.dtype}")
     return array.ctypes.data
-
-
-def _matrix_shapes(config: ModelConfig) -> list[tuple[int, int]]:
-    hidden, heads = config.hidden_size, config.num_heads * config.head_dim
-    layer = [
-        (heads + 2 * config.num_kv_heads * config.head_dim, hidden),
-        (hidden, heads),
-        (2 * padded(config.intermediate_size, LANES), hidden),
-        (hidden, config.intermediate_size),
-    ]
-    return layer * config.num_layers + [(config.vocab_size, hidden)]

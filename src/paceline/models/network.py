@@ -138,6 +138,12 @@ class TorchNetwork:
         logits = self._logits(x, plan, len(batch.logit_rows))
         return ForwardOutput(logits, logits.argmax(-1), features)
 
+    def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.embedding.index_select(0, ids.to(self.device))
+
+    def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head.weight.index_select(0, ids.to(self.device))
+
     def read_weights(self) -> None:
         """Reads the bytes that one decode step streams, and does nothing else with them."""
         for linear in (self.head, *(linear for layer in self.layers for linear in layer.linears)):

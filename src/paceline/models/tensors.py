@@ -18,14 +18,15 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     tensors: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, config.hidden_size)}
     for layer in range(config.num_layers):
         prefix = layer_prefix(layer)
-        tensors |= {prefix + name: shape for name, shape in _layer_tensors(config).items()}
+        tensors |= {prefix + name: shape for name, shape in layer_tensors(config).items()}
     tensors[FINAL_NORM] = (config.hidden_size,)
     if not config.tie_word_embeddings:
         tensors[HEAD] = (config.vocab_size, config.hidden_size)
     return tensors
 
 
-def _layer_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def layer_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of one layer's tensors, without the layer's prefix."""
     hidden, ffn = config.hidden_size, config.intermediate_size
     q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     linears = {

@@ -114,6 +114,11 @@ def check_weights(weights: SafetensorWeights, config: ModelConfig, where: str) -
     for name in [n for n in weights if n.endswith(".rotary_emb.inv_freq")]:
         weights.discard(name)
     check_shapes(weights.shapes, config, where)
+    check_dtypes(weights, where)
+
+
+def check_dtypes(weights: SafetensorWeights, where: str) -> None:
+    """Raises ModelError naming a tensor that is stored in an unknown way."""
     for name, dtype in weights.dtypes.items():
         if dtype not in DTYPES:
             raise ModelError(
@@ -127,18 +132,28 @@ def check_shapes(shapes: Mapping[str, tuple[int, ...]], config: ModelConfig, whe
     A tied head may be stored all the same.
     """
     expected = expected_tensors(config)
+    if HEAD in shapes:
+        expected[HEAD] = (config.vocab_size, config.hidden_size)
+    use = f"a {config.family} network with these options has no use for it"
+    check_expected(shapes, expected, where, use)
+
+
+def check_expected(
+    shapes: Mapping[str, tuple[int, ...]],
+    expected: Mapping[str, tuple[int, ...]],
+    where: str,
+    use: str,
+) -> None:
+    """Raises ModelError naming the first tensor that is missing, unexpected (with the sentence
+    `use`) or of another shape."""
     missing = [name for name in expected if name not in shapes]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ModelError(f"{where}: tensor {missing[0]} is missing{more}")
-    extra = sorted(name for name in shapes if name not in expected and name != HEAD)
+    extra = sorted(name for name in shapes if name not in expected)
     if extra:
         more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
-        raise ModelError(
-            f"{where}: unexpected tensor {extra[0]}{more}; "
-            f"a {config.family} network with these options has no use for it"
-        )
-    expected[HEAD] = (config.vocab_size, config.hidden_size)
+        raise ModelError(f"{where}: unexpected tensor {extra[0]}{more}; {use}")
     for name, shape in shapes.items():
         if shape != expected[name]:
             raise ModelError(

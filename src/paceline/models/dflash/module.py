@@ -1,0 +1,250 @@
+"""The training form: plain, differentiable torch over a whole sequence, with masks.
+
+It says most simply what a DFlash drafter computes, so it is also what the serving forms are judged
+by. Parameters carry the checkpoint's names.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from paceline.models.dflash.config import Attention, DFlashConfig, SecondGeneration
+from paceline.models.rope import rope_tables
+
+
+class RMSNorm(nn.Module):
+    """RMSNorm (arXiv 1910.07467) over the last dimension, in float32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (wide * scale).to(x.dtype) * self.weight
+
+
+class DraftAttention(nn.Module):
+    """Queries from the blocks alone; keys and values from context and blocks, by one projection."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        shape = config.layers
+        self.head_dim, self.eps = shape.head_dim, shape.rms_norm_eps
+        q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        self.q_proj = nn.Linear(shape.hidden_size, q_size, bias=shape.qkv_bias)
+        self.k_proj = nn.Linear(shape.hidden_size, kv_size, bias=shape.qkv_bias)
+        self.v_proj = nn.Linear(shape.hidden_size, kv_size, bias=shape.qkv_bias)
+        self.o_proj = nn.Linear(q_size, shape.hidden_size, bias=shape.o_bias)
+        self.q_norm = RMSNorm(shape.head_dim, shape.rms_norm_eps)
+        self.k_norm = RMSNorm(shape.head_dim, shape.rms_norm_eps)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor,
+        angles: tuple[torch.Tensor, torch.Tensor],
+        visible: torch.Tensor,
+    ) -> torch.Tensor:
+        """x [queries, hidden] at the last rows of `angles` [context + queries, head_dim / 2];
+        `visible` bool [queries, context + queries]."""
+        cos, sin = angles
+        q = rotate(
+            self.q_norm(self._heads(self.q_proj(x))), cos[len(context) :], sin[len(context) :]
+        )
+        both = torch.cat((context, x))
+        k = rotate(self.k_norm(self._heads(self.k_proj(both))), cos, sin)
+        v = self._heads(self.v_proj(both))
+        mixed = functional.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],
+            k.transpose(0, 1)[None],
+            v.transpose(0, 1)[None],
+            attn_mask=visible,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        return self.o_proj(mixed[0].transpose(0, 1).flatten(1))
+
+    def _heads(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(len(x), -1, self.head_dim)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of x [rows, heads, head_dim], dimension i with i + head_dim / 2."""
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class MLP(nn.Module):
+    """SwiGLU (arXiv 2002.05202)."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        hidden, size = config.layers.hidden_size, config.layers.intermediate_size
+        self.gate_proj = nn.Linear(hidden, size, bias=config.layers.mlp_bias)
+        self.up_proj = nn.Linear(hidden, size, bias=config.layers.mlp_bias)
+        self.down_proj = nn.Linear(size, hidden, bias=config.layers.mlp_bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class BlockConvolution(nn.Module):
+    """DFlash 2's causal convolution along the block, before and after a sublayer.
+
+    Each tap's kernel is a learned base plus what a projection of the sublayer's input adds for
+    every group of channels. It starts as the identity.
+    """
+
+    def __init__(self, hidden: int, second: SecondGeneration) -> None:
+        super().__init__()
+        self.taps, self.groups = second.kernel_size, hidden // second.group_size
+        base = torch.zeros(2, second.kernel_size, hidden)
+        base[:, 0] = 1
+        self.base_kernel = nn.Parameter(base)
+        self.kernel_projection = nn.Linear(hidden, 2 * self.taps * self.groups, bias=False)
+        nn.init.zeros_(self.kernel_projection.weight)
+
+    def kernels(self, x: torch.Tensor) -> torch.Tensor:
+        """For each row of x [rows, hidden] its kernels [2, rows, taps, hidden]: of the input of the
+        sublayer, and of its output."""
+        dynamic = self.kernel_projection(x).view(len(x), 2, self.taps, self.groups)
+        channels = x.shape[-1] // self.groups
+        whole = dynamic.repeat_interleave(channels, dim=-1) + self.base_kernel.to(x.dtype)
+        return whole.transpose(0, 1)
+
+    @staticmethod
+    def convolve(x: torch.Tensor, kernels: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """x [rows, hidden] with kernels [rows, taps, hidden]; `slots` [rows] is each row's place in
+        its block, whose start no tap crosses."""
+        out = kernels[:, 0] * x
+        for tap in range(1, kernels.shape[1]):
+            earlier = functional.pad(x[:-tap], (0, 0, tap, 0))[: len(x)]
+            out = out + kernels[:, tap] * earlier * (slots >= tap)[:, None]
+        return out
+
+
+class DraftLayer(nn.Module):
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        shape, second = config.layers, config.second
+        self.input_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.self_attn, self.mlp = DraftAttention(config), MLP(config)
+        if second is not None:
+            self.attention_conv = BlockConvolution(shape.hidden_size, second)
+            self.mlp_conv = BlockConvolution(shape.hidden_size, second)
+        self.second = second
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor,
+        angles: tuple[torch.Tensor, torch.Tensor],
+        visible: torch.Tensor,
+        slots: torch.Tensor,
+    ) -> torch.Tensor:
+        normed = self.input_layernorm(x)
+        if self.second is None:
+            x = x + self.self_attn(normed, context, angles, visible)
+            return x + self.mlp(self.post_attention_layernorm(x))
+        convolve = BlockConvolution.convolve
+        before, after = self.attention_conv.kernels(normed)
+        mixed = self.self_attn(convolve(normed, before, slots), context, angles, visible)
+        x = x + convolve(mixed, after, slots)
+        normed = self.post_attention_layernorm(x)
+        before, after = self.mlp_conv.kernels(normed)
+        return x + convolve(self.mlp(convolve(normed, before, slots)), after, slots)
+
+
+class CandidateSelector(nn.Module):
+    """DFlash 2's path through each slot's most likely tokens: the unary logit plus how well a token
+    follows the one before it, a product of two codebooks seen through the slot's hidden state."""
+
+    def __init__(self, config: DFlashConfig, second: SecondGeneration) -> None:
+        super().__init__()
+        self.top_k = second.selector_top_k
+        size = (config.layers.vocab_size, second.selector_rank)
+        self.predecessor_codebook = nn.Parameter(torch.zeros(size))
+        self.successor_codebook = nn.Parameter(torch.zeros(size))
+        self.hidden_projection = nn.Linear(
+            config.layers.hidden_size, second.selector_rank, bias=False
+        )
+
+
+class DFlashModule(nn.Module):
+    """All of a drafter that is trained. Embedding and head are the target's, and stay outside."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        self.config = config
+        hidden, eps = config.layers.hidden_size, config.layers.rms_norm_eps
+        self.fc = nn.Linear(config.feature_size, hidden, bias=False)
+        self.hidden_norm, self.norm = RMSNorm(hidden, eps), RMSNorm(hidden, eps)
+        self.layers = nn.ModuleList(DraftLayer(config) for _ in range(config.layers.num_layers))
+        if config.second is not None:
+            self.candidate_selector = CandidateSelector(config, config.second)
+
+    def forward(
+        self,
+        features: torch.Tensor,
+        embedded: torch.Tensor,
+        anchors: torch.Tensor,
+        first: int = 0,
+    ) -> torch.Tensor:
+        """Hidden states of many blocks over one sequence, float [blocks, block, hidden].
+
+        features [tokens, K * target hidden] of tokens `first`, `first` + 1, …; embedded [blocks,
+        block, hidden] anchor and masks; anchors int64 [blocks], the absolute positions of the
+        anchors: each block sees the context strictly before its own.
+        """
+        blocks, size, hidden = embedded.shape
+        device = embedded.device
+        context = self.hidden_norm(self.fc(features))
+        tokens = torch.arange(first, first + len(context), device=device)
+        slots = torch.arange(size, device=device).repeat(blocks)
+        owner = torch.arange(blocks, device=device).repeat_interleave(size)
+        queries = anchors[owner] + slots
+        visible = {
+            kind: _visible(kind, tokens, queries, anchors[owner], owner)
+            for kind in set(self.config.attention)
+        }
+        positions = torch.cat((tokens, queries))
+        cos, sin = rope_tables(self.config.layers, int(positions.max()) + 1)
+        angles = cos.to(device)[positions], sin.to(device)[positions]
+        x = embedded.reshape(-1, hidden)
+        for layer, kind in zip(self.layers, self.config.attention, strict=True):
+            x = layer(x, context, angles, visible[kind], slots)
+        return self.norm(x).view(blocks, size, hidden)
+
+
+def _visible(
+    kind: Attention,
+    tokens: torch.Tensor,
+    queries: torch.Tensor,
+    anchors: torch.Tensor,
+    owner: torch.Tensor,
+) -> torch.Tensor:
+    """bool [queries, tokens + queries]: context strictly before the block's anchor, and the block's
+    own slots, up to the query's own in a causal layer; all within the window."""
+    context = tokens < anchors[:, None]
+    block = owner[:, None] == owner
+    if kind.causal:
+        block &= queries <= queries[:, None]
+    visible = torch.cat((context, block), dim=1)
+    if kind.window is None:
+        return visible
+    distance = queries[:, None] - torch.cat((tokens, queries))
+    return visible & (distance.abs() < kind.window)
+
+
+def draft_logits(config: DFlashConfig, hidden: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+    """Logits float32 [..., rows of the head] of hidden states, as the config scales them."""
+    logits = functional.linear(hidden, head).float() * config.output_multiplier
+    if config.softcap is None:
+        return logits
+    return torch.tanh(logits / config.softcap) * config.softcap
