@@ -117,7 +117,7 @@ def train(module: DFlashModule, examples: list[Example], embedding, head, steps:
         schedule.step()
         if step % 50 == 0 or step == steps - 1:
             seconds = time.perf_counter() - start
-            print(f"step {step}: loss {float(total / weights):.3f}, first slot right "
+            print(f"step {step}: loss {(total / weights).item():.3f}, first slot right "
                   f"{right / SEQUENCES:.2f}, {seconds:.0f} s", flush=True)  # fmt: skip
 
 

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from paceline.drafters import auto, draft_model, ngram, replay, suffix
+from paceline.drafters import auto, dflash, draft_model, ngram, replay, suffix
 from paceline.drafters.base import build, kinds
 from paceline.drafters.spec import parse_spec
 
-__all__ = ["auto", "build", "draft_model", "kinds", "ngram", "parse_spec", "replay", "suffix"]
+__all__ = [
+    "auto",
+    "build",
+    "dflash",
+    "draft_model",
+    "kinds",
+    "ngram",
+    "parse_spec",
+    "replay",
+    "suffix",
+]

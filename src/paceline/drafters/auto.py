@@ -21,6 +21,7 @@ class ChainDrafter:
     feature_layers: tuple[int, ...] = ()
     kv: KVSpec | None = None
     lookback = 0
+    parallel = False
     weight_bytes = 0
 
     def __init__(self, name: str, parts: Sequence[Drafter]) -> None:

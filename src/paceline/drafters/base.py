@@ -27,6 +27,7 @@ class TargetInfo:
     num_blocks: int
     network: Any = None
     tokenizer: Any = None
+    eos_ids: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -52,6 +53,7 @@ class Drafter(Protocol):
     feature_layers   target layers whose outputs observe() gets; () for none
     kv               draft KV that the engine allocates at the target's own slots; None for none
     lookback         trailing tokens of a prefix hit that it must see again
+    parallel         one pass drafts all tokens: a longer draft takes no longer
     weight_bytes     of its own weights in memory, for the memory plan; 0 for none
     """
 
@@ -61,6 +63,7 @@ class Drafter(Protocol):
     feature_layers: tuple[int, ...]
     kv: KVSpec | None
     lookback: int
+    parallel: bool
     weight_bytes: int
 
     def attach(self, target: TargetInfo) -> None:

@@ -107,6 +107,7 @@ class DraftModelDrafter:
 
     feature_layers: tuple[int, ...] = ()
     lookback = 0
+    parallel = False
 
     def __init__(
         self,
@@ -243,7 +244,7 @@ class DraftModelDrafter:
             argmax = argmax if argmax < shared else ops.argmax(logits)
         drawn = draw_token(logits, argmax, draft.request, len(draft.drawn), self._draw)
         missing = self._target_vocab_size - shared
-        if drawn.q is not None and missing:
+        if isinstance(drawn.q, torch.Tensor) and missing:
             drawn.q = torch.nn.functional.pad(drawn.q, (0, missing))
         return drawn
 

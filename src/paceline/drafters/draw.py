@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline.core import Request, SamplingParams
+from paceline.core import Request, SamplingParams, SparseRow
 from paceline.kernels import ops
 
 DRAWS = ("coupled", "sample", "argmax")
@@ -18,7 +18,7 @@ class Drawn:
     """A draft token, the distribution it was sampled from (None: deterministic), the confidence."""
 
     token: int
-    q: torch.Tensor | None
+    q: torch.Tensor | SparseRow | None
     confidence: float
 
 

@@ -60,6 +60,7 @@ class NgramDrafter:
     feature_layers: tuple[int, ...] = ()
     kv: KVSpec | None = None
     lookback = 0
+    parallel = False
     weight_bytes = 0
 
     def __init__(

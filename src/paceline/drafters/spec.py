@@ -3,7 +3,8 @@
     ngram                           kind ngram, registered as "ngram"
     suffix,max_draft_len=8          with an option
     small=draft_model:/models/tiny  kind draft_model, registered as "small"
-    small=Qwen/Qwen2.5-0.5B         a folder, GGUF file, hub id or catalogue name is a draft_model
+    small=Qwen/Qwen2.5-0.5B         a folder, GGUF file, hub id or catalogue name is a draft_model,
+    fast=/models/my-dflash          or a DFlash drafter, if that is what the folder or id holds
     replay:answers.json,al=4        a kind that takes a value
 
 Every option is checked by the drafter that is built; nothing unknown is ignored.
@@ -19,9 +20,10 @@ from typing import Any
 
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest
 from paceline.drafters.base import DrafterSpec, kinds
-from paceline.models.catalog import CATALOGUE
+from paceline.models.catalog import CATALOGUE, pull
+from paceline.models.dflash.checkpoint import is_drafter
 
-MODEL_KIND = "draft_model"
+MODEL_KIND, DRAFTER_KIND = "draft_model", "dflash"
 GRAMMAR = "[NAME=]KIND[:VALUE][,key=value...]"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 Reader = Callable[[str, str], Any]  # (field, text) -> value, or InvalidRequest
@@ -59,7 +61,15 @@ def _parse_head(text: str, head: str) -> tuple[str | None, str, str | None]:
     if not _looks_like_model(rest):
         expected = "one of " + ", ".join(kinds()) + ", or a model (folder, GGUF file, hub id, name)"
         raise InvalidRequest("drafter", kind, expected)
-    return name, MODEL_KIND, rest
+    return name, _kind_of(rest), rest
+
+
+def _kind_of(model: str) -> str:
+    """Whether a folder or hub id (which is fetched) holds a drafter or a model; files and catalogue
+    names are models. Raises ModelError where the hub cannot be reached."""
+    if model in CATALOGUE or Path(model).expanduser().is_file():
+        return MODEL_KIND
+    return DRAFTER_KIND if is_drafter(pull(model)) else MODEL_KIND
 
 
 def _looks_like_model(value: str) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from paceline import drafters as drafter_room
 from paceline.core import InvalidRequest
-from paceline.drafters.base import Drafter, TargetInfo, build
+from paceline.drafters.base import Drafter, DrafterSpec, TargetInfo, build
 from paceline.engine.budget import StepCost
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
@@ -75,21 +75,24 @@ def make_drafters(config: EngineConfig) -> dict[str, Drafter]:
         spec = drafter_room.parse_spec(text)
         if spec.name in made:
             raise InvalidRequest("drafter", spec.name, "a name of its own for each drafter")
-        if spec.kind == "draft_model":
-            spec = replace(spec, options=_draft_model_options(config, spec.options))
+        if spec.kind in ("draft_model", "dflash"):
+            spec = replace(spec, options=_network_options(config, spec))
         made[spec.name] = build(spec)
     return made
 
 
-def _draft_model_options(
-    config: EngineConfig, given: tuple[tuple[str, str], ...]
-) -> tuple[tuple[str, str], ...]:
-    """A draft model runs where the target runs, and draws as the rule can judge best: shared noise
-    for `match`, its own distribution for the rules that know q."""
-    defaults = {"dtype": config.dtype, "device": config.device, "backend": config.backend}
+def _network_options(config: EngineConfig, spec: DrafterSpec) -> tuple[tuple[str, str], ...]:
+    """A drafter that is a network runs where the target runs, and draws as the rule can judge best:
+    its own way for `match`, from its own distribution for the rules that know q."""
+    defaults = {"dtype": config.dtype, "backend": config.backend}
+    if spec.kind == "draft_model":
+        defaults["device"] = config.device
+    elif config.draft_window is not None:
+        defaults["window"] = str(config.draft_window)
     if config.rule in ("token", "block"):
         defaults["draw"] = "sample"
-    return given + tuple((k, v) for k, v in defaults.items() if k not in dict(given))
+    given = dict(spec.options)
+    return spec.options + tuple((k, v) for k, v in defaults.items() if k not in given)
 
 
 def attach(
@@ -107,6 +110,7 @@ def attach(
                 num_blocks=plan.num_blocks,
                 network=network,
                 tokenizer=loaded.tokenizer,
+                eos_ids=loaded.eos_ids,
             )
         )
 

@@ -29,6 +29,8 @@ class EngineConfig:
     max_stretch      how much longer a prompt chunk may make a step while others decode
     draft_policy     "throughput": the draft lengths that pay by measured cost, zero included, up
                      to what is asked for; "fixed": always as long as asked for
+    draft_window     most tokens of context that a DFlash drafter looks at, so that its cost stays
+                     flat over long contexts; None: all
     rule             verification rule: match, token, block, or synthetic (measuring only)
     synthetic        acceptance rate per draft position, for the rule `synthetic`
     prefix_cache     reuse KV of equal prefixes within one scope
@@ -48,6 +50,7 @@ class EngineConfig:
     token_budget: int = 512
     max_stretch: float = 1.5
     draft_policy: str = "throughput"
+    draft_window: int | None = None
     rule: str = "match"
     synthetic: tuple[float, ...] = ()
     prefix_cache: bool = True
@@ -69,7 +72,7 @@ class EngineConfig:
         for name in ("max_num_seqs", "max_waiting", "token_budget"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(name, getattr(self, name), "a whole number of at least 1")
-        for name in ("max_model_len", "kv_memory", "threads"):
+        for name in ("max_model_len", "kv_memory", "threads", "draft_window"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidRequest(name, value, "a whole number of at least 1")

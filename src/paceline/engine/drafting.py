@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from paceline.core import Request
@@ -23,9 +24,19 @@ class Drafting:
     def __init__(self, drafters: Mapping[str, Drafter], cache: KVCache, needs_q: bool) -> None:
         self.drafters, self._cache, self._needs_q = drafters, cache, needs_q
         self.lengths: LengthController = FixedLengths()
-        self.feature_layers = tuple(
-            sorted({layer for d in drafters.values() for layer in d.feature_layers})
-        )
+        tapped = dict.fromkeys(d.feature_layers for d in drafters.values() if d.feature_layers)
+        self._layers = tuple(layer for layers in tapped for layer in layers)
+        ends = list(accumulate(len(layers) for layers in tapped))
+        self._columns = {
+            layers: slice(end - len(layers), end) for layers, end in zip(tapped, ends, strict=True)
+        }
+
+    def feature_layers(self, scheduled: Iterable[Scheduled]) -> tuple[int, ...]:
+        """The target's layers to tap in a step of these rows, each drafter's side by side; none
+        where nobody's drafter looks at any."""
+        pinned = {entry.request.drafter for entry in scheduled} - {None}
+        used = any(self.drafters[name].feature_layers for name in pinned if name is not None)
+        return self._layers if used else ()
 
     def begin(self, admitted: Iterable[Request]) -> None:
         """Requests run, for the first time or again, with what the prefix cache holds of them."""
@@ -38,12 +49,23 @@ class Drafting:
             self.drafters[name].begin(requests, held)
 
     def observe(self, rows: Iterable[ObservedRows]) -> None:
+        """Shows each drafter its requests' rows; `features` come with all that feature_layers()
+        asked for, and go to a drafter with its own."""
         by_drafter: dict[str, list[ObservedRows]] = defaultdict(list)
         for row in rows:
             if row.request.drafter is not None:
+                row.features = self._own_columns(row.request.drafter, row.features)
                 by_drafter[row.request.drafter].append(row)
         for name, seen in by_drafter.items():
             self.drafters[name].observe(seen)
+
+    def _own_columns(self, name: str, features: Any) -> Any:
+        layers = self.drafters[name].feature_layers
+        if features is None or not layers:
+            return None
+        width = features.shape[1] // len(self._layers)
+        own = self._columns[layers]
+        return features[:, own.start * width : own.stop * width]
 
     def release(self, request: Request) -> None:
         if request.drafter is not None:
@@ -89,7 +111,8 @@ class Drafting:
             known = None if drafts.confidence is None else drafts.confidence[index][:length]
             made.append((entry, known))
         seconds = time.perf_counter() - start
-        self.lengths.timed(name, max(len(entry.draft) for entry, _ in made), seconds)
+        longest = max(len(entry.draft) for entry, _ in made)
+        self.lengths.timed(name, longest, seconds, self.drafters[name].parallel)
         return made
 
     def _cut(

@@ -132,7 +132,8 @@ class Engine:
             return []
         q = self.drafting.draft(plan.scheduled)
         start = time.perf_counter()
-        output = self.runner.forward(plan.scheduled, self.drafting.feature_layers)
+        layers = self.drafting.feature_layers(plan.scheduled)
+        output = self.runner.forward(plan.scheduled, layers)
         argmax = output.argmax.tolist()
         deltas, observed, row, out = [], [], 0, 0
         for entry in plan.scheduled:

@@ -22,7 +22,7 @@ PRIOR = 4.0  # judged positions that the confidence itself counts as, in each bi
 KEPT = 0.995  # what a judged position leaves of the drafter's record before it
 WEIGHT = 2.0  # judged positions that the drafter's record counts as, in a request's own
 MEMORY = 0.85  # what a round leaves of the request's evidence before it
-FREE = 0.01  # a position drafted in less than this share of a step is not counted as a cost
+FREE = 0.01  # a pass that takes less than this share of a step is not counted as a cost
 FORGIVENESS = 0.97  # what a round without a proposal leaves of it: a failed drafter tries again
 
 
@@ -43,7 +43,7 @@ class LengthController(Protocol):
         decoding: int,
     ) -> list[int]: ...
     def observe(self, entry: Scheduled, committed: Sequence[int]) -> None: ...
-    def timed(self, drafter: str, tokens: int, seconds: float) -> None: ...
+    def timed(self, drafter: str, tokens: int, seconds: float, parallel: bool) -> None: ...
     def forget(self, request_id: str) -> None: ...
 
 
@@ -66,7 +66,7 @@ class FixedLengths:
         return [len(entry.draft) for entry in batch]
 
     def observe(self, entry: Scheduled, committed: Sequence[int]) -> None: ...
-    def timed(self, drafter: str, tokens: int, seconds: float) -> None: ...
+    def timed(self, drafter: str, tokens: int, seconds: float, parallel: bool) -> None: ...
     def forget(self, request_id: str) -> None: ...
 
 
@@ -148,12 +148,13 @@ class ThroughputLengths:
         self._records: dict[str, Record] = defaultdict(Record)
         self._evidence: dict[str, Evidence] = defaultdict(Evidence)
         self._proposals: dict[str, Proposal] = {}
-        self._draft_seconds: dict[str, float] = {}  # per draft position, by drafter
+        # By drafter: of each pass, and whether one pass drafts all tokens.
+        self._draft_seconds: dict[str, tuple[float, bool]] = {}
 
     def draft_lengths(self, batch: Sequence[Scheduled]) -> list[int]:
         """Bounds on the drafts of one drafter, before it drafts; zero where drafting cannot pay."""
         name = batch[0].request.drafter or ""
-        seconds = self._draft_seconds.get(name, 0.0)
+        seconds, parallel = self._draft_seconds.get(name, (0.0, False))
         room = [entry.draft_room for entry in batch]
         if seconds < FREE * self.cost(len(batch)):
             return room  # cut when the drafts are known
@@ -167,7 +168,7 @@ class ThroughputLengths:
                 if length <= limit:
                     tokens += rate**length
                     rows += 1
-            speed = tokens / (self.cost(rows) + seconds * length)
+            speed = tokens / (self.cost(rows) + seconds * (1 if parallel else length))
             if speed > most:
                 best, most = length, speed
         if best == 0:
@@ -229,11 +230,13 @@ class ThroughputLengths:
                 break
             evidence.accepted += 1
 
-    def timed(self, drafter: str, tokens: int, seconds: float) -> None:
-        """Drafting `tokens` positions (the longest draft of the batch) took `seconds`."""
+    def timed(self, drafter: str, tokens: int, seconds: float, parallel: bool) -> None:
+        """Drafting `tokens` positions (the longest draft of the batch) took `seconds`, in as many
+        passes or in a single one."""
         if tokens:
-            before = self._draft_seconds.get(drafter, seconds / tokens)
-            self._draft_seconds[drafter] = 0.9 * before + 0.1 * seconds / tokens
+            now = seconds if parallel else seconds / tokens
+            before, _ = self._draft_seconds.get(drafter, (now, parallel))
+            self._draft_seconds[drafter] = 0.9 * before + 0.1 * now, parallel
 
     def forget(self, request_id: str) -> None:
         self._evidence.pop(request_id, None)

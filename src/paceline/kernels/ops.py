@@ -19,6 +19,7 @@ from paceline.kernels.reference import (
     ROLE_DRAFT,
     ROLE_RESIDUAL,
     ROLE_TARGET,
+    gumbel_noise_of,
     uniform,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "argmax",
     "gumbel_argmax",
     "gumbel_noise",
+    "gumbel_noise_of",
     "logsumexp",
     "top_threshold",
     "uniform",

@@ -114,6 +114,22 @@ def gumbel_noise(
     return gumbel_of_bits(torch.stack(words, dim=1).flatten()[:vocab])
 
 
+def gumbel_noise_of(
+    ids: torch.Tensor,
+    positions: torch.Tensor,
+    seed: int,
+    *,
+    choice: int,
+    round_start: int = 0,
+    role: int = ROLE_TARGET,
+) -> torch.Tensor:
+    """The noise of single tokens: ids and positions int64 of one shape, the result float32."""
+    index = ids // 4
+    rest = (torch.full_like(index, word) for word in (round_start & _MASK, choice | role << 16))
+    words = torch.stack(philox([index, positions & _MASK, *rest], seed), dim=-1)
+    return gumbel_of_bits(words.gather(-1, (ids % 4)[..., None])[..., 0])
+
+
 def gumbel_argmax(
     logits: torch.Tensor,
     *,

@@ -8,16 +8,20 @@ on its position alone, never on batch mates, on how a prompt was cut or on a nei
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch
+from paceline.models.config import Attention
 from paceline.models.layers import pad_rows
 
 QUERY_TILE = 8
 KEY_CHUNK = 256
+CAUSAL = Attention()
+HIDDEN = -1e30  # score of a key out of sight: its weight is 0 beside any key in sight
 
 
 @dataclass(slots=True)
@@ -25,7 +29,7 @@ class Chunk:
     """One chunk of keys for the first `tiles` tiles.
 
     `slots` [tiles * kv_heads * KEY_CHUNK] are rows of a cache seen as [slots * kv_heads, head_dim],
-    `hidden` bool [tiles, 1, QUERY_TILE, 1, KEY_CHUNK] marks keys after the row's own position.
+    `hidden` bool [tiles, 1, QUERY_TILE, 1, KEY_CHUNK] marks keys that the row does not see.
     """
 
     tiles: int
@@ -48,14 +52,20 @@ class Plan:
     logit_rows: torch.Tensor  # [outputs padded to a multiple of TILE]
     tile_rows: torch.Tensor  # [tiles * QUERY_TILE] the row in each place; unused ones repeat row 0
     row_places: torch.Tensor  # [padded rows] the inverse
-    chunks: list[Chunk]
+    chunks: dict[Attention, list[Chunk]]  # by what a layer's rows see
 
 
-def make_plan(batch: ForwardBatch, zero_slot: int, kv_heads: int, device: torch.device) -> Plan:
-    """Lays out one forward, with one upload.
+def make_plan(
+    batch: ForwardBatch,
+    zero_slot: int,
+    kv_heads: int,
+    device: torch.device,
+    kinds: Sequence[Attention] = (CAUSAL,),
+) -> Plan:
+    """Lays out one forward whose layers look around as `kinds` say, with one upload.
 
-    `zero_slot` is a KV slot that is always zero. Positions past a sequence's end read it, so that
-    stale numbers there (infinities even) never reach a product.
+    `zero_slot` is a KV slot that is always zero. Positions out of a sequence's range
+    read it, so that stale numbers there (infinities even) never reach a product.
     """
     starts = batch.seq_starts.astype(np.int64)
     counts, rows = np.diff(starts), len(batch.ids)
@@ -64,8 +74,10 @@ def make_plan(batch: ForwardBatch, zero_slot: int, kv_heads: int, device: torch.
     ends = positions[starts[1:] - 1] + 1
     blocks = batch.block_tables[sequence, positions // BLOCK_SIZE].astype(np.int64)
     tile_sequence, tile_rows, row_places = _tiles(starts, counts, ends)
-    table = _slot_table(batch.block_tables, ends, zero_slot)
+    first = np.zeros(len(counts), np.int64) if batch.first is None else batch.first
+    table = _slot_table(batch.block_tables, first, ends, zero_slot)
     padded, outputs = pad_rows(rows), len(batch.logit_rows)
+    in_sight = [_in_sight(kind, positions, first[sequence], ends[sequence] - 1) for kind in kinds]
     arrays = {
         "ids": _padded(batch.ids, padded),
         "positions": _padded(positions, padded),
@@ -73,7 +85,7 @@ def make_plan(batch: ForwardBatch, zero_slot: int, kv_heads: int, device: torch.
         "logit_rows": _padded(batch.logit_rows, pad_rows(outputs)),
         "tile_rows": tile_rows,
         "row_places": _padded(row_places, padded),
-        "tile_positions": positions[tile_rows],
+        "in_sight": np.concatenate([ends[tile_rows] for pair in in_sight for ends in pair]),
         "tile_sequence": tile_sequence,
         "table": table.reshape(-1),
     }
@@ -81,11 +93,27 @@ def make_plan(batch: ForwardBatch, zero_slot: int, kv_heads: int, device: torch.
     parts = uploaded.split([len(array) for array in arrays.values()])
     on_device = dict(zip(arrays, parts, strict=True))
     slots = on_device.pop("table").view(table.shape)
-    owner, last = on_device.pop("tile_sequence"), on_device.pop("tile_positions")
+    owner = on_device.pop("tile_sequence")
+    bounds = on_device.pop("in_sight").view(len(kinds), 2, -1)
     reach = -(-ends[tile_sequence] // KEY_CHUNK)  # chunks per tile, descending
-    tiles = [int((reach > c).sum()) for c in range(int(reach[0]))]
-    chunks = [_chunk(c, n, slots, owner, last, kv_heads) for c, n in enumerate(tiles)]
+    chunks: dict[Attention, list[Chunk]] = {}
+    for kind, (low, high), (low_rows, _) in zip(kinds, bounds, in_sight, strict=True):
+        chunks[kind] = [
+            _chunk(c, int((reach > c).sum()), slots, owner, low, high, kv_heads)
+            for c in range(int(low_rows.min()) // KEY_CHUNK, int(reach[0]))
+        ]
     return Plan(rows=rows, chunks=chunks, **on_device)
+
+
+def _in_sight(
+    kind: Attention, positions: np.ndarray, first: np.ndarray, last: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first and the last position that each row sees, [rows] each."""
+    low, high = first.astype(np.int64), positions if kind.causal else last
+    if kind.window is None:
+        return low, high
+    reach = kind.window - 1
+    return np.maximum(low, positions - reach), np.minimum(high, positions + reach)
 
 
 def _padded(values: np.ndarray, size: int) -> np.ndarray:
@@ -113,12 +141,15 @@ def _tiles(
     return tile_sequence, tile_rows, row_places
 
 
-def _slot_table(block_tables: np.ndarray, ends: np.ndarray, zero_slot: int) -> np.ndarray:
+def _slot_table(
+    block_tables: np.ndarray, first: np.ndarray, ends: np.ndarray, zero_slot: int
+) -> np.ndarray:
     """KV slot of every position of every sequence, up to a whole number of chunks."""
     position = np.arange(-(-int(ends.max()) // KEY_CHUNK) * KEY_CHUNK)
     column = np.minimum(position // BLOCK_SIZE, block_tables.shape[1] - 1)
     slots = block_tables[:, column].astype(np.int64) * BLOCK_SIZE + position % BLOCK_SIZE
-    return np.where(position < ends[:, None], slots, zero_slot)
+    known = (position >= first[:, None]) & (position < ends[:, None])
+    return np.where(known, slots, zero_slot)
 
 
 def _chunk(
@@ -126,19 +157,28 @@ def _chunk(
     tiles: int,
     slots: torch.Tensor,
     owner: torch.Tensor,
-    tile_positions: torch.Tensor,
+    low: torch.Tensor,
+    high: torch.Tensor,
     kv_heads: int,
 ) -> Chunk:
     span = slice(index * KEY_CHUNK, (index + 1) * KEY_CHUNK)
     heads = torch.arange(kv_heads, device=slots.device)[None, :, None]
     rows = slots[:, span].index_select(0, owner[:tiles])[:, None] * kv_heads + heads
     keys = torch.arange(span.start, span.stop, device=slots.device)
-    last = tile_positions[: tiles * QUERY_TILE].view(tiles, 1, QUERY_TILE, 1, 1)
-    return Chunk(tiles, rows.reshape(-1), keys > last)
+    low, high = (
+        ends[: tiles * QUERY_TILE].view(tiles, 1, QUERY_TILE, 1, 1) for ends in (low, high)
+    )
+    return Chunk(tiles, rows.reshape(-1), (keys < low) | (keys > high))
 
 
-def attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: Plan) -> torch.Tensor:
-    """Causal attention of every row over its own sequence's cache, scaled by head_dim ** -0.5.
+def attend(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    plan: Plan,
+    kind: Attention = CAUSAL,
+) -> torch.Tensor:
+    """Attention of every row over its own sequence's cache, scaled by head_dim ** -0.5.
 
     q [padded rows, heads, head_dim]; keys and values [blocks, BLOCK_SIZE, kv_heads, head_dim], with
     this forward's rows already written. Returns [padded rows, heads * head_dim] in q's dtype.
@@ -152,13 +192,13 @@ def attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: Plan
     keys, values = keys.view(-1, dim), values.view(-1, dim)
     top = tiled.new_full((*tiled.shape[:2], 1), -torch.inf)
     total, mixed = torch.zeros_like(top), torch.zeros_like(tiled)
-    for chunk in plan.chunks:
+    for chunk in plan.chunks[kind]:
         n = chunk.tiles * kv_heads
         k = keys.index_select(0, chunk.slots).view(n, KEY_CHUNK, dim).float()
         v = values.index_select(0, chunk.slots).view(n, KEY_CHUNK, dim).float()
         scores = torch.bmm(tiled[:n], k.transpose(1, 2))
         by_head = scores.view(chunk.tiles, kv_heads, QUERY_TILE, group, KEY_CHUNK)
-        by_head.masked_fill_(chunk.hidden, -torch.inf)
+        by_head.masked_fill_(chunk.hidden, HIDDEN)
         new_top = torch.maximum(top[:n], scores.amax(-1, keepdim=True))
         weights = scores.sub_(new_top).exp_()
         faded = torch.exp(top[:n] - new_top)

@@ -18,8 +18,9 @@ class ForwardBatch:
     """Rows of any mix of requests: prompt chunks, single decode rows, drafts to verify.
 
     Sequence i owns rows seq_starts[i]:seq_starts[i+1], at consecutive positions; the KV of position
-    p lives in block block_tables[i, p // BLOCK_SIZE], offset p % BLOCK_SIZE. Rows attend causally
-    to every position of their own sequence up to their own. All arrays are int32 numpy.
+    p lives in block block_tables[i, p // BLOCK_SIZE], offset p % BLOCK_SIZE. Rows attend to
+    positions of their own sequence, from `first` on, as the layer's Attention says: a target's
+    causally. All arrays are int32 numpy.
     """
 
     ids: np.ndarray  # [rows]
@@ -27,6 +28,7 @@ class ForwardBatch:
     seq_starts: np.ndarray  # [sequences + 1]
     block_tables: np.ndarray  # [sequences, max blocks], contiguous
     logit_rows: np.ndarray  # [outputs] rows whose logits are wanted
+    first: np.ndarray | None = None  # [sequences] first visible position; None: 0 for all
 
 
 @dataclass(slots=True)

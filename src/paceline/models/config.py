@@ -37,6 +37,17 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Attention:
+    """Which positions a layer's rows see. A causal layer's rows see none after their own; the rows
+    of others see the whole of what their sequence brings to the forward. `window` counts positions
+    to either side, the row's own included; None is no window.
+    """
+
+    window: int | None = None
+    causal: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Shape and options of one decoder network.
 

@@ -130,8 +130,7 @@ class NativeNetwork:
     def _pack(self, weights: Weights) -> abi.Model:
         config, packer = self.config, self._packer
         for index, layer in enumerate(self._layers):
-            prefix = layer_prefix(index)
-            packer.layer(layer, config, lambda name, prefix=prefix: take(weights, prefix + name))
+            packer.layer(layer, config, weights, layer_prefix(index))
         model = abi.Model(
             hidden=config.hidden_size,
             intermediate=config.intermediate_size,

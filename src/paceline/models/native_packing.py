@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 import torch
 
@@ -60,16 +60,17 @@ class Packer:
         bias = self.keep(both.view(2, -1, LANES).transpose(0, 1))
         return abi.Matrix(room.data_ptr(), bias, n, k)
 
-    def layer(
-        self, layer: abi.Layer, config: ModelConfig, take: Callable[[str], torch.Tensor]
-    ) -> None:
-        """Fills in a decoder layer; `take(name)` gives a tensor by its name within the layer."""
+    def layer(self, layer: abi.Layer, config: ModelConfig, weights: Weights, prefix: str) -> None:
+        """Fills in a decoder layer, whose tensors' names begin with `prefix`."""
+
+        def own(name: str) -> torch.Tensor:
+            return take(weights, prefix + name)
 
         def linears(room: str, *names: str) -> list[torch.Tensor]:
-            return [take(f"{room}.{name}.weight") for name in names]
+            return [own(f"{room}.{name}.weight") for name in names]
 
         def biases(wanted: bool, room: str, *names: str) -> list[torch.Tensor] | None:
-            return [take(f"{room}.{name}.bias") for name in names] if wanted else None
+            return [own(f"{room}.{name}.bias") for name in names] if wanted else None
 
         layer.qkv = self.matrix(
             linears("self_attn", *QKV), biases(config.qkv_bias, "self_attn", *QKV)
@@ -83,11 +84,11 @@ class Packer:
         layer.down = self.matrix(
             linears("mlp", "down_proj"), biases(config.mlp_bias, "mlp", "down_proj")
         )
-        layer.attention_norm = self.keep(take("input_layernorm.weight"))
-        layer.mlp_norm = self.keep(take("post_attention_layernorm.weight"))
+        layer.attention_norm = self.keep(own("input_layernorm.weight"))
+        layer.mlp_norm = self.keep(own("post_attention_layernorm.weight"))
         if config.qk_norm:
-            layer.q_norm = self.keep(take("self_attn.q_norm.weight"))
-            layer.k_norm = self.keep(take("self_attn.k_norm.weight"))
+            layer.q_norm = self.keep(own("self_attn.q_norm.weight"))
+            layer.k_norm = self.keep(own("self_attn.k_norm.weight"))
 
 
 def take(weights: Weights, name: str) -> torch.Tensor:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import torch
 
 from paceline.core import KVSpec
-from paceline.models.attention import Plan, attend, make_plan
+from paceline.models.attention import CAUSAL, Plan, attend, make_plan
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput
-from paceline.models.config import ModelConfig
+from paceline.models.config import Attention, ModelConfig
 from paceline.models.layers import Linear, rms_norm, rotate, swiglu
 from paceline.models.rope import rope_tables
 from paceline.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_prefix
@@ -28,12 +28,10 @@ class DecoderLayer:
         self,
         config: ModelConfig,
         weights: Weights,
-        layer: int,
+        prefix: str,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        prefix = layer_prefix(layer)
-
         def load(name: str) -> torch.Tensor:
             # A copy even where dtype and device agree: no mapped file may lie under a network.
             return weights[prefix + name].to(device, dtype, copy=True)
@@ -52,9 +50,50 @@ class DecoderLayer:
         self.q_norm = load("self_attn.q_norm.weight") if config.qk_norm else None
         self.k_norm = load("self_attn.k_norm.weight") if config.qk_norm else None
 
+        self.head_dim = config.head_dim
+        self.heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+
     @property
     def linears(self) -> tuple[Linear, ...]:
         return self.qkv, self.o, self.gate_up, self.down
+
+    def attention(
+        self,
+        x: torch.Tensor,
+        angles: tuple[torch.Tensor, torch.Tensor],
+        kv: tuple[torch.Tensor, torch.Tensor],
+        plan: Plan,
+        kind: Attention,
+        eps: float,
+    ) -> torch.Tensor:
+        """The attention sublayer of normed rows; writes their keys and values into `kv` first."""
+        qkv = self.qkv(x).view(len(x), sum(self.heads), self.head_dim)
+        q, k, v = qkv.split(self.heads, dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = rms_norm(q, self.q_norm, eps), rms_norm(k, self.k_norm, eps)
+        q, k = rotate(q, *angles), rotate(k, *angles)
+        keys, values = kv
+        keys.flatten(0, 1).index_copy_(0, plan.write_slots, k[: plan.rows])
+        values.flatten(0, 1).index_copy_(0, plan.write_slots, v[: plan.rows])
+        return self.o(attend(q, keys, values, plan, kind))
+
+    def mlp(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(swiglu(self.gate_up(x)))
+
+
+def allocate_paged_kv(
+    config: ModelConfig, num_blocks: int, device: torch.device, dtype: torch.dtype
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Zeroed keys and values of each layer, [num_blocks + 1, BLOCK_SIZE, kv_heads, head_dim] each.
+
+    The last block stays zero for ever: attention reads it where a sequence has no token.
+    """
+    shape = (num_blocks + 1, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
+
+    def zeros() -> torch.Tensor:
+        return torch.zeros(shape, device=device, dtype=dtype)
+
+    return [(zeros(), zeros()) for _ in range(config.num_layers)]
 
 
 class TorchNetwork:
@@ -81,7 +120,7 @@ class TorchNetwork:
         )
         self.embedding = weights[EMBEDDING].to(self.device, dtype, copy=True)
         self.layers = [
-            DecoderLayer(config, weights, layer, self.device, dtype)
+            DecoderLayer(config, weights, layer_prefix(layer), self.device, dtype)
             for layer in range(config.num_layers)
         ]
         self.final_norm = weights[FINAL_NORM].to(self.device, dtype, copy=True)
@@ -99,18 +138,10 @@ class TorchNetwork:
         self.num_blocks = 0
 
     def allocate_kv(self, num_blocks: int) -> None:
-        """Allocates zeroed KV for `num_blocks` blocks, replacing any before.
-
-        Keys and values of a layer are [num_blocks + 1, BLOCK_SIZE, kv_heads, head_dim] each. The
-        last block stays zero for ever: attention reads it where a sequence has no token.
-        """
-        shape = (num_blocks + 1, BLOCK_SIZE, self.config.num_kv_heads, self.config.head_dim)
+        """Allocates zeroed KV for `num_blocks` blocks, replacing any before."""
         self.kv = []  # freed first: both might not fit
-        self.kv = [(self._zeros(shape), self._zeros(shape)) for _ in range(self.config.num_layers)]
+        self.kv = allocate_paged_kv(self.config, num_blocks, self.device, self.dtype)
         self.num_blocks = num_blocks
-
-    def _zeros(self, shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.zeros(shape, device=self.device, dtype=self.dtype)
 
     @torch.no_grad()
     def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
@@ -124,14 +155,15 @@ class TorchNetwork:
             )
         if int(batch.positions.max()) >= len(self.cos):
             raise ValueError(f"position {batch.positions.max()} is past {len(self.cos) - 1}")
-        zero_slot = self.num_blocks * BLOCK_SIZE
+        zero_slot, eps = self.num_blocks * BLOCK_SIZE, self.config.rms_norm_eps
         plan = make_plan(batch, zero_slot, self.config.num_kv_heads, self.device)
         angles = self.cos.index_select(0, plan.positions), self.sin.index_select(0, plan.positions)
         x = self.embedding.index_select(0, plan.ids)
         taps = {}
         for index, layer in enumerate(self.layers):
-            x = x + self._attention(index, layer, x, angles, plan)
-            x = x + layer.down(swiglu(layer.gate_up(self._norm(x, layer.mlp_norm))))
+            normed = self._norm(x, layer.input_norm)
+            x = x + layer.attention(normed, angles, self.kv[index], plan, CAUSAL, eps)
+            x = x + layer.mlp(self._norm(x, layer.mlp_norm))
             if index in feature_layers:
                 taps[index] = x[: plan.rows]
         features = torch.cat([taps[i] for i in feature_layers], dim=-1) if feature_layers else None
@@ -147,31 +179,9 @@ class TorchNetwork:
     def read_weights(self) -> None:
         """Reads the bytes that one decode step streams, and does nothing else with them."""
         for linear in (self.head, *(linear for layer in self.layers for linear in layer.linears)):
-            words = linear.weight.flatten().view(torch.uint8)
-            # As float32, whose sum keeps up with memory; that of bfloat16 would not.
-            words[: len(words) // 4 * 4].view(torch.float32).sum()
+            linear.read()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-    def _attention(
-        self,
-        index: int,
-        layer: DecoderLayer,
-        x: torch.Tensor,
-        angles: tuple[torch.Tensor, torch.Tensor],
-        plan: Plan,
-    ) -> torch.Tensor:
-        config = self.config
-        qkv = layer.qkv(self._norm(x, layer.input_norm))
-        qkv = qkv.view(len(x), config.num_heads + 2 * config.num_kv_heads, config.head_dim)
-        q, k, v = qkv.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
-        q, k = rotate(q, *angles), rotate(k, *angles)
-        keys, values = self.kv[index]
-        keys.flatten(0, 1).index_copy_(0, plan.write_slots, k[: plan.rows])
-        values.flatten(0, 1).index_copy_(0, plan.write_slots, v[: plan.rows])
-        return layer.o(attend(q, keys, values, plan))
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return rms_norm(x, weight, self.config.rms_norm_eps)

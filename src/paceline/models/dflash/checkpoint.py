@@ -20,11 +20,10 @@ import torch
 from safetensors.torch import save_file
 
 from paceline.core import ModelError
-from paceline.models.catalog import HUB_ID
+from paceline.models.catalog import pull
 from paceline.models.dflash.config import KNOWN, DFlashConfig, read_dflash_config
 from paceline.models.dflash.speculators import from_speculators, is_speculators
 from paceline.models.dflash.tensors import dflash_tensors
-from paceline.models.hub import download
 from paceline.models.loader import read_json
 from paceline.models.rope import rope_frequencies
 from paceline.models.weights import SafetensorWeights, check_dtypes, check_expected, weight_files
@@ -93,22 +92,13 @@ def is_drafter(folder: Path) -> bool:
     return is_speculators(hf) or "dflash_config" in hf or any(part in names for part in draft)
 
 
-def find_drafter(name: str) -> Path:
-    """The folder of a drafter, by path or hub id. Raises ModelError."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path
-    if HUB_ID.fullmatch(name) and not path.exists():
-        return download(name)
-    raise ModelError(f"{name!r}: no such drafter; expected a folder or a hub id")
-
-
-def load_checkpoint(folder: Path) -> DFlashCheckpoint:
-    """Reads a drafter's folder; every tensor is read once, and none is kept.
+def load_checkpoint(name: str | Path) -> DFlashCheckpoint:
+    """Reads a drafter from a folder or hub id; every tensor is read once, and none is kept.
 
     Raises ModelError naming what is missing, unexpected, misshaped, damaged or of another kind of
     drafter.
     """
+    folder = pull(str(name))
     try:
         hf = read_json(folder / "config.json")
         form = "speculators" if is_speculators(hf) else "z-lab"
@@ -225,7 +215,7 @@ def _check_digest(own: Mapping[str, Any], digest: str) -> None:
         )
 
 
-# -- the files beside config and weights ------------------------------------------------------------
+# -- the files beside config and weights ---------------------------------------------------------
 
 
 def _read_own(folder: Path) -> dict[str, Any]:
@@ -257,7 +247,8 @@ def _read_provenance(own: Mapping[str, Any], config: DFlashConfig) -> Provenance
     known = set(Provenance.__dataclass_fields__)
     if not isinstance(given, Mapping) or set(given) - known:
         raise ModelError(f"{OWN_FILE}: provenance has other fields than {', '.join(sorted(known))}")
-    provenance = Provenance(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    provenance = Provenance(**fields)
     theta = config.layers.rope.theta
     if provenance.rope_theta is not None and provenance.rope_theta != theta:
         raise ModelError(

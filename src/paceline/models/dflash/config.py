@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core import ModelError
-from paceline.models.config import ModelConfig, integer, number, read_config
+from paceline.models.config import Attention, ModelConfig, integer, number, read_config
 
 ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel")
 HEAD_DIM = 128  # Qwen3's, where a config names none
@@ -37,18 +37,6 @@ FOREIGN_ARCHITECTURES = {
     "Laguna": "Laguna's variant of DFlash",
 }
 KNOWN = "known are DFlash and DFlash 2 drafters in z-lab's or speculators' format"
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """How one draft layer looks around. `window` counts the token itself; None is no window.
-
-    A causal layer does not see later slots of the block. Context is always visible, within the
-    window.
-    """
-
-    window: int | None = None
-    causal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +95,7 @@ def read_dflash_config(hf: Mapping[str, Any]) -> DFlashConfig:
     if not isinstance(extra, Mapping):
         raise ModelError(f"config.json: dflash_config is {extra!r}; expected an object")
     refuse_foreign(hf, extra)
-    _refuse_two_ropes(hf)
+    _check_rope(hf)
     bias = bool(hf.get("attention_bias", False))
     layers = read_config(hf, "dflash", qkv_bias=bias, o_bias=bias, qk_norm=True, head_dim=HEAD_DIM)
     second = _read_second(hf, extra, layers.hidden_size)
@@ -174,10 +162,15 @@ def refuse_foreign(hf: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
             raise ModelError(f"config.json: {key} ({kind}) is not supported; {KNOWN}")
 
 
-def _refuse_two_ropes(hf: Mapping[str, Any]) -> None:
-    """Exports write RoPE twice, for transformers 4 and 5: the two must say the same."""
+def _check_rope(hf: Mapping[str, Any]) -> None:
+    """Exports write RoPE twice, for transformers 4 and 5: both must say the same, one at least."""
     new, old = hf.get("rope_parameters") or {}, hf.get("rope_scaling") or {}
-    theta, given = hf.get("rope_theta"), new.get("rope_theta")
+    theta, given = hf.get("rope_theta"), new.get("rope_theta", old.get("rope_theta"))
+    if theta is None and given is None:
+        raise ModelError(
+            "config.json: rope_theta is missing, and engines differ in what they take instead; "
+            "expected the value the drafter was trained with"
+        )
     if theta is not None and given is not None and float(theta) != float(given):
         raise ModelError(
             f"config.json: rope_theta is {theta}, rope_parameters.rope_theta is {given}; "

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from paceline.models.dflash.config import Attention, DFlashConfig, SecondGeneration
+from paceline.models.config import Attention
+from paceline.models.dflash.config import DFlashConfig, SecondGeneration
 from paceline.models.rope import rope_tables
 
 
@@ -102,30 +103,37 @@ class BlockConvolution(nn.Module):
 
     def __init__(self, hidden: int, second: SecondGeneration) -> None:
         super().__init__()
-        self.taps, self.groups = second.kernel_size, hidden // second.group_size
         base = torch.zeros(2, second.kernel_size, hidden)
         base[:, 0] = 1
         self.base_kernel = nn.Parameter(base)
-        self.kernel_projection = nn.Linear(hidden, 2 * self.taps * self.groups, bias=False)
+        dynamic = 2 * second.kernel_size * hidden // second.group_size
+        self.kernel_projection = nn.Linear(hidden, dynamic, bias=False)
         nn.init.zeros_(self.kernel_projection.weight)
 
     def kernels(self, x: torch.Tensor) -> torch.Tensor:
-        """For each row of x [rows, hidden] its kernels [2, rows, taps, hidden]: of the input of the
-        sublayer, and of its output."""
-        dynamic = self.kernel_projection(x).view(len(x), 2, self.taps, self.groups)
-        channels = x.shape[-1] // self.groups
-        whole = dynamic.repeat_interleave(channels, dim=-1) + self.base_kernel.to(x.dtype)
-        return whole.transpose(0, 1)
+        return block_kernels(self.kernel_projection(x), self.base_kernel)
 
-    @staticmethod
-    def convolve(x: torch.Tensor, kernels: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """x [rows, hidden] with kernels [rows, taps, hidden]; `slots` [rows] is each row's place in
-        its block, whose start no tap crosses."""
-        out = kernels[:, 0] * x
-        for tap in range(1, kernels.shape[1]):
-            earlier = functional.pad(x[:-tap], (0, 0, tap, 0))[: len(x)]
-            out = out + kernels[:, tap] * earlier * (slots >= tap)[:, None]
-        return out
+
+def block_kernels(projected: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """Kernels [2, rows, taps, hidden], of a sublayer's input and of its output, for every row: base
+    [2, taps, hidden] plus what `projected` [rows, 2 * taps * groups] gives each group of channels.
+    """
+    _, taps, hidden = base.shape
+    dynamic = projected.view(len(projected), 2, taps, -1)
+    whole = dynamic.repeat_interleave(hidden // dynamic.shape[-1], dim=-1) + base.to(
+        projected.dtype
+    )
+    return whole.transpose(0, 1)
+
+
+def convolve(x: torch.Tensor, kernels: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """x [rows, hidden] with kernels [rows, taps, hidden]; `slots` [rows] is each row's place in its
+    block, whose start no tap crosses."""
+    out = kernels[:, 0] * x
+    for tap in range(1, kernels.shape[1]):
+        earlier = functional.pad(x[:-tap], (0, 0, tap, 0))[: len(x)]
+        out = out + kernels[:, tap] * torch.where((slots >= tap)[:, None], earlier, 0)
+    return out
 
 
 class DraftLayer(nn.Module):
@@ -152,7 +160,6 @@ class DraftLayer(nn.Module):
         if self.second is None:
             x = x + self.self_attn(normed, context, angles, visible)
             return x + self.mlp(self.post_attention_layernorm(x))
-        convolve = BlockConvolution.convolve
         before, after = self.attention_conv.kernels(normed)
         mixed = self.self_attn(convolve(normed, before, slots), context, angles, visible)
         x = x + convolve(mixed, after, slots)
@@ -244,7 +251,12 @@ def _visible(
 
 def draft_logits(config: DFlashConfig, hidden: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
     """Logits float32 [..., rows of the head] of hidden states, as the config scales them."""
-    logits = functional.linear(hidden, head).float() * config.output_multiplier
+    return scaled_logits(config, functional.linear(hidden, head))
+
+
+def scaled_logits(config: DFlashConfig, logits: torch.Tensor) -> torch.Tensor:
+    """What the config makes of the head's raw output (Gemma's targets cap it), in float32."""
+    logits = logits.float() * config.output_multiplier
     if config.softcap is None:
         return logits
     return torch.tanh(logits / config.softcap) * config.softcap

@@ -1,0 +1,200 @@
+"""TorchDFlash: the serving form in plain torch, on any device and in any dtype.
+
+The twin that the fused kernels are judged by, and the path for CUDA and float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from paceline.core import KVSpec
+from paceline.models.attention import Plan, make_plan
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
+from paceline.models.config import Attention
+from paceline.models.dflash.batch import BlockOutput
+from paceline.models.dflash.config import DFlashConfig
+from paceline.models.dflash.module import block_kernels, convolve, scaled_logits
+from paceline.models.dflash.tensors import CONVOLUTIONS, FC, HIDDEN_NORM, NORM, layer_prefix
+from paceline.models.layers import Linear, pad_rows, rms_norm, rotate
+from paceline.models.network import DecoderLayer, TorchNetwork, allocate_paged_kv
+from paceline.models.rope import rope_tables
+
+Weights = Mapping[str, torch.Tensor]
+Angles = tuple[torch.Tensor, torch.Tensor]
+
+
+class Convolution:
+    """Weights of DFlash 2's convolution around one sublayer."""
+
+    def __init__(
+        self, weights: Weights, prefix: str, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        projection = weights[f"{prefix}.kernel_projection.weight"]
+        self.base = weights[f"{prefix}.base_kernel"].to(device, dtype, copy=True)
+        self.projection = Linear(projection.to(device, dtype, copy=True))
+
+
+class TorchDFlash:
+    """Implements `paceline.models.dflash.batch.DFlashNetwork`; shares the target's embedding and
+    head. `weights` maps the checkpoint's names to tensors, which are copied. Positions of a batch
+    are below `max_positions`."""
+
+    def __init__(
+        self,
+        config: DFlashConfig,
+        weights: Weights,
+        target: Network,
+        *,
+        max_positions: int,
+        dtype: torch.dtype,
+        head_ids: torch.Tensor | None = None,
+        mask_embedding: torch.Tensor | None = None,
+    ) -> None:
+        self.config, self.device, self.dtype = config, target.device, dtype
+        self._target, shape = target, config.layers
+        self.kv_spec = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype.itemsize)
+        prefixes = [layer_prefix(layer) for layer in range(shape.num_layers)]
+        self.layers = [DecoderLayer(shape, weights, p, self.device, dtype) for p in prefixes]
+        self.convolutions = [
+            [Convolution(weights, prefix + name, self.device, dtype) for name in CONVOLUTIONS]
+            for prefix in prefixes
+            if config.second is not None
+        ]
+
+        def load(name: str) -> torch.Tensor:
+            return weights[name].to(self.device, dtype, copy=True)
+
+        self.fc, self.hidden_norm, self.norm = Linear(load(FC)), load(HIDDEN_NORM), load(NORM)
+        self.context = self._context_projection()
+        self.head_ids, self.head = head_ids, self._make_head(head_ids)
+        self.mask_embedding = None
+        if mask_embedding is not None:
+            self.mask_embedding = mask_embedding.to(self.device, dtype)
+        self.weight_bytes, self.streamed_bytes = self._count_bytes()
+        cos, sin = rope_tables(shape, max_positions)
+        self.cos, self.sin = cos.to(self.device), sin.to(self.device)
+        self.kv: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.num_blocks = 0
+
+    def allocate_kv(self, num_blocks: int) -> None:
+        """Allocates zeroed KV for `num_blocks` blocks, laid out as TorchNetwork's."""
+        self.kv = []  # freed first: both might not fit
+        self.kv = allocate_paged_kv(self.config.layers, num_blocks, self.device, self.dtype)
+        self.num_blocks = num_blocks
+
+    @torch.no_grad()
+    def inject(self, features: torch.Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
+        """K and V of context rows for all layers, by one projection (SGLang and vLLM do the same):
+        hidden_norm(fc(features)) is the same for every layer, and sees no layer's input norm."""
+        shape, rows = self.config.layers, len(positions)
+        padded = features.new_zeros((pad_rows(rows), features.shape[1]))
+        padded[:rows] = features
+        context = self._norm(self.fc(padded.to(self.device, self.dtype)), self.hidden_norm)
+        both = self.context(context)[:rows]
+        both = both.view(rows, shape.num_layers, 2, shape.num_kv_heads, shape.head_dim)
+        at = torch.from_numpy(positions.astype(np.int64)).to(self.device)
+        where = torch.from_numpy(slots.astype(np.int64)).to(self.device)
+        angles = self.cos.index_select(0, at), self.sin.index_select(0, at)
+        for index, (layer, (keys, values)) in enumerate(zip(self.layers, self.kv, strict=True)):
+            k, v = both[:, index].unbind(1)
+            assert layer.k_norm is not None
+            k = rotate(self._norm(k, layer.k_norm), *angles)
+            keys.flatten(0, 1).index_copy_(0, where, k)
+            values.flatten(0, 1).index_copy_(0, where, v)
+
+    @torch.no_grad()
+    def draft(self, batch: ForwardBatch, *, logits: bool = False) -> BlockOutput:
+        config, shape = self.config, self.config.layers
+        if int(batch.positions.max()) >= len(self.cos):
+            raise ValueError(f"position {batch.positions.max()} is past {len(self.cos) - 1}")
+        zero_slot = self.num_blocks * BLOCK_SIZE
+        kinds = tuple(dict.fromkeys(config.attention))
+        plan = make_plan(batch, zero_slot, shape.num_kv_heads, self.device, kinds)
+        angles = self.cos.index_select(0, plan.positions), self.sin.index_select(0, plan.positions)
+        starts = torch.from_numpy(np.repeat(batch.seq_starts[:-1], np.diff(batch.seq_starts)))
+        slots = torch.arange(len(plan.ids), device=self.device)
+        slots[: plan.rows] -= starts.to(self.device)
+        x = self._embed(plan.ids)
+        for index, kind in enumerate(config.attention):
+            x = self._layer(index, kind, x, angles, plan, slots)
+        hidden = self._norm(x.index_select(0, plan.logit_rows), self.norm)
+        scores = scaled_logits(config, self.head(hidden)[: len(batch.logit_rows)])
+        argmax = scores.argmax(-1)
+        top = scores.gather(1, argmax[:, None])[:, 0]
+        return BlockOutput(
+            argmax=argmax if self.head_ids is None else self.head_ids[argmax.cpu()],
+            confidence=torch.exp(top - scores.logsumexp(-1)),
+            logits=scores if logits else None,
+            hidden=hidden[: len(batch.logit_rows)],
+        )
+
+    def read_weights(self) -> None:
+        for linear in self._linears():
+            linear.read()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _layer(
+        self,
+        index: int,
+        kind: Attention,
+        x: torch.Tensor,
+        angles: Angles,
+        plan: Plan,
+        slots: torch.Tensor,
+    ) -> torch.Tensor:
+        layer = self.layers[index]
+        kv = self.kv[index]
+        eps = self.config.layers.rms_norm_eps
+        normed = self._norm(x, layer.input_norm)
+        if not self.convolutions:
+            x = x + layer.attention(normed, angles, kv, plan, kind, eps)
+            return x + layer.mlp(self._norm(x, layer.mlp_norm))
+        attention, mlp = self.convolutions[index]
+        before, after = block_kernels(attention.projection(normed), attention.base)
+        inner = convolve(normed, before, slots)
+        x = x + convolve(layer.attention(inner, angles, kv, plan, kind, eps), after, slots)
+        normed = self._norm(x, layer.mlp_norm)
+        before, after = block_kernels(mlp.projection(normed), mlp.base)
+        return x + convolve(layer.mlp(convolve(normed, before, slots)), after, slots)
+
+    def _embed(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = self._target.embedding_rows(ids).to(self.dtype)
+        if self.mask_embedding is not None:
+            rows[ids == self.config.mask_token_id] = self.mask_embedding
+        return rows * self.config.embedding_scale
+
+    def _context_projection(self) -> Linear:
+        """All layers' k and v projections below each other: [layers * 2 * kv size, hidden]."""
+        shape = self.config.layers
+        first = shape.num_heads * shape.head_dim  # k and v lie behind q
+        weight = torch.cat([layer.qkv.weight[first:] for layer in self.layers])
+        biases = [layer.qkv.bias[first:] for layer in self.layers if layer.qkv.bias is not None]
+        return Linear(weight, torch.cat(biases) if biases else None)
+
+    def _make_head(self, head_ids: torch.Tensor | None) -> Linear:
+        if head_ids is not None:
+            return Linear(self._target.head_rows(head_ids).to(self.dtype))
+        if isinstance(self._target, TorchNetwork) and self._target.dtype == self.dtype:
+            return self._target.head  # one copy for both
+        everything = torch.arange(self.config.layers.vocab_size)
+        return Linear(self._target.head_rows(everything).to(self.dtype))
+
+    def _linears(self) -> list[Linear]:
+        """What a draft forward multiplies with."""
+        own = [linear for layer in self.layers for linear in layer.linears]
+        return [*own, *(c.projection for pair in self.convolutions for c in pair), self.head]
+
+    def _count_bytes(self) -> tuple[int, int]:
+        streamed = sum(linear.bytes for linear in self._linears())
+        shared = isinstance(self._target, TorchNetwork) and self.head is self._target.head
+        own = streamed + self.fc.bytes + self.context.bytes - (self.head.bytes if shared else 0)
+        return own, streamed
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return rms_norm(x, weight, self.config.layers.rms_norm_eps)
