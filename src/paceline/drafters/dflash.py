@@ -264,11 +264,12 @@ def check_target(name: str, checkpoint: DFlashCheckpoint, target: TargetInfo) ->
             raise ModelError(
                 f"drafter {name}: {field} is {ours}; expected {theirs}, that of {target.name}"
             )
-    past = [layer for layer in config.target_layer_ids if layer >= target.num_layers]
+    past = [layer for layer in config.target_layer_ids if layer >= target.num_layers - 1]
     if past:
         raise ModelError(
             f"drafter {name}: target_layer_ids has {past[0]}; expected layers 0 to "
-            f"{target.num_layers - 1} of {target.name}"
+            f"{target.num_layers - 2} of {target.name} (engines differ in whether its last layer's "
+            "output is taken before or after the final norm)"
         )
     special = [("end of text", token) for token in sorted(target.eos_ids)]
     pad = getattr(target.tokenizer, "pad_token_id", None)

@@ -15,7 +15,7 @@ from tests.models.dflash.tiny import authors_model, write_drafter
 
 SHAPES = [
     {"layers": 1, "block": 4},
-    {"layers": 2, "block": 16, "taps": (1, 0)},
+    {"layers": 2, "block": 16, "taps": (2, 0), "target_layers": 4},
     {"layers": 3, "block": 8, "sliding": "ssf", "window": 7},
     {"layers": 2, "block": 6, "sliding": "ss", "window": 9, "is_causal": False},
     {"layers": 2, "block": 7, "is_causal": True},
