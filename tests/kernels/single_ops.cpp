@@ -77,9 +77,11 @@ void op_attend(const PlModel* model, const PlBatch* batch, const PlLayer* cache,
     const int64_t dim = model->head_dim, kv_heads = model->kv_heads, group = model->heads / kv_heads;
     const int64_t kv_block = kv_heads * dim * kBlockTokens / 2;
     Plan plan;
+    plan.sight = {cache->window, cache->bidirectional};
     plan.make(*batch, kv_heads, group);
-    for (int64_t row = 0; row < batch->rows; row++) {
-        const int32_t* table = batch->block_tables + plan.sequence_of[row] * batch->table_stride;
+    for (int64_t row = 0, sequence = 0; row < batch->rows; row++) {
+        while (row >= batch->seq_starts[sequence + 1]) sequence++;
+        const int32_t* table = batch->block_tables + sequence * batch->table_stride;
         const int64_t position = batch->positions[row];
         for (int64_t h = 0; h < kv_heads; h++) {
             const int64_t from = (row * kv_heads + h) * dim;
@@ -90,8 +92,10 @@ void op_attend(const PlModel* model, const PlBatch* batch, const PlLayer* cache,
         }
     }
     Buffer partials;
-    AttentionShape shape{kv_heads, group, dim, batch->rows, model->scale, queries, batch->positions,
-                         out, model->heads * dim, partials.reserve<float>(plan.slots * (dim + 2) + 1)};
+    AttentionShape shape{kv_heads, group, dim, batch->rows, model->scale, plan.sight, queries,
+                         batch->positions,
+                         out, model->heads * dim,
+                         partials.reserve<float>(plan.slots * (dim + 2) + 1)};
     std::vector<Buffer> scratch(batch->threads);
     for (Buffer& buffer : scratch) buffer.reserve<float>(attention_scratch(group, dim));
     in_team(batch->threads, [&](Worker& worker) {

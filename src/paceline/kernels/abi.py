@@ -12,6 +12,10 @@ class Matrix(ctypes.Structure):
     _fields_ = (("panels", c_void_p), ("bias", c_void_p), ("n", c_int64), ("k", c_int64))
 
 
+class Convolution(ctypes.Structure):
+    _fields_ = (("kernels", Matrix), ("base", c_void_p))
+
+
 class Layer(ctypes.Structure):
     _fields_ = (
         ("qkv", Matrix),
@@ -24,21 +28,26 @@ class Layer(ctypes.Structure):
         ("k_norm", c_void_p),
         ("k_cache", c_void_p),
         ("v_cache", c_void_p),
+        ("window", c_int64),
+        ("bidirectional", c_int64),
+        ("attention_convolution", Convolution),
+        ("mlp_convolution", Convolution),
     )
 
 
 class Model(ctypes.Structure):
     _fields_ = (
         *((name, c_int64) for name in ("hidden", "intermediate", "heads", "kv_heads", "head_dim")),
-        *((name, c_int64) for name in ("layers", "vocab", "rotary_half")),
-        ("epsilon", c_float),
-        ("scale", c_float),
+        *((name, c_int64) for name in ("layers", "vocab", "rotary_half", "taps", "groups")),
+        *((name, c_float) for name in ("epsilon", "scale", "embedding_scale")),
         ("layer", ctypes.POINTER(Layer)),
         ("head", Matrix),
         ("embedding", c_void_p),
-        ("final_norm", c_void_p),
-        ("cos", c_void_p),
-        ("sin", c_void_p),
+        ("embedding_panels", c_void_p),
+        ("mask_id", c_int64),
+        *((name, c_void_p) for name in ("mask_row", "final_norm", "cos", "sin")),
+        ("context", Matrix),
+        ("context_norm", c_void_p),
     )
 
 
@@ -48,8 +57,13 @@ class Batch(ctypes.Structure):
         ("taps", c_int64),
         ("threads", c_int64),
         *((name, c_void_p) for name in ("ids", "positions", "seq_starts", "block_tables")),
-        *(
-            (name, c_void_p)
-            for name in ("logit_rows", "tap_layers", "logits", "argmax", "features")
-        ),
+        *((name, c_void_p) for name in ("logit_rows", "first", "tap_layers", "logits", "argmax")),
+        *((name, c_void_p) for name in ("confidence", "hidden", "features")),
+    )
+
+
+class Context(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("rows", "stride", "threads")),
+        *((name, c_void_p) for name in ("features", "positions", "slots")),
     )

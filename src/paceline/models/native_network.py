@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 
 import numpy as np
 import torch
@@ -11,9 +10,20 @@ import torch
 from paceline.core import KVSpec, ModelError
 from paceline.kernels import abi, build
 from paceline.kernels.packing import LANES, Arena, padded, unpack_rows
-from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput
+from paceline.models.batch import ForwardBatch, ForwardOutput
 from paceline.models.config import ModelConfig
-from paceline.models.native_packing import Packer, Weights, layer_shapes, take
+from paceline.models.native_parts import (
+    Packer,
+    Weights,
+    Workspace,
+    address,
+    allocate_native_kv,
+    fill_batch,
+    layer_shapes,
+    model_structure,
+    read_bytes,
+    take,
+)
 from paceline.models.rope import rope_tables
 from paceline.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_prefix
 
@@ -49,7 +59,7 @@ class NativeNetwork:
         self._embedding: torch.Tensor | None = None
         self._model = self._pack(weights)
         self.streamed_bytes, self.weight_bytes = self._packer.arena.used, self._packer.bytes
-        self._workspace = _Workspace(native.library)
+        self._workspace = Workspace(native.library)
         self._batch = abi.Batch()
         self._logits = torch.empty(0, config.vocab_size)
         self._argmax = torch.empty(0, dtype=torch.int64)
@@ -58,18 +68,9 @@ class NativeNetwork:
         self.num_blocks = 0
 
     def allocate_kv(self, num_blocks: int) -> None:
-        """Allocates zeroed KV for `num_blocks` blocks of BLOCK_SIZE tokens, replacing any before.
-
-        Per layer, keys [block][kv_head][head_dim / 2][16 tokens][2] and values
-        [block][kv_head][8 token pairs][head_dim][2], bf16. Pages are taken as they are written.
-        """
-        config = self.config
+        """Allocates zeroed KV for `num_blocks` blocks, in place of any before."""
         self._kv = None  # freed first: both might not fit
-        size = num_blocks * BLOCK_SIZE * config.num_kv_heads * config.head_dim * 2
-        self._kv = Arena(2 * config.num_layers * padded(size, 4096))
-        for layer in self._layers:
-            layer.k_cache = self._kv.take(size).data_ptr()
-            layer.v_cache = self._kv.take(size).data_ptr()
+        self._kv = allocate_native_kv(self.config, self._layers, num_blocks)
         self.num_blocks = num_blocks
 
     def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
@@ -86,12 +87,8 @@ class NativeNetwork:
         self._reserve(rows, outputs, len(feature_layers))
         taps = np.array(feature_layers, dtype=np.int32)
         to = self._batch
-        to.rows, to.sequences, to.outputs = rows, len(batch.seq_starts) - 1, outputs
-        to.table_stride, to.taps = batch.block_tables.shape[1], len(taps)
-        to.threads = torch.get_num_threads()
-        to.ids, to.positions = _address(batch.ids), _address(batch.positions)
-        to.seq_starts, to.block_tables = _address(batch.seq_starts), _address(batch.block_tables)
-        to.logit_rows, to.tap_layers = _address(batch.logit_rows), _address(taps)
+        fill_batch(to, batch)
+        to.taps, to.tap_layers = len(taps), address(taps)
         if self.library.pl_forward(self._model_ref, self._batch_ref, self._workspace.handle):
             raise MemoryError(f"no memory for a forward of {rows} rows")
         features = None
@@ -110,8 +107,20 @@ class NativeNetwork:
 
     def read_weights(self) -> None:
         """Reads the packed weights once, with the forward's threads, and does nothing else."""
-        data = ctypes.c_void_p(self._packer.arena.data.data_ptr())
-        self.library.pl_read(data, ctypes.c_int64(self.streamed_bytes), torch.get_num_threads())
+        read_bytes(self.library, self._packer.arena.data[: self.streamed_bytes])
+
+    def read_head(self) -> None:
+        """The same for the head alone, which a drafter may share."""
+        read_bytes(self.library, self._head.view(torch.uint8))
+
+    @property
+    def head_bytes(self) -> int:
+        return self._head.nbytes
+
+    @property
+    def structure(self) -> abi.Model:
+        """What the kernels read: valid for as long as this network lives."""
+        return self._model
 
     def _reserve(self, rows: int, outputs: int, taps: int) -> None:
         if outputs > len(self._logits):
@@ -131,42 +140,16 @@ class NativeNetwork:
         config, packer = self.config, self._packer
         for index, layer in enumerate(self._layers):
             packer.layer(layer, config, weights, layer_prefix(index))
-        model = abi.Model(
-            hidden=config.hidden_size,
-            intermediate=config.intermediate_size,
-            heads=config.num_heads,
-            kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            layers=config.num_layers,
-            vocab=config.vocab_size,
-            rotary_half=config.head_dim // 2,
-            epsilon=config.rms_norm_eps,
-            scale=config.head_dim**-0.5,
-            layer=ctypes.cast(self._layers, ctypes.POINTER(abi.Layer)),
-        )
+        model = model_structure(config, self._layers)
         if not config.tie_word_embeddings:
             model.embedding = packer.keep(take(weights, EMBEDDING), torch.bfloat16)
             self._embedding = packer.kept[-1]
         head = take(weights, EMBEDDING if config.tie_word_embeddings else HEAD)
         self._head = packer.room([head])
         model.head = abi.Matrix(self._head.data_ptr(), None, *head.shape)
+        model.embedding_panels = model.head.panels
         model.final_norm = packer.keep(take(weights, FINAL_NORM))
         cos, sin = rope_tables(config, self.max_positions)
         model.cos, model.sin = packer.keep(cos), packer.keep(sin)
         self._model_ref = ctypes.byref(model)
         return model
-
-
-class _Workspace:
-    """Buffers that the forwards of one network share."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        library.pl_workspace_create.restype = ctypes.c_void_p
-        self.handle = ctypes.c_void_p(library.pl_workspace_create())
-        weakref.finalize(self, library.pl_workspace_destroy, self.handle)
-
-
-def _address(array: np.ndarray) -> int:
-    if array.dtype != np.int32 or not array.flags.c_contiguous:
-        raise TypeError(f"a batch holds contiguous int32 arrays, not {array.dtype}")
-    return array.ctypes.data

@@ -78,10 +78,17 @@ def random_drafter_weights(config: DFlashConfig, seed: int = 0) -> dict[str, tor
     return weights
 
 
-def write_drafter(folder: Path, seed: int = 0, **options: Any) -> Path:
+def write_drafter(
+    folder: Path,
+    seed: int = 0,
+    mask_embedding: torch.Tensor | None = None,
+    head_ids: list[int] | None = None,
+    **options: Any,
+) -> Path:
     """A drafter's folder with random float32 weights; `options` are those of config_json."""
     hf = config_json(**options)
-    save_checkpoint(folder, hf, random_drafter_weights(read_dflash_config(hf), seed))
+    weights = random_drafter_weights(read_dflash_config(hf), seed)
+    save_checkpoint(folder, hf, weights, mask_embedding=mask_embedding, head_ids=head_ids)
     return folder
 
 

@@ -12,6 +12,12 @@ struct PlMatrix {
     int64_t n, k;
 };
 
+// DFlash 2's dynamic causal convolution around a sublayer; kernels.panels null: there is none.
+struct PlConvolution {
+    PlMatrix kernels;   // [2 * taps * groups, hidden]: of the sublayer's input, then of its output
+    const float* base;  // [2][taps][hidden]
+};
+
 struct PlLayer {
     PlMatrix qkv, o, gate_up, down;  // gate_up: panels alternate gate, up
     const float* attention_norm;
@@ -20,17 +26,26 @@ struct PlLayer {
     const float* k_norm;
     uint32_t* k_cache;  // [blocks][kv_heads][head_dim / 2][16 tokens][2] bf16
     uint32_t* v_cache;  // [blocks][kv_heads][8 token pairs][head_dim][2] bf16
+    int64_t window;         // positions to either side that a row sees, its own included; 0: all
+    int64_t bidirectional;  // rows see the whole of what their sequence brings to the forward
+    PlConvolution attention_convolution, mlp_convolution;
 };
 
 struct PlModel {
     int64_t hidden, intermediate, heads, kv_heads, head_dim, layers, vocab, rotary_half;
-    float epsilon, scale;  // scale: of attention scores
+    int64_t taps, groups;  // of convolutions
+    float epsilon, scale, embedding_scale;  // scale: of attention scores
     const PlLayer* layer;
     PlMatrix head;
-    const uint16_t* embedding;  // row-major bf16 [vocab, hidden]; null: tied to the head
+    const uint16_t* embedding;  // row-major bf16 [tokens, hidden]; null: in the panels
+    const uint32_t* embedding_panels;  // packed as a head is
+    int64_t mask_id;                   // the token whose embedding is mask_row, if that is not null
+    const float* mask_row;
     const float* final_norm;
     const float* cos;  // [positions, rotary_half]
     const float* sin;
+    PlMatrix context;           // a DFlash drafter's projection of features (fc), and its norm
+    const float* context_norm;
 };
 
 struct PlBatch {
@@ -40,10 +55,21 @@ struct PlBatch {
     const int32_t* seq_starts;
     const int32_t* block_tables;
     const int32_t* logit_rows;
+    const int32_t* first;       // [sequences] first position that is seen; null: 0
     const int32_t* tap_layers;  // [taps], ascending or not; layer index whose output is wanted
-    float* logits;              // [outputs, vocab]
+    float* logits;              // [outputs, vocab], or null
     int64_t* argmax;            // [outputs]
+    float* confidence;          // [outputs] the largest probability, or null
+    uint16_t* hidden;           // [outputs, hidden] bf16 after the final norm, or null
     uint16_t* features;         // [rows, taps * hidden] bf16
+};
+
+// Features of committed rows, on their way into a DFlash drafter's KV.
+struct PlContext {
+    int64_t rows, stride, threads;  // stride: elements from one row's features to the next's
+    const uint16_t* features;       // bf16 [rows, context.k]
+    const int32_t* positions;
+    const int32_t* slots;  // block * 16 + offset
 };
 
 }  // extern "C"

@@ -1,4 +1,4 @@
-// Causal attention over paged KV, grouped heads, in chunks of 256 absolute positions.
+// Attention over paged KV, grouped heads, in chunks of 256 absolute positions.
 //
 // Every chunk yields a partial (maximum, sum, weighted values) of its own, and partials are merged
 // in the order of the chunks by one formula, whether one thread walks over all of them or several
@@ -20,16 +20,33 @@ constexpr int kScoreRows = 6, kScoreBlocks = 4;
 constexpr int kScoreRows = 2, kScoreBlocks = 2;
 #endif
 
+// What a layer's rows see of their sequence, whose positions first…last are there.
+struct Sight {
+    int64_t window, bidirectional;  // as in PlLayer
+
+    int64_t low(int64_t position, int64_t first) const {
+        const int64_t reach = position - window + 1;
+        return window && reach > first ? reach : first;
+    }
+    int64_t high(int64_t position, int64_t last) const {
+        if (!bidirectional) return position;
+        const int64_t reach = position + window - 1;
+        return window && reach < last ? reach : last;
+    }
+};
+
 // Query rows q0…q1-1 of one sequence against one KV head, over chunks c0…c1-1. `slot` is where
 // the first chunk's partials go when items share these rows; -1 when this item finishes them.
 struct AttentionItem {
     int32_t sequence, kv_head, q0, q1, c0, c1;
     int64_t slot;
+    int32_t first, last;  // of the sequence
 };
 
 struct AttentionShape {
     int64_t kv_heads, group, head_dim, rows;
     float scale;
+    Sight sight;
     const uint16_t* queries;  // [kv_heads][rows][group][head_dim] bf16
     const int32_t* positions;
     uint16_t* out;  // [rows][out_stride] bf16, heads side by side
@@ -140,26 +157,29 @@ struct Partial {
 };
 
 // Scores of one row in a chunk -> bf16 probabilities relative to the chunk's own maximum.
-// `valid` tokens count; the rest of the chunk's `blocks` gets probability 0.
-inline Partial softmax_row(float* s, int64_t valid, int64_t blocks, float log2_scale, uint16_t* p) {
+// Tokens from…to-1 count; the rest of the chunk's `blocks` gets probability 0.
+inline Partial softmax_row(float* s, int64_t from, int64_t to, int64_t blocks, float log2_scale,
+                           uint16_t* p) {
     const IVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    int64_t whole = valid / kLanes, rest = valid % kLanes, used = ceil_div(valid, kLanes);
-    IVec mask = lane < (int32_t)rest;
-    if (rest) {
-        float* tail = s + whole * kLanes;
-        store(tail, select(mask, load(tail), splat(-3.0e38f)));
-    }
-    Vec top = load(s);
-    for (int64_t b = 1; b < used; b++) top = max(top, load(s + b * kLanes));
+    const int64_t begin = from / kLanes, whole = to / kLanes, end = ceil_div(to, kLanes);
+    const IVec after = lane >= (int32_t)(from % kLanes), before = lane < (int32_t)(to % kLanes);
+    auto hide = [&](int64_t b, Vec v, Vec hidden) {
+        if (b == begin && from % kLanes) v = select(after, v, hidden);
+        return b == whole ? select(before, v, hidden) : v;
+    };
+    for (int64_t b : {begin, whole})
+        if (b < end) store(s + b * kLanes, hide(b, load(s + b * kLanes), splat(-3.0e38f)));
+    Vec top = load(s + begin * kLanes);
+    for (int64_t b = begin + 1; b < end; b++) top = max(top, load(s + b * kLanes));
     float maximum = max_lane(top) * log2_scale;
     Vec total = {};
-    for (int64_t b = 0; b < used; b++) {
-        Vec e = exp2(load(s + b * kLanes) * log2_scale - maximum);
-        if (b == whole) e = select(mask, e, Vec{});
+    for (int64_t b = 0; b < begin; b++) store_bf16(p + b * kLanes, Vec{});
+    for (int64_t b = begin; b < end; b++) {
+        Vec e = hide(b, exp2(load(s + b * kLanes) * log2_scale - maximum), Vec{});
         total += e;
         store_bf16(p + b * kLanes, e);
     }
-    for (int64_t b = used; b < blocks; b++) store_bf16(p + b * kLanes, Vec{});
+    for (int64_t b = end; b < blocks; b++) store_bf16(p + b * kLanes, Vec{});
     return {maximum, sum(total)};
 }
 
@@ -196,6 +216,20 @@ inline int64_t attention_scratch(int64_t group, int64_t head_dim) {
     int64_t m = item_queries(group) * group;
     return m * (kChunkTokens + kChunkTokens / 2 + 2 * head_dim + 4);
 }
+
+// The positions that row m / group of an item sees.
+struct Span {
+    int64_t low, high;
+
+    Span(const AttentionShape& shape, const AttentionItem& item, int64_t m) {
+        const int64_t position = shape.positions[item.q0 + m / shape.group];
+        low = shape.sight.low(position, item.first), high = shape.sight.high(position, item.last);
+    }
+    bool reaches(int64_t chunk) const {
+        return low < (chunk + 1) * kChunkTokens && high >= chunk * kChunkTokens;
+    }
+    bool begins(int64_t chunk) const { return low / kChunkTokens == chunk; }
+};
 
 inline uint16_t* output_row(const AttentionShape& shape, const AttentionItem& item, int64_t m) {
     int64_t row = item.q0 + m / shape.group, head = item.kv_head * shape.group + m % shape.group;
@@ -251,7 +285,7 @@ inline void attention_item(const AttentionShape& shape, const AttentionItem& ite
     float* out = work.out + m * dim;
     Partial* running = (Partial*)(out + m * dim);
     Partial* partial = running + m;
-    const int64_t last = shape.positions[item.q1 - 1];
+    const int64_t last = Span(shape, item, m - 1).high;
     for (int64_t c = item.c0; c < item.c1; c++) {
         const int64_t start = c * kChunkTokens;
         const int64_t tokens = last + 1 - start < kChunkTokens ? last + 1 - start : kChunkTokens;
@@ -259,21 +293,24 @@ inline void attention_item(const AttentionShape& shape, const AttentionItem& ite
         locate_blocks(kv, c, blocks, last / kBlockTokens + 1, work.blocks);
         for_row_tiles<ScoreTile>(m, work);
         for (int64_t i = 0; i < m; i++) {
-            const int64_t limit = shape.positions[item.q0 + i / group] + 1 - start;
+            const Span span(shape, item, i);
             uint16_t* p = (uint16_t*)(work.weights + i * (kChunkTokens / 2));
-            if (limit > 0)
-                partial[i] = softmax_row(work.scores + i * kChunkTokens,
-                                         limit < tokens ? limit : tokens, blocks,
+            if (span.reaches(c)) {
+                const int64_t from = span.low - start, to = span.high + 1 - start;
+                partial[i] = softmax_row(work.scores + i * kChunkTokens, from > 0 ? from : 0,
+                                         to < tokens ? to : tokens, blocks,
                                          shape.scale * 1.44269504f, p);
-            else  // the row ends before this chunk: its tile mates still need defined weights
+            } else {  // out of this row's sight: its tile mates still need defined weights
                 memset(p, 0, blocks * kBlockTokens * sizeof(uint16_t));
+            }
         }
         for_row_tiles<ValueTile>(m, work);
         for (int64_t i = 0; i < m; i++) {
-            if (shape.positions[item.q0 + i / group] < start) continue;
+            const Span span(shape, item, i);
+            if (!span.reaches(c)) continue;
             const float* values = work.out + i * dim;
             if (item.slot < 0) {
-                merge_partial(c == 0, running[i], out + i * dim, partial[i], values, dim);
+                merge_partial(span.begins(c), running[i], out + i * dim, partial[i], values, dim);
             } else {
                 float* to = shape.partials + (item.slot + (c - item.c0) * m + i) * (dim + 2);
                 memcpy(to, &partial[i], sizeof(Partial));
@@ -290,13 +327,14 @@ inline void attention_item(const AttentionShape& shape, const AttentionItem& ite
 inline void combine_item(const AttentionShape& shape, const AttentionItem& item, float* scratch) {
     const int64_t dim = shape.head_dim, m = (item.q1 - item.q0) * shape.group;
     for (int64_t i = 0; i < m; i++) {
+        const Span span(shape, item, i);
         Partial running;
-        for (int64_t c = 0; c < item.c1; c++) {
-            if (shape.positions[item.q0 + i / shape.group] < c * kChunkTokens) break;
-            const float* from = shape.partials + (item.slot + c * m + i) * (dim + 2);
+        for (int64_t c = item.c0; c < item.c1; c++) {
+            if (!span.reaches(c)) continue;
+            const float* from = shape.partials + (item.slot + (c - item.c0) * m + i) * (dim + 2);
             Partial chunk;
             memcpy(&chunk, from, sizeof chunk);
-            merge_partial(c == 0, running, scratch, chunk, from + 2, dim);
+            merge_partial(span.begins(c), running, scratch, chunk, from + 2, dim);
         }
         finish_row(running, scratch, output_row(shape, item, i), dim);
     }

@@ -1,4 +1,4 @@
-// Who attends to what: the work items of one batch, the same for every layer.
+// Who attends to what: the work items of one batch, the same for every layer of one sight.
 #pragma once
 
 #include <algorithm>
@@ -9,35 +9,36 @@
 namespace paceline {
 
 struct Plan {
+    Sight sight{};
     std::vector<AttentionItem> items;
     std::vector<AttentionItem> combines;  // rows whose chunks were shared among items
-    std::vector<int32_t> sequence_of;     // by row
     int64_t slots = 0;                    // partials that the shared chunks need room for
 
     void make(const PlBatch& batch, int64_t kv_heads, int64_t group) {
         items.clear();
         combines.clear();
         slots = 0;
-        sequence_of.resize(batch.rows);
         const int64_t most = item_queries(group);
         int64_t tiles = 0;
         for (int64_t s = 0; s < batch.sequences; s++) {
-            const int32_t start = batch.seq_starts[s], end = batch.seq_starts[s + 1];
-            std::fill(sequence_of.begin() + start, sequence_of.begin() + end, (int32_t)s);
-            tiles += ceil_div(end - start, most) * kv_heads;
+            tiles += ceil_div(batch.seq_starts[s + 1] - batch.seq_starts[s], most) * kv_heads;
         }
         if (!tiles) return;
         const int64_t parts = ceil_div(4 * batch.threads, tiles);
         for (int64_t s = 0; s < batch.sequences; s++) {
             const int64_t start = batch.seq_starts[s], end = batch.seq_starts[s + 1];
             if (start == end) continue;
+            const int32_t first = batch.first ? batch.first[s] : 0;
+            const int32_t last = batch.positions[end - 1];
             const int64_t even = ceil_div(end - start, ceil_div(end - start, most));
             for (int64_t q = start; q < end; q += even) {
                 const int64_t q1 = std::min(q + even, end);
-                const int32_t chunks = batch.positions[q1 - 1] / kChunkTokens + 1;
+                const auto c0 = (int32_t)(sight.low(batch.positions[q], first) / kChunkTokens);
+                const auto c1 =
+                    (int32_t)(sight.high(batch.positions[q1 - 1], last) / kChunkTokens + 1);
                 for (int64_t h = 0; h < kv_heads; h++)
-                    add({(int32_t)s, (int32_t)h, (int32_t)q, (int32_t)q1, 0, chunks, -1}, group,
-                        std::min<int64_t>(parts, chunks));
+                    add({(int32_t)s, (int32_t)h, (int32_t)q, (int32_t)q1, c0, c1, -1, first, last},
+                        group, std::min<int64_t>(parts, c1 - c0));
             }
         }
         // Long items first, so that the last ones to be taken are short.
@@ -55,13 +56,14 @@ struct Plan {
             items.push_back(item);
             return;
         }
-        const int64_t first = slots, rows = (item.q1 - item.q0) * group, chunks = item.c1;
-        item.slot = first;
+        const int64_t rows = (item.q1 - item.q0) * group, chunks = item.c1 - item.c0;
+        const int32_t begin = item.c0;
+        item.slot = slots;
         combines.push_back(item);
         for (int64_t part = 0; part < parts; part++) {
-            item.c0 = (int32_t)(chunks * part / parts);
-            item.c1 = (int32_t)(chunks * (part + 1) / parts);
-            item.slot = first + item.c0 * rows;
+            item.c0 = begin + (int32_t)(chunks * part / parts);
+            item.c1 = begin + (int32_t)(chunks * (part + 1) / parts);
+            item.slot = slots + (item.c0 - begin) * rows;
             items.push_back(item);
         }
         slots += chunks * rows;

@@ -55,19 +55,24 @@ inline void write_kv(const float* key, const float* value, int64_t head_dim, int
     for (int64_t d = 0; d < head_dim; d++) to[2 * d] = float_to_bf16(value[d]);
 }
 
-// One row's embedding as float32; a tied one is gathered from the head's panels.
+// One row's embedding as float32.
 inline void embed(const PlModel& model, int64_t id, float* x) {
-    if (model.embedding) {
+    if (model.mask_row && id == model.mask_id) {
+        memcpy(x, model.mask_row, model.hidden * sizeof(float));
+    } else if (model.embedding) {
         const uint16_t* row = model.embedding + id * model.hidden;
         for (int64_t i = 0; i < model.hidden; i++) x[i] = bf16_to_float(row[i]);
-        return;
+    } else {
+        const int64_t pairs = ceil_div(model.hidden, 32) * 16;
+        const uint32_t* lane =
+            model.embedding_panels + id / kLanes * pairs * kLanes + id % kLanes;
+        for (int64_t i = 0; i < model.hidden; i++) {
+            uint32_t pair = lane[i / 2 * kLanes];
+            x[i] = bf16_to_float((uint16_t)(i % 2 ? pair >> 16 : pair));
+        }
     }
-    const int64_t pairs = ceil_div(model.head.k, 32) * 16;
-    const uint32_t* lane = model.head.panels + id / kLanes * pairs * kLanes + id % kLanes;
-    for (int64_t i = 0; i < model.hidden; i++) {
-        uint32_t pair = lane[i / 2 * kLanes];
-        x[i] = bf16_to_float((uint16_t)(i % 2 ? pair >> 16 : pair));
-    }
+    if (model.embedding_scale != 1.0f)
+        for (int64_t i = 0; i < model.hidden; i++) x[i] *= model.embedding_scale;
 }
 
 struct Best {
@@ -92,6 +97,37 @@ inline void offer_all(Best& best, const float* c, int64_t count, int64_t first) 
     if (top < best.value) return;
     for (int64_t i = 0; i < count; i++)
         if (c[i] == top) return best.offer(top, first + i);
+}
+
+// Maximum and sum of exp(c[n] - maximum), in one fixed order.
+inline Partial weigh(const float* c, int64_t n) {
+    const IVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    auto at = [&](int64_t i) {
+        return n - i >= kLanes ? load(c + i)
+                               : select(lane < (int32_t)(n - i), load(c + i), splat(-3.0e38f));
+    };
+    Vec top = at(0);
+    for (int64_t i = kLanes; i < n; i += kLanes) top = max(top, at(i));
+    const float maximum = max_lane(top);
+    Vec total = {};
+    for (int64_t i = 0; i < n; i += kLanes) total += exp2((at(i) - maximum) * 1.44269504f);
+    return {maximum, sum(total)};
+}
+
+// Row `slot` of a block under a causal convolution of `taps` taps: to[c] (+)= sum over taps t of
+// (base[t][c] + dynamic[t][group of c]) * x[slot - t][c]. `at(t)` is row slot - t as a function of c.
+template <class At, class Put>
+void convolve_row(const float* base, const float* dynamic, int64_t taps, int64_t groups,
+                  int64_t hidden, int64_t slot, At&& at, Put&& put) {
+    const int64_t channels = hidden / groups;
+    for (int64_t g = 0; g < groups; g++) {
+        for (int64_t c = g * channels; c < (g + 1) * channels; c++) {
+            float total = 0;
+            for (int64_t t = 0; t < taps && t <= slot; t++)
+                total += (base[t * hidden + c] + dynamic[t * groups + g]) * at(t, c);
+            put(c, total);
+        }
+    }
 }
 
 }  // namespace paceline

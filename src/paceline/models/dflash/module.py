@@ -256,7 +256,9 @@ def draft_logits(config: DFlashConfig, hidden: torch.Tensor, head: torch.Tensor)
 
 def scaled_logits(config: DFlashConfig, logits: torch.Tensor) -> torch.Tensor:
     """What the config makes of the head's raw output (Gemma's targets cap it), in float32."""
-    logits = logits.float() * config.output_multiplier
-    if config.softcap is None:
-        return logits
-    return torch.tanh(logits / config.softcap) * config.softcap
+    return capped(logits.float() * config.output_multiplier, config.softcap)
+
+
+def capped(logits: torch.Tensor, softcap: float | None) -> torch.Tensor:
+    """Logits bent smoothly into [-softcap, softcap]; None leaves them."""
+    return logits if softcap is None else torch.tanh(logits / softcap) * softcap

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from paceline.core import ModelError
 from paceline.models.batch import Network
 from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import DFlashConfig
+from paceline.models.dflash.native_network import NativeDFlash
 from paceline.models.dflash.tensors import dflash_tensors
 from paceline.models.dflash.torch_network import TorchDFlash
+from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.networks import DTYPES
 
 
@@ -22,16 +25,43 @@ def build_dflash(
     head_ids: torch.Tensor | None = None,
     max_positions: int,
 ) -> DFlashNetwork:
-    """The drafter's network around `target`'s embedding and head, on the target's device."""
+    """The drafter's network around `target`'s embedding and head, on the target's device.
+
+    `auto` takes the fused kernels where the target runs on them. Raises ModelError where "native"
+    cannot run.
+    """
+    config, weights, mask = checkpoint.config, checkpoint.weights, checkpoint.mask_embedding
+    why = _no_kernels(config, target, dtype)
+    if backend == "native" and why:
+        raise ModelError(f"drafter backend: got 'native', but {why}; expected auto or torch")
+    if backend != "torch" and isinstance(target, NativeNetwork) and not why:
+        return NativeDFlash(
+            config,
+            weights,
+            target,
+            max_positions=max_positions,
+            head_ids=head_ids,
+            mask_embedding=mask,
+        )
     return TorchDFlash(
-        checkpoint.config,
-        checkpoint.weights,
+        config,
+        weights,
         target,
         max_positions=max_positions,
         dtype=DTYPES[dtype],
         head_ids=head_ids,
-        mask_embedding=checkpoint.mask_embedding,
+        mask_embedding=mask,
     )
+
+
+def _no_kernels(config: DFlashConfig, target: Network, dtype: str) -> str | None:
+    """Why the fused kernels cannot run this drafter beside this target; None when they can."""
+    if not isinstance(target, NativeNetwork):
+        return "the target does not run on the fused kernels, and the drafter shares its weights"
+    if dtype != "bfloat16":
+        return f"the fused kernels are for bfloat16, not {dtype}"
+    usable, why = native_available(config.layers)
+    return None if usable else why
 
 
 def planned_bytes(config: DFlashConfig, dtype: torch.dtype, head_ids: torch.Tensor | None) -> int:

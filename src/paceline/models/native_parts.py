@@ -1,13 +1,17 @@
-"""From a checkpoint's tensors to the structures that the fused kernels read."""
+"""What networks on the fused kernels are made of: packed weights, KV, the kernels' structures."""
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections.abc import Mapping, MutableMapping, Sequence
 
+import numpy as np
 import torch
 
 from paceline.kernels import abi
-from paceline.kernels.packing import LANES, Arena, arena_bytes, pack, padded
+from paceline.kernels.packing import LANES, PAGE, Arena, arena_bytes, pack, padded
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch
 from paceline.models.config import ModelConfig
 
 Weights = Mapping[str, torch.Tensor]
@@ -105,3 +109,72 @@ def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:
         (2 * padded(config.intermediate_size, LANES), hidden),
         (hidden, config.intermediate_size),
     ]
+
+
+def model_structure(config: ModelConfig, layers: ctypes.Array[abi.Layer]) -> abi.Model:
+    """The kernels' model with its shape filled in; weights are still to come."""
+    return abi.Model(
+        hidden=config.hidden_size,
+        intermediate=config.intermediate_size,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        layers=config.num_layers,
+        vocab=config.vocab_size,
+        rotary_half=config.head_dim // 2,
+        epsilon=config.rms_norm_eps,
+        scale=config.head_dim**-0.5,
+        embedding_scale=1.0,
+        layer=ctypes.cast(layers, ctypes.POINTER(abi.Layer)),
+    )
+
+
+def allocate_native_kv(
+    config: ModelConfig, layers: ctypes.Array[abi.Layer], num_blocks: int
+) -> Arena:
+    """Zeroed KV for `num_blocks` blocks of BLOCK_SIZE tokens, written into the layers' structures.
+
+    Per layer, keys [block][kv_head][head_dim / 2][16 tokens][2] and values
+    [block][kv_head][8 token pairs][head_dim][2], bf16. Pages are taken as they are written.
+    """
+    size = num_blocks * BLOCK_SIZE * config.num_kv_heads * config.head_dim * 2
+    kv = Arena(2 * config.num_layers * padded(size, PAGE))
+    for layer in layers:
+        layer.k_cache = kv.take(size).data_ptr()
+        layer.v_cache = kv.take(size).data_ptr()
+    return kv
+
+
+def fill_batch(to: abi.Batch, batch: ForwardBatch) -> None:
+    """Points the kernels' batch at the rows of `batch`, which must outlive the call."""
+    to.rows, to.sequences, to.outputs = (
+        len(batch.ids),
+        len(batch.seq_starts) - 1,
+        len(batch.logit_rows),
+    )
+    to.table_stride, to.threads = batch.block_tables.shape[1], torch.get_num_threads()
+    to.ids, to.positions = address(batch.ids), address(batch.positions)
+    to.seq_starts, to.block_tables = address(batch.seq_starts), address(batch.block_tables)
+    to.logit_rows = address(batch.logit_rows)
+    to.first = None if batch.first is None else address(batch.first)
+
+
+def address(array: np.ndarray) -> int:
+    if array.dtype != np.int32 or not array.flags.c_contiguous:
+        raise TypeError(f"a batch holds contiguous int32 arrays, not {array.dtype}")
+    return array.ctypes.data
+
+
+def read_bytes(library: ctypes.CDLL, data: torch.Tensor) -> None:
+    """Reads every byte once, with the forward's threads, and does nothing else."""
+    at = ctypes.c_void_p(data.data_ptr())
+    library.pl_read(at, ctypes.c_int64(data.nbytes), torch.get_num_threads())
+
+
+class Workspace:
+    """Buffers that the calls of one network share."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        library.pl_workspace_create.restype = ctypes.c_void_p
+        self.handle = ctypes.c_void_p(library.pl_workspace_create())
+        weakref.finalize(self, library.pl_workspace_destroy, self.handle)

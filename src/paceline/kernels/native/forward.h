@@ -1,0 +1,376 @@
+// A whole transformer forward (Llama, Qwen2, Qwen3 dense; DFlash drafters) in one parallel region.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "plan.h"
+#include "rows.h"
+
+namespace paceline {
+
+constexpr int64_t kReplicatedRows = 2;  // up to here every thread norms all rows: saves a barrier
+constexpr int64_t kRowRun = 16;         // rows whose heads are placed by one work item
+constexpr int64_t kRowSlack = 32;       // AMX tiles read whole tiles of rows
+
+// Buffers of one forward, kept for the next. A row's stride is padded to whole pairs of 32 k.
+struct Workspace {
+    Team team;
+    Buffer residual, normed, qkv, queries, attention, activated, partials, scratch, best, weights;
+    Buffer kernels, sublayer, convolved;
+    std::vector<Plan> plans;           // one for each sight that some layer has
+    std::vector<int32_t> sequence_of;  // by row
+
+    void make_plans(const PlModel& model, const PlBatch& batch) {
+        sequence_of.resize(batch.rows);
+        for (int64_t s = 0; s < batch.sequences; s++)
+            std::fill(sequence_of.begin() + batch.seq_starts[s],
+                      sequence_of.begin() + batch.seq_starts[s + 1], (int32_t)s);
+        size_t count = 0;
+        for (int64_t l = 0; l < model.layers; l++) {
+            const Sight sight{model.layer[l].window, model.layer[l].bidirectional};
+            if (find(sight, count)) continue;
+            if (plans.size() == count) plans.emplace_back();
+            plans[count].sight = sight;
+            plans[count++].make(batch, model.kv_heads, model.heads / model.kv_heads);
+        }
+        plans.resize(count);
+    }
+    const Plan& plan_of(const PlLayer& layer) {
+        return *find({layer.window, layer.bidirectional}, plans.size());
+    }
+
+  private:
+    const Plan* find(const Sight& sight, size_t count) const {
+        for (size_t i = 0; i < count; i++)
+            if (plans[i].sight.window == sight.window &&
+                plans[i].sight.bidirectional == sight.bidirectional)
+                return &plans[i];
+        return nullptr;
+    }
+};
+
+inline int64_t padded(int64_t k) { return ceil_div(k, 32) * 32; }
+
+// Floats that one thread needs for itself.
+inline int64_t thread_scratch(int64_t group, int64_t head_dim) {
+    const int64_t floats = std::max<int64_t>((kBlockRows + kRowSlack) * kWidth,
+                                             attention_scratch(group, head_dim));
+    return ceil_div(floats, 1024) * 1024;
+}
+
+struct Forward {
+    const PlModel& model;
+    const PlBatch& batch;
+    Workspace& space;
+
+    int64_t group = model.heads / model.kv_heads;
+    int64_t hidden_stride = padded(model.hidden);
+    int64_t attention_stride = padded(model.heads * model.head_dim);
+    int64_t inter_stride = padded(model.intermediate);
+    int64_t qkv_width = (model.heads + 2 * model.kv_heads) * model.head_dim;
+    int64_t kv_block = model.kv_heads * model.head_dim * kBlockTokens / 2;  // in uint32
+    int64_t kernel_width = 2 * model.taps * model.groups;
+    int64_t scratch_floats = 0;
+
+    float *residual = nullptr, *qkv = nullptr;
+    uint16_t *normed = nullptr, *replicated = nullptr;  // for all threads; one piece per thread
+    uint16_t *queries = nullptr, *attention = nullptr, *activated = nullptr;
+    float *kernels = nullptr, *sublayer = nullptr;  // of convolutions: by row
+    uint16_t* convolved = nullptr;
+    AttentionShape shape{};
+
+    void reserve(int64_t threads) {
+        const int64_t rows = batch.rows, tall = std::max(rows, batch.outputs) + kRowSlack;
+        residual = space.residual.reserve<float>(rows * model.hidden);
+        normed = space.normed.reserve<uint16_t>(
+            (tall + threads * (kReplicatedRows + kRowSlack)) * hidden_stride);
+        replicated = normed + tall * hidden_stride;
+        qkv = space.qkv.reserve<float>(rows * qkv_width);
+        queries = space.queries.reserve<uint16_t>(rows * model.heads * model.head_dim);
+        attention = space.attention.reserve<uint16_t>(tall * attention_stride);
+        activated = space.activated.reserve<uint16_t>(tall * inter_stride);
+        if (model.taps) {
+            kernels = space.kernels.reserve<float>(rows * kernel_width);
+            sublayer = space.sublayer.reserve<float>(rows * model.hidden);
+            convolved = space.convolved.reserve<uint16_t>(tall * hidden_stride);
+        }
+        scratch_floats = thread_scratch(group, model.head_dim);
+        space.scratch.reserve<float>(threads * scratch_floats);
+        int64_t slots = 0;
+        for (const Plan& plan : space.plans) slots = std::max(slots, plan.slots);
+        space.partials.reserve<float>(slots * (model.head_dim + 2));
+        space.best.reserve<Best>(threads * (batch.outputs + 8));
+        if (batch.confidence) space.weights.reserve<Partial>(batch.outputs * weight_groups());
+        space.team.begin(model.layers * 20 + 8);
+        shape = {model.kv_heads,  group,    model.head_dim,   rows, model.scale, {}, queries,
+                 batch.positions, attention, attention_stride, space.partials.get<float>()};
+    }
+
+    // Places for the weights of a row's panel groups, which begin at even panels.
+    int64_t weight_groups() const { return ceil_div(ceil_div(model.head.n, kLanes), 2); }
+
+    // The norm of rows pick(0…count-1) of the residual stream, ready for every thread to read.
+    template <class Pick>
+    Activations norm(Worker& worker, const float* weight, int64_t count, Pick&& pick) {
+        const bool everywhere = count <= kReplicatedRows;
+        uint16_t* to = normed;
+        if (everywhere) to = replicated + worker.id * (kReplicatedRows + kRowSlack) * hidden_stride;
+        auto one = [&](int64_t i) {
+            rms_norm(residual + pick(i) * model.hidden, weight, model.hidden, hidden_stride,
+                     model.epsilon, to + i * hidden_stride);
+        };
+        if (everywhere) {
+            for (int64_t i = 0; i < count; i++) one(i);
+        } else {
+            worker.share(count, [&](int64_t i, int64_t) { one(i); });
+            worker.barrier();
+        }
+        return {(const uint32_t*)to, hidden_stride / 2};
+    }
+
+    float* scratch(Worker& worker) {
+        return space.scratch.get<float>() + worker.id * scratch_floats;
+    }
+
+    // residual += a . w (+ bias), through the convolution of a sublayer's output where there is one;
+    // `next` is the product that follows.
+    void add_product(Worker& worker, const Activations& a, const PlMatrix& w,
+                     const PlConvolution& convolution, const PlMatrix& next) {
+        const bool convolves = convolution.kernels.panels != nullptr;
+        if (convolves) {
+            worker.share(batch.rows, [&](int64_t row, int64_t) {
+                memset(sublayer + row * model.hidden, 0, model.hidden * sizeof(float));
+            });
+            worker.barrier();
+        }
+        float* to = convolves ? sublayer : residual;
+        gemm(worker, a, batch.rows, w, scratch(worker),
+             [&](int64_t row, int64_t panel, int count, const float* c) {
+                 const int64_t column = panel * kLanes;
+                 const int64_t n = std::min<int64_t>(count * kLanes, w.n - column);
+                 float* x = to + row * w.n + column;
+                 for (int64_t i = 0; i < n; i++) x[i] += c[i];
+                 if (w.bias)
+                     for (int64_t i = 0; i < n; i++) x[i] += w.bias[column + i];
+             });
+        worker.barrier(first_panels(worker, next));
+        if (convolves) finish_convolution(worker, convolution);
+    }
+
+    // The rows of a normed sublayer input after its convolution; their kernels are kept for its
+    // output.
+    Activations start_convolution(Worker& worker, const float* norm_weight,
+                                  const PlConvolution& convolution) {
+        worker.share(batch.rows, [&](int64_t row, int64_t) {
+            rms_norm(residual + row * model.hidden, norm_weight, model.hidden, hidden_stride,
+                     model.epsilon, normed + row * hidden_stride);
+        });
+        worker.barrier();
+        const PlMatrix& w = convolution.kernels;
+        gemm(worker, {(const uint32_t*)normed, hidden_stride / 2}, batch.rows, w, scratch(worker),
+             [&](int64_t row, int64_t panel, int count, const float* c) {
+                 const int64_t column = panel * kLanes;
+                 const int64_t n = std::min<int64_t>(count * kLanes, w.n - column);
+                 memcpy(kernels + row * kernel_width + column, c, n * sizeof(float));
+             });
+        worker.barrier();
+        worker.share(batch.rows, [&](int64_t row, int64_t) {
+            uint16_t* to = convolved + row * hidden_stride;
+            convolve_row(
+                convolution.base, kernels + row * kernel_width, model.taps, model.groups,
+                model.hidden, slot(row),
+                [&](int64_t tap, int64_t c) {
+                    return bf16_to_float(normed[(row - tap) * hidden_stride + c]);
+                },
+                [&](int64_t c, float value) { to[c] = float_to_bf16(value); });
+            memset(to + model.hidden, 0, (hidden_stride - model.hidden) * sizeof(uint16_t));
+        });
+        worker.barrier();
+        return {(const uint32_t*)convolved, hidden_stride / 2};
+    }
+
+    void finish_convolution(Worker& worker, const PlConvolution& convolution) {
+        worker.share(batch.rows, [&](int64_t row, int64_t) {
+            float* to = residual + row * model.hidden;
+            convolve_row(
+                convolution.base + model.taps * model.hidden,
+                kernels + row * kernel_width + model.taps * model.groups, model.taps, model.groups,
+                model.hidden, slot(row),
+                [&](int64_t tap, int64_t c) { return sublayer[(row - tap) * model.hidden + c]; },
+                [&](int64_t c, float value) { to[c] += value; });
+        });
+        worker.barrier();
+    }
+
+    // Place of a row in its block.
+    int64_t slot(int64_t row) const { return row - batch.seq_starts[space.sequence_of[row]]; }
+
+    void project_qkv(Worker& worker, const Activations& a, const PlMatrix& w) {
+        gemm(worker, a, batch.rows, w, scratch(worker),
+             [&](int64_t row, int64_t panel, int count, const float* c) {
+                 const int64_t column = panel * kLanes;
+                 float* to = qkv + row * qkv_width + column;
+                 for (int i = 0; i < count * kLanes; i += kLanes) {
+                     Vec v = load(c + i);
+                     store(to + i, w.bias ? v + load(w.bias + column + i) : v);
+                 }
+             });
+        worker.barrier();
+    }
+
+    // q and k norm, rotary, KV write, and the queries of a KV head's group laid side by side.
+    void place_heads(Worker& worker, const PlLayer& layer) {
+        const int64_t dim = model.head_dim, heads = model.heads;
+        worker.share(ceil_div(batch.rows, kRowRun) * model.kv_heads, [&](int64_t item, int64_t) {
+            const int64_t h = item % model.kv_heads, row0 = item / model.kv_heads * kRowRun;
+            for (int64_t row = row0; row < std::min(row0 + kRowRun, batch.rows); row++) {
+                const int32_t* table =
+                    batch.block_tables + space.sequence_of[row] * batch.table_stride;
+                const int64_t position = batch.positions[row];
+                const float* cos = model.cos + position * model.rotary_half;
+                const float* sin = model.sin + position * model.rotary_half;
+                float* q = qkv + row * qkv_width + h * group * dim;
+                float* k = qkv + row * qkv_width + (heads + h) * dim;
+                const float* v = qkv + row * qkv_width + (heads + model.kv_heads + h) * dim;
+                for (int64_t j = 0; j < group; j++) {
+                    float* x = q + j * dim;
+                    if (layer.q_norm) head_norm(x, layer.q_norm, dim, model.epsilon);
+                    rotate(x, cos, sin, model.rotary_half);
+                    uint16_t* to = queries + ((h * batch.rows + row) * group + j) * dim;
+                    for (int64_t d = 0; d < dim; d += kLanes) store_bf16(to + d, load(x + d));
+                }
+                if (layer.k_norm) head_norm(k, layer.k_norm, dim, model.epsilon);
+                rotate(k, cos, sin, model.rotary_half);
+                const int64_t at = table[position / kBlockTokens] * kv_block +
+                                   h * dim * kBlockTokens / 2;
+                write_kv(k, v, dim, (int)(position % kBlockTokens), layer.k_cache + at,
+                         layer.v_cache + at);
+            }
+        });
+        worker.barrier(first_panels(worker, layer.o));
+    }
+
+    void attend(Worker& worker, const PlLayer& layer) {
+        const Plan& plan = space.plan_of(layer);
+        AttentionShape seen = shape;
+        seen.sight = plan.sight;
+        worker.share((int64_t)plan.items.size(), [&](int64_t i, int64_t) {
+            const AttentionItem& item = plan.items[i];
+            KVBlocks kv{layer.k_cache, layer.v_cache,
+                        batch.block_tables + item.sequence * batch.table_stride, kv_block,
+                        item.kv_head * model.head_dim * kBlockTokens / 2};
+            attention_item(seen, item, kv, scratch(worker));
+        });
+        worker.barrier(first_panels(worker, layer.o));
+        if (plan.combines.empty()) return;
+        worker.share((int64_t)plan.combines.size(), [&](int64_t i, int64_t) {
+            combine_item(seen, plan.combines[i], scratch(worker));
+        });
+        worker.barrier(first_panels(worker, layer.o));
+    }
+
+    void gate_up(Worker& worker, const Activations& a, const PlLayer& layer) {
+        const PlMatrix& w = layer.gate_up;
+        gemm(worker, a, batch.rows, w, scratch(worker),
+             [&](int64_t row, int64_t panel, int count, const float* c) {
+                 uint16_t* to = activated + row * inter_stride + panel / 2 * kLanes;
+                 const float* bias = w.bias ? w.bias + panel * kLanes : nullptr;
+                 for (int i = 0; i < count * kLanes; i += 2 * kLanes, to += kLanes) {
+                     Vec gate = load(c + i), up = load(c + i + kLanes);
+                     if (bias) gate += load(bias + i), up += load(bias + i + kLanes);
+                     store_bf16(to, silu(gate) * up);
+                 }
+             });
+        worker.barrier(first_panels(worker, layer.down));
+    }
+
+    // `next` is the product that follows: the next layer's first, or the head.
+    void layer_forward(Worker& worker, const PlLayer& layer, const PlMatrix& next) {
+        project_qkv(worker, enter(worker, layer.attention_norm, layer.attention_convolution),
+                    layer.qkv);
+        place_heads(worker, layer);
+        attend(worker, layer);
+        const Activations attended{(const uint32_t*)attention, attention_stride / 2};
+        add_product(worker, attended, layer.o, layer.attention_convolution, layer.gate_up);
+        gate_up(worker, enter(worker, layer.mlp_norm, layer.mlp_convolution), layer);
+        const Activations gated{(const uint32_t*)activated, inter_stride / 2};
+        add_product(worker, gated, layer.down, layer.mlp_convolution, next);
+    }
+
+    // What a sublayer's first product multiplies with.
+    Activations enter(Worker& worker, const float* weight, const PlConvolution& convolution) {
+        if (convolution.kernels.panels) return start_convolution(worker, weight, convolution);
+        return norm(worker, weight, batch.rows, [](int64_t i) { return i; });
+    }
+
+    // No barrier: the residual stream is not written again before the next two.
+    void tap(Worker& worker, int64_t layer) {
+        for (int64_t t = 0; t < batch.taps; t++) {
+            if (batch.tap_layers[t] != layer) continue;
+            for (int64_t row = worker.id; row < batch.rows; row += worker.team.size) {
+                uint16_t* to = batch.features + (row * batch.taps + t) * model.hidden;
+                const float* from = residual + row * model.hidden;
+                for (int64_t i = 0; i < model.hidden; i++) to[i] = float_to_bf16(from[i]);
+            }
+        }
+    }
+
+    void head(Worker& worker) {
+        auto pick = [&](int64_t i) { return (int64_t)batch.logit_rows[i]; };
+        Activations a = norm(worker, model.final_norm, batch.outputs, pick);
+        Best* best = space.best.get<Best>() + worker.id * (batch.outputs + 8);
+        const float least = -std::numeric_limits<float>::infinity();
+        std::fill(best, best + batch.outputs, Best{least, INT64_MAX});
+        Partial* weights = batch.confidence ? space.weights.get<Partial>() : nullptr;
+        gemm(worker, a, batch.outputs, model.head, scratch(worker),
+             [&](int64_t row, int64_t panel, int count, const float* c) {
+                 const int64_t column = panel * kLanes;
+                 const int64_t n = std::min<int64_t>(count * kLanes, model.vocab - column);
+                 if (batch.logits) store_far(batch.logits + row * model.vocab + column, c, n);
+                 if (weights) weights[row * weight_groups() + panel / 2] = weigh(c, n);
+                 offer_all(best[row], c, n, column);
+             });
+        store_fence();
+        worker.barrier();
+        for (int64_t row = worker.id; row < batch.outputs; row += worker.team.size) {
+            Best top = space.best.get<Best>()[row];
+            for (int t = 1; t < worker.team.size; t++) {
+                Best other = space.best.get<Best>()[t * (batch.outputs + 8) + row];
+                top.offer(other.value, other.id);
+            }
+            batch.argmax[row] = top.id == INT64_MAX ? 0 : top.id;
+            if (weights) batch.confidence[row] = confidence(worker, weights, row, top.value);
+        }
+        if (batch.hidden && worker.id == 0)
+            for (int64_t row = 0; row < batch.outputs; row++)
+                memcpy(batch.hidden + row * model.hidden, a.pairs + row * a.stride,
+                       model.hidden * sizeof(uint16_t));
+    }
+
+    // Probability of a row's largest logit: the groups' weights are summed in their own order.
+    float confidence(Worker& worker, const Partial* weights, int64_t row, float top) {
+        const Groups groups(model.head, worker.team.size);
+        float total = 0;
+        for (int64_t g = 0; g < groups.count; g++) {
+            const Partial& weight = weights[row * weight_groups() + groups.begin(g) / 2];
+            total += weight.sum * exp2(splat((weight.maximum - top) * 1.44269504f))[0];
+        }
+        return 1.0f / total;
+    }
+
+    void run(Worker& worker) {
+        worker.share(batch.rows, [&](int64_t row, int64_t) {
+            embed(model, batch.ids[row], residual + row * model.hidden);
+        });
+        worker.barrier();
+        for (int64_t l = 0; l < model.layers; l++) {
+            const bool last = l + 1 == model.layers;
+            layer_forward(worker, model.layer[l], last ? model.head : model.layer[l + 1].qkv);
+            tap(worker, l);
+        }
+        if (batch.outputs) head(worker);
+    }
+};
+
+}  // namespace paceline

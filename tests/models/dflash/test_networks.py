@@ -1,0 +1,256 @@
+"""The serving forms against the training form: context injected piece by piece, blocks one by one.
+
+Nothing here knows an engine: rows, slots and blocks are laid out by hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch
+from paceline.models.dflash.batch import BlockOutput, DFlashNetwork
+from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
+from paceline.models.dflash.module import DFlashModule, draft_logits
+from paceline.models.dflash.networks import build_dflash, planned_bytes
+from paceline.models.native_network import NativeNetwork, native_available
+from paceline.models.network import TorchNetwork
+from paceline.models.random_weights import random_weights
+from tests.engine.tiny import tiny_config
+from tests.models.dflash.tiny import write_drafter
+
+BLOCKS = 64
+SHAPES: list[dict[str, Any]] = [
+    {"layers": 1, "block": 4},
+    {"layers": 3, "block": 16},
+    {"layers": 3, "block": 8, "sliding": "ssf", "window": 24},
+    {"layers": 2, "block": 6, "sliding": "ss", "window": 5, "is_causal": False},
+    {"layers": 2, "block": 6, "sliding": "sf", "window": 300, "is_causal": True},
+    {"layers": 2, "block": 7, "attention_bias": True, "num_attention_heads": 6, "head_dim": 32},
+    {"layers": 2, "block": 8, "input_embedding_scale": 8.0, "output_multiplier": 0.5,
+     "final_logit_softcapping": 3.0},
+    {"layers": 2, "block": 5, "second": True},
+    {"layers": 3, "block": 8, "second": True, "sliding": "sfs", "window": 20},
+]  # fmt: skip
+FORMS = ["torch-float32", "torch-bfloat16", "native-bfloat16"]
+
+
+@dataclass
+class Case:
+    """A serving form, and what the training form says with the very same weights."""
+
+    checkpoint: DFlashCheckpoint
+    network: DFlashNetwork
+    module: DFlashModule
+    embedding: torch.Tensor
+    head: torch.Tensor
+    exact: bool  # float32
+
+    @property
+    def mask(self) -> int:
+        return self.checkpoint.config.mask_token_id
+
+    def expected(
+        self, features: torch.Tensor, anchor: int, count: int, token: int, first: int = 0
+    ) -> torch.Tensor:
+        """Logits of `count` mask slots behind `token` at `anchor`, context from `first` on."""
+        config = self.checkpoint.config
+        ids = torch.tensor([token] + [self.mask] * count)
+        embedded = self.embedding[ids].clone()
+        if self.checkpoint.mask_embedding is not None:
+            embedded[1:] = self.checkpoint.mask_embedding
+        embedded = embedded * config.embedding_scale
+        context = features[first:anchor]
+        with torch.inference_mode():
+            hidden = self.module(context, embedded[None], torch.tensor([anchor]), first)
+            return draft_logits(config, hidden[0, 1:], self.head)
+
+
+def make_case(form: str, folder: Path, cut: list[int] | None = None) -> Case:
+    backend, dtype = form.split("-")
+    config = tiny_config()
+    weights = random_weights(config, 0, getattr(torch, dtype))
+    if backend == "native":
+        runs, why = native_available(config)
+        if not runs:
+            pytest.skip(why)
+        target: Any = NativeNetwork(config, weights, 1024)
+    else:
+        target = TorchNetwork(config, weights, "cpu", getattr(torch, dtype), 1024)
+    checkpoint = load_checkpoint(folder)
+    head_ids = None if cut is None else torch.tensor(cut)
+    network = build_dflash(
+        checkpoint, target, dtype=dtype, backend=backend, head_ids=head_ids, max_positions=900
+    )
+    network.allocate_kv(BLOCKS)
+    module = DFlashModule(checkpoint.config)
+    module.load_state_dict(
+        {name: checkpoint.weights[name].to(network.dtype).float() for name in checkpoint.weights}
+    )
+    everything = torch.arange(256)
+    head = target.head_rows(everything).float()
+    return Case(
+        checkpoint,
+        network,
+        module.eval(),
+        target.embedding_rows(everything).float(),
+        head if head_ids is None else head[head_ids],
+        dtype == "float32",
+    )
+
+
+def inject(case: Case, features: torch.Tensor, blocks: list[int], start: int, end: int) -> None:
+    positions = np.arange(start, end, dtype=np.int32)
+    table = np.array(blocks, dtype=np.int32)
+    slots = table[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
+    case.network.inject(features[start:end].to(case.network.dtype), positions, slots)
+
+
+def draft(
+    case: Case, jobs: list[tuple[list[int], int, int, int]], first: list[int] | None = None
+) -> BlockOutput:
+    """Drafts for jobs (blocks, anchor, count, token) in one batch."""
+    ids: list[int] = []
+    positions: list[int] = []
+    starts, rows = [0], []
+    for _, anchor, count, token in jobs:
+        rows += range(len(ids) + 1, len(ids) + 1 + count)
+        ids += [token] + [case.mask] * count
+        positions += range(anchor, anchor + count + 1)
+        starts.append(len(ids))
+    tables = np.zeros((len(jobs), max(len(blocks) for blocks, *_ in jobs)), np.int32)
+    for row, (blocks, *_) in enumerate(jobs):
+        tables[row, : len(blocks)] = blocks
+    return case.network.draft(
+        ForwardBatch(
+            ids=np.array(ids, np.int32),
+            positions=np.array(positions, np.int32),
+            seq_starts=np.array(starts, np.int32),
+            block_tables=tables,
+            logit_rows=np.array(rows, np.int32),
+            first=None if first is None else np.array(first, np.int32),
+        ),
+        logits=True,
+    )
+
+
+def features_of(case: Case, tokens: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    size = case.checkpoint.config.feature_size
+    return torch.randn(tokens, size, generator=generator).to(case.network.dtype).float()
+
+
+def agree(case: Case, output: BlockOutput, expected: torch.Tensor) -> None:
+    assert output.logits is not None
+    if case.exact:
+        torch.testing.assert_close(output.logits, expected, rtol=1e-4, atol=1e-4)
+    else:  # roundings of 8 bits; a wrong mask or position is off by more than half
+        error = (output.logits - expected).square().mean().sqrt()
+        assert error < 0.06 * expected.square().mean().sqrt()
+    column = output.logits.argmax(-1)
+    ids = column if case.network.head_ids is None else case.network.head_ids[column]
+    assert torch.equal(output.argmax, ids)
+    torch.testing.assert_close(
+        output.confidence,
+        torch.softmax(output.logits, -1).amax(-1),
+        rtol=1e-3,
+        atol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_blocks_equal_the_training_form_as_the_context_grows(shape, form, tmp_path):
+    case = make_case(form, write_drafter(tmp_path / "drafter", **shape))
+    features, blocks = features_of(case, 700), list(range(50, 3, -1))
+    block, done = case.checkpoint.config.block_size, 0
+    for anchor, count in [(1, block - 1), (5, 1), (31, 3), (257, block - 1), (690, 2)]:
+        count = min(count, block - 1)
+        inject(case, features, blocks, done, anchor)
+        done = anchor
+        output = draft(case, [(blocks, anchor, count, 17)])
+        agree(case, output, case.expected(features, anchor, count, 17))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[2], SHAPES[-1]], ids=str)
+def test_a_ragged_batch_gives_every_request_what_it_gets_alone(shape, form, tmp_path):
+    case = make_case(form, write_drafter(tmp_path / "drafter", **shape))
+    block = case.checkpoint.config.block_size
+    jobs, contexts = [], []
+    for index, (anchor, count) in enumerate([(3, block - 1), (40, 1), (300, 4), (16, 2)]):
+        blocks = list(range(20 * index, 20 * index + 20)) if index < 3 else [61, 60]
+        features = features_of(case, anchor, seed=index)
+        inject(case, features, blocks, 0, anchor)
+        jobs.append((blocks, anchor, count, 30 + index))
+        contexts.append(features)
+    alone = []
+    for job in jobs:
+        output = draft(case, [job])
+        alone.append((output.argmax.clone(), output.confidence.clone(), output.logits.clone()))
+    together = draft(case, jobs)
+    for got, parts in zip(
+        (together.argmax, together.confidence, together.logits),
+        zip(*alone, strict=True),
+        strict=True,
+    ):
+        assert torch.equal(got, torch.cat(parts)), "batch mates changed the bits"
+    end = 0
+    for (_, anchor, count, token), features in zip(jobs, contexts, strict=True):
+        rows = slice(end, end + count)
+        end += count
+        part = BlockOutput(together.argmax[rows], together.confidence[rows], together.logits[rows])
+        agree(case, part, case.expected(features, anchor, count, token))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("first", [1, 40, 256, 520, 599])
+def test_context_before_the_first_visible_position_does_not_count(form, first, tmp_path):
+    case = make_case(form, write_drafter(tmp_path / "d", layers=2, sliding="sf", window=200))
+    features, blocks = features_of(case, 600), list(range(40))
+    inject(case, features, blocks, 0, 600)
+    output = draft(case, [(blocks, 600, 5, 9)], first=[first])
+    agree(case, output, case.expected(features, 600, 5, 9, first))
+    before = output.logits.clone()
+    inject(case, features + 1, blocks, 0, first)
+    assert torch.equal(draft(case, [(blocks, 600, 5, 9)], first=[first]).logits, before)
+    if first > 400:  # within the window of both layers
+        inject(case, features + 1, blocks, first, first + 1)
+        assert not torch.equal(draft(case, [(blocks, 600, 5, 9)], first=[first]).logits, before)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_cut_head_knows_its_tokens_only(form, tmp_path):
+    ids = [3, 17, 18, 90, 91, 92, 200, 255]
+    case = make_case(form, write_drafter(tmp_path / "drafter"), cut=ids)
+    features, blocks = features_of(case, 50), list(range(8))
+    inject(case, features, blocks, 0, 50)
+    output = draft(case, [(blocks, 50, 5, 9)])
+    agree(case, output, case.expected(features, 50, 5, 9))
+    assert set(output.argmax.tolist()) <= set(ids)
+    assert output.logits.shape == (5, len(ids))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_mask_embedding_takes_the_place_of_the_targets_row(form, tmp_path):
+    folder = write_drafter(tmp_path / "drafter", mask_embedding=torch.randn(64))
+    case = make_case(form, folder)
+    features, blocks = features_of(case, 20), list(range(4))
+    inject(case, features, blocks, 0, 20)
+    agree(case, draft(case, [(blocks, 20, 5, 9)]), case.expected(features, 20, 5, 9))
+
+
+@pytest.mark.parametrize("cut", [None, list(range(0, 256, 3))], ids=["full", "cut"])
+@pytest.mark.parametrize("second", [False, True])
+def test_the_planned_bytes_are_those_of_the_network(cut, second, tmp_path):
+    case = make_case("native-bfloat16", write_drafter(tmp_path / "d", second=second), cut=cut)
+    config = case.checkpoint.config
+    planned = planned_bytes(config, torch.bfloat16, case.network.head_ids)
+    selector = 2 * (2 * 256 * 12 + 12 * 64) if second else 0  # beside the network
+    tables = 2 * 900 * 8 * 4  # rotary
+    assert planned - selector == pytest.approx(case.network.weight_bytes - tables, rel=0.2)
