@@ -149,9 +149,9 @@ def agree(case: Case, output: BlockOutput, expected: torch.Tensor) -> None:
     assert output.logits is not None
     if case.exact:
         torch.testing.assert_close(output.logits, expected, rtol=1e-4, atol=1e-4)
-    else:  # roundings of 8 bits; a wrong mask or position is off by more than half
+    else:  # roundings of 8 bits
         error = (output.logits - expected).square().mean().sqrt()
-        assert error < 0.06 * expected.square().mean().sqrt()
+        assert error < 0.1 * expected.square().mean().sqrt()
     column = output.logits.argmax(-1)
     ids = column if case.network.head_ids is None else case.network.head_ids[column]
     assert torch.equal(output.argmax, ids)
@@ -254,3 +254,14 @@ def test_the_planned_bytes_are_those_of_the_network(cut, second, tmp_path):
     selector = 2 * (2 * 256 * 12 + 12 * 64) if second else 0  # beside the network
     tables = 2 * 900 * 8 * 4  # rotary
     assert planned - selector == pytest.approx(case.network.weight_bytes - tables, rel=0.2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_control_one_position_off_is_noticed(form, tmp_path):
+    case = make_case(form, write_drafter(tmp_path / "drafter", layers=3, block=16))
+    features, blocks = features_of(case, 50), list(range(8))
+    inject(case, features, blocks, 0, 50)
+    output = draft(case, [(blocks, 50, 15, 9)])
+    moved = torch.cat((features[:1], features))
+    with pytest.raises(AssertionError):
+        agree(case, output, case.expected(moved, 51, 15, 9))
