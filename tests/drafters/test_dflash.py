@@ -50,7 +50,7 @@ def test_serving_drafts_what_training_would(shape, tmp_path):
     histogram = stats.spec_accepted_per_pos
     assert histogram[0] > 20 and histogram[2] > 5, "too little was accepted to test anything"
     assert len(watched.drafts) > 100
-    check_drafts(watched, folder)
+    check_drafts(watched)
 
 
 def test_a_window_bounds_what_drafts_see(tmp_path):
@@ -58,7 +58,7 @@ def test_a_window_bounds_what_drafts_see(tmp_path):
     engine = make_engine(f"d={folder}", draft_window=20)
     watched = watch(engine, {})
     run(engine, jobs(4), together=2)
-    check_drafts(watched, folder, window=20)
+    check_drafts(watched, window=20)
 
 
 def test_a_prefix_hit_reuses_draft_kv_and_nothing_is_injected_again(tmp_path):
@@ -95,7 +95,7 @@ def test_a_prefix_hit_without_draft_kv_still_counts_for_the_target(tmp_path):
         engine.step()
     assert request.output_ids == plain[0] and request.cached_tokens == 48
     assert {draft.first for draft in watched.drafts} == {48}, "it sees what it was shown"
-    check_drafts(watched, folder)
+    check_drafts(watched)
 
 
 def test_requests_choose_between_two_drafters_in_one_engine(tmp_path):
@@ -280,7 +280,7 @@ def test_the_positions_of_a_drafter_end_where_it_was_made_to(tmp_path):
     assert run(engine, [(prompt, params)], 1) == [expected]
     ends = [len(draft.tokens) - 1 + len(draft.logits) for draft in watched.drafts]
     assert max(ends) == 59
-    check_drafts(watched, folder)
+    check_drafts(watched)
 
 
 # -- refusals --------------------------------------------------------------------------------------

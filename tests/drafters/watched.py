@@ -4,19 +4,15 @@ recorded, and judged by the training form."""
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from paceline.core import SamplingParams, SpeculativeParams
+from paceline.drafters.reference import Recorder, Trained
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
-from paceline.models.dflash.checkpoint import load_checkpoint
-from paceline.models.dflash.features import sequence_features
-from paceline.models.dflash.module import DFlashModule, draft_logits
 from paceline.models.loader import LoadedModel
 from paceline.models.network import TorchNetwork
 from paceline.models.random_weights import random_weights
@@ -38,41 +34,15 @@ def tiny_target(**changes: Any) -> TorchNetwork:
     return target
 
 
-@dataclass
-class Draft:
-    """What one request was drafted from, and the logits of its mask slots."""
-
-    request: str
-    tokens: list[int]
-    first: int
-    logits: torch.Tensor
-
-
-class Watched:
-    """Wraps a drafter: records the logits behind its drafts, and plants true tokens among them, so
-    that some are accepted."""
+class Planter(Recorder):
+    """Plants true tokens among the drafts, so that some are accepted."""
 
     def __init__(self, drafter: Any, truth: dict[tuple[int, ...], list[int]], rate: float) -> None:
-        self._drafter, self._truth, self._rate = drafter, truth, rate
-        self._rng = random.Random(3)
-        self.drafts: list[Draft] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._drafter, name)
+        super().__init__(drafter)
+        self._truth, self._rate, self._rng = truth, rate, random.Random(3)
 
     def propose(self, requests: Any, lengths: Any) -> Any:
-        draft, seen = self._drafter.network.draft, []
-
-        def recorded(batch, *, logits=False):
-            output = draft(batch, logits=True)
-            seen.append((batch, output.logits.clone()))
-            return output
-
-        self._drafter.network.draft = recorded
-        proposed = self._drafter.propose(requests, lengths)
-        self._drafter.network.draft = draft
-        if seen:
-            self._record(requests, proposed.lengths, *seen[0])
+        proposed = super().propose(requests, lengths)
         for request, tokens in zip(requests, proposed.tokens, strict=True):
             known = self._truth.get(tuple(request.prompt_ids), [])
             for index in range(len(tokens)):
@@ -81,20 +51,10 @@ class Watched:
                     tokens[index] = known[at]
         return proposed
 
-    def _record(self, requests, counts, batch, logits) -> None:
-        drafted = [request for request, count in zip(requests, counts, strict=True) if count]
-        end = 0
-        for row, request in enumerate(drafted):
-            count = int(batch.seq_starts[row + 1] - batch.seq_starts[row]) - 1
-            first = int(batch.first[row])
-            rows = logits[end : end + count]
-            self.drafts.append(Draft(request.id, list(request.tokens), first, rows))
-            end += count
 
-
-def watch(engine: Engine, truth: dict[tuple[int, ...], list[int]], rate: float = 0.8) -> Watched:
+def watch(engine: Engine, truth: dict[tuple[int, ...], list[int]], rate: float = 0.8) -> Planter:
     (name,) = engine.drafters
-    watched = Watched(engine.drafters[name], truth, rate)
+    watched = Planter(engine.drafters[name], truth, rate)
     engine.drafters[name] = engine.drafting.drafters[name] = watched  # type: ignore[index]
     return watched
 
@@ -130,28 +90,17 @@ def run(engine: Engine, work: list[Any], together: int, **wishes: Any) -> list[l
     return [done[index].output_ids for index in range(len(work))]
 
 
-def check_drafts(watched: Watched, folder: Path, window: int | None = None) -> None:
+def check_drafts(watched: Planter, window: int | None = None) -> None:
     """Every recorded draft against the training form over the whole sequence."""
-    checkpoint = load_checkpoint(folder)
-    config = checkpoint.config
-    module = DFlashModule(config).eval()
-    module.load_state_dict({name: checkpoint.weights[name] for name in checkpoint.weights})
-    target = tiny_target()
-    embedding = target.embedding
-    longest: dict[str, list[int]] = {}
+    texts: dict[str, list[int]] = {}
     for draft in watched.drafts:
-        longest[draft.request] = max(longest.get(draft.request, []), draft.tokens, key=len)
-    features = {
-        name: sequence_features(target, tokens, config.target_layer_ids)
-        for name, tokens in longest.items()
-    }
+        texts[draft.request] = max(texts.get(draft.request, []), draft.tokens, key=len)
+    trained = Trained(tiny_target(), watched, texts)
     for draft in watched.drafts:
         anchor, count = len(draft.tokens) - 1, len(draft.logits)
-        ids = torch.tensor([draft.tokens[-1]] + [config.mask_token_id] * count)
-        context = features[draft.request][draft.first : anchor]
-        with torch.inference_mode():
-            hidden = module(context, embedding[ids][None], torch.tensor([anchor]), draft.first)
-            expected = draft_logits(config, hidden[0, 1:], embedding)
+        (expected,) = trained.logits(
+            watched.config, draft.request, torch.tensor([anchor]), count, draft.first
+        )
         torch.testing.assert_close(draft.logits, expected, rtol=1e-4, atol=1e-4)
         if window is not None:
             assert draft.first == max(0, anchor - window)

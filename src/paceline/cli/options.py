@@ -48,15 +48,26 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_draft_window_option(parser: Any) -> None:
+    parser.add_argument(
+        "--draft-window",
+        type=int,
+        metavar="N",
+        help="most tokens of context that a DFlash drafter looks at (default: all)",
+    )
+
+
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     group.add_argument(
         "--drafter",
         action="append",
         metavar="SPEC",
-        help="[NAME=]KIND[:VALUE][,key=value...]; repeat it to load several, the first is the "
-        "default; `auto` is suffix + ngram, `none` serves without (default: auto)",
+        help="[NAME=]KIND[:VALUE][,key=value...], or [NAME=] and a drafter's folder or hub id; "
+        "repeat it to load several, the first is the default; `auto` is suffix + ngram, `none` "
+        "serves without (default: auto)",
     )
+    add_draft_window_option(group)
     group.add_argument("--dtype", choices=DTYPES, default=DEFAULTS.dtype)
     group.add_argument("--device", default=DEFAULTS.device, help="cpu or cuda (default: cpu)")
     group.add_argument(
@@ -116,6 +127,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         token_budget=args.token_budget,
         max_stretch=args.max_stretch,
         draft_policy=args.draft_policy,
+        draft_window=args.draft_window,
         rule=args.rule,
         synthetic=args.synthetic,
         prefix_cache=not args.no_prefix_cache,

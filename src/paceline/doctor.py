@@ -1,0 +1,225 @@
+"""`paceline drafter doctor`: why does a DFlash drafter not accept as much as it should?
+
+Acceptance goes wrong in silence: features from the wrong layers, another RoPE, another template. So
+the drafter is served on sample prompts, and looked at from three sides: what it was trained for
+(where its folder says so), whether the serving path computes what the training form computes, and
+whether some other reading of the checkpoint would predict the target better.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+
+from paceline.core import ModelError, SamplingParams
+from paceline.drafters.dflash import DFlashDrafter
+from paceline.drafters.reference import RecordedDraft, Recorder, Trained
+from paceline.llm import LLM
+from paceline.models.dflash.config import DFlashConfig
+from paceline.models.loader import load_model
+
+BETTER = 1.3  # another reading is the right one when it accepts so many times more
+CLOSE = {"float32": 1e-3, "bfloat16": 0.1}  # relative error of logits that rounding explains
+POOR = 1.5  # an acceptance length below this hardly pays
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at. `ok` None: the checkpoint does not say."""
+
+    name: str
+    ok: bool | None
+    detail: str
+
+
+@dataclass(slots=True)
+class Report:
+    """`acceptance[k]` is the share of rounds that accepted draft token k + 1, of the rounds that
+    drafted it; `acceptance_length` includes the bonus token."""
+
+    checks: list[Check] = field(default_factory=list)
+    acceptance: list[float] = field(default_factory=list)
+    acceptance_length: float = 1.0
+    rounds: int = 0
+
+    @property
+    def healthy(self) -> bool:
+        return all(check.ok is not False for check in self.checks)
+
+    @property
+    def verdict(self) -> str:
+        """What is wrong, in one sentence."""
+        for check in self.checks:
+            if check.ok is False:
+                return f"{check.name}: {check.detail}."
+        served = f"acceptance length {self.acceptance_length:.2f} incl. bonus"
+        if self.acceptance_length < POOR:
+            return (
+                f"The drafter is served as it was trained, and still predicts little ({served}): "
+                "it was trained on other text, for another model, or not enough."
+            )
+        return f"Nothing is wrong: {served}."
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"healthy": self.healthy, "verdict": self.verdict}
+
+
+def examine(
+    model: str,
+    drafter: str,
+    conversations: Sequence[Sequence[dict[str, str]]],
+    max_tokens: int = 96,
+    **options: Any,
+) -> Report:
+    """Serves `conversations` with the drafter (a spec, or a folder or hub id) and reports.
+
+    `options` are EngineConfig's. A drafter that is refused is reported, not raised.
+    """
+    report = Report()
+    options |= {"draft_policy": "fixed", "prefix_cache": False}
+    theta = load_model(model).config.rope.theta  # what is wrong with the model is no finding
+    try:
+        llm = LLM(model, drafter, **options)
+    except ModelError as error:
+        report.checks.append(Check("the checkpoint", False, str(error).removesuffix(".")))
+        return report
+    (name,) = llm.engine.drafters
+    patient = llm.engine.drafters[name]
+    if not isinstance(patient, DFlashDrafter):
+        raise ModelError(f"drafter {drafter!r} is no DFlash drafter; expected a folder or hub id")
+    report.checks.append(Check("the checkpoint", True, "complete, and made for this model"))
+    recorder = Recorder(patient)
+    llm.engine.drafters[name] = llm.engine.drafting.drafters[name] = recorder  # type: ignore
+    params = SamplingParams(temperature=0, max_tokens=max_tokens)
+    results = llm.chat([list(c) for c in conversations], params)
+    _measure(report, results)
+    texts = {f"generate-{i}#0": r.prompt_ids + r.token_ids for i, r in enumerate(results)}
+    starts = {f"generate-{i}#0": len(r.prompt_ids) for i, r in enumerate(results)}
+    report.checks += provenance_checks(llm, patient, max(map(len, texts.values())))
+    trained = Trained(llm.engine.runner.network, patient, texts)
+    report.checks.append(serving_check(trained, recorder.drafts, llm.engine.config.dtype))
+    report.checks.append(reading_check(trained, starts, theta))
+    return report
+
+
+def _measure(report: Report, results: Sequence[Any]) -> None:
+    most = max((max(r.stats.per_step_drafted, default=0) for r in results), default=0)
+    drafted, accepted = [0] * most, [0] * most
+    for result in results:
+        stats = result.stats
+        report.rounds += stats.draft_rounds
+        pairs = zip(stats.per_step_drafted, stats.per_step_accepted, strict=True)
+        for length, right in pairs:
+            for k in range(length):
+                drafted[k] += 1
+                accepted[k] += k < right
+    report.acceptance = [a / d for a, d in zip(accepted, drafted, strict=True)]
+    if report.rounds:
+        report.acceptance_length = 1 + sum(accepted) / report.rounds
+
+
+def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterator[Check]:
+    """What the folder says of the training, against how it is served."""
+    known, config = drafter.checkpoint.provenance, drafter.config
+    template = getattr(llm.tokenizer, "chat_template", None) or ""
+    served = {
+        "target_layer_ids": ("layer ids", config.target_layer_ids),
+        "mask_token_id": ("mask token", config.mask_token_id),
+        "rope_theta": ("RoPE theta", config.layers.rope.theta),
+        "template": ("chat template", template_digest(template)),
+        "dtype": ("dtype", llm.engine.config.dtype),
+        "window": ("window", drafter.window),
+    }
+    if known.target is not None:
+        detail = f"trained for {known.target}, served with {llm.engine.model_name}"
+        yield Check("the model", True if known.target == llm.engine.model_name else None, detail)
+    for key, (name, now) in served.items():
+        trained = getattr(known, key)
+        if trained is None:
+            yield Check(name, None, f"served with {now}; the checkpoint does not say what with")
+        elif trained == now:
+            yield Check(name, True, f"trained and served with {now}")
+        else:
+            yield Check(name, False, f"trained with {trained}, served with {now}")
+    if known.context is not None:
+        sees = longest if drafter.window is None else min(longest, drafter.window)
+        detail = f"trained on up to {known.context} tokens of context, and sees up to {sees}"
+        if sees > known.context:
+            detail += f"; serve it with --draft-window {known.context}"
+        yield Check("context", sees <= known.context, detail)
+
+
+def template_digest(template: str) -> str:
+    """What a checkpoint's provenance says of a chat template."""
+    return hashlib.sha256(template.encode()).hexdigest()[:16]
+
+
+def serving_check(trained: Trained, drafts: Sequence[RecordedDraft], dtype: str) -> Check:
+    """Draft logits of the serving path (cached, incremental) against the training form's."""
+    error = total = 0.0
+    same = slots = 0
+    for draft in drafts:
+        anchor = torch.tensor([len(draft.tokens) - 1])
+        count = len(draft.logits)
+        (expected,) = trained.logits(trained.config, draft.request, anchor, count, draft.first)
+        error += float((draft.logits - expected).square().sum())
+        total += float((expected - expected.mean()).square().sum())
+        same += int((draft.logits.argmax(-1) == expected.argmax(-1)).sum())
+        slots += count
+    if not slots:
+        return Check("serving path", None, "nothing was drafted")
+    relative = (error / total) ** 0.5
+    detail = (
+        f"logits differ from the training form's by {relative:.1e} of their spread, and "
+        f"{100 * same / slots:.1f}% of {slots} draft tokens are the same"
+    )
+    return Check("serving path", relative <= CLOSE[dtype], detail)
+
+
+def reading_check(trained: Trained, starts: dict[str, int], target_theta: float) -> Check:
+    """Whether another reading of the same weights would predict the target's answers better."""
+    now = trained.acceptance_length(trained.config, starts, 0)
+    found = {
+        label: trained.acceptance_length(config, starts, shift)
+        for label, config, shift in other_readings(trained, target_theta)
+    }
+    if not found:
+        return Check("other readings", None, "there is none to compare with")
+    best = max(found, key=lambda label: found[label])
+    if found[best] - 1 > BETTER * (now - 1) + 0.1:
+        detail = (
+            f"the weights fit better when read with {best}: acceptance length {found[best]:.2f} "
+            f"instead of {now:.2f} incl. bonus on the target's own answers"
+        )
+        return Check("how the checkpoint is read", False, detail)
+    detail = f"none of {len(found)} fits the weights better than the config does ({now:.2f})"
+    return Check("other readings", True, detail)
+
+
+def other_readings(
+    trained: Trained, target_theta: float
+) -> Iterator[tuple[str, DFlashConfig, int]]:
+    """Configs that a mistaken export or engine could have meant, each with its shift of slots."""
+    config = trained.config
+    for by in (-1, 1):
+        ids = tuple(layer + by for layer in config.target_layer_ids)
+        if set(ids) <= set(trained.layers):
+            yield f"layer ids {list(ids)} (off by one)", replace(config, target_layer_ids=ids), 0
+    theta = config.layers.rope.theta
+    for other in dict.fromkeys((target_theta, 1e4, 1e6, 1e7)):
+        if other != theta:
+            rope = replace(config.layers.rope, theta=other)
+            layers = replace(config.layers, rope=rope)
+            yield f"rope_theta {other:g}", replace(config, layers=layers), 0
+    for causal in (False, True):
+        attention = tuple(replace(kind, causal=causal) for kind in config.attention)
+        if attention != config.attention:
+            yield f"is_causal {causal}", replace(config, attention=attention), 0
+    if any(kind.window for kind in config.attention):
+        attention = tuple(replace(kind, window=None) for kind in config.attention)
+        yield "no sliding window", replace(config, attention=attention), 0
+    yield "slots shifted by one (as DSpark's)", config, 1

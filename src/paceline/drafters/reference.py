@@ -1,0 +1,137 @@
+"""A served DFlash drafter beside its own training form: what it drafted, what it should have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from paceline.drafters.dflash import DFlashDrafter
+from paceline.models.batch import Network
+from paceline.models.dflash.config import DFlashConfig
+from paceline.models.dflash.features import sequence_features
+from paceline.models.dflash.module import DFlashModule, draft_logits
+
+ANCHORS = 48  # of each text, at most, for judging a reading of the checkpoint
+
+
+@dataclass(slots=True)
+class RecordedDraft:
+    """What one request was drafted from, and the logits of its mask slots."""
+
+    request: str
+    tokens: list[int]
+    first: int  # first position of context that the draft saw
+    logits: torch.Tensor
+
+
+class Recorder:
+    """Stands in for a drafter and keeps the logits behind each of its drafts."""
+
+    def __init__(self, drafter: Any) -> None:
+        self._drafter = drafter
+        self.drafts: list[RecordedDraft] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._drafter, name)
+
+    def propose(self, requests: Any, lengths: Any) -> Any:
+        network, seen = self._drafter.network, []
+        draft = network.draft
+
+        def recorded(batch: Any, *, logits: bool = False) -> Any:
+            output = draft(batch, logits=True)
+            seen.append((batch, output.logits.clone()))
+            return output
+
+        network.draft = recorded
+        try:
+            proposed = self._drafter.propose(requests, lengths)
+        finally:
+            network.draft = draft
+        for batch, logits in seen:
+            self._keep(requests, proposed.lengths, batch, logits)
+        return proposed
+
+    def _keep(self, requests: Any, counts: Any, batch: Any, logits: torch.Tensor) -> None:
+        drafted = [request for request, count in zip(requests, counts, strict=True) if count]
+        end = 0
+        for row, request in enumerate(drafted):
+            count = int(batch.seq_starts[row + 1] - batch.seq_starts[row]) - 1
+            rows, end = logits[end : end + count], end + count
+            first = int(batch.first[row])
+            self.drafts.append(RecordedDraft(request.id, list(request.tokens), first, rows))
+
+
+class Trained:
+    """The training form with a checkpoint's weights as they are served, over the target's own
+    embedding and head, and the features of some finished texts."""
+
+    def __init__(
+        self, network: Network, drafter: DFlashDrafter, texts: dict[str, list[int]]
+    ) -> None:
+        self.drafter, self.config = drafter, drafter.config
+        weights = drafter.checkpoint.weights
+        assert drafter.network is not None
+        dtype = drafter.network.dtype
+        self._state = {name: weights[name].to(dtype).float() for name in weights}
+        everything = torch.arange(network.vocab_size)
+        self._embedding = network.embedding_rows(everything).float()
+        self.head_ids = drafter.network.head_ids
+        ids = everything if self.head_ids is None else self.head_ids
+        self._head = network.head_rows(ids).float()
+        self.texts = texts
+        self.layers = sorted(
+            {
+                layer + by
+                for layer in self.config.target_layer_ids
+                for by in (-1, 0, 1)
+                if 0 <= layer + by < network.num_layers
+            }
+        )
+        self._features = {
+            name: sequence_features(network, tokens, self.layers).float()
+            for name, tokens in texts.items()
+        }
+        self._hidden = network.hidden_size
+
+    def features(self, name: str, layer_ids: Sequence[int]) -> torch.Tensor:
+        """Of a text, from these layers: [tokens, len(layer_ids) * hidden]."""
+        whole = self._features[name].view(-1, len(self.layers), self._hidden)
+        return whole[:, [self.layers.index(layer) for layer in layer_ids]].flatten(1)
+
+    @torch.inference_mode()
+    def logits(
+        self, config: DFlashConfig, name: str, anchors: torch.Tensor, count: int, first: int = 0
+    ) -> torch.Tensor:
+        """Of `count` mask slots behind each anchor of a text: [anchors, count, head]."""
+        module = DFlashModule(config).eval()
+        module.load_state_dict(self._state)
+        tokens = torch.tensor(self.texts[name])
+        masks = torch.full((len(anchors), count), config.mask_token_id)
+        embedded = self._embedding[torch.cat((tokens[anchors][:, None], masks), dim=1)]
+        mask = self.drafter.checkpoint.mask_embedding
+        if mask is not None:
+            embedded[:, 1:] = mask
+        context = self.features(name, config.target_layer_ids)[first : int(anchors.max())]
+        hidden = module(context, embedded * config.embedding_scale, anchors, first)
+        return draft_logits(config, hidden[:, 1:], self._head)
+
+    def acceptance_length(self, config: DFlashConfig, starts: dict[str, int], shift: int) -> float:
+        """Of drafts from anchors all over the answers, which begin at `starts`, had they been
+        judged by the text itself; `shift` 1 reads slot k as the token k + 1 places on."""
+        size, accepted, drafted = config.max_draft_len, 0, 0
+        for name, tokens in self.texts.items():
+            last = len(tokens) - size - shift
+            spread = torch.linspace(starts[name], last - 1, ANCHORS).long().unique()
+            if last <= starts[name]:
+                continue
+            guesses = self.logits(config, name, spread, size).argmax(-1)
+            if self.head_ids is not None:
+                guesses = self.head_ids[guesses]
+            slots = spread[:, None] + torch.arange(1, size + 1) + shift
+            right = (guesses == torch.tensor(tokens)[slots]).int().cumprod(1)
+            accepted, drafted = accepted + int(right.sum()), drafted + len(spread)
+        return 1 + accepted / drafted if drafted else 1.0
