@@ -57,6 +57,10 @@ bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (long; 
 	for what in throughput prefill join http memory; do \
 		$(PY) benchmarks/serving.py $$what "$$folder" $(PEER); done
 	$(if $(SMALL),$(PY) benchmarks/speculation.py draft-model "$(MODEL)" "$(SMALL)")
+	$(PY) benchmarks/overfit_drafter.py "$(MODEL)" build/overfitted --steps 400
+	$(if $(VLLM),$(PY) benchmarks/block_drafts.py peers "$(MODEL)" build/overfitted $(PEER))
+	for what in speedup draws; do $(PY) benchmarks/block_drafts.py $$what "$(MODEL)" build/overfitted; done
+	for what in cost context; do $(PY) benchmarks/block_drafts.py $$what "$(MODEL)"; done
 
 docs: $(VENV)/.ready-docs ## build the documentation into docs/_build/html
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html

@@ -1,4 +1,5 @@
-"""CUDA ratios on random weights of Qwen2.5-0.5B's shape: step cost by rows, and replay against AR.
+"""CUDA ratios on random weights of Qwen2.5-0.5B's shape: step cost by rows, replay against AR, and
+what a DFlash draft costs.
 
     python benchmarks/gpu.py
 
@@ -9,8 +10,11 @@ planted errors, so its verification is real.
 from __future__ import annotations
 
 import statistics
+import tempfile
+from pathlib import Path
 
 import torch
+from block_drafts import Clock, random_drafter
 from shapes import random_model
 from speculation import Run, off, sampling
 
@@ -20,6 +24,32 @@ from paceline.engine.config import EngineConfig
 
 LENGTHS = (2, 4, 8)
 TOKENS = 96
+
+
+def drafting() -> None:
+    """A random DFlash drafter of five layers: what a draft costs, and that it changes no text."""
+    loaded = random_model("qwen2.5-0.5b", torch.bfloat16)
+    with tempfile.TemporaryDirectory() as folder:
+        made = random_drafter(Path(folder) / "d", loaded.config, 5, 16, 8192)
+        config = EngineConfig(
+            model="random", drafter=(f"full={made},head=full", f"cut={made}"), device="cuda",
+            prefix_cache=False, max_model_len=2048, draft_policy="fixed",
+        )  # fmt: skip
+        engine = build_engine(config, loaded)
+    prompt, params = [(i * 31) % 5000 for i in range(600)], sampling(0.0, 1, TOKENS)
+    plain = Run(engine, prompt, params, off())
+    for name in engine.drafters:
+        clock = Clock()
+        clock.watch(engine.drafters[name], "propose", "draft")
+        clock.watch(engine.drafters[name], "observe", "inject")
+        run = Run(engine, prompt, params, SpeculativeParams(drafter=name))
+        assert run.ids == plain.ids, "the text changed"
+        step = plain.tpot(TOKENS)
+        draft, inject = (statistics.median(clock.seconds[w][2:]) for w in ("draft", "inject"))
+        print(
+            f"  DFlash, 5 layers, {name} head: draft ÷ step {draft / step:.2f}, "
+            f"injection ÷ step {inject / step:.2f}, same text: yes"
+        )
 
 
 def main() -> None:
@@ -51,6 +81,8 @@ def main() -> None:
                 f"  replay T={temperature:.0f} AL {length:.2f}: speedup {speedup:.2f}, "
                 f"÷ AL {speedup / length:.2f}, same text: yes"
             )
+
+    drafting()
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def examine(
     recorder = Recorder(patient)
     llm.engine.drafters[name] = llm.engine.drafting.drafters[name] = recorder  # type: ignore
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
-    results = llm.chat([list(c) for c in conversations], params)
+    results = llm.generate([_encoded(llm, conversation) for conversation in conversations], params)
     _measure(report, results)
     texts = {f"generate-{i}#0": r.prompt_ids + r.token_ids for i, r in enumerate(results)}
     starts = {f"generate-{i}#0": len(r.prompt_ids) for i, r in enumerate(results)}
@@ -104,6 +104,14 @@ def examine(
     report.checks.append(serving_check(trained, recorder.drafts, llm.engine.config.dtype))
     report.checks.append(reading_check(trained, starts, theta))
     return report
+
+
+def _encoded(llm: LLM, conversation: Sequence[dict[str, str]]) -> list[int]:
+    """Under the chat template, or the bare text where the model has none."""
+    if getattr(llm.tokenizer, "chat_template", None):
+        return llm.encode_chat(conversation)
+    text = "\n\n".join(message["content"] for message in conversation)
+    return list(llm.tokenizer(text)["input_ids"])
 
 
 def _measure(report: Report, results: Sequence[Any]) -> None:

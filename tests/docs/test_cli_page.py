@@ -8,23 +8,24 @@ from paceline.cli import build_parser
 from tests.docs.blocks import ROOT
 
 
-def subcommands() -> dict[str, argparse.ArgumentParser]:
-    (found,) = (
-        action
-        for action in build_parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-    )
-    return dict(found.choices)
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    found = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    return {name: choice for action in found for name, choice in action.choices.items()}
+
+
+def options(parser: argparse.ArgumentParser) -> set[str]:
+    """Of a command and of its own subcommands."""
+    own = {option for action in parser._actions for option in action.option_strings}
+    return own.union(*(options(job) for job in subcommands(parser).values()))
 
 
 def test_every_command_and_every_option_is_described() -> None:
     page = (ROOT / "docs" / "cli.md").read_text("utf-8")
     missing = []
-    for name, parser in subcommands().items():
+    for name, parser in subcommands(build_parser()).items():
         if f"## {name}\n" not in page:
             missing.append(name)
-        for action in parser._actions:
-            for option in action.option_strings:
-                if option not in ("-h", "--help") and f"`{option}`" not in page:
-                    missing.append(f"{name} {option}")
+        missing += [f"{name} {job}" for job in subcommands(parser) if f"`{job}" not in page]
+        named = options(parser) - {"-h", "--help"}
+        missing += [f"{name} {option}" for option in named if f"`{option}`" not in page]
     assert missing == []

@@ -12,6 +12,7 @@ import torch
 
 from paceline.core import InvalidRequest, ModelError, SamplingParams, SpeculativeParams
 from paceline.drafters import build, parse_spec
+from paceline.models import hub
 from paceline.models.batch import ForwardBatch
 from paceline.models.dflash.features import sequence_features
 from paceline.models.network import TorchNetwork
@@ -251,6 +252,21 @@ def all_logits(target: TorchNetwork, tokens: list[int]) -> torch.Tensor:
     return target.forward(batch).logits
 
 
+def test_the_plan_counts_draft_weights_and_draft_kv(tmp_path):
+    plain = make_engine(None).plan
+    folder = write_drafter(tmp_path / "drafter", layers=3)
+    engine = make_engine(f"d={folder}")
+    plan = engine.plan
+    assert plan.drafter_kv_bytes_per_token == 2 * 3 * 2 * 16 * 4  # k and v, layers, heads, width
+    assert plan.kv_bytes_per_token == plain.kv_bytes_per_token + plan.drafter_kv_bytes_per_token
+    own = (folder / "model.safetensors").stat().st_size
+    assert plan.drafter_weight_bytes == pytest.approx(own, rel=0.05)
+    assert plan.weight_bytes == plain.weight_bytes + plan.drafter_weight_bytes
+    shown = dict(engine.start_up_table())
+    assert "the drafters'" in shown["KV cache"] and "the drafters'" in shown["weights"]
+    assert "d (up to 5 tokens), default" in shown["drafter"]
+
+
 def test_a_selector_draft_knows_its_q(tmp_path):
     folder = write_drafter(tmp_path / "drafter", second=True)
     engine = make_engine(f"d={folder}", rule="token")
@@ -334,3 +350,19 @@ def test_a_folder_is_known_for_what_it_holds(tmp_path):
     assert parse_spec(str(folder)).kind == "dflash"
     assert parse_spec(f"fast={folder}").name == "fast"
     assert parse_spec(f"fast=dflash:{folder},window=128").options == (("window", "128"),)
+
+
+def test_a_hub_id_is_known_once_it_is_fetched(tmp_path, monkeypatch):
+    folder = write_drafter(tmp_path / "drafter", mask_embedding=torch.randn(64))
+    asked = []
+
+    def snapshot(repo_id, **options):
+        asked.append((repo_id, options["allow_patterns"]))
+        return str(folder)
+
+    monkeypatch.setattr(hub.huggingface_hub, "snapshot_download", snapshot)
+    engine = make_engine("fast=z-lab/tiny-DFlash,max_draft_len=3")
+    drafter = engine.drafters["fast"]
+    assert drafter.max_draft_len == 3 and drafter.checkpoint.mask_embedding is not None
+    assert {repo for repo, _ in asked} == {"z-lab/tiny-DFlash"}
+    assert all("mask_embedding.pt" in patterns for _, patterns in asked)

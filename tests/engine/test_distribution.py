@@ -23,6 +23,7 @@ from paceline.engine.engine import Engine
 from paceline.engine.lengths import FixedLengths, ThroughputLengths
 from paceline.kernels import ops
 from tests.engine.tiny import EngineFactory, save_tiny
+from tests.models.dflash.tiny import write_drafter
 
 DRAWS, LENGTH = 3000, 3
 PROMPT = [5, 9, 200, 31, 7]
@@ -33,7 +34,7 @@ class FlatDrafter:
     """Draws from a flat law over a few tokens, and says so; or claims another q (the control)."""
 
     name, version, max_draft_len, feature_layers, kv, lookback = "flat", "1", 2, (), None, 0
-    weight_bytes = 0
+    parallel, weight_bytes = False, 0
 
     def __init__(self, tokens: list[int], honest: bool = True) -> None:
         self.tokens, self.honest = tokens, honest
@@ -120,12 +121,16 @@ def flat(monkeypatch: pytest.MonkeyPatch):
     register("flat")(lambda spec: FlatDrafter([1, 2, 3, 4]))
 
 
+def candidates(engine: Engine) -> list[int]:
+    """Eight of the target's own: of drafts among them a good share is accepted."""
+    first = list(likely(engine, PROMPT))
+    second = list(itertools.chain(*(likely(engine, [*PROMPT, a]) for a in first[:3])))
+    return list(dict.fromkeys(first[:4] + second))[:8]
+
+
 def engine_with(make_engine: EngineFactory, rule: str, honest: bool) -> Engine:
     engine = make_engine("flat", rule=rule, max_num_seqs=50, token_budget=2048)
-    first = list(likely(engine, PROMPT))
-    # Drafts among the target's own candidates, so that a good share is accepted.
-    second = list(itertools.chain(*(likely(engine, [*PROMPT, a]) for a in first[:3])))
-    engine.drafters["flat"].tokens = list(dict.fromkeys(first[:4] + second))[:8]
+    engine.drafters["flat"].tokens = candidates(engine)
     engine.drafters["flat"].honest = honest
     return engine
 
@@ -161,8 +166,8 @@ def sampling_engine(make_engine: EngineFactory, folder: Path, rule: str) -> Engi
 class Borderline(ThroughputLengths):
     """Drafting costs so much that the length hangs on what became of the drafts before."""
 
-    def timed(self, drafter: str, tokens: int, seconds: float) -> None:
-        super().timed(drafter, tokens, 0.2 * tokens)
+    def timed(self, drafter: str, tokens: int, seconds: float, parallel: bool) -> None:
+        super().timed(drafter, tokens, 0.2 * tokens, parallel)
 
 
 @one_backend
@@ -177,6 +182,48 @@ def test_a_sampling_draft_model_keeps_the_distribution(
     assert p_value(engine) > 1e-9
     stats = engine.stats()
     assert stats.spec_accepted_tokens > 0.3 * stats.spec_draft_tokens
+
+
+# -- a DFlash drafter that samples ----------------------------------------------------------------
+
+
+def dflash_engine(make_engine: EngineFactory, folder: Path, rule: str, second: bool) -> Engine:
+    """Its head is cut to the target's likely tokens; in the second generation q is sparse."""
+    ids = candidates(make_engine(None))
+    write_drafter(folder, block=4, second=second, head_ids=ids)
+    return make_engine(f"d={folder}", rule=rule, max_num_seqs=50, token_budget=2048)
+
+
+@one_backend
+@pytest.mark.parametrize("second", [False, True], ids=["DFlash", "DFlash 2"])
+@pytest.mark.parametrize("rule", ["match", "token", "block"])
+def test_a_sampling_dflash_drafter_keeps_the_distribution(
+    make_engine: EngineFactory, tmp_path: Path, rule: str, second: bool
+) -> None:
+    engine = dflash_engine(make_engine, tmp_path / "drafter", rule, second)
+    assert p_value(engine) > 1e-9
+    stats = engine.stats()
+    assert stats.spec_accepted_tokens > 0.02 * stats.spec_draft_tokens
+
+
+@one_backend
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_control_a_selector_that_lies_about_its_q_is_noticed(
+    make_engine: EngineFactory, tmp_path: Path, rule: str
+) -> None:
+    engine = dflash_engine(make_engine, tmp_path / "drafter", rule, second=True)
+    drafter = engine.drafters["d"]
+    propose = drafter.propose
+
+    def lying(requests, lengths):
+        drafts = propose(requests, lengths)
+        for rows in drafts.q:
+            for row in rows or []:
+                row.probs = torch.full_like(row.probs, 1 / len(row.probs))
+        return drafts
+
+    drafter.propose = lying
+    assert p_value(engine) < 1e-9
 
 
 class Peeking(FixedLengths):

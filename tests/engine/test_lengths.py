@@ -124,16 +124,25 @@ def test_a_drafter_that_costs_more_than_it_brings_is_not_asked() -> None:
     batch = entries(1, 6)
     lengths = ThroughputLengths(KNEE)
     assert lengths.draft_lengths(batch) == [6]  # nothing is known of its cost yet
-    lengths.timed("d", 1, 0.2)
+    lengths.timed("d", 1, 0.2, parallel=False)
     assert lengths.draft_lengths(batch)[0] > 0
-    lengths.timed("d", 1, 30.0)
+    lengths.timed("d", 1, 30.0, parallel=False)
     assert lengths.draft_lengths(batch) == [0]
     for _ in range(2000):
         if lengths.draft_lengths(batch) != [0]:
             break
-        lengths.timed("d", 1, 0.2)  # it became fast
+        lengths.timed("d", 1, 0.2, parallel=False)  # it became fast
     else:
         raise AssertionError("it is never asked again")
+
+
+def test_a_drafter_of_one_pass_pays_once_for_any_length() -> None:
+    batch = entries(1, 6)
+    by_pass, by_token = ThroughputLengths(KNEE), ThroughputLengths(KNEE)
+    by_pass.timed("d", 6, 0.9, parallel=True)
+    by_token.timed("d", 6, 6 * 0.9, parallel=False)
+    assert by_pass.draft_lengths(batch) == [6]
+    assert by_token.draft_lengths(batch)[0] < 2
 
 
 def test_the_model_cost_is_the_optimum_of_the_same_sum() -> None:

@@ -16,8 +16,10 @@ import pytest
 from paceline.engine.budget import StepCost
 from paceline.engine.engine import Engine
 from paceline.engine.lengths import ThroughputLengths
-from tests.engine.test_streams import Finished, expected, jobs, run
+from tests.drafters.watched import watch
+from tests.engine.test_streams import Finished, dflash_truth, expected, jobs, run
 from tests.engine.tiny import EngineFactory, save_tiny
+from tests.models.dflash.tiny import write_drafter
 
 MOST = 15
 DRAFTERS = {
@@ -26,11 +28,12 @@ DRAFTERS = {
     "auto": f"auto,max_draft_len={MOST}",
     "draft_model": f"small=draft_model:{{}},max_draft_len={MOST},min_token_prob=0.2",
     "replay": f"replay,al=4,max_draft_len={MOST}",
+    "dflash": f"d={{}}/dflash,max_draft_len={MOST}",
 }
 CHUNKS = {"max_model_len": 240, "token_budget": 24, "max_num_seqs": 24}
 BLOCKS = 15  # for up to eight requests of up to ten blocks each
 
-# Forty of 1920 mixes, on one backend: the single features are tested on each.
+# Forty of 2304 mixes, on one backend: the single features are tested on each.
 one_backend = pytest.mark.parametrize(
     "make_engine", [("native", "bfloat16", "cpu")], ids=["native-bfloat16"], indirect=True
 )
@@ -80,6 +83,7 @@ def work_at(temperature: float) -> list[Any]:
 
 
 def build(make_engine: EngineFactory, mix: Mix, folder: Path, truth: list[Finished]) -> Engine:
+    write_drafter(folder / "dflash", block=MOST + 1, second=mix.together > 1)
     spec = DRAFTERS[mix.drafter].format(save_tiny(folder))
     sizes: dict[str, Any] = {"draft_policy": mix.policy}
     if mix.stress != "none":
@@ -92,6 +96,8 @@ def build(make_engine: EngineFactory, mix: Mix, folder: Path, truth: list[Finish
         # Steps so long that drafting costs nothing beside them, and rows that cost at some point:
         # drafts are made and cut on any machine.
         engine.drafting.lengths = ThroughputLengths(StepCost([1, 12, 64], [10.0, 11.0, 60.0]))
+    if mix.drafter == "dflash":
+        watch(engine, dflash_truth(truth, work_at(mix.temperature)))
     if mix.drafter == "replay":
         said = iter(truth)
         for prompt, params in work_at(mix.temperature):

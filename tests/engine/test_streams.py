@@ -16,7 +16,9 @@ import pytest
 from paceline.core import OutputDelta, SamplingParams, SpeculativeParams, Verdict
 from paceline.engine.budget import StepCost
 from paceline.engine.engine import Engine
+from tests.drafters.watched import watch
 from tests.engine.tiny import EngineFactory, save_tiny
+from tests.models.dflash.tiny import write_drafter
 
 
 @dataclass
@@ -233,4 +235,51 @@ def test_a_draft_model_survives_preemption_and_prefix_hits(
     per_token = make_engine(spec, **sizes).plan.kv_bytes_per_token
     engine = make_engine(spec, **sizes, kv_memory=per_token * 16 * 15)
     assert run(engine, work, together=8) == expected(make_engine, work)
+    assert engine.stats().preemptions > 0 and engine.stats().prefix_hits > 0
+
+
+# Of random weights hardly a draft would be accepted: true tokens are planted among them.
+DFLASH = [
+    pytest.param({"layers": 2, "block": 8}, id="DFlash"),
+    pytest.param({"layers": 3, "block": 6, "sliding": "ssf", "window": 30}, id="sliding"),
+    pytest.param({"layers": 2, "block": 5, "second": True}, id="DFlash-2"),
+]
+
+
+def dflash_truth(truth: list[Finished], work: list[Any]) -> dict[tuple[int, ...], list[int]]:
+    """Output by prompt; where two jobs share a prompt, the first one's does for planting."""
+    known: dict[tuple[int, ...], list[int]] = {}
+    outputs = iter(truth)
+    for prompt, params in work:
+        for _ in range(params.n):
+            known.setdefault(tuple(prompt), next(outputs).tokens)
+    return known
+
+
+@pytest.mark.parametrize("together", [1, 6], ids=["alone", "batch-of-6"])
+@pytest.mark.parametrize("shape", DFLASH)
+def test_a_dflash_drafter_changes_no_token(
+    make_engine: EngineFactory, tmp_path: Path, shape: dict[str, Any], together: int
+) -> None:
+    work = jobs(12)
+    truth = expected(make_engine, work)
+    engine = make_engine(f"d={write_drafter(tmp_path / 'drafter', **shape)}")
+    watch(engine, dflash_truth(truth, work), rate=0.7)
+    assert run(engine, work, together=together) == truth
+    stats = engine.stats()
+    assert stats.spec_accepted_tokens > 0.2 * stats.spec_draft_tokens
+
+
+@pytest.mark.parametrize("shape", DFLASH)
+def test_a_dflash_drafter_survives_preemption_and_prefix_hits(
+    make_engine: EngineFactory, tmp_path: Path, shape: dict[str, Any]
+) -> None:
+    work = jobs(16, seed=5, longest=110)
+    truth = expected(make_engine, work)
+    spec = f"d={write_drafter(tmp_path / 'drafter', **shape)}"
+    sizes = {"max_model_len": 240, "token_budget": 24, "max_num_seqs": 24, "draft_window": 64}
+    per_token = make_engine(spec, **sizes).plan.kv_bytes_per_token
+    engine = make_engine(spec, **sizes, kv_memory=per_token * 16 * 15)
+    watch(engine, dflash_truth(truth, work), rate=0.7)
+    assert run(engine, work, together=8) == truth
     assert engine.stats().preemptions > 0 and engine.stats().prefix_hits > 0

@@ -66,9 +66,9 @@ def tiny_model(dtype: str, seed: int = 0, **changes: Any) -> LoadedModel:
     )
 
 
-def save_tiny(folder: Path, blur: float = 0.02) -> Path:
+def save_tiny(folder: Path, blur: float = 0.02, **changes: Any) -> Path:
     """The tiny model as a Hugging Face folder, blurred: a drafter that is often right."""
-    config = tiny_config()
+    config = tiny_config(**changes)
     weights = random_weights(config, 0)
     generator = torch.Generator().manual_seed(1)
     for name, weight in weights.items():

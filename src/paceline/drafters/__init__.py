@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.drafters import auto, dflash, draft_model, ngram, replay, suffix
 from paceline.drafters.base import build, kinds
-from paceline.drafters.spec import parse_spec
+from paceline.drafters.spec import parse_spec, resolve
 
 __all__ = [
     "auto",
@@ -15,5 +15,6 @@ __all__ = [
     "ngram",
     "parse_spec",
     "replay",
+    "resolve",
     "suffix",
 ]

@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest
 from paceline.drafters.base import DrafterSpec, kinds
-from paceline.models.catalog import CATALOGUE, pull
+from paceline.models.catalog import CATALOGUE, HUB_ID, pull
 from paceline.models.dflash.checkpoint import is_drafter
 
 MODEL_KIND, DRAFTER_KIND = "draft_model", "dflash"
@@ -65,11 +66,20 @@ def _parse_head(text: str, head: str) -> tuple[str | None, str, str | None]:
 
 
 def _kind_of(model: str) -> str:
-    """Whether a folder or hub id (which is fetched) holds a drafter or a model; files and catalogue
-    names are models. Raises ModelError where the hub cannot be reached."""
-    if model in CATALOGUE or Path(model).expanduser().is_file():
-        return MODEL_KIND
-    return DRAFTER_KIND if is_drafter(pull(model)) else MODEL_KIND
+    return DRAFTER_KIND if is_drafter(Path(model).expanduser()) else MODEL_KIND
+
+
+def resolve(spec: DrafterSpec) -> DrafterSpec:
+    """A hub id says only once it is fetched whether a drafter or a model lies there.
+
+    Raises ModelError where it cannot be fetched.
+    """
+    value = spec.value
+    if spec.kind != MODEL_KIND or value is None or Path(value).expanduser().exists():
+        return spec
+    if value in CATALOGUE or not HUB_ID.fullmatch(value) or not is_drafter(pull(value)):
+        return spec
+    return replace(spec, kind=DRAFTER_KIND)
 
 
 def _looks_like_model(value: str) -> bool:

