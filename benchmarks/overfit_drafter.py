@@ -18,6 +18,7 @@ from prompts import encoded
 from torch.nn import functional
 
 from paceline import LLM, SamplingParams
+from paceline.doctor import template_digest
 from paceline.models.dflash.checkpoint import save_checkpoint
 from paceline.models.dflash.config import default_layer_ids, read_dflash_config
 from paceline.models.dflash.features import sequence_features
@@ -154,6 +155,8 @@ def main() -> None:
             "mask_token_id": config.mask_token_id,
             "rope_theta": config.layers.rope.theta,
             "dtype": "bfloat16",
+            "template": template_digest(llm.tokenizer.chat_template),
+            "context": max(len(example.ids) for example in examples),
         },
     )  # fmt: skip
     (args.out / "prompts.json").write_text(json.dumps([prompt for prompt, _ in pairs]))

@@ -87,8 +87,7 @@ def examine(
     except ModelError as error:
         report.checks.append(Check("the checkpoint", False, str(error).removesuffix(".")))
         return report
-    (name,) = llm.engine.drafters
-    patient = llm.engine.drafters[name]
+    name, patient = next(iter(llm.engine.drafters.items()))
     if not isinstance(patient, DFlashDrafter):
         raise ModelError(f"drafter {drafter!r} is no DFlash drafter; expected a folder or hub id")
     report.checks.append(Check("the checkpoint", True, "complete, and made for this model"))

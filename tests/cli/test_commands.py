@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.cli import main
+from tests.models.dflash.tiny import write_drafter
 
 SMALL = ["--max-model-len", "512", "--kv-memory", "64MiB"]
 COPY = "Repeat this exactly: The quick brown fox jumps over the lazy dog, and the dog sleeps on."
@@ -77,3 +78,28 @@ def test_an_api_key_comes_from_one_place(monkeypatch: pytest.MonkeyPatch, capsys
     assert main(["serve", "--api-key", "secret-two"]) == 2
     shown = capsys.readouterr().err
     assert "api_key" in shown and "secret" not in shown
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("command", ["serve", "generate", "chat", "bench"])
+def test_a_broken_drafter_is_refused_before_anything_runs(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_drafter(tmp_path / "mine")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-64])
+    prompt = ["hi"] if command == "generate" else []
+    port = ["--port", "0"] if command == "serve" else []
+    assert main([command, *prompt, *port, "--drafter", f"fast={folder}", *SMALL]) == 2
+    said = capsys.readouterr()
+    assert "drafter mine: " in said.err and "not a readable safetensors file" in said.err
+    assert said.out == ""
+
+
+@pytest.mark.model
+def test_a_drafter_for_another_model_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_drafter(tmp_path / "mine")
+    assert main(["generate", "hi", "--drafter", f"fast={folder}", *SMALL]) == 2
+    assert "drafter fast: hidden_size is 64; expected 576" in capsys.readouterr().err

@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from paceline.core import InvalidRequest, ModelError, SamplingParams, SpeculativeParams
+from paceline.doctor import serving_check
 from paceline.drafters import build, parse_spec
+from paceline.drafters.reference import Recorder, Trained
 from paceline.models import hub
 from paceline.models.batch import ForwardBatch
+from paceline.models.dflash.batch import BlockOutput
 from paceline.models.dflash.features import sequence_features
+from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.network import TorchNetwork
 from paceline.models.random_weights import random_weights
 from tests.drafters.watched import (
@@ -27,7 +32,7 @@ from tests.drafters.watched import (
     watch,
 )
 from tests.engine.tiny import tiny_config, tiny_model
-from tests.models.dflash.tiny import write_drafter
+from tests.models.dflash.tiny import authors_model, rewrite_weights, write_drafter
 
 SHAPES: list[dict[str, Any]] = [
     {"layers": 2, "block": 6},
@@ -259,7 +264,8 @@ def test_the_plan_counts_draft_weights_and_draft_kv(tmp_path):
     plan = engine.plan
     assert plan.drafter_kv_bytes_per_token == 2 * 3 * 2 * 16 * 4  # k and v, layers, heads, width
     assert plan.kv_bytes_per_token == plain.kv_bytes_per_token + plan.drafter_kv_bytes_per_token
-    own = (folder / "model.safetensors").stat().st_size
+    # The torch network joins the projections of k and v in a copy of their own.
+    own = (folder / "model.safetensors").stat().st_size + 3 * 2 * 32 * 64 * 4
     assert plan.drafter_weight_bytes == pytest.approx(own, rel=0.05)
     assert plan.weight_bytes == plain.weight_bytes + plan.drafter_weight_bytes
     shown = dict(engine.start_up_table())
@@ -366,3 +372,125 @@ def test_a_hub_id_is_known_once_it_is_fetched(tmp_path, monkeypatch):
     assert drafter.max_draft_len == 3 and drafter.checkpoint.mask_embedding is not None
     assert {repo for repo, _ in asked} == {"z-lab/tiny-DFlash"}
     assert all("mask_embedding.pt" in patterns for _, patterns in asked)
+
+
+def test_a_window_without_a_dflash_drafter_is_refused():
+    with pytest.raises(InvalidRequest, match="draft_window: got 64; expected a DFlash drafter"):
+        make_engine("ngram", draft_window=64)
+
+
+def test_weights_that_are_finite_and_damaged_are_refused_at_the_start(tmp_path):
+    """Exponents gone wrong in a folder that brings no digest."""
+    folder = write_drafter(tmp_path / "drafter")
+    weights = load_file(folder / "model.safetensors")
+    weights["layers.0.mlp.down_proj.weight"][3] = 3e38
+    rewrite_weights(folder, weights)
+    with pytest.raises(ModelError, match="its drafts are NaN: the weights are damaged"):
+        make_engine(f"d={folder}")
+
+
+def test_a_context_that_overflows_is_not_drafted_from(tmp_path):
+    engine = make_engine(f"d={write_drafter(tmp_path / 'drafter')}", draft_policy="throughput")
+    inject = engine.drafters["d"].network.inject
+    engine.drafters["d"].network.inject = lambda features, *where: inject(
+        torch.full_like(features, torch.inf), *where
+    )
+    work = jobs(3)
+    assert run(engine, work, 3) == run(make_engine(None, prefix_cache=False), work, 1)
+    assert engine.stats().spec_draft_tokens == 0
+
+
+def test_a_coupled_selector_follows_the_targets_own_noise(tmp_path):
+    """Its unary scores are the target's logits and its codebooks say nothing: with the request's
+    top_k as its own, every token is the target's."""
+    engine = make_engine(f"d={write_drafter(tmp_path / 'drafter', second=True)},draw=coupled")
+    selector = engine.drafters["d"]._selector
+    selector._predecessors.zero_()
+    params = SamplingParams(temperature=1.0, top_k=6, seed=8, max_tokens=40, ignore_eos=True)
+    prompt = list(range(30))
+    (truth,) = run(engine, [(prompt, params)], 1, off=True)
+    logits_of = all_logits(tiny_target(), prompt + truth)
+    network = engine.drafters["d"].network
+    draft = network.draft
+
+    def oracle(batch, *, logits=False):
+        output = draft(batch, logits=True)
+        start = int(batch.positions[0])
+        output.logits[:] = logits_of[start : start + len(output.logits)]
+        return output
+
+    network.draft = oracle
+    (request,) = engine.make_requests(prompt, params, request_id="x")
+    engine.add([request])
+    while engine.has_work:
+        engine.step()
+    assert request.output_ids == truth
+    assert request.stats.draft_rounds > 3 and request.stats.acceptance_rate == 1.0
+
+
+@torch.inference_mode()
+def test_the_first_q_of_a_selector_is_the_authors(tmp_path):
+    folder = write_drafter(tmp_path / "drafter", second=True)
+    engine = make_engine(f"d={folder}", rule="token")
+    selector, theirs = engine.drafters["d"]._selector, authors_model(folder)
+    hidden, logits = torch.randn(4, 64), torch.randn(4, 256)
+    output = BlockOutput(logits.argmax(-1), torch.ones(4), logits, hidden)
+    for temperature in (0.5, 1.0):
+        params = SamplingParams(temperature=temperature, seed=1)
+        (request,) = engine.make_requests([5, 9], params, request_id=f"q{temperature}")
+        drawn = selector.walk(request, output, slice(0, 4), "sample")
+        _, candidates, q = theirs.candidate_selector.select(
+            hidden[None], logits[None], torch.tensor([9]), temperature
+        )
+        expected = torch.zeros(256).index_copy(0, candidates[0, 0], q[0, 0])
+        got = torch.zeros(256).index_copy(0, drawn[0].q.ids, drawn[0].q.probs)
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_long_texts_over_many_chunks_keep_serving_and_training_equal(tmp_path):
+    """Contexts of several attention chunks, with prefix hits and preemption."""
+    folder = write_drafter(tmp_path / "drafter", layers=3, block=8, sliding="sff", window=270)
+    shared = [7, 3, 11] * 100
+    options = {"temperature": 1.0, "ignore_eos": True, "max_tokens": 330}
+    work = [([*shared, i], SamplingParams(seed=i, **options)) for i in range(5)]
+    truth_runs = run(make_engine(None, prefix_cache=False), work, together=1)
+    truth = {tuple(p): out for (p, _), out in zip(work, truth_runs, strict=True)}
+    sizes = {"max_model_len": 700, "token_budget": 64, "max_num_seqs": 8}
+    per_token = make_engine(f"d={folder}", **sizes).plan.kv_bytes_per_token
+    engine = make_engine(f"d={folder}", **sizes, kv_memory=per_token * 16 * 64)
+    watched = watch(engine, truth, rate=0.6)
+    assert run(engine, work, together=3) == truth_runs
+    assert engine.stats().preemptions > 0 and engine.stats().prefix_hits > 0
+    assert max(len(draft.tokens) for draft in watched.drafts) > 600
+    watched.drafts = watched.drafts[::4]
+    check_drafts(watched)
+
+
+def test_native_drafters_side_by_side_draft_what_training_would(tmp_path):
+    """Their features are columns of one buffer: each must find its own."""
+    config = tiny_config(num_layers=5)
+    runs, why = native_available(config)
+    if not runs:
+        pytest.skip(why)
+    weights = random_weights(config, 0, torch.bfloat16)
+    loaded = replace(tiny_model("bfloat16"), config=config, weights=dict(weights))
+    one = write_drafter(tmp_path / "one", taps=(0, 2), target_layers=5)
+    two = write_drafter(tmp_path / "two", seed=2, taps=(3, 1, 2), target_layers=5)
+    native = {"backend": "native", "dtype": "bfloat16"}
+    engine = make_engine((f"one={one}", f"two={two}"), loaded, **native)
+    recorders = {name: Recorder(drafter) for name, drafter in engine.drafters.items()}
+    engine.drafting.drafters.update(recorders)  # type: ignore[attr-defined]
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    requests = {}
+    for name in recorders:
+        wish = SpeculativeParams(drafter=name)
+        (requests[name],) = engine.make_requests(list(range(50)), params, wish, request_id=name)
+    engine.add(requests.values())
+    while engine.has_work:
+        engine.step()
+    target = NativeNetwork(config, weights, 1024)
+    target.allocate_kv(64)
+    for name, request in requests.items():
+        trained = Trained(target, recorders[name], {request.id: request.tokens})
+        check = serving_check(trained, recorders[name].drafts, "bfloat16")
+        assert check.ok and len(recorders[name].drafts) > 20, check.detail

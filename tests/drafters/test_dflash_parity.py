@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from dflash.model import dflash_generate, extract_context_feature
+from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
 
 from paceline.core import Request, SamplingParams
+from paceline.drafters.reference import Recorder
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
@@ -20,7 +22,7 @@ from paceline.models.tensors import HEAD
 from tests.engine.tiny import tiny_config, tiny_model
 from tests.models.dflash.tiny import authors_model, write_drafter
 
-NEW, TARGET_LAYERS = 40, 4
+NEW, TARGET_LAYERS, HEAD_SCALE = 40, 4, 20
 PROMPTS = [list(range(60, 95)), list(range(20, 31)), [7, 9] * 30]
 SHAPES = [
     {"layers": 1, "block": 4},
@@ -39,7 +41,7 @@ def talkative() -> tuple[ModelConfig, dict[str, torch.Tensor]]:
     """A tiny target that says few different words, so that random drafters are sometimes right."""
     config = tiny_config(tie_word_embeddings=False, num_layers=TARGET_LAYERS)
     weights = random_weights(config, 0)
-    weights[HEAD][:2] *= 20
+    weights[HEAD][:2] *= HEAD_SCALE
     return config, weights
 
 
@@ -88,8 +90,6 @@ def our_rounds(
 
 
 def their_rounds(drafter: Any, target: Any, prompt: list[int]) -> tuple[list[int], list[list[int]]]:
-    from dflash.model import dflash_generate
-
     rounds: list[list[int]] = []
 
     def record(module, args, kwargs):
@@ -122,3 +122,44 @@ def test_greedy_generations_draft_and_emit_the_authors_tokens(shape, tmp_path):
         assert ours[: len(whole)] == whole
         accepted += request.stats.accepted_tokens
     assert accepted >= 5, "next to nothing was accepted: little was tested"
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@torch.inference_mode()
+def test_draft_logits_of_a_sampled_stream_are_the_authors(shape, tmp_path):
+    """At T = 1 draws differ, so their model is led along our stream, with its own cache, round by
+    round as their loop does it."""
+    shape = {"taps": (0, 2), "target_layers": TARGET_LAYERS} | shape
+    folder = write_drafter(tmp_path / "drafter", **shape)
+    config, weights = talkative()
+    engine = our_engine(folder, config, weights)
+    recorder = Recorder(engine.drafters["d"])
+    engine.drafters["d"] = engine.drafting.drafters["d"] = recorder  # type: ignore[index]
+    params = SamplingParams(temperature=1.0, seed=4, max_tokens=60, ignore_eos=True)
+    (request,) = engine.make_requests(PROMPTS[0], params, request_id="sampled")
+    engine.add([request])
+    while engine.has_work:
+        engine.step()
+    assert request.stats.accepted_tokens >= 2, "every round began one token on: little was tested"
+
+    drafter, target = authors_model(folder), authors_target(config, weights)
+    ids = torch.tensor([request.tokens])
+    states = target(ids, output_hidden_states=True).hidden_states
+    features = extract_context_feature(states, list(engine.drafters["d"].feature_layers))
+    cache, seen = DynamicCache(config=drafter.config), 0
+    cache.activate_past_recording()
+    for draft in recorder.drafts:
+        anchor, count = len(draft.tokens) - 1, len(draft.logits)
+        block = torch.tensor([[draft.tokens[-1]] + [drafter.mask_token_id] * count])
+        hidden = drafter(
+            target_hidden=features[:, seen:anchor],
+            noise_embedding=target.get_input_embeddings()(block),
+            position_ids=torch.arange(seen, anchor + count + 1)[None],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        cache.crop(anchor - cache.get_seq_length())
+        seen = anchor
+        logits = drafter.compute_logits(hidden[:, 1:], target.lm_head)[0]
+        torch.testing.assert_close(draft.logits, logits, rtol=1e-4, atol=1e-4 * HEAD_SCALE)
+    assert len(recorder.drafts) >= 15

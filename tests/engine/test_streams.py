@@ -188,10 +188,14 @@ def test_greedy_is_the_same_under_every_rule(make_engine: EngineFactory, rule: s
     assert run(engine, work, together=4) == expected(make_engine, work)
 
 
-def test_abort_at_any_time_leaves_the_others_alone(make_engine: EngineFactory) -> None:
+@pytest.mark.parametrize("drafter", ["auto", "dflash"])
+def test_abort_at_any_time_leaves_the_others_alone(
+    make_engine: EngineFactory, tmp_path: Path, drafter: str
+) -> None:
     work = [job for job in jobs(40, seed=2) if job[1].n == 1]
     truth = expected(make_engine, work)
-    engine = make_engine("auto", max_model_len=256, token_budget=32, max_num_seqs=6)
+    spec = f"d={write_drafter(tmp_path / 'd')}" if drafter == "dflash" else drafter
+    engine = make_engine(spec, max_model_len=256, token_budget=32, max_num_seqs=6)
     rng = random.Random(1)
     got: dict[str, list[OutputDelta]] = {}
     aborted = set()

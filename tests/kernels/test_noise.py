@@ -84,3 +84,14 @@ def test_golden_values() -> None:
 
 GOLDEN_NOISE = [-1086448623, 1070391352, 1065498391, 1052969081, -1082001656, 1027756563]
 GOLDEN_UNIFORM = "0x1.748d53b1d74f6p-2"
+
+
+@pytest.mark.parametrize("role", [ops.ROLE_TARGET, ops.ROLE_DRAFT])
+def test_noise_of_single_tokens_is_that_of_the_whole_row(role: int) -> None:
+    ids = torch.tensor([[0, 1, 2, 3], [7, 151_000, 64, 4], [5, 5, 9, 30]])
+    positions = torch.tensor([[3], [4], [2**20]]).expand_as(ids)
+    key = {"choice": 2, "round_start": 3, "role": role}
+    got = ops.gumbel_noise_of(ids, positions, 2**63 + 9, **key)
+    for row, position in enumerate(positions[:, 0].tolist()):
+        whole = ops.gumbel_noise(151_936, 2**63 + 9, position=position, **key)
+        assert torch.equal(got[row], whole[ids[row]])

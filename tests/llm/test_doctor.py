@@ -15,7 +15,12 @@ from paceline.core import ModelError
 from paceline.doctor import Report, examine
 from paceline.models.dflash import torch_network
 from tests.engine.tiny import save_tiny
-from tests.models.dflash.tiny import write_drafter
+from tests.models.dflash.tiny import (
+    authors_model,
+    speculators_json,
+    write_drafter,
+    write_speculators,
+)
 from tests.models.dflash.trained import train_tiny
 
 PROMPTS = ["the quick brown fox", "one two three", "zebra", "a b c d e f g", "lorem ipsum dolor"]
@@ -171,6 +176,14 @@ def test_convert_writes_a_folder_that_serves_the_same(patient, tmp_path, capsys)
     shown = json.loads(capsys.readouterr().out)
     assert shown["head"] == "may be cut to 200 tokens" and shown["trained for"]["context"] == 512
     assert diagnose(target, out).acceptance_length > 2
+
+
+def test_convert_from_speculators_needs_the_targets_layers(tmp_path, capsys):
+    theirs, out = write_speculators(tmp_path / "s", speculators_json()), tmp_path / "out"
+    assert main(["drafter", "convert", str(theirs), str(out)]) == 2
+    assert "num_target_layers: got None; expected the number" in capsys.readouterr().err
+    assert main(["drafter", "convert", str(theirs), str(out), "--num-target-layers", "2"]) == 0
+    assert authors_model(out).target_layer_ids == [0]
 
 
 def test_convert_leaves_nothing_behind_when_it_fails(patient, tmp_path, capsys):

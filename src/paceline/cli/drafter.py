@@ -66,7 +66,7 @@ def _add_doctor(jobs: Any) -> None:
 def _add_convert(jobs: Any) -> None:
     parser = jobs.add_parser(
         "convert",
-        help="write a checkpoint in z-lab's format, which SGLang, vLLM and transformers read",
+        help="write a checkpoint in z-lab's format, which SGLang and vLLM read",
         description="Reads a checkpoint of either format and writes it in z-lab's.",
     )
     parser.add_argument("drafter", help="folder or hub id")
@@ -74,6 +74,12 @@ def _add_convert(jobs: Any) -> None:
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="of the weights")
     parser.add_argument(
         "--head-ids", type=Path, metavar="FILE", help="JSON list of token ids to cut the head to"
+    )
+    parser.add_argument(
+        "--num-target-layers",
+        type=int,
+        metavar="N",
+        help="layers of the target, which speculators' config does not say and z-lab's must",
     )
     parser.set_defaults(run=convert)
 
@@ -192,6 +198,11 @@ def convert(args: argparse.Namespace) -> int:
     dtype = getattr(torch, args.dtype) if args.dtype else None
     if args.dtype:
         config_json["dtype"] = args.dtype
+    config_json.pop("auto_map", None)  # names a file of code, which is not part of a checkpoint
+    if args.num_target_layers is not None:
+        config_json["num_target_layers"] = args.num_target_layers
+    elif checkpoint.config.num_target_layers is None:
+        raise InvalidRequest("num_target_layers", None, "the number of the target's layers")
     head_ids = None if checkpoint.head_ids is None else checkpoint.head_ids.tolist()
     if args.head_ids is not None:
         head_ids = _read_ids(args.head_ids)

@@ -8,6 +8,7 @@ draft layers, once, at the target's own slots; a draft is then a single forward 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,12 +117,39 @@ class DFlashDrafter:
             max_positions=self._max_positions,
         )
         self.network.allocate_kv(target.num_blocks)
+        self._try_out(target)
         self.weight_bytes = self.network.weight_bytes
         if self.config.second is not None:
             self._selector = CandidateSelector(
                 self.config.second, self.checkpoint.weights, self.network
             )
             self.weight_bytes += self._selector.weight_bytes
+
+    def _try_out(self, target: TargetInfo) -> None:
+        """Drafts once, in blocks that nobody owns yet. Raises ModelError where no number comes
+        out: weights can be finite, and damaged all the same."""
+        assert self.network is not None
+        context, size = BLOCK_SIZE, self.max_draft_len + 1
+        positions = np.arange(context + size, dtype=np.int32)
+        blocks = -(-len(positions) // BLOCK_SIZE)
+        if blocks > target.num_blocks or len(positions) > self._max_positions:
+            return
+        generator = torch.Generator().manual_seed(0)
+        features = torch.randn(context, self.config.feature_size, generator=generator)
+        device, dtype = self.network.device, self.network.dtype
+        self.network.inject(features.to(device, dtype), positions[:context], positions[:context])
+        output = self.network.draft(
+            ForwardBatch(
+                ids=np.full(size, self.config.mask_token_id, dtype=np.int32),
+                positions=positions[context:],
+                seq_starts=np.array([0, size], dtype=np.int32),
+                block_tables=np.arange(blocks, dtype=np.int32)[None],
+                logit_rows=np.arange(1, size, dtype=np.int32),
+            )
+        )
+        if not bool(torch.isfinite(output.confidence).all()):
+            raise ModelError(f"drafter {self.name}: its drafts are NaN: the weights are damaged")
+        self.network.allocate_kv(target.num_blocks)
 
     def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
         for request, leading in zip(requests, held, strict=True):
@@ -218,11 +246,14 @@ class DFlashDrafter:
         self, requests: Sequence[Request], counts: Sequence[int], output: BlockOutput
     ) -> list[list[Drawn]]:
         argmax, confidence = output.argmax.tolist(), output.confidence.tolist()
-        drafts, end = [], 0
+        drafts: list[list[Drawn]] = []
+        end = 0
         for request, count in zip(requests, counts, strict=True):
             rows = slice(end, end + count)
             end += count
-            if self._selector is not None:
+            if not all(map(math.isfinite, confidence[rows])):
+                drafts.append([])  # its context overflowed: no number, no draft
+            elif self._selector is not None:
                 drafts.append(self._selector.walk(request, output, rows, self._draw))
             elif request.params.greedy or self._draw == "argmax":
                 pairs = zip(argmax[rows], confidence[rows], strict=True)

@@ -43,7 +43,7 @@ class Recorder:
 
         def recorded(batch: Any, *, logits: bool = False) -> Any:
             output = draft(batch, logits=True)
-            seen.append((batch, output.logits.clone()))
+            seen.append((batch, output.logits.to("cpu", copy=True)))
             return output
 
         network.draft = recorded
@@ -67,7 +67,7 @@ class Recorder:
 
 class Trained:
     """The training form with a checkpoint's weights as they are served, over the target's own
-    embedding and head, and the features of some finished texts."""
+    embedding and head, and the features of some finished texts; on the CPU wherever those are."""
 
     def __init__(
         self, network: Network, drafter: DFlashDrafter, texts: dict[str, list[int]]
@@ -78,10 +78,10 @@ class Trained:
         dtype = drafter.network.dtype
         self._state = {name: weights[name].to(dtype).float() for name in weights}
         everything = torch.arange(network.vocab_size)
-        self._embedding = network.embedding_rows(everything).float()
+        self._embedding = network.embedding_rows(everything).float().cpu()
         self.head_ids = drafter.network.head_ids
         ids = everything if self.head_ids is None else self.head_ids
-        self._head = network.head_rows(ids).float()
+        self._head = network.head_rows(ids).float().cpu()
         self.texts = texts
         self._modules: dict[DFlashConfig, DFlashModule] = {}
         self.layers = sorted(
@@ -93,7 +93,7 @@ class Trained:
             }
         )
         self._features = {
-            name: sequence_features(network, tokens, self.layers).float()
+            name: sequence_features(network, tokens, self.layers).float().cpu()
             for name, tokens in texts.items()
         }
         self._hidden = network.hidden_size

@@ -10,6 +10,7 @@ import torch
 from paceline import drafters as drafter_room
 from paceline.core import InvalidRequest
 from paceline.drafters.base import Drafter, DrafterSpec, TargetInfo, build
+from paceline.drafters.dflash import DFlashDrafter
 from paceline.engine.budget import StepCost
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
@@ -48,6 +49,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     )
     network.allocate_kv(plan.num_blocks)
     attach(drafters, loaded, network, plan)
+    plan = plan.with_drafters(network.weight_bytes, list(drafters.values()))
     engine = Engine(
         config,
         model_name=loaded.name,
@@ -64,7 +66,8 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     cost = StepCost.measure(lambda rows: timed_step(network, rows), most)
     engine.scheduler.cost = cost
     if config.draft_policy == "throughput":
-        engine.drafting.lengths = ThroughputLengths(cost)
+        cuts = not engine.verifier.needs_q
+        engine.drafting.lengths = ThroughputLengths(cost, cuts)
     return engine
 
 
@@ -78,6 +81,11 @@ def make_drafters(config: EngineConfig) -> dict[str, Drafter]:
         if spec.kind in ("draft_model", "dflash"):
             spec = replace(spec, options=_network_options(config, spec))
         made[spec.name] = build(spec)
+    if config.draft_window is not None and not any(
+        isinstance(drafter, DFlashDrafter) for drafter in made.values()
+    ):
+        expected = "a DFlash drafter beside it: nobody else looks at a window"
+        raise InvalidRequest("draft_window", config.draft_window, expected)
     return made
 
 

@@ -143,8 +143,10 @@ class ThroughputLengths:
 
     anticipating = True
 
-    def __init__(self, cost: StepCost) -> None:
-        self.cost = cost
+    def __init__(self, cost: StepCost, cuts: bool = True) -> None:
+        """`cuts` says that drafts may be cut after they are drawn: not where a rule judges them by
+        their q."""
+        self.cost, self._cuts = cost, cuts
         self._records: dict[str, Record] = defaultdict(Record)
         self._evidence: dict[str, Evidence] = defaultdict(Evidence)
         self._proposals: dict[str, Proposal] = {}
@@ -175,6 +177,8 @@ class ThroughputLengths:
             record.fade()
             for entry in batch:
                 self._evidence[entry.request.id].fade(FORGIVENESS)
+        if parallel and best and self._cuts:
+            return room  # the pass costs the same: cut when the drafts are known
         return [min(best, limit) for limit in room]
 
     def verify_lengths(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.core import InvalidRequest
 from paceline.drafters.base import Drafter
@@ -27,6 +27,11 @@ class MemoryPlan:
     drafter_kv_bytes_per_token: int
     num_blocks: int
     max_model_len: int
+
+    def with_drafters(self, target: int, drafters: Sequence[Drafter]) -> MemoryPlan:
+        """The plan with what the drafters really take, known once they share the target."""
+        own = sum(drafter.weight_bytes for drafter in drafters)
+        return replace(self, weight_bytes=target + own, drafter_weight_bytes=own)
 
     @property
     def kv_bytes(self) -> int:

@@ -135,9 +135,10 @@ def dense(q_row: Any, drafted: int, vocab_size: int) -> torch.Tensor:
         return one_hot(drafted, vocab_size)
     if isinstance(q_row, SparseRow):
         row = torch.zeros(vocab_size, dtype=torch.float64)
-        row[torch.as_tensor(q_row.ids, dtype=torch.int64)] = torch.as_tensor(q_row.probs).double()
+        ids, probs = torch.as_tensor(q_row.ids, dtype=torch.int64), torch.as_tensor(q_row.probs)
+        row[ids.cpu()] = probs.double().cpu()
         return row
-    return torch.as_tensor(q_row).double()
+    return torch.as_tensor(q_row).double().cpu()
 
 
 def make_verifier(rule: str, synthetic: Sequence[float] = ()) -> Verifier:

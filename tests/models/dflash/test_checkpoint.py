@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from paceline.core import ModelError
 from paceline.models.dflash.checkpoint import is_drafter, load_checkpoint, save_checkpoint
 from paceline.models.dflash.config import default_layer_ids, read_dflash_config
 from paceline.models.dflash.tensors import dflash_tensors
 from tests.models.dflash.tiny import (
+    authors_model,
     config_json,
     random_drafter_weights,
     rewrite_weights,
+    speculators_json,
     write_drafter,
+    write_speculators,
 )
 
 
@@ -117,34 +121,6 @@ def test_causality_and_windows_follow_the_authors_rule(changes, expected):
 # -- speculators -----------------------------------------------------------------------------------
 
 
-def speculators_json(**changes: Any) -> dict[str, Any]:
-    """The same drafter as config_json() describes, in speculators' words."""
-    hf = config_json()
-    shape = [key for key in hf if key not in ("architectures", "block_size", "dflash_config",
-                                              "num_target_layers")]  # fmt: skip
-    return {
-        "architectures": ["DFlashSpeculator"],
-        "speculators_model_type": "dflash",
-        "speculators_version": "0.9.0",
-        "transformer_layer_config": {key: hf[key] for key in shape},
-        "block_size": hf["block_size"],
-        "aux_hidden_state_layer_ids": [1],
-        "mask_token_id": 250,
-        "draft_vocab_size": 256,
-        "sample_from_anchor": False,
-        "sliding_window_non_causal": False,
-        **changes,
-    }
-
-
-def write_speculators(folder: Path, hf: dict[str, Any], **more: torch.Tensor) -> Path:
-    folder.mkdir()
-    weights = random_drafter_weights(read_dflash_config(config_json()))
-    save_file({**weights, **more}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(hf))
-    return folder
-
-
 def test_speculators_format_is_the_same_drafter_with_layers_counted_from_one(tmp_path):
     copy = torch.zeros(256, 64)  # of the target's, which it may carry along
     folder = write_speculators(tmp_path / "s", speculators_json(), **{"embed_tokens.weight": copy})
@@ -152,9 +128,12 @@ def test_speculators_format_is_the_same_drafter_with_layers_counted_from_one(tmp
     assert read.format == "speculators" and read.config.target_layer_ids == (0,)
     assert read.config.layers == ours.layers and read.config.attention == ours.attention
     assert "embed_tokens.weight" not in read.weights
-    save_checkpoint(tmp_path / "z", read.config_json, {n: read.weights[n] for n in read.weights})
+    hf = {**read.config_json, "num_target_layers": 2}
+    save_checkpoint(tmp_path / "z", hf, {n: read.weights[n] for n in read.weights})
     again = load_checkpoint(tmp_path / "z")
-    assert again.format == "z-lab" and again.config == read.config
+    assert again.format == "z-lab"
+    assert replace(again.config, num_target_layers=None) == read.config
+    assert authors_model(tmp_path / "z").target_layer_ids == [0], "the authors' package loads it"
 
 
 @pytest.mark.parametrize(("flag", "causal"), [(False, True), (True, False)])
@@ -167,6 +146,11 @@ def test_speculators_sliding_layers_are_causal_unless_told(flag, causal, tmp_pat
     read = load_checkpoint(write_speculators(tmp_path / "s", hf))
     kinds = [(kind.window, kind.causal) for kind in read.config.attention]
     assert kinds == [(12, causal), (None, False)]
+    hf = {**read.config_json, "num_target_layers": 2}
+    save_checkpoint(tmp_path / "z", hf, {n: read.weights[n] for n in read.weights})
+    theirs = authors_model(tmp_path / "z")
+    assert [layer.self_attn.is_causal for layer in theirs.layers] == [causal, False]
+    assert [layer.self_attn.sliding_window for layer in theirs.layers] == [12, None]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +186,11 @@ def test_speculators_configs_we_cannot_honour_are_refused(changes, message, tmp_
          "rope_theta is 10000.0, rope_parameters.rope_theta is 1000000.0; expected one"),
         ({"rope_theta": None}, "rope_theta is missing"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2},
-          "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, "expected one type"),
+          "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+         "is .* in rope_parameters and .* in rope_scaling; expected one value"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2},
+          "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4}},
+         "factor is 4 in rope_parameters and 2 in rope_scaling"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
         ({"block_size": 1}, "block_size is 1; expected at least 2"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1 entries; expected .* 2 layers"),
@@ -231,6 +219,8 @@ def test_configs_we_cannot_honour_are_refused(changes, message, tmp_path):
         ({"mask_token_id": "<mask>"}, "mask_token_id is '<mask>'; expected a token id"),
         ({"target_layer_ids": [1, 1]}, "target_layer_ids is \\[1, 1\\]; expected distinct"),
         ({"target_layer_ids": [5]}, "target_layer_ids has 5; expected layers 0 to 1"),
+        ({"input_embeding_scale": 45.0}, "dflash_config.input_embeding_scale is not known"),
+        ({"attention_value_scale": 0.5}, "attention_value_scale \\(scaled attention values\\)"),
         ({"block_size": 9}, "block_size is 6, dflash_config.block_size is 9; expected one"),
     ],
     ids=str,
@@ -239,6 +229,20 @@ def test_dflash_configs_we_cannot_honour_are_refused(changes, message, tmp_path)
     folder = write_drafter(tmp_path / "d")
     change_config(folder, dflash_config={**config_json()["dflash_config"], **changes})
     refused(folder, message)
+
+
+def test_windows_that_contradict_each_other_are_refused(tmp_path):
+    folder = write_drafter(tmp_path / "d", sliding="ss", window=2048)
+    extra = config_json()["dflash_config"] | {"swa_window_size": 512}
+    change_config(folder, dflash_config=extra)
+    refused(folder, "sliding_window is 2048, dflash_config.swa_window_size is 512")
+
+
+def test_a_neutral_value_is_no_reason_to_refuse(tmp_path):
+    folder = write_drafter(tmp_path / "d")
+    extra = config_json()["dflash_config"] | {"attention_value_scale": 1.0, "use_swa": False}
+    change_config(folder, dflash_config=extra)
+    assert load_checkpoint(folder).config.attention[0].window is None
 
 
 def test_a_convolution_that_does_not_divide_the_width_is_refused(tmp_path):
@@ -338,6 +342,8 @@ def test_a_mask_embedding_that_runs_code_is_refused(tmp_path):
         ({"head_token_ids": [1, 256]}, "head_token_ids must be token ids from 0 to 255"),
         ({"head_token_ids": [2, 1]}, "ascending"),
         ({"head_token_ids": []}, "head_token_ids"),
+        ({"provenance": {"context": "512"}}, "provenance.context is '512'; expected int"),
+        ({"provenance": {"target_layer_ids": [0.5]}}, "provenance.target_layer_ids is"),
         ({"provenance": {"colour": "red"}}, "provenance has other fields than"),
         (
             {"provenance": {"rope_theta": 5.0}},
@@ -356,6 +362,13 @@ def test_a_selector_needs_enough_tokens_in_a_cut_head(tmp_path):
     with pytest.raises(ModelError, match="head_token_ids has 3 ids; expected at least"):
         write_drafter(tmp_path / "d", second=True, head_ids=[1, 2, 3])
     assert not (tmp_path / "d" / "config.json").exists(), "a half-written folder must not load"
+
+
+def test_a_folder_that_is_written_again_keeps_nothing_of_the_old_drafter(tmp_path):
+    write_drafter(tmp_path / "d", seed=1, mask_embedding=torch.randn(64), head_ids=[1, 2])
+    (tmp_path / "d" / "model.safetensors.index.json").write_text('{"weight_map": {"x": "old"}}')
+    again = load_checkpoint(write_drafter(tmp_path / "d", seed=2))
+    assert again.mask_embedding is None and again.head_ids is None
 
 
 def test_folders_are_told_apart(tmp_path):

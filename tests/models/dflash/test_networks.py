@@ -35,6 +35,8 @@ SHAPES: list[dict[str, Any]] = [
     {"layers": 2, "block": 8, "input_embedding_scale": 8.0, "output_multiplier": 0.5,
      "final_logit_softcapping": 3.0},
     {"layers": 2, "block": 5, "second": True},
+    {"layers": 2, "block": 6, "second": True, "output_multiplier": 0.25,
+     "final_logit_softcapping": 3.0},
     {"layers": 3, "block": 8, "second": True, "sliding": "sfs", "window": 20},
 ]  # fmt: skip
 FORMS = [
@@ -56,6 +58,7 @@ class Case:
     embedding: torch.Tensor
     head: torch.Tensor
     exact: bool  # float32
+    hidden: torch.Tensor | None = None  # of the mask slots last expected
 
     @property
     def mask(self) -> int:
@@ -74,7 +77,8 @@ class Case:
         context = features[first:anchor]
         with torch.inference_mode():
             hidden = self.module(context, embedded[None], torch.tensor([anchor]), first)
-            return draft_logits(config, hidden[0, 1:], self.head)
+            self.hidden = hidden[0, 1:]
+            return draft_logits(config, self.hidden, self.head)
 
 
 def make_case(form: str, folder: Path, cut: list[int] | None = None) -> Case:
@@ -149,7 +153,9 @@ def draft(
         logits=True,
     )
     assert output.logits is not None
-    return BlockOutput(output.argmax.cpu(), output.confidence.cpu(), output.logits.cpu())
+    hidden = None if output.hidden is None else output.hidden.float().cpu()
+    logits = output.logits.cpu()
+    return BlockOutput(output.argmax.cpu(), output.confidence.cpu(), logits, hidden)
 
 
 def features_of(case: Case, tokens: int, seed: int = 0) -> torch.Tensor:
@@ -165,6 +171,9 @@ def agree(case: Case, output: BlockOutput, expected: torch.Tensor) -> None:
     else:  # roundings of 8 bits
         error = (output.logits - expected).square().mean().sqrt()
         assert error < 0.1 * expected.square().mean().sqrt()
+    if output.hidden is not None and case.checkpoint.config.second is not None:
+        error = (output.hidden - case.hidden).square().mean().sqrt()
+        assert error < (1e-4 if case.exact else 0.1) * case.hidden.square().mean().sqrt()
     column = output.logits.argmax(-1)
     ids = column if case.network.head_ids is None else case.network.head_ids[column]
     assert torch.equal(output.argmax, ids)

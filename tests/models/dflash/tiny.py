@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from paceline.models.dflash.checkpoint import save_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
 from paceline.models.dflash.tensors import dflash_tensors
+from paceline.models.loader import read_json
 
 SECOND = {
     "conv_kernel_size": 2,
@@ -93,23 +95,47 @@ def write_drafter(
 
 
 def authors_model(folder: Path) -> Any:
-    """The authors' model, in float32, with the folder's config and weights."""
+    """The folder as the authors' own package loads it, in float32."""
     from dflash.model import DFlash2DraftModel, DFlashDraftModel
-    from transformers import Qwen3Config
 
-    hf = Qwen3Config.from_pretrained(folder)
-    weights = load_file(folder / "model.safetensors")
-    second = "DFlash2DraftModel" in hf.architectures
-    model = (DFlash2DraftModel if second else DFlashDraftModel)(hf)
-    if second:  # what their from_pretrained does with its key_mapping
-        for book in ("predecessor_codebook", "successor_codebook"):
-            name = f"candidate_selector.{book}"
-            weights[f"{name}.weight"] = weights.pop(name)
-    model.load_state_dict(weights)
-    return model.float().eval()
+    second = "DFlash2DraftModel" in read_json(folder / "config.json")["architectures"]
+    model = DFlash2DraftModel if second else DFlashDraftModel
+    loaded, report = model.from_pretrained(
+        folder, dtype=torch.float32, output_loading_info=True, local_files_only=True
+    )
+    assert not report["missing_keys"] and not report["unexpected_keys"], report
+    return loaded.eval()
 
 
 def rewrite_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
     """Puts other tensors into a drafter's folder, behind the back of its digest."""
     save_file(weights, folder / "model.safetensors")
     (folder / "paceline.json").unlink(missing_ok=True)
+
+
+def speculators_json(**changes: Any) -> dict[str, Any]:
+    """The same drafter as config_json() describes, in speculators' words."""
+    hf = config_json()
+    shape = [key for key in hf if key not in ("architectures", "block_size", "dflash_config",
+                                              "num_target_layers")]  # fmt: skip
+    return {
+        "architectures": ["DFlashSpeculator"],
+        "speculators_model_type": "dflash",
+        "speculators_version": "0.9.0",
+        "transformer_layer_config": {key: hf[key] for key in shape},
+        "block_size": hf["block_size"],
+        "aux_hidden_state_layer_ids": [1],
+        "mask_token_id": 250,
+        "draft_vocab_size": 256,
+        "sample_from_anchor": False,
+        "sliding_window_non_causal": False,
+        **changes,
+    }
+
+
+def write_speculators(folder: Path, hf: dict[str, Any], **more: torch.Tensor) -> Path:
+    folder.mkdir()
+    weights = random_drafter_weights(read_dflash_config(config_json()))
+    save_file({**weights, **more}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(hf))
+    return folder

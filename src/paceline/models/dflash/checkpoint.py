@@ -26,7 +26,13 @@ from paceline.models.dflash.speculators import from_speculators, is_speculators
 from paceline.models.dflash.tensors import dflash_tensors
 from paceline.models.loader import read_json
 from paceline.models.rope import rope_frequencies
-from paceline.models.weights import SafetensorWeights, check_dtypes, check_expected, weight_files
+from paceline.models.weights import (
+    INDEX,
+    SafetensorWeights,
+    check_dtypes,
+    check_expected,
+    weight_files,
+)
 
 MASK_FILE, OWN_FILE = "mask_embedding.pt", "paceline.json"
 # Tensors of other drafters, by a part of their names.
@@ -61,6 +67,18 @@ class Provenance:
     dtype: str | None = None
     context: int | None = None
     window: int | None = None
+
+
+PROVENANCE_TYPES: dict[str, Any] = {
+    "target": str,
+    "target_layer_ids": tuple,
+    "mask_token_id": int,
+    "rope_theta": float,
+    "template": str,
+    "dtype": str,
+    "context": int,
+    "window": int,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +159,8 @@ def save_checkpoint(
     """
     config = read_dflash_config(config_json)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").unlink(missing_ok=True)
+    for stale in ("config.json", MASK_FILE, OWN_FILE, INDEX):  # of a drafter that was here before
+        (folder / stale).unlink(missing_ok=True)
     tensors = {name: weights[name].detach().contiguous() for name in weights}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     if mask_embedding is not None:
@@ -178,7 +197,7 @@ def _check_tensors(weights: SafetensorWeights, config: DFlashConfig, form: str) 
     check_expected(weights.shapes, dflash_tensors(config), "model.safetensors", use)
     check_dtypes(weights, "model.safetensors")
     for name in weights:
-        if not torch.isfinite(weights[name]).all():
+        if not torch.isfinite(weights[name].bfloat16()).all():  # the narrowest that is served
             raise ModelError(f"tensor {name} holds NaN or infinity: the file is damaged")
 
 
@@ -248,6 +267,11 @@ def _read_provenance(own: Mapping[str, Any], config: DFlashConfig) -> Provenance
     known = set(Provenance.__dataclass_fields__)
     if not isinstance(given, Mapping) or set(given) - known:
         raise ModelError(f"{OWN_FILE}: provenance has other fields than {', '.join(sorted(known))}")
+    for key, value in given.items():
+        kind = PROVENANCE_TYPES[key]
+        listed = isinstance(value, list) and all(type(layer) is int for layer in value)
+        if not (listed if kind is tuple else isinstance(value, kind)):
+            raise ModelError(f"{OWN_FILE}: provenance.{key} is {value!r}; expected {kind.__name__}")
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
     provenance = Provenance(**fields)
     theta = config.layers.rope.theta

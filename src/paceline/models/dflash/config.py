@@ -12,6 +12,7 @@ from typing import Any
 
 from paceline.core import ModelError
 from paceline.models.config import Attention, ModelConfig, integer, number, read_config
+from paceline.models.dflash.sight import read_attention
 
 ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel")
 HEAD_DIM = 128  # Qwen3's, where a config names none
@@ -29,6 +30,13 @@ FOREIGN_KEYS = (
     ("attention_value_scale", "scaled attention values"),
     ("sample_from_anchor", "drafting from the anchor's own slot"),
 )
+# Keys of dflash_config that are read, or say nothing that a network computes.
+KNOWN_KEYS = (
+    "mask_token_id", "mask_token", "target_layer_ids", "num_target_layers", "block_size",
+    "causal", "use_swa", "swa_window_size", "input_embedding_scale", "output_multiplier",
+    "final_logit_softcapping", "conv_kernel_size", "conv_group_size", "selector_rank",
+    "selector_top_k",
+)  # fmt: skip
 FOREIGN_ARCHITECTURES = {
     "DSpark": "DSpark drafters",
     "Domino": "Domino drafters",
@@ -105,7 +113,7 @@ def read_dflash_config(hf: Mapping[str, Any]) -> DFlashConfig:
         raise ModelError(f"config.json: block_size is {block_size}; expected at least 2")
     config = DFlashConfig(
         layers=layers,
-        attention=_read_attention(hf, extra, layers.num_layers),
+        attention=read_attention(hf, extra, layers.num_layers),
         target_layer_ids=_read_layer_ids(hf, extra, target_layers, layers.num_layers),
         block_size=block_size,
         mask_token_id=_read_mask(hf, extra),
@@ -158,8 +166,15 @@ def refuse_foreign(hf: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
             f"read; {KNOWN}"
         )
     for key, kind in FOREIGN_KEYS:
-        if extra.get(key) or hf.get(key):
+        value = extra.get(key, hf.get(key))
+        if value and not (key == "attention_value_scale" and value == 1):
             raise ModelError(f"config.json: {key} ({kind}) is not supported; {KNOWN}")
+    unknown = sorted(set(extra) - set(KNOWN_KEYS) - {"projector_type", *dict(FOREIGN_KEYS)})
+    if unknown:
+        raise ModelError(
+            f"config.json: dflash_config.{unknown[0]} is not known; known are "
+            f"{', '.join(KNOWN_KEYS)}"
+        )
 
 
 def _check_rope(hf: Mapping[str, Any]) -> None:
@@ -176,12 +191,21 @@ def _check_rope(hf: Mapping[str, Any]) -> None:
             f"config.json: rope_theta is {theta}, rope_parameters.rope_theta is {given}; "
             "expected one value"
         )
-    kinds = [r.get("rope_type", r.get("type", "default")) for r in (new, old) if r]
-    if len(set(kinds)) > 1:
-        raise ModelError(
-            f"config.json: rope_parameters is of type {kinds[0]!r}, rope_scaling of type "
-            f"{kinds[1]!r}; expected one type"
-        )
+    if not (new and old):
+        return
+    for key in sorted(({*new, *old} | {"rope_type"}) - {"type", "rope_theta"}):
+        pair = [_rope_value(rope, key) for rope in (new, old)]
+        if pair[0] != pair[1]:
+            raise ModelError(
+                f"config.json: {key} is {pair[0]!r} in rope_parameters and {pair[1]!r} in "
+                "rope_scaling; expected one value"
+            )
+
+
+def _rope_value(rope: Mapping[str, Any], key: str) -> Any:
+    return (
+        rope.get("rope_type", rope.get("type", "default")) if key == "rope_type" else rope.get(key)
+    )
 
 
 def _optional(hf: Mapping[str, Any], extra: Mapping[str, Any], key: str) -> int | None:
@@ -240,54 +264,6 @@ def _read_layer_ids(
             f"config.json: dflash_config.target_layer_ids has {wrong[0]}; expected layers 0{most}"
         )
     return tuple(ids)
-
-
-def _read_attention(
-    hf: Mapping[str, Any], extra: Mapping[str, Any], num_layers: int
-) -> tuple[Attention, ...]:
-    """`layer_types`, else `use_swa`; a causal flag for all layers wins over the rule that sliding
-    layers are causal and full ones are not."""
-    sliding = _sliding_layers(hf, extra, num_layers)
-    causal = hf.get("is_causal")
-    causal = extra.get("causal") if causal is None else causal
-    window = _read_window(hf, extra) if any(sliding) else None
-    return tuple(
-        Attention(window if slides else None, slides if causal is None else bool(causal))
-        for slides in sliding
-    )
-
-
-def _sliding_layers(hf: Mapping[str, Any], extra: Mapping[str, Any], num_layers: int) -> list[bool]:
-    types = hf.get("layer_types")
-    if not types:
-        first = int(hf.get("max_window_layers", 28)) if hf.get("use_sliding_window") else num_layers
-        sliding = [layer >= first for layer in range(num_layers)]
-    elif len(types) == num_layers:
-        sliding = [kind == "sliding_attention" for kind in types]
-    else:
-        raise ModelError(
-            f"config.json: layer_types has {len(types)} entries; expected one for each of "
-            f"{num_layers} layers"
-        )
-    # An export for other engines: all layers slide, whatever layer_types says.
-    return sliding if any(sliding) or not extra.get("use_swa") else [True] * num_layers
-
-
-def _read_window(hf: Mapping[str, Any], extra: Mapping[str, Any]) -> int:
-    key, window = "dflash_config.swa_window_size", extra.get("swa_window_size")
-    if window is None:
-        key, window = "sliding_window", hf.get("sliding_window")
-        if window is not None and not hf.get("use_sliding_window"):
-            raise ModelError(
-                f"config.json: use_sliding_window is {hf.get('use_sliding_window')!r}, and "
-                "layer_types has sliding layers; expected true"
-            )
-    if type(window) is not int or window < 1:
-        raise ModelError(
-            f"config.json: {key} is {window!r}, and layer_types has sliding layers; expected a "
-            "number of tokens"
-        )
-    return window
 
 
 def _read_second(

@@ -91,8 +91,8 @@ class NativeDFlash:
     def draft(self, batch: ForwardBatch, *, logits: bool = False) -> BlockOutput:
         self._check(batch.positions)
         outputs = len(batch.logit_rows)
-        capped_head = self.config.softcap is not None
-        self._reserve(outputs, logits or capped_head)
+        processed = self.config.softcap is not None or self.config.second is not None
+        self._reserve(outputs, logits or processed)
         fill_batch(self._batch, batch)
         if self.library.pl_forward(
             ctypes.byref(self._model), ctypes.byref(self._batch), self._workspace.handle
@@ -100,8 +100,9 @@ class NativeDFlash:
             raise MemoryError(f"no memory for a draft of {len(batch.ids)} rows")
         argmax, confidence = self._argmax[:outputs], self._confidence[:outputs]
         scores = self._logits[:outputs]
-        if capped_head:
-            scores = capped(scores, self.config.softcap)
+        if processed:
+            later = 1.0 if self.config.second is None else self.config.output_multiplier
+            scores = capped(scores * later, self.config.softcap)
             confidence = torch.exp(scores.amax(-1) - scores.logsumexp(-1))
         return BlockOutput(
             argmax=argmax if self.head_ids is None else self.head_ids[argmax],
@@ -153,8 +154,10 @@ class NativeDFlash:
             model.taps = config.second.kernel_size
             model.groups = config.layers.hidden_size // config.second.group_size
         self._share(model, mask_embedding)
-        # The head is linear: what scales its output may as well scale its input.
-        model.final_norm = packer.keep(take(weights, NORM) * config.output_multiplier)
+        # The head is linear: what scales its output may as well scale its input. But not where
+        # the selector reads the input too: then draft() scales the logits, which it needs anyway.
+        scale = config.output_multiplier if config.second is None else 1.0
+        model.final_norm = packer.keep(take(weights, NORM) * scale)
         cos, sin = rope_tables(config.layers, self.max_positions)
         model.cos, model.sin = packer.keep(cos), packer.keep(sin)
         return model

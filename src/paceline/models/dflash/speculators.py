@@ -42,11 +42,12 @@ def from_speculators(hf: Mapping[str, Any]) -> dict[str, Any]:
     if second:
         extra |= {key: hf.get(key) for key in SECOND_KEYS}
     types = shape.get("layer_types") or []
-    if hf.get("sliding_window_non_causal", second) and "sliding_attention" in types:
-        extra["causal"] = False
     sliding = "sliding_attention" in types
+    # Without a flag, z-lab's rule is theirs: sliding layers causal, full ones not.
+    causal = {"is_causal": False} if sliding and hf.get("sliding_window_non_causal", second) else {}
     return {
         **shape,
+        **causal,
         # Their training slides wherever layer_types says so, whatever this flag says.
         "use_sliding_window": sliding or shape.get("use_sliding_window", False),
         "architectures": [ARCHITECTURES[kind]],
