@@ -288,6 +288,7 @@ class Bench:
             self.llm = LLM(
                 args.model, f"d={made}{window}", prefix_cache=False, draft_policy="fixed",
                 max_model_len=getattr(args, "max_model_len", None), kv_memory=2**30,
+                max_stretch=1e3,
             )  # fmt: skip
         self.engine, self.drafter = self.llm.engine, self.llm.engine.drafters["d"]
 

@@ -159,21 +159,23 @@ class DFlashDrafter:
     def observe(self, rows: Sequence[ObservedRows]) -> None:
         """Injects what was committed into the draft KV; the features are not kept."""
         assert self.network is not None
-        features, positions, slots = [], [], []
+        features: list[torch.Tensor] = []
+        positions: list[int] = []
+        slots: list[int] = []
         for row in rows:
             count = min(row.count, self._max_positions - row.start)
             context = self._contexts.get((row.request.id, row.request.choice))
             if context is None or count <= 0:
                 continue
             context.add(row.start, count)
-            at = np.arange(row.start, row.start + count, dtype=np.int32)
-            blocks = np.array(row.request.blocks[: at[-1] // BLOCK_SIZE + 1], dtype=np.int32)
+            at, blocks = range(row.start, row.start + count), row.request.blocks
             features.append(row.features[:count])
-            positions.append(at)
-            slots.append(blocks[at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE)
+            positions += at
+            slots += [blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in at]
         if features:
             together = features[0] if len(features) == 1 else torch.cat(features)
-            self.network.inject(together, np.concatenate(positions), np.concatenate(slots))
+            where = np.array([positions, slots], dtype=np.int32)
+            self.network.inject(together, where[0], where[1])
 
     def held_tokens(self, request: Request) -> int:
         context = self._contexts.get((request.id, request.choice))
