@@ -375,9 +375,9 @@ def cost(args: argparse.Namespace) -> None:
 def context(args: argparse.Namespace) -> None:
     """A draft over long contexts, whole and within a window, against the one at 1k tokens."""
     shape, rows = load_model(args.model).config, []
-    args.contexts = [n for n in args.contexts if n + 512 <= shape.max_context]
+    args.contexts = [n for n in args.contexts if n + 700 <= shape.max_context]
     for window in (None, 1024):
-        args.window, args.max_model_len = window, max(args.contexts) + 512
+        args.window, args.max_model_len = window, max(args.contexts) + 700
         bench = Bench(args, shape, 5, CUT)
         first = None
         for tokens in args.contexts:
