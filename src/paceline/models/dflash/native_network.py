@@ -91,7 +91,8 @@ class NativeDFlash:
     def draft(self, batch: ForwardBatch, *, logits: bool = False) -> BlockOutput:
         self._check(batch.positions)
         outputs = len(batch.logit_rows)
-        processed = self.config.softcap is not None or self.config.second is not None
+        later = 1.0 if self.config.second is None else self.config.output_multiplier
+        processed = self.config.softcap is not None or later != 1.0
         self._reserve(outputs, logits or processed)
         fill_batch(self._batch, batch)
         if self.library.pl_forward(
@@ -101,7 +102,6 @@ class NativeDFlash:
         argmax, confidence = self._argmax[:outputs], self._confidence[:outputs]
         scores = self._logits[:outputs]
         if processed:
-            later = 1.0 if self.config.second is None else self.config.output_multiplier
             scores = capped(scores * later, self.config.softcap)
             confidence = torch.exp(scores.amax(-1) - scores.logsumexp(-1))
         return BlockOutput(
