@@ -58,7 +58,7 @@ bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (long; 
 		$(PY) benchmarks/serving.py $$what "$$folder" $(PEER); done
 	$(if $(SMALL),$(PY) benchmarks/speculation.py draft-model "$(MODEL)" "$(SMALL)")
 	$(PY) benchmarks/overfit_drafter.py "$(MODEL)" build/overfitted --steps 400
-	$(if $(VLLM),$(PY) benchmarks/block_drafts.py peers "$(MODEL)" build/overfitted $(PEER))
+	$(if $(VLLM),$(PY) benchmarks/block_drafts_peers.py "$(MODEL)" build/overfitted $(PEER))
 	for what in speedup draws; do $(PY) benchmarks/block_drafts.py $$what "$(MODEL)" build/overfitted; done
 	for what in cost context; do $(PY) benchmarks/block_drafts.py $$what "$(MODEL)"; done
 

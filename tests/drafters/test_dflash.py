@@ -6,21 +6,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from paceline.core import InvalidRequest, ModelError, SamplingParams, SpeculativeParams
+from paceline.core import Request, SamplingParams, SpeculativeParams
 from paceline.doctor import serving_check
-from paceline.drafters import build, parse_spec
 from paceline.drafters.reference import Recorder, Trained
-from paceline.models import hub
-from paceline.models.batch import ForwardBatch
-from paceline.models.dflash.batch import BlockOutput
+from paceline.engine.engine import Engine
 from paceline.models.dflash.features import sequence_features
 from paceline.models.native_network import NativeNetwork, native_available
-from paceline.models.network import TorchNetwork
 from paceline.models.random_weights import random_weights
 from tests.drafters.watched import (
     SIZES,
@@ -32,7 +26,7 @@ from tests.drafters.watched import (
     watch,
 )
 from tests.engine.tiny import tiny_config, tiny_model
-from tests.models.dflash.tiny import SECOND, authors_model, rewrite_weights, write_drafter
+from tests.models.dflash.tiny import write_drafter
 
 SHAPES: list[dict[str, Any]] = [
     {"layers": 2, "block": 6},
@@ -129,6 +123,19 @@ def test_requests_choose_between_two_drafters_in_one_engine(tmp_path):
     assert longest == {"one": 5, "two": 8, None: 0}
 
 
+def one_request_each(engine: Engine) -> dict[str, Request]:
+    """By drafter: the same prompt for all, run together to its end."""
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    requests = {}
+    for name in engine.drafters:
+        wish = SpeculativeParams(drafter=name)
+        (requests[name],) = engine.make_requests(list(range(50)), params, wish, request_id=name)
+    engine.add(requests.values())
+    while engine.has_work:
+        engine.step()
+    return requests
+
+
 def test_two_drafters_see_their_own_layers(tmp_path):
     """On a deeper target, tapping different layers: each gets its own, in its own order."""
     config = tiny_config(num_layers=5)
@@ -144,14 +151,7 @@ def test_two_drafters_see_their_own_layers(tmp_path):
             own(rows)
 
         drafter.observe = observe
-    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
-    requests = {}
-    for name in shown:
-        wish = SpeculativeParams(drafter=name)
-        (requests[name],) = engine.make_requests(list(range(50)), params, wish, request_id=name)
-    engine.add(requests.values())
-    while engine.has_work:
-        engine.step()
+    requests = one_request_each(engine)
     target = tiny_target(num_layers=5)
     for name, request in requests.items():
         layers = engine.drafters[name].feature_layers
@@ -205,63 +205,6 @@ def test_nothing_is_tapped_for_requests_without_a_drafter(tmp_path):
     assert (0,) in tapped
 
 
-@pytest.mark.parametrize("draw", ["argmax", "coupled", "sample"])
-@pytest.mark.parametrize("second", [False, True])
-@pytest.mark.parametrize("cut", [False, True])
-def test_sampled_requests_keep_their_text_however_tokens_are_drawn(draw, second, cut, tmp_path):
-    ids = list(range(0, 256, 2)) if cut else None
-    folder = write_drafter(tmp_path / "drafter", second=second, head_ids=ids)
-    work = jobs(6)
-    expected = run(make_engine(None, prefix_cache=False), work, 1)
-    engine = make_engine(f"d={folder},draw={draw}")
-    assert run(engine, work, 4) == expected
-    drafted = engine.stats().spec_draft_tokens
-    assert drafted > 100
-
-
-@pytest.mark.parametrize("second", [False, True])
-def test_a_coupled_draft_is_the_targets_own_token_where_the_logits_agree(second, tmp_path):
-    """The noise is the target's: with the target's logits in place of the drafter's, every token is
-    accepted. A selector chooses among as many candidates as the request's top_k leaves."""
-    folder = write_drafter(tmp_path / "drafter", second=second)
-    engine = make_engine(f"d={folder},draw=coupled")
-    if second:
-        engine.drafters["d"]._selector._predecessors.zero_()  # codebooks that say nothing
-    top_k = SECOND["selector_top_k"] if second else 0
-    options = {"temperature": 1.0, "top_k": top_k, "seed": 8, "max_tokens": 40, "ignore_eos": True}
-    prompt, params = list(range(30)), SamplingParams(**options)
-    (truth,) = run(engine, [(prompt, params)], 1, off=True)
-    logits_of = all_logits(tiny_target(), prompt + truth)
-    network = engine.drafters["d"].network
-    draft = network.draft
-
-    def oracle(batch, *, logits=False):
-        output = draft(batch, logits=True)
-        start = int(batch.positions[0])
-        output.logits[:] = logits_of[start : start + len(output.logits)]
-        return output
-
-    network.draft = oracle
-    (request,) = engine.make_requests(prompt, params, request_id="x")
-    engine.add([request])
-    while engine.has_work:
-        engine.step()
-    assert request.output_ids == truth
-    assert request.stats.draft_rounds > 3 and request.stats.acceptance_rate == 1.0
-
-
-def all_logits(target: TorchNetwork, tokens: list[int]) -> torch.Tensor:
-    count = len(tokens)
-    batch = ForwardBatch(
-        ids=np.array(tokens, np.int32),
-        positions=np.arange(count, dtype=np.int32),
-        seq_starts=np.array([0, count], np.int32),
-        block_tables=np.arange(-(-count // 16), dtype=np.int32)[None],
-        logit_rows=np.arange(count, dtype=np.int32),
-    )
-    return target.forward(batch).logits
-
-
 def test_the_plan_counts_draft_weights_and_draft_kv(tmp_path):
     plain = make_engine(None).plan
     folder = write_drafter(tmp_path / "drafter", layers=3)
@@ -278,25 +221,6 @@ def test_the_plan_counts_draft_weights_and_draft_kv(tmp_path):
     assert "d (up to 5 tokens), default" in shown["drafter"]
 
 
-def test_a_selector_draft_knows_its_q(tmp_path):
-    folder = write_drafter(tmp_path / "drafter", second=True)
-    engine = make_engine(f"d={folder}", rule="token")
-    seen = []
-    verify = engine.verifier.verify
-    engine.verifier.verify = lambda rows, draft, q: (
-        seen.append((draft, q)),
-        verify(rows, draft, q),
-    )[1]
-    params = SamplingParams(temperature=1.0, seed=1, max_tokens=30, ignore_eos=True)
-    run(engine, [(list(range(20)), params)], 1)
-    drafts = [(draft, q) for draft, q in seen if draft]
-    assert drafts and all(q is not None and len(q) == len(draft) for draft, q in drafts)
-    for draft, q in drafts:
-        for token, row in zip(draft, q, strict=True):
-            assert len(row.ids) == 6 and token in row.ids.tolist()
-            assert float(row.probs.sum()) == pytest.approx(1.0)
-
-
 def test_the_positions_of_a_drafter_end_where_it_was_made_to(tmp_path):
     """Past its own context it drafts nothing more, and the text goes on."""
     folder = write_drafter(tmp_path / "drafter", max_position_embeddings=60)
@@ -310,90 +234,6 @@ def test_the_positions_of_a_drafter_end_where_it_was_made_to(tmp_path):
     check_drafts(watched)
 
 
-# -- refusals --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"hidden_size": 128}, "hidden_size is 128; expected 64"),
-        ({"vocab_size": 300}, "vocab_size is 300; expected 256"),
-        ({"target_layers": 7}, "num_target_layers is 7; expected 2"),
-        ({"taps": (1,)}, "target_layer_ids has 1; expected layers 0 to 0"),
-    ],
-    ids=str,
-)
-def test_a_drafter_made_for_another_target_is_refused_by_name(options, message, tmp_path):
-    folder = write_drafter(tmp_path / "drafter", **options)
-    with pytest.raises(ModelError, match=message):
-        make_engine(f"d={folder}")
-
-
-def test_a_mask_that_ends_the_targets_text_is_refused(tmp_path):
-    folder = write_drafter(
-        tmp_path / "drafter",
-        eos_token_id=None,
-        dflash_config={"mask_token_id": 3, "target_layer_ids": [0]},
-    )
-    with pytest.raises(ModelError, match="mask_token_id 3 is the end of text as well"):
-        make_engine(f"d={folder}")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("max_draft_len=9", "max_draft_len: got 9; expected at most 5: it drafts blocks of 6"),
-        ("head=cut", "the checkpoint ships no list of frequent tokens"),
-        ("head=half", "head: got 'half'; expected one of auto, full, cut"),
-        ("window=0", "window: got '0'"),
-        ("draw=loud", "draw: got 'loud'"),
-        ("colour=red", "got 'colour'; expected one of max_draft_len, window"),
-    ],
-)
-def test_options_that_cannot_be_honoured_are_refused(options, message, tmp_path):
-    folder = write_drafter(tmp_path / "drafter")
-    with pytest.raises(InvalidRequest, match=message):
-        build(parse_spec(f"d={folder},{options}"))
-
-
-def test_a_folder_is_known_for_what_it_holds(tmp_path):
-    folder = write_drafter(tmp_path / "drafter")
-    assert parse_spec(str(folder)).kind == "dflash"
-    assert parse_spec(f"fast={folder}").name == "fast"
-    assert parse_spec(f"fast=dflash:{folder},window=128").options == (("window", "128"),)
-
-
-def test_a_hub_id_is_known_once_it_is_fetched(tmp_path, monkeypatch):
-    folder = write_drafter(tmp_path / "drafter", mask_embedding=torch.randn(64))
-    asked = []
-
-    def snapshot(repo_id, **options):
-        asked.append((repo_id, options["allow_patterns"]))
-        return str(folder)
-
-    monkeypatch.setattr(hub.huggingface_hub, "snapshot_download", snapshot)
-    engine = make_engine("fast=z-lab/tiny-DFlash,max_draft_len=3")
-    drafter = engine.drafters["fast"]
-    assert drafter.max_draft_len == 3 and drafter.checkpoint.mask_embedding is not None
-    assert {repo for repo, _ in asked} == {"z-lab/tiny-DFlash"}
-    assert all("mask_embedding.pt" in patterns for _, patterns in asked)
-
-
-def test_a_window_without_a_dflash_drafter_is_refused():
-    with pytest.raises(InvalidRequest, match="draft_window: got 64; expected a DFlash drafter"):
-        make_engine("ngram", draft_window=64)
-
-
-def test_weights_that_are_finite_and_damaged_are_refused_at_the_start(tmp_path):
-    """Exponents gone wrong in a folder that brings no digest."""
-    folder = write_drafter(tmp_path / "drafter")
-    weights = load_file(folder / "model.safetensors")
-    weights["layers.0.mlp.down_proj.weight"][3] = 3e38
-    rewrite_weights(folder, weights)
-    with pytest.raises(ModelError, match="its drafts are NaN: the weights are damaged"):
-        make_engine(f"d={folder}")
-
-
 def test_a_context_that_overflows_is_not_drafted_from(tmp_path):
     engine = make_engine(f"d={write_drafter(tmp_path / 'drafter')}", draft_policy="throughput")
     inject = engine.drafters["d"].network.inject
@@ -403,25 +243,6 @@ def test_a_context_that_overflows_is_not_drafted_from(tmp_path):
     work = jobs(3)
     assert run(engine, work, 3) == run(make_engine(None, prefix_cache=False), work, 1)
     assert engine.stats().spec_draft_tokens == 0
-
-
-@torch.inference_mode()
-def test_the_first_q_of_a_selector_is_the_authors(tmp_path):
-    folder = write_drafter(tmp_path / "drafter", second=True)
-    engine = make_engine(f"d={folder}", rule="token")
-    selector, theirs = engine.drafters["d"]._selector, authors_model(folder)
-    hidden, logits = torch.randn(4, 64), torch.randn(4, 256)
-    output = BlockOutput(logits.argmax(-1), torch.ones(4), logits, hidden)
-    for temperature in (0.5, 1.0):
-        params = SamplingParams(temperature=temperature, seed=1)
-        (request,) = engine.make_requests([5, 9], params, request_id=f"q{temperature}")
-        drawn = selector.walk(request, output, slice(0, 4), "sample")
-        _, candidates, q = theirs.candidate_selector.select(
-            hidden[None], logits[None], torch.tensor([9]), temperature
-        )
-        expected = torch.zeros(256).index_copy(0, candidates[0, 0], q[0, 0])
-        got = torch.zeros(256).index_copy(0, drawn[0].q.ids, drawn[0].q.probs)
-        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_long_texts_over_many_chunks_keep_serving_and_training_equal(tmp_path):
@@ -457,14 +278,7 @@ def test_native_drafters_side_by_side_draft_what_training_would(tmp_path):
     engine = make_engine((f"one={one}", f"two={two}"), loaded, **native)
     recorders = {name: Recorder(drafter) for name, drafter in engine.drafters.items()}
     engine.drafting.drafters.update(recorders)  # type: ignore[attr-defined]
-    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
-    requests = {}
-    for name in recorders:
-        wish = SpeculativeParams(drafter=name)
-        (requests[name],) = engine.make_requests(list(range(50)), params, wish, request_id=name)
-    engine.add(requests.values())
-    while engine.has_work:
-        engine.step()
+    requests = one_request_each(engine)
     target = NativeNetwork(config, weights, 1024)
     target.allocate_kv(64)
     for name, request in requests.items():

@@ -10,7 +10,6 @@ import torch
 from paceline import drafters as drafter_room
 from paceline.core import InvalidRequest
 from paceline.drafters.base import Drafter, DrafterSpec, TargetInfo, build
-from paceline.drafters.dflash import DFlashDrafter
 from paceline.engine.budget import StepCost
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
@@ -74,6 +73,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
 def make_drafters(config: EngineConfig) -> dict[str, Drafter]:
     """Builds the drafters the config names. Raises InvalidRequest for a name used twice."""
     made: dict[str, Drafter] = {}
+    kinds = set()
     for text in config.drafter_specs:
         spec = drafter_room.resolve(drafter_room.parse_spec(text))
         if spec.name in made:
@@ -81,9 +81,8 @@ def make_drafters(config: EngineConfig) -> dict[str, Drafter]:
         if spec.kind in ("draft_model", "dflash"):
             spec = replace(spec, options=_network_options(config, spec))
         made[spec.name] = build(spec)
-    if config.draft_window is not None and not any(
-        isinstance(drafter, DFlashDrafter) for drafter in made.values()
-    ):
+        kinds.add(spec.kind)
+    if config.draft_window is not None and "dflash" not in kinds:
         expected = "a DFlash drafter beside it: nobody else looks at a window"
         raise InvalidRequest("draft_window", config.draft_window, expected)
     return made

@@ -358,6 +358,12 @@ def test_what_we_wrote_ourselves_is_checked_too(own, message, tmp_path):
     refused(folder, message)
 
 
+def test_a_theta_may_be_written_without_a_point(tmp_path):
+    folder = write_drafter(tmp_path / "d")
+    (folder / "paceline.json").write_text('{"provenance": {"rope_theta": 10000}}')
+    assert load_checkpoint(folder).provenance.rope_theta == 10000
+
+
 def test_a_selector_needs_enough_tokens_in_a_cut_head(tmp_path):
     with pytest.raises(ModelError, match="head_token_ids has 3 ids; expected at least"):
         write_drafter(tmp_path / "d", second=True, head_ids=[1, 2, 3])

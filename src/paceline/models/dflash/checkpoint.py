@@ -270,7 +270,8 @@ def _read_provenance(own: Mapping[str, Any], config: DFlashConfig) -> Provenance
     for key, value in given.items():
         kind = PROVENANCE_TYPES[key]
         listed = isinstance(value, list) and all(type(layer) is int for layer in value)
-        if not (listed if kind is tuple else isinstance(value, kind)):
+        whole = kind is float and type(value) is int  # JSON writes 10000.0 as 10000, too
+        if not (whole or (listed if kind is tuple else isinstance(value, kind))):
             raise ModelError(f"{OWN_FILE}: provenance.{key} is {value!r}; expected {kind.__name__}")
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
     provenance = Provenance(**fields)
