@@ -15,6 +15,7 @@ from typing import Any
 
 MAX_DRAFT_LEN = 64
 MAX_LOGPROBS = 20
+GRAMMAR_KINDS = ("json_schema", "regex", "lark")
 
 
 class PacelineError(Exception):
@@ -58,6 +59,25 @@ def _integer(field: str, value: Any, low: int, high: int, expected: str) -> None
         raise InvalidRequest(field, value, expected)
 
 
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an output must conform to: `source`, written in the language `kind`.
+
+    kind    "json_schema" (JSON text of the schema), "regex" or "lark" (llguidance's dialect)
+    field   the name under which the user gave it; errors quote places below it
+    """
+
+    kind: str
+    source: str
+    field: str = field(default="grammar", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in GRAMMAR_KINDS:
+            raise InvalidRequest("grammar.kind", self.kind, "one of " + ", ".join(GRAMMAR_KINDS))
+        if not isinstance(self.source, str) or not self.source:
+            raise InvalidRequest(self.field, self.source, "text, not empty")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How a request's tokens are chosen. Validated on construction.
@@ -65,7 +85,9 @@ class SamplingParams:
     The target's token is argmax(logits / temperature + Gumbel(seed, choice, position, token id));
     temperature 0 is plain argmax. `top_k` 0 means off. `logprobs` None means none, k >= 0 asks for
     the chosen token's log-probability and those of the k most likely tokens, from the raw model
-    logits. `seed` None draws a 64-bit seed, which results report.
+    logits; a token that the grammar forced had no choice, and reports 0. `seed` None draws a 64-bit
+    seed, which results report. `grammar` bounds what may be said; it decides when the output ends,
+    so it goes with neither `ignore_eos` nor `min_tokens`.
 
     Raises InvalidRequest, naming the field.
     """
@@ -86,6 +108,7 @@ class SamplingParams:
     n: int = 1
     seed: int | None = None
     logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         _number("temperature", self.temperature, 0, 100, "a number from 0 to 100")
@@ -121,6 +144,11 @@ class SamplingParams:
         if self.logprobs is not None:
             expected = f"a whole number from 0 to {MAX_LOGPROBS}, or null"
             _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS, expected)
+        if self.grammar is not None:
+            expected = "no value beside a grammar, which decides when the output ends"
+            for name in ("ignore_eos", "min_tokens"):
+                if getattr(self, name):
+                    raise InvalidRequest(name, getattr(self, name), expected)
 
     @property
     def greedy(self) -> bool:
@@ -137,7 +165,7 @@ class SamplingParams:
 
     @property
     def plain_argmax(self) -> bool:
-        """Whether the target's token is the argmax of the raw logits, with nothing to add."""
+        """Whether the target's token is the argmax of the raw logits, a grammar's mask aside."""
         return self.greedy and not (self.penalised or self.logit_bias or self.min_tokens)
 
 
@@ -194,6 +222,7 @@ class TokenKind(StrEnum):
     BONUS = (
         "bonus"  # the target's own token: after the last accepted draft, or with no draft at all
     )
+    FORCED = "forced"  # the only token that the grammar allowed: no draft and no choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +242,7 @@ class SpeculationStats:
     draft_rounds: int = 0  # rounds with at least one draft token
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    forced_tokens: int = 0  # by the grammar; in none of the other counts
     per_step_drafted: list[int] = field(default_factory=list)
     per_step_accepted: list[int] = field(default_factory=list)
 
@@ -267,6 +297,7 @@ class Request:
 
     tokens: list[int] = field(default_factory=list)
     computed: int = 0
+    forced_tail: int = 0  # trailing tokens that the grammar forced in the last round
     cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
     blocks: list[int] = field(default_factory=list)
     drafter: str | None = None  # the registered drafter it is pinned to; None is AR
@@ -294,6 +325,16 @@ class Request:
     @property
     def output_ids(self) -> list[int]:
         return self.tokens[len(self.prompt_ids) :]
+
+    @property
+    def pending(self) -> int:
+        """Known tokens that have no KV yet."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def decoding(self) -> bool:
+        """Whether only the last chosen token, and what the grammar forced after it, is pending."""
+        return self.pending <= 1 + self.forced_tail
 
     @property
     def position(self) -> int:

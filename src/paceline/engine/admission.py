@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from paceline.core import (
+    Grammar,
     InvalidRequest,
     Request,
     SamplingParams,
@@ -17,7 +18,8 @@ from paceline.drafters.base import Drafter
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What an engine can honour. `seed` is the base for requests that bring none, or None."""
+    """What an engine can honour. `seed` is the base for requests that bring none, or None;
+    `check_grammar` raises InvalidRequest for a grammar that does not compile."""
 
     vocab_size: int
     max_model_len: int
@@ -25,6 +27,7 @@ class Admission:
     drafters: Mapping[str, Drafter]
     default_drafter: str | None
     seed: int | None = None
+    check_grammar: Callable[[Grammar], object] = lambda grammar: None
 
     def make_requests(
         self,
@@ -45,6 +48,8 @@ class Admission:
         self._check_ids("prompt", prompt_ids)
         self._check_ids("logit_bias", params.logit_bias)
         self._check_ids("stop_token_ids", params.stop_token_ids)
+        if params.grammar is not None:
+            self.check_grammar(params.grammar)
         drafter, max_draft_len = self._choose_drafter(speculative)
         seed = params.seed if params.seed is not None else self.seed
         seed = draw_seed() if seed is None else seed % 2**64

@@ -112,6 +112,7 @@ class EngineStats:
     spec_drafts: int = 0
     spec_draft_tokens: int = 0
     spec_accepted_tokens: int = 0
+    forced_tokens: int = 0
     spec_draft_tokens_per_pos: list[int] = field(default_factory=list)
     spec_accepted_per_pos: list[int] = field(default_factory=list)
     requests_finished: dict[str, int] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from paceline.core import Request
 from paceline.drafters.base import Drafter, ObservedRows
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.lengths import FixedLengths, LengthController
+from paceline.engine.masks import Grammars
 from paceline.engine.scheduler import Scheduled
 
 
@@ -21,8 +22,16 @@ class Drafting:
     `needs_q` says that the verification rule judges sampled drafts by the q they were drawn from.
     """
 
-    def __init__(self, drafters: Mapping[str, Drafter], cache: KVCache, needs_q: bool) -> None:
+    def __init__(
+        self,
+        drafters: Mapping[str, Drafter],
+        cache: KVCache,
+        grammars: Grammars,
+        *,
+        needs_q: bool,
+    ) -> None:
         self.drafters, self._cache, self._needs_q = drafters, cache, needs_q
+        self._grammars = grammars
         self.lengths: LengthController = FixedLengths()
         tapped = dict.fromkeys(d.feature_layers for d in drafters.values() if d.feature_layers)
         self._layers = tuple(layer for layers in tapped for layer in layers)
@@ -109,11 +118,32 @@ class Drafting:
             if rows is not None:
                 q[entry.request.id] = rows
             known = None if drafts.confidence is None else drafts.confidence[index][:length]
-            made.append((entry, known))
+            made.append((entry, self._fit(entry, known, sampled=rows is not None)))
         seconds = time.perf_counter() - start
         longest = max(len(entry.draft) for entry, _ in made)
         self.lengths.timed(name, longest, seconds, self.drafters[name].parallel)
         return made
+
+    def _fit(
+        self, entry: Scheduled, confidence: Sequence[float] | None, *, sampled: bool
+    ) -> Sequence[float] | None:
+        """Makes a draft fit its request's grammar; returns its confidence, token by token.
+
+        A draft that was sampled and is judged by its q keeps the first token that the grammar does
+        not allow: to drop it would be a cut that has looked at the drawn token. The rule rejects
+        it, and what comes after it is never looked at.
+        """
+        grammar = self._grammars.of(entry.request)
+        if grammar is None:
+            return confidence
+        if sampled and self._needs_q:
+            del entry.draft[grammar.valid(entry.draft) + 1 :]
+            return confidence
+        entry.draft, origin = grammar.fit(entry.draft, entry.draft_room)
+        entry.forced = frozenset(i for i, drafted in enumerate(origin) if drafted is None)
+        if confidence is None:
+            return None
+        return [1.0 if drafted is None else confidence[drafted] for drafted in origin]
 
     def _cut(
         self,
@@ -138,6 +168,7 @@ class Drafting:
         )
         for entry, length in zip(entries, lengths, strict=True):
             del entry.draft[length:]
+            entry.forced = frozenset(index for index in entry.forced if index < length)
 
     def _key(self, name: str) -> str:
         return f"{name}@{self.drafters[name].version}"

@@ -14,14 +14,16 @@ from paceline.core import (
     Request,
     RequestMetrics,
     TokenKind,
-    Verdict,
 )
 from paceline.drafters.base import Drafter, ObservedRows
 from paceline.engine.admission import Admission
 from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.drafting import Drafting
+from paceline.engine.grammar import Compiler
 from paceline.engine.kv_cache import KVCache
+from paceline.engine.masks import Grammars
 from paceline.engine.memory import MemoryPlan
+from paceline.engine.output import Output
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows
 from paceline.engine.scheduler import Scheduled, Scheduler
@@ -63,9 +65,12 @@ class Engine:
         )
         self.runner = Runner(network, max_num_seqs=config.max_num_seqs, max_model_len=max_model_len)
         self.verifier = make_verifier(config.rule, config.synthetic)
-        self.drafting = Drafting(self.drafters, self.cache, self.verifier.needs_q)
+        self.grammars = Grammars(Compiler(tokenizer, network.vocab_size, eos_ids), eos_ids)
+        self.drafting = Drafting(
+            self.drafters, self.cache, self.grammars, needs_q=self.verifier.needs_q
+        )
         self._match = MatchVerifier()
-        self._texts: dict[str, TextStream] = {}
+        self._outputs: dict[str, Output] = {}
         self._requests: dict[str, Request] = {}
         self._counters = EngineStats()
         self.make_requests = Admission(
@@ -75,6 +80,7 @@ class Engine:
             self.drafters,
             default_drafter,
             config.seed,
+            check_grammar=self.grammars.compiler.compile,
         ).make_requests
         self.plan: MemoryPlan | None = None
         self.backend = ""
@@ -84,9 +90,9 @@ class Engine:
     def add(self, requests: Iterable[Request]) -> None:
         """Queues requests, without bound: a server bounds its queue before it comes here."""
         for request in requests:
-            self._texts[request.id] = TextStream(
-                self.tokenizer, request.prompt_ids, request.params.stop
-            )
+            text = TextStream(self.tokenizer, request.prompt_ids, request.params.stop)
+            grammar = self.grammars.open(request)
+            self._outputs[request.id] = Output(request, text, grammar)
             self._requests[request.id] = request
             self.scheduler.add(request)
 
@@ -132,15 +138,24 @@ class Engine:
             return []
         q = self.drafting.draft(plan.scheduled)
         start = time.perf_counter()
+        building = self.grammars.build(plan.scheduled)
         layers = self.drafting.feature_layers(plan.scheduled)
         output = self.runner.forward(plan.scheduled, layers)
         argmax = output.argmax.tolist()
+        masks = {} if building is None else building.result()
         deltas, observed, row, out = [], [], 0, 0
         for entry in plan.scheduled:
             request, before = entry.request, entry.request.computed
             if entry.samples:
                 end = out + 1 + len(entry.draft)
-                rows = TargetRows(request, output.logits[out:end], argmax[out:end], entry.draft)
+                rows = TargetRows(
+                    request,
+                    output.logits[out:end],
+                    argmax[out:end],
+                    entry.draft,
+                    masks.get(request.id),
+                    entry.forced,
+                )
                 deltas.append(self._round(entry, rows, q.get(request.id)))
                 out = end
             else:
@@ -171,71 +186,48 @@ class Engine:
         self.drafting.begin(admitted)
 
     def _round(self, entry: Scheduled, rows: TargetRows, q: list[Any] | None) -> OutputDelta:
-        """Verifies one request's draft and commits what stands, up to where the stream ends."""
+        """Verifies one request's draft and commits what stands, up to where the stream ends, and
+        what the grammar leaves no choice about after that."""
         request = entry.request
         greedy = request.params.greedy and self.verifier.lossless
         verdict = (self._match if greedy else self.verifier).verify(rows, entry.draft, q)
         tokens = [*entry.draft[: verdict.accepted], verdict.next_token]
         delta = OutputDelta(request_id=request.id, choice=request.choice)
-        if request.params.logprobs is not None:
-            delta.logprobs = []
         if request.first_token is None:
             request.first_token = time.monotonic()
-        reason: FinishReason | None = None
-        stop: str | int | None = None
-        pieces: list[str] = []
-        for index, token in enumerate(tokens):
-            if delta.logprobs is not None:
-                delta.logprobs.append(rows.logprobs(index, token))
-            reason, stop, text = self._append(request, token)
-            pieces.append(text)
-            if reason is not None:
-                break
-        committed = request.output_len - rows.position
+        kinds = [
+            TokenKind.FORCED if index in entry.forced else TokenKind.ACCEPTED
+            for index in range(verdict.accepted)
+        ]
+        kinds.append(TokenKind.FORCED if rows.only(verdict.accepted) else TokenKind.BONUS)
+        output = self._outputs[request.id]
+        output.commit(delta, tokens, kinds, rows.logprobs)
+        committed = len(delta.token_ids)
         # The rows of the anchor and of every draft token that stands are computed and verified; the
         # last committed token has no KV yet. Rejected rows stay behind, to be overwritten.
         request.computed = entry.start + entry.count + committed - 1
-        self._record(request, entry, verdict, committed)
-        delta.token_ids = tokens[:committed]
-        accepted = min(committed, verdict.accepted)
-        delta.kinds = [TokenKind.ACCEPTED] * accepted + [TokenKind.BONUS] * (committed - accepted)
-        if reason is not None:
-            pieces.append(self._texts[request.id].flush())
-            request.finish_reason, request.stop_reason = reason, stop
-        delta.text = "".join(pieces)
+        request.forced_tail = output.force(delta, rows.logprobs)
+        self._record(entry, delta, committed)
         return self._delta(request, delta)
 
-    def _append(
-        self, request: Request, token: int
-    ) -> tuple[FinishReason | None, str | int | None, str]:
-        """Commits one token; returns why the stream ends here, if it does, and the final text."""
-        params = request.params
-        request.tokens.append(token)
-        past_minimum = request.output_len > params.min_tokens or params.min_tokens == 0
-        if token in request.eos_ids and not params.ignore_eos:
-            return FinishReason.STOP, None, ""
-        if token in params.stop_token_ids:
-            return FinishReason.STOP, token, ""
-        stream = self._texts[request.id]
-        text = stream.push(token, check_stop=past_minimum)
-        if stream.stopped_by is not None:
-            return FinishReason.STOP, stream.stopped_by, text
-        if request.output_len >= request.max_tokens:
-            return FinishReason.LENGTH, None, text
-        return None, None, text
-
-    def _record(self, request: Request, entry: Scheduled, verdict: Verdict, committed: int) -> None:
-        accepted = min(verdict.accepted, committed)
-        request.stats.record(len(entry.draft), accepted)
+    def _record(self, entry: Scheduled, delta: OutputDelta, committed: int) -> None:
+        """Counts a round that committed the delta's first `committed` tokens; the rest is what the
+        grammar forced after them. Tokens that were forced say nothing of the drafter."""
+        request, kinds = entry.request, delta.kinds
+        drafted = len(entry.draft) - len(entry.forced)
+        accepted, forced = kinds.count(TokenKind.ACCEPTED), kinds.count(TokenKind.FORCED)
+        request.stats.record(drafted, accepted)
+        request.stats.forced_tokens += forced
         if request.drafter is not None:
-            self.drafting.lengths.observe(entry, request.tokens[-committed:])
+            self.drafting.lengths.observe(entry, delta.token_ids[:committed])
         counters = self._counters
-        counters.generation_tokens += committed
-        if entry.draft:
+        counters.generation_tokens += len(kinds)
+        counters.forced_tokens += forced
+        if drafted:
             counters.spec_drafts += 1
-            counters.spec_draft_tokens += len(entry.draft)
+            counters.spec_draft_tokens += drafted
             counters.spec_accepted_tokens += accepted
-            _count_positions(counters.spec_draft_tokens_per_pos, len(entry.draft))
+            _count_positions(counters.spec_draft_tokens_per_pos, drafted)
             _count_positions(counters.spec_accepted_per_pos, accepted)
 
     def _settle(self, request: Request) -> None:
@@ -251,7 +243,8 @@ class Engine:
         request.finished = time.monotonic()
         if self.scheduler.remove(request):
             self._leave(request)
-        del self._requests[request.id], self._texts[request.id]
+        del self._requests[request.id], self._outputs[request.id]
+        self.grammars.close(request)
         self.drafting.lengths.forget(request.id)
         finished = self._counters.requests_finished
         finished[reason] = finished.get(reason, 0) + 1

@@ -1,19 +1,20 @@
 """From a row of logits to a token: the one row pipeline.
 
 Every row, drafted or not, goes through the same steps with its own history (the committed tokens
-and the draft before it): min_tokens, logit_bias, penalties, then temperature with min_p, top_k,
-top_p, then argmax with the target's noise. So every sampling option works under speculation, and a
-row's token does not depend on how the row came to be computed.
+and the draft before it): min_tokens, logit_bias, penalties, the grammar's mask, then temperature
+with min_p, top_k, top_p, then argmax with the target's noise. So every sampling option works under
+speculation, and a row's token does not depend on how the row came to be computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
 
 from paceline.core import Request, TokenLogprobs
+from paceline.engine.masks import RowMasks
 from paceline.kernels import ops
 
 
@@ -84,8 +85,11 @@ class TargetRows:
         logits: torch.Tensor,
         argmax: Sequence[int],
         draft: Sequence[int],
+        masks: RowMasks | None = None,
+        forced: Collection[int] = (),
     ) -> None:
         self.request, self.draft = request, draft
+        self._masks, self._forced = masks, forced
         self.position = request.position
         self.noise = Noise(request.seed, request.choice)
         self._logits, self._argmax = logits, argmax
@@ -95,22 +99,29 @@ class TargetRows:
 
     def token(self, row: int) -> int:
         """The target's own token at row `row`: a function of seed, position and history alone."""
-        params = self.request.params
-        if params.plain_argmax:
-            return self._argmax[row]
-        logits = self._processed(row)
-        if params.greedy:
-            return ops.argmax(logits)
-        inv_temperature = 1.0 / params.temperature
-        keep = self._keep(logits, inv_temperature)
-        return self.noise.target(logits, self.position + row, inv_temperature, keep)
+        if row in self._forced:
+            return self.draft[row]
+        # The best of all tokens, where the grammar allows it, is the best of those it allows: most
+        # rows never need their mask laid over the whole vocabulary. Not so where top_k, top_p or
+        # min_p leave some out: which ones depends on the mask.
+        if self._masks is None or not self._filtered:
+            token = self._best(row)
+            if self._masks is None or self._masks.allows(row, token):
+                return token
+        return self._choose(self._masked(self._processed(row), row), row)
+
+    def only(self, row: int) -> bool:
+        """Whether the grammar leaves a single token at row `row`."""
+        return self._masks is not None and self._masks.only(row)
 
     def probs(self, row: int) -> torch.Tensor:
         """The processed distribution at row `row`, float64 [V]; one-hot at temperature 0."""
         params = self.request.params
         if params.greedy:
             return one_hot(self.token(row), self._logits.shape[-1])
-        logits = self._processed(row)
+        if row in self._forced:
+            return one_hot(self.draft[row], self._logits.shape[-1])
+        logits = self._masked(self._processed(row), row)
         inv_temperature = 1.0 / params.temperature
         keep = self._keep(logits, inv_temperature)
         if keep is not None:
@@ -134,9 +145,33 @@ class TargetRows:
 
     # -- inside ---------------------------------------------------------------------------------
 
+    def _best(self, row: int) -> int:
+        """The row's token, were there no grammar."""
+        if self.request.params.plain_argmax:
+            return self._argmax[row]
+        return self._choose(self._processed(row), row)
+
+    def _choose(self, logits: torch.Tensor, row: int) -> int:
+        params = self.request.params
+        if params.greedy:
+            return ops.argmax(logits)
+        inv_temperature = 1.0 / params.temperature
+        keep = self._keep(logits, inv_temperature)
+        return self.noise.target(logits, self.position + row, inv_temperature, keep)
+
+    def _masked(self, logits: torch.Tensor, row: int) -> torch.Tensor:
+        return logits if self._masks is None else self._masks.apply(row, logits)
+
+    @property
+    def _filtered(self) -> bool:
+        """Whether some tokens are left out for being unlikely beside the others."""
+        params = self.request.params
+        filtered = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
+        return filtered and not params.greedy
+
     def _keep(self, logits: torch.Tensor, inv_temperature: float) -> tuple[float, int] | None:
         params = self.request.params
-        if params.top_k <= 0 and params.top_p >= 1 and params.min_p <= 0:
+        if not self._filtered:
             return None
         return ops.top_threshold(logits, inv_temperature, params.top_k, params.top_p, params.min_p)
 

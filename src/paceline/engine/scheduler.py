@@ -27,6 +27,7 @@ class Scheduled:
     count: int
     draft_room: int = 0  # most draft tokens that slots and budget allow
     draft: list[int] = field(default_factory=list)
+    forced: frozenset[int] = frozenset()  # which of the draft's tokens the grammar leaves no choice
 
     @property
     def rows(self) -> int:
@@ -86,15 +87,19 @@ class Scheduler:
         youngest request is preempted first, so the oldest always gets on.
         """
         plan = Plan()
-        decoding = [r for r in self.running if len(r.tokens) - r.computed == 1]
-        prompts = [r for r in self.running if len(r.tokens) - r.computed > 1]
-        for request in decoding:  # never more than the budget: EngineConfig sees to that
+        decoding = [r for r in self.running if r.decoding]
+        prompts = [r for r in self.running if not r.decoding]
+        # EngineConfig sees to a row for each. Forced tokens take what is left.
+        spare = self.token_budget - len(decoding)
+        for request in decoding:
+            count = min(request.pending, 1 + spare)
             if request not in plan.preempted and self._make_room(
-                request, request.computed + 1, plan
+                request, request.computed + count, plan
             ):
-                plan.scheduled.append(Scheduled(request, request.computed, 1))
+                plan.scheduled.append(Scheduled(request, request.computed, count))
+                spare -= count - 1
         if prompts or self.waiting:
-            budget = self._prompt_budget(len(plan.scheduled))
+            budget = self._prompt_budget(sum(entry.rows for entry in plan.scheduled))
             for request in prompts:
                 if budget > 0 and request not in plan.preempted:
                     budget -= self._schedule_chunk(request, budget, plan)
@@ -116,11 +121,11 @@ class Scheduler:
         self, plan: Plan, decoding: set[str], draft_length: Callable[[Request], int]
     ) -> None:
         """Shares the rows that are left evenly; what one cannot use goes to those after it."""
-        entries = [entry for entry in plan.scheduled if entry.request.id in decoding]
+        entries = [e for e in plan.scheduled if e.request.id in decoding and e.samples]
         left = self.token_budget - sum(entry.rows for entry in plan.scheduled)
         for index, entry in enumerate(entries):
             wanted = min(draft_length(entry.request), left // (len(entries) - index))
-            tokens = entry.start + 1
+            tokens = entry.start + entry.count
             while wanted and not self.cache.allocate(entry.request, tokens + wanted):
                 wanted //= 2
             entry.draft_room = wanted

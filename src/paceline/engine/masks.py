@@ -1,0 +1,85 @@
+"""The grammars of the running streams, and the masks of a step's rows.
+
+Masks are built on a thread while the target's forward runs: that knows nothing of them, and the
+first row to be chosen from comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from paceline.core import Request
+from paceline.engine.grammar import Compiler, GrammarState
+from paceline.engine.scheduler import Scheduled
+
+
+class RowMasks:
+    """What the grammar allows in the rows of one round; row i comes after the draft's first i
+    tokens. `bits` is uint32 [rows, ceil(vocabulary / 32)], lowest bit first."""
+
+    def __init__(self, bits: np.ndarray, vocab_size: int) -> None:
+        self._bits, self._vocab_size = bits, vocab_size
+
+    def allows(self, row: int, token: int) -> bool:
+        return bool(self._bits[row, token >> 5] >> (token & 31) & 1)
+
+    def only(self, row: int) -> bool:
+        """Whether a single token is allowed."""
+        return int(np.bitwise_count(self._bits[row]).sum()) == 1
+
+    def apply(self, row: int, logits: torch.Tensor) -> torch.Tensor:
+        """The row's logits [vocabulary] with minus infinity where the grammar says no."""
+        bits = np.unpackbits(self._bits[row].view(np.uint8), bitorder="little")
+        allowed = torch.from_numpy(bits[: self._vocab_size]).to(logits.device, torch.bool)
+        return logits.masked_fill(~allowed, -torch.inf)
+
+
+class Grammars:
+    """One GrammarState for each running stream that has a grammar."""
+
+    def __init__(self, compiler: Compiler, eos_ids: Iterable[int]) -> None:
+        self.compiler = compiler
+        self._eos_id = min(eos_ids, default=0)
+        self._vocab_size, self._words = compiler.vocab_size, -(-compiler.vocab_size // 32)
+        self._states: dict[str, GrammarState] = {}
+        self._bits = np.zeros((0, self._words), dtype=np.uint32)
+        self._thread = ThreadPoolExecutor(1, "paceline-masks")
+
+    def open(self, request: Request) -> GrammarState | None:
+        """A stream begins. Its grammar has been compiled at the door, and is kept for a while."""
+        grammar = request.params.grammar
+        if grammar is None:
+            return None
+        state = GrammarState(self.compiler.compile(grammar), self._eos_id)
+        self._states[request.id] = state
+        return state
+
+    def close(self, request: Request) -> None:
+        self._states.pop(request.id, None)
+
+    def of(self, request: Request) -> GrammarState | None:
+        return self._states.get(request.id)
+
+    def build(self, scheduled: Sequence[Scheduled]) -> Future[dict[str, RowMasks]] | None:
+        """Starts on the masks of every row that a token will be chosen from, by request id."""
+        if not self._states:
+            return None
+        entries = [e for e in scheduled if e.samples and e.request.id in self._states]
+        return self._thread.submit(self._fill, entries) if entries else None
+
+    def _fill(self, entries: list[Scheduled]) -> dict[str, RowMasks]:
+        rows = sum(1 + len(entry.draft) for entry in entries)
+        if rows > len(self._bits):
+            self._bits = np.zeros((2 * rows, self._words), dtype=np.uint32)
+        masks, start = {}, 0
+        for entry in entries:
+            end = start + 1 + len(entry.draft)
+            bits = self._bits[start:end]
+            self._states[entry.request.id].fill(bits, entry.draft, entry.forced)
+            masks[entry.request.id] = RowMasks(bits, self._vocab_size)
+            start = end
+        return masks

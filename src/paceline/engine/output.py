@@ -1,0 +1,89 @@
+"""Commits tokens to one stream: why it ends, what its text is, where it stands in its grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from paceline.core import FinishReason, OutputDelta, Request, TokenKind, TokenLogprobs
+from paceline.engine.grammar import GrammarFailed, GrammarState
+from paceline.engine.text import TextStream
+
+
+class Output:
+    """What one request has said. commit() is for tokens that were chosen, force() adds those that
+    its grammar leaves no choice about; both stop where the stream ends."""
+
+    def __init__(self, request: Request, text: TextStream, grammar: GrammarState | None) -> None:
+        self.request, self.grammar = request, grammar
+        self._text = text
+
+    def commit(
+        self,
+        delta: OutputDelta,
+        tokens: Sequence[int],
+        kinds: Sequence[TokenKind],
+        logprobs: Callable[[int, int], TokenLogprobs],
+    ) -> None:
+        """Appends `tokens` to the stream and to `delta`. `logprobs` is asked for row and token
+        where the request wants them: of a token that was forced there is nothing to ask."""
+        wanted = self.request.params.logprobs is not None
+        if wanted and delta.logprobs is None:
+            delta.logprobs = []
+        for row, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
+            if delta.logprobs is not None:
+                certain = kind is TokenKind.FORCED
+                delta.logprobs.append(self._certain(token) if certain else logprobs(row, token))
+            delta.token_ids.append(token)
+            delta.kinds.append(kind)
+            self._append(delta, token)
+            if self.request.finish_reason is not None:
+                return
+
+    def force(self, delta: OutputDelta, logprobs: Callable[[int, int], TokenLogprobs]) -> int:
+        """Commits what the grammar forces next; returns how many tokens that were."""
+        before = self.request.output_len
+        while self.grammar is not None and self.request.finish_reason is None:
+            try:
+                tokens = self.grammar.forced()
+            except GrammarFailed as error:
+                self._fail(delta, error)
+                break
+            if not tokens:
+                break
+            self.commit(delta, tokens, [TokenKind.FORCED] * len(tokens), logprobs)
+        return self.request.output_len - before
+
+    def _append(self, delta: OutputDelta, token: int) -> None:
+        request, params = self.request, self.request.params
+        request.tokens.append(token)
+        if token in request.eos_ids and not params.ignore_eos:
+            self._end(delta, FinishReason.STOP)
+            return
+        if token in params.stop_token_ids:
+            self._end(delta, FinishReason.STOP, token)
+            return
+        past_minimum = request.output_len > params.min_tokens or params.min_tokens == 0
+        delta.text += self._text.push(token, check_stop=past_minimum)
+        if self._text.stopped_by is not None:
+            self._end(delta, FinishReason.STOP, self._text.stopped_by)
+        elif request.output_len >= request.max_tokens:
+            self._end(delta, FinishReason.LENGTH)
+        elif self.grammar is not None:
+            try:
+                self.grammar.advance(token)
+            except GrammarFailed as error:
+                self._fail(delta, error)
+
+    def _end(
+        self, delta: OutputDelta, reason: FinishReason, stop: str | int | None = None
+    ) -> None:
+        delta.text += self._text.flush()
+        self.request.finish_reason, self.request.stop_reason = reason, stop
+
+    def _fail(self, delta: OutputDelta, error: GrammarFailed) -> None:
+        delta.error = f"the grammar became too complex: {error}"
+        self._end(delta, FinishReason.ERROR)
+
+    def _certain(self, token: int) -> TokenLogprobs:
+        top = ((token, 0.0),) if self.request.params.logprobs else ()
+        return TokenLogprobs(token, 0.0, top)
