@@ -189,17 +189,17 @@ class DFlashDrafter:
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         assert self.network is not None
         pairs = zip(requests, lengths, strict=True)
-        wanted = [self._wanted(request, length) for request, length in pairs]
+        slots = [self._slots(request, length) for request, length in pairs]
         drafts: list[list[Drawn]] = [[] for _ in requests]
-        asked = [index for index, length in enumerate(wanted) if length]
+        asked = [index for index, count in enumerate(slots) if count]
         if asked:
             chosen = [requests[index] for index in asked]
-            counts = [wanted[index] for index in asked]
+            counts = [slots[index] for index in asked]
             sampled = any(not request.params.greedy for request in chosen)
             logits = self._selector is not None or (sampled and self._draw != "argmax")
             output = self.network.draft(self._blocks(chosen, counts), logits=logits)
             for index, drawn in zip(asked, self._draw_all(chosen, counts, output), strict=True):
-                drafts[index] = drawn
+                drafts[index] = self._past_forced(requests[index], drawn)
         return DraftBatch(
             tokens=[[drawn.token for drawn in draft] for draft in drafts],
             q=[_q_rows(draft) for draft in drafts],
@@ -208,20 +208,36 @@ class DFlashDrafter:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _wanted(self, request: Request, length: int) -> int:
-        """The draft length, as far as this drafter's positions reach. Without the KV of every token
-        before the anchor, which only a context past them lacks, there is no draft."""
+    def _slots(self, request: Request, length: int) -> int:
+        """Slots to predict, as far as this drafter's positions reach. The block begins at the first
+        token without features, which is the last one but for those that a grammar forced after it;
+        the selector draws slot by slot from the last token, and does not skip any."""
         context = self._contexts.get((request.id, request.choice))
-        anchor = len(request.tokens) - 1
-        if context is None or context.end != anchor:
+        if context is None:
             return 0
-        return max(0, min(length, self.max_draft_len, self._max_positions - 1 - anchor))
+        forced = len(request.tokens) - 1 - context.end
+        if forced < 0 or (forced and self._selector is not None):
+            return 0
+        most = min(self.config.max_draft_len, self._max_positions - 1 - context.end)
+        count = min(min(length, self.max_draft_len) + forced, most)
+        return count if count > forced else 0
+
+    def _past_forced(self, request: Request, drawn: list[Drawn]) -> list[Drawn]:
+        """What a block says after the tokens that were forced, if it foresaw those: otherwise it
+        goes on from a text that is not there."""
+        forced = len(request.tokens) - 1 - self._anchor(request)
+        known = request.tokens[len(request.tokens) - forced :]
+        foreseen = [one.token for one in drawn[:forced]] == known
+        return drawn[forced:] if foreseen else []
+
+    def _anchor(self, request: Request) -> int:
+        return self._contexts[request.id, request.choice].end
 
     def _blocks(self, requests: Sequence[Request], counts: Sequence[int]) -> ForwardBatch:
         starts = np.concatenate([[0], np.cumsum([count + 1 for count in counts])]).astype(np.int32)
         ids = np.full(starts[-1], self.config.mask_token_id, dtype=np.int32)
-        anchors = np.array([len(request.tokens) - 1 for request in requests], dtype=np.int32)
-        ids[starts[:-1]] = [request.tokens[-1] for request in requests]
+        anchors = np.array([self._anchor(request) for request in requests], dtype=np.int32)
+        ids[starts[:-1]] = [request.tokens[self._anchor(request)] for request in requests]
         within = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
         pairs = list(zip(requests, anchors + np.array(counts), strict=True))
         tables = np.zeros((len(requests), max(end for _, end in pairs) // BLOCK_SIZE + 1), np.int32)
@@ -242,7 +258,7 @@ class DFlashDrafter:
         first = self._contexts[request.id, request.choice].first
         if self.window is None:
             return first
-        return max(first, len(request.tokens) - 1 - self.window)
+        return max(first, self._anchor(request) - self.window)
 
     def _draw_all(
         self, requests: Sequence[Request], counts: Sequence[int], output: BlockOutput
@@ -267,7 +283,8 @@ class DFlashDrafter:
     def _draw_rows(self, request: Request, output: BlockOutput, rows: slice) -> list[Drawn]:
         assert output.logits is not None
         drawn = []
-        for index, row in enumerate(range(rows.start, rows.stop)):
+        forced = len(request.tokens) - 1 - self._anchor(request)
+        for index, row in enumerate(range(rows.start, rows.stop), -forced):
             logits = self._whole(output.logits[row])
             drawn.append(draw_token(logits, int(output.argmax[row]), request, index, self._draw))
         return drawn
