@@ -108,6 +108,7 @@ class SamplingParams:
     n: int = 1
     seed: int | None = None
     logprobs: int | None = None
+    skip_special_tokens: bool = True
     grammar: Grammar | None = None
 
     def __post_init__(self) -> None:

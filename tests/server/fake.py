@@ -24,6 +24,7 @@ from paceline.core import (
 from paceline.engine.admission import Admission
 from paceline.engine.async_engine import EngineDead, Stream
 from paceline.engine.config import EngineStats
+from paceline.engine.grammar import Compiler
 from paceline.engine.room import Place, Room
 
 REPLY = "Ein Gruß 🚴! "  # several bytes in two of its characters, which bursts of 3 tokens cut
@@ -48,6 +49,12 @@ def byte_tokenizer() -> Any:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END)
     fast.chat_template = TEMPLATE
     return fast
+
+
+@cache
+def compiler() -> Compiler:
+    tokenizer = byte_tokenizer()
+    return Compiler(tokenizer, len(tokenizer), {tokenizer.eos_token_id})
 
 
 class FakeAsyncEngine:
@@ -77,6 +84,7 @@ class FakeAsyncEngine:
             drafters=drafters,
             default_drafter=next(iter(drafters), None),
             eos_ids=frozenset({tokenizer.eos_token_id}),
+            grammars=SimpleNamespace(compiler=compiler()),
         )
         self.step, self.fail, self.others = step, fail, 0
         self.room = Room(capacity, lambda: len(self._running) + self.others, lambda: 0)

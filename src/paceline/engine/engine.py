@@ -90,7 +90,13 @@ class Engine:
     def add(self, requests: Iterable[Request]) -> None:
         """Queues requests, without bound: a server bounds its queue before it comes here."""
         for request in requests:
-            text = TextStream(self.tokenizer, request.prompt_ids, request.params.stop)
+            params = request.params
+            text = TextStream(
+                self.tokenizer,
+                request.prompt_ids,
+                params.stop,
+                skip_special_tokens=params.skip_special_tokens,
+            )
             grammar = self.grammars.open(request)
             self._outputs[request.id] = Output(request, text, grammar)
             self._requests[request.id] = request

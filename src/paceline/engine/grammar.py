@@ -7,6 +7,7 @@ once, without being drafted or chosen, and only costs its row in the next forwar
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -83,11 +84,21 @@ def to_llguidance(grammar: Grammar) -> str:
     if grammar.kind == "lark":
         return LLMatcher.grammar_from_lark(grammar.source)
     try:
-        return LLMatcher.grammar_from_json_schema(
-            grammar.source, defaults=SPELLING, overrides=STRICT
-        )
-    except ValueError as error:
+        schema = json.loads(grammar.source)
+        return LLMatcher.grammar_from_json_schema(embedded(schema))
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(grammar.field, grammar.source, f"a JSON schema: {error}") from None
+
+
+def embedded(schema: Any) -> str:
+    """A schema as JSON with this engine's spelling: what `%json` takes in a Lark grammar."""
+    if isinstance(schema, bool):
+        schema = {} if schema else {"not": {}}
+    if not isinstance(schema, dict):
+        raise ValueError("a schema is an object, true or false")
+    own = schema.get("x-guidance")
+    own = own if isinstance(own, dict) else {}
+    return json.dumps({**schema, "x-guidance": {**SPELLING, **own, **STRICT}})
 
 
 class GrammarState:

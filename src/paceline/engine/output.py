@@ -8,6 +8,8 @@ from paceline.core import FinishReason, OutputDelta, Request, TokenKind, TokenLo
 from paceline.engine.grammar import GrammarFailed, GrammarState
 from paceline.engine.text import TextStream
 
+GRAMMAR_FAILED = "grammar_failed"  # stop reason of a stream whose grammar gave up
+
 
 class Output:
     """What one request has said. commit() is for tokens that were chosen, force() adds those that
@@ -74,15 +76,13 @@ class Output:
             except GrammarFailed as error:
                 self._fail(delta, error)
 
-    def _end(
-        self, delta: OutputDelta, reason: FinishReason, stop: str | int | None = None
-    ) -> None:
+    def _end(self, delta: OutputDelta, reason: FinishReason, stop: str | int | None = None) -> None:
         delta.text += self._text.flush()
         self.request.finish_reason, self.request.stop_reason = reason, stop
 
     def _fail(self, delta: OutputDelta, error: GrammarFailed) -> None:
-        delta.error = f"the grammar became too complex: {error}"
-        self._end(delta, FinishReason.ERROR)
+        delta.error = str(error)
+        self._end(delta, FinishReason.ERROR, GRAMMAR_FAILED)
 
     def _certain(self, token: int) -> TokenLogprobs:
         top = ((token, 0.0),) if self.request.params.logprobs else ()

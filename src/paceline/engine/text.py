@@ -16,8 +16,16 @@ class TextStream:
     When a stop string appears, `stopped_by` names it and the text ends before it.
     """
 
-    def __init__(self, tokenizer: Any, prompt_ids: Sequence[int], stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        prompt_ids: Sequence[int],
+        stop: Sequence[str] = (),
+        *,
+        skip_special_tokens: bool = True,
+    ) -> None:
         self._decode = tokenizer.backend_tokenizer.decode
+        self._skip = skip_special_tokens
         self._stop = tuple(stop)
         self._ids = list(prompt_ids[-CONTEXT:])
         self._prefix = 0  # decoding starts here ...
@@ -46,7 +54,7 @@ class TextStream:
     # -- inside ---------------------------------------------------------------------------------
 
     def _text(self, ids: Sequence[int]) -> str:
-        return self._decode(ids, skip_special_tokens=True)
+        return self._decode(ids, skip_special_tokens=self._skip)
 
     def _advance(self, text: str, check_stop: bool) -> str:
         fresh = text[len(self._given) :]

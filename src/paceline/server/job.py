@@ -12,9 +12,12 @@ from starlette.types import Receive
 
 from paceline.core import FinishReason, OutputDelta, SpeculationStats, TokenLogprobs
 from paceline.engine.async_engine import Stream
+from paceline.engine.output import GRAMMAR_FAILED
 from paceline.server.errors import ENGINE_FAILED, SHUTTING_DOWN, ApiError
 from paceline.server.metrics import ServerMetrics
 
+TOO_COMPLEX = "the grammar became too complex while this output was being made; simplify it"
+ENGINE_CODE = "engine_failed"
 Indexed = tuple[int, OutputDelta]
 
 
@@ -50,6 +53,7 @@ class Job:
     spec_metrics: str
     draft_bound: int | None  # longest draft that these streams may see; None without a drafter
     drafter: str | None
+    grammar: bool = False
     created: int = 0
     choices: list[Choice] = field(default_factory=list)
     gone: bool = False  # the client has hung up
@@ -115,6 +119,8 @@ class Job:
                 "e2e_latency": times.total,
             }
         counts = [last.stats for last in lasts if last.stats is not None]
+        if self.grammar:
+            shown["forced_tokens"] = sum(count.forced_tokens for count in counts)
         return {
             **shown,
             "drafter": self.drafter,
@@ -131,7 +137,9 @@ class Job:
         if delta.finished:
             self.metrics.finished(delta)
             if delta.finish_reason is FinishReason.ERROR:
-                raise ApiError(500, ENGINE_FAILED, code="engine_failed")
+                too_complex = delta.stop_reason == GRAMMAR_FAILED
+                message = TOO_COMPLEX if too_complex else ENGINE_FAILED
+                raise ApiError(500, message, code=GRAMMAR_FAILED if too_complex else ENGINE_CODE)
             if delta.finish_reason is FinishReason.ABORT and not self.gone:
                 raise ApiError(503, SHUTTING_DOWN, code="shutting_down", retry_after=1)
         return index

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from jinja2 import TemplateError
 from paceline.core import InvalidRequest
 from paceline.llm import refuse_dropped
 from paceline.server.protocol import ChatRequest, CompletionRequest
+from paceline.server.tools import ToolCall, format_of
 
 T = TypeVar("T")
 
@@ -35,16 +37,21 @@ class PromptEncoder:
 
         Raises InvalidRequest for what the template cannot show.
         """
-        return await self._off_loop(lambda: [self._encode_chat(request)])
+        return await self.off_loop(lambda: [self._encode_chat(request)])
 
     async def prompts(self, request: CompletionRequest) -> list[list[int]]:
         """Token ids of each prompt."""
-        return await self._off_loop(lambda: [self._encode(p) for p in request.prompts])
+        return await self.off_loop(lambda: [self._encode(p) for p in request.prompts])
+
+    async def off_loop(self, job: Callable[[], T]) -> T:
+        """Runs what takes milliseconds, and may need the tokenizer, on the same thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+
+    def soon(self, job: Callable[[], object]) -> None:
+        """The same for what nobody waits for."""
+        self._thread.submit(job)
 
     # -- inside -----------------------------------------------------------------------------------
-
-    async def _off_loop(self, job: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, job)
 
     def _encode(self, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, list):
@@ -55,18 +62,25 @@ class PromptEncoder:
         text = self._render(request)
         for index, message in enumerate(request.messages):
             refuse_dropped(index, message.role, message.text, text)
+            for call in message.tool_calls or ():
+                if json.dumps(call.function.name) not in text:
+                    expected = "null: the model's chat template does not show calls"
+                    raise InvalidRequest(f"messages[{index}].tool_calls", "calls", expected)
         return self._ids("messages", text, add_special_tokens=False)
 
     def _render(self, request: ChatRequest) -> str:
         if not self._template:
             expected = "a model with a chat template; use /v1/completions with this one"
             raise InvalidRequest("messages", request.model, expected)
-        variables = request.chat_template_kwargs or {}
+        variables = dict(request.chat_template_kwargs or {})
         for name in variables:
             if name in self._reserved or not self._reads(name):
                 expected = "variables that the model's chat template reads"
                 raise InvalidRequest("chat_template_kwargs", name, expected)
         messages = self._messages(request)
+        if request.tools:
+            format_of(self._template)
+            variables["tools"] = [tool.model_dump(exclude_unset=True) for tool in request.tools]
         try:
             return self._tokenizer.apply_chat_template(
                 messages,
@@ -80,13 +94,18 @@ class PromptEncoder:
                 "messages", f"{len(request.messages)} messages", expected
             ) from None
 
-    def _messages(self, request: ChatRequest) -> list[dict[str, str]]:
+    def _messages(self, request: ChatRequest) -> list[dict[str, Any]]:
         messages = []
         for index, message in enumerate(request.messages):
             role = message.role
             if role == "developer" and not self._reads("developer"):
                 role = "system"  # OpenAI's newer name for the same thing
-            entry = {"role": role, "content": message.text}
+            entry: dict[str, Any] = {"role": role, "content": message.text}
+            if message.tool_calls:
+                entry["tool_calls"] = [
+                    _shown(f"messages[{index}].tool_calls[{place}].function", call)
+                    for place, call in enumerate(message.tool_calls)
+                ]
             if message.name:  # some clients send an empty one for none
                 if not self._reads("name"):
                     expected = (
@@ -112,3 +131,16 @@ class PromptEncoder:
             return list(self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
         except (UnicodeError, TypeError):  # half a surrogate pair, which JSON can escape
             raise InvalidRequest(field, text, "text that can be written as UTF-8") from None
+
+
+def _shown(field: str, call: ToolCall) -> dict[str, Any]:
+    """A past call as templates want it: they write its arguments as JSON themselves."""
+    text = call.function.arguments
+    try:
+        arguments = json.loads(text or "{}")
+    except ValueError:
+        raise InvalidRequest(f"{field}.arguments", text, "a JSON object, as text") from None
+    if not isinstance(arguments, dict):
+        raise InvalidRequest(f"{field}.arguments", text, "a JSON object, as text")
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}

@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -26,6 +24,8 @@ from paceline.core import (
     SamplingParams,
     SpeculativeParams,
 )
+from paceline.server.structured import Body, ResponseFormat, StructuredOutputs
+from paceline.server.tools import Tool, ToolCall, ToolChoice
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions; chat has none
 MAX_PROMPTS = 128
@@ -66,10 +66,6 @@ IdLists = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
 Prompt = Annotated[str | Texts | TokenIds | IdLists, WrapValidator(_text_or_ids)]
 
 
-class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
 class StreamOptions(Body):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = Field(
@@ -100,7 +96,10 @@ class GenerationRequest(Body):
     stop: str | list[str] | None = Field(None, description="Up to 16 strings.")
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
-    skip_special_tokens: Literal[True] | None = None
+    skip_special_tokens: bool | None = Field(None, description="Default true.")
+    structured_outputs: StructuredOutputs | None = Field(
+        None, description="What the output must conform to: a JSON schema, a regex, a grammar."
+    )
     n: Whole | None = Field(None, ge=1, le=128)
     seed: Whole | None = Field(None, ge=-(2**63), lt=2**64)
     speculative: Literal["off"] | Speculative | None = Field(
@@ -150,6 +149,7 @@ class GenerationRequest(Body):
                 "repetition_penalty",
                 "min_tokens",
                 "ignore_eos",
+                "skip_special_tokens",
                 "n",
                 "seed",
             )
@@ -171,24 +171,22 @@ class TextPart(Body):
 
 class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart]
+    content: str | list[TextPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
     refusal: Unsupported = None
-    tool_calls: NoList = None
+    tool_calls: list[ToolCall] | None = None
     function_call: Unsupported = None
     audio: Unsupported = None
     annotations: NoList = None
 
     @property
     def text(self) -> str:
+        if self.content is None:
+            return ""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content)
-
-
-class ResponseFormat(Body):
-    type: Literal["text"]
 
 
 class ChatRequest(GenerationRequest):
@@ -202,9 +200,9 @@ class ChatRequest(GenerationRequest):
     )
     response_format: ResponseFormat | None = None
     modalities: list[Literal["text"]] | None = None
-    tools: NoList = None
-    tool_choice: Literal["none"] | None = None
-    parallel_tool_calls: bool | None = Field(None, description="There are no tools to call.")
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = Field(None, description="Default auto, where there are tools.")
+    parallel_tool_calls: bool | None = Field(None, description="Default true.")
     functions: NoList = None
     function_call: Literal["none"] | None = None
     audio: Unsupported = None
@@ -229,8 +227,20 @@ class ChatRequest(GenerationRequest):
             raise InvalidRequest("max_tokens", both[0], expected)
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs", self.top_logprobs, "logprobs to be true as well")
+        self.check_tools()
         top = (self.top_logprobs or 0) if self.logprobs else None
         return self.sampling_params(getattr(self, self.max_tokens_field), top)
+
+    def check_tools(self) -> None:
+        if self.tool_choice not in (None, "none") and not self.tools:
+            raise InvalidRequest("tool_choice", self.tool_choice, "null, unless there are tools")
+        for index, message in enumerate(self.messages):
+            field = f"messages[{index}]"
+            if message.tool_calls and message.role != "assistant":
+                expected = "null, unless the role is assistant"
+                raise InvalidRequest(f"{field}.tool_calls", "calls", expected)
+            if message.content is None and not message.tool_calls:
+                raise InvalidRequest(f"{field}.content", None, "text")
 
 
 class CompletionRequest(GenerationRequest):

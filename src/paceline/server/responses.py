@@ -37,7 +37,8 @@ class SpeculativeDecoding(BaseModel):
 
 class Metrics(BaseModel):
     """Times in seconds, from arrival; only the answer of a single choice has them. `seed` is a
-    list, one for each prompt, where those differ."""
+    list, one for each prompt, where those differ. `forced_tokens` are those that a grammar left no
+    choice about; they count in the usage and nowhere else."""
 
     seed: int | list[int]
     queue_time: float | None = None
@@ -45,6 +46,7 @@ class Metrics(BaseModel):
     tpot: float | None = None
     e2e_latency: float | None = None
     drafter: str | None = None
+    forced_tokens: int | None = None
     speculative_decoding: SpeculativeDecoding | None
 
 
@@ -63,15 +65,27 @@ class ChatLogprobs(BaseModel):
     refusal: None
 
 
+class CalledFunction(BaseModel):
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class AssistantMessage(BaseModel):
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChoiceEnd(BaseModel):
     index: int
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls"]
     stop_reason: str | int | None
     token_ids: list[int] | None = None
 

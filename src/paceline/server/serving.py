@@ -6,6 +6,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,6 +17,7 @@ from paceline.engine.async_engine import AsyncEngine, Stream
 from paceline.engine.room import Place
 from paceline.server.errors import SHUTTING_DOWN, ApiError, invalid
 from paceline.server.gate import bearer
+from paceline.server.grammars import Bounds, GrammarReader
 from paceline.server.job import Job
 from paceline.server.metrics import ServerMetrics
 from paceline.server.prompts import PromptEncoder
@@ -37,6 +39,9 @@ class Serving:
         self.started = int(time.time())
         self.metrics = ServerMetrics(self.models[0], engine.stats)
         self.encoder = PromptEncoder(engine.engine.tokenizer)
+        compiler = engine.engine.grammars.compiler
+        self._grammars = GrammarReader(engine.engine.tokenizer, compiler.compile)
+        self.encoder.soon(compiler.warm_up)
         self._texts = TokenTexts(engine.engine.tokenizer)
         self._fingerprint = _fingerprint(engine)
 
@@ -66,8 +71,12 @@ class Serving:
         self._check_draining()
         salt = _salt(bearer(http.headers) if self.settings.api_keys else "", body.cache_salt)
         with self.engine.reserve(params.n, body.num_prompts) as place:
+            bounds = await self.encoder.off_loop(lambda: self._grammars.bounds(body))
+            params = bound(params, bounds)
             job = self._start(shape_of.kind, body, params, await encode(), salt, place)
-        shape = shape_of(job, self._texts, self._fingerprint, bool(body.return_token_ids))
+        shape = shape_of(
+            job, self._texts, self._fingerprint, bool(body.return_token_ids), bounds.calls
+        )
         if body.stream:
             return EventStream(
                 shape,
@@ -118,6 +127,7 @@ class Serving:
             spec_metrics=self.settings.spec_metrics,
             draft_bound=bound,
             drafter=drafter,
+            grammar=params.grammar is not None,
         )
 
     def _check_draining(self) -> None:
@@ -147,6 +157,14 @@ class Serving:
         code = "context_length_exceeded" if error.field in names and too_long else None
         field = names.get(error.field, error.field)
         return invalid(InvalidRequest(field, error.value, error.expected), code)
+
+
+def bound(params: SamplingParams, bounds: Bounds) -> SamplingParams:
+    """The same wishes under a grammar. Calls are told apart by tokens that a text may hide."""
+    if bounds.grammar is None:
+        return params
+    skip = params.skip_special_tokens and bounds.calls is None
+    return replace(params, grammar=bounds.grammar, skip_special_tokens=skip)
 
 
 def _salt(api_key: str, cache_salt: str | None) -> bytes:

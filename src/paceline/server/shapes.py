@@ -6,9 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from paceline.core import OutputDelta, TokenLogprobs
+from paceline.core import FinishReason, OutputDelta, TokenLogprobs
+from paceline.server.calls import CallParser, Piece
 from paceline.server.job import Choice, Job
 from paceline.server.tokens import TokenTexts
+from paceline.server.tools import ToolFormat
 
 LOWEST = -9999.0  # JSON has no infinity; OpenAI's stand-in for a probability of 0
 
@@ -20,7 +22,15 @@ class Shape:
     whole: ClassVar[str]  # the answer's `object`
     part: ClassVar[str]  # a chunk's
 
-    def __init__(self, job: Job, texts: TokenTexts, fingerprint: str, token_ids: bool) -> None:
+    def __init__(
+        self,
+        job: Job,
+        texts: TokenTexts,
+        fingerprint: str,
+        token_ids: bool,
+        calls: ToolFormat | None = None,
+    ) -> None:
+        self._parsers = [CallParser(calls) for _ in job.choices] if calls is not None else None
         self.job, self._texts, self._token_ids = job, texts, token_ids
         self._fingerprint = fingerprint
         head = json.dumps(self._head(self.part))
@@ -57,18 +67,22 @@ class Shape:
         """The chunk that carries a delta's tokens; nothing when it has nothing to show yet."""
         if not (delta.text or (delta.token_ids and (self._token_ids or delta.logprobs))):
             return ""
+        return self._chunk(index, delta, self._text(delta.text))
+
+    def _chunk(self, index: int, delta: OutputDelta, shown: str) -> str:
+        """A chunk of a delta that shows what `shown` says, as a piece of JSON."""
         logprobs = "null"
         if delta.logprobs is not None:
             logprobs = json.dumps(self.logprobs(index, delta.logprobs))
         ids = f', "token_ids": {delta.token_ids}' if self._token_ids else ""
         return (
-            f"{self._start}{index}, {self._text(delta.text)}"
-            f', "logprobs": {logprobs}, "finish_reason": null{ids}}}]'
+            f'{self._start}{index}, {shown}, "logprobs": {logprobs}, "finish_reason": null{ids}}}]'
         )
 
     def last(self, index: int, delta: OutputDelta) -> str:
         """The chunk that says why a choice ended."""
-        reason, stop = json.dumps(delta.finish_reason), json.dumps(delta.stop_reason)
+        reason = json.dumps(self._reason(index, delta.finish_reason))
+        stop = json.dumps(delta.stop_reason)
         return (
             f'{self._start}{index}, {self._end}, "logprobs": null, "finish_reason": {reason}'
             f', "stop_reason": {stop}}}]'
@@ -100,11 +114,15 @@ class Shape:
     def _prompt_ids(self) -> dict[str, Any]:
         return {}
 
-    def _ending(self, choice: Choice) -> dict[str, Any]:
+    def _reason(self, index: int, reason: FinishReason | None) -> str | None:
+        called = self._parsers is not None and self._parsers[index].calls
+        return "tool_calls" if called and reason is FinishReason.STOP else reason
+
+    def _ending(self, index: int, choice: Choice) -> dict[str, Any]:
         last = choice.last
         ids = {"token_ids": choice.token_ids} if self._token_ids else {}
         return {
-            "finish_reason": last and last.finish_reason,
+            "finish_reason": self._reason(index, last.finish_reason if last else None),
             "stop_reason": last and last.stop_reason,
             **ids,
         }
@@ -138,14 +156,58 @@ class ChatShape(Shape):
     def _text(self, text: str) -> str:
         return f'"delta": {{"content": {json.dumps(text)}}}'
 
+    def delta(self, index: int, delta: OutputDelta) -> str:
+        """With tools, what the text adds to content and calls, and a chunk for each."""
+        if self._parsers is None:
+            return super().delta(index, delta)
+        pieces = self._parsers[index].feed(delta.text, last=delta.finished)
+        return self._merged(index, delta, pieces)
+
+    def _merged(self, index: int, delta: OutputDelta, pieces: list[Piece]) -> str:
+        """One chunk for all the pieces of a delta: its logprobs and token ids belong to all."""
+        content = "".join(piece.content for piece in pieces)
+        shown: dict[str, Any] = {"content": content} if content else {}
+        calls = [self._call_piece(index, piece) for piece in pieces if piece.index >= 0]
+        if calls:
+            shown["tool_calls"] = calls
+        if not (shown or (delta.token_ids and (self._token_ids or delta.logprobs))):
+            return ""
+        return self._chunk(index, delta, f'"delta": {json.dumps(shown)}')
+
+    def _call_piece(self, index: int, piece: Piece) -> dict[str, Any]:
+        assert self._parsers is not None
+        function: dict[str, str] = {"arguments": piece.arguments}
+        if not piece.begins:
+            return {"index": piece.index, "function": function}
+        call = self._parsers[index].calls[piece.index]
+        function = {"name": call.name, **function}
+        return {"index": piece.index, "id": call.id, "type": "function", "function": function}
+
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         rows = choice.logprobs
         return {
             "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": self._message(index, choice.text),
             "logprobs": None if rows is None else self.logprobs(index, rows),
-            **self._ending(choice),
+            **self._ending(index, choice),
         }
+
+    def _message(self, index: int, text: str) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if self._parsers is not None:
+            parser = self._parsers[index]
+            content = "".join(piece.content for piece in parser.feed(text, last=True))
+            if parser.calls:
+                message["content"] = content or None
+                message["tool_calls"] = [
+                    {
+                        "id": call.id,
+                        "type": "function",
+                        "function": {"name": call.name, "arguments": call.arguments},
+                    }
+                    for call in parser.calls
+                ]
+        return message
 
     def _prompt_ids(self) -> dict[str, Any]:
         return {"prompt_token_ids": self.job.prompts[0]} if self._token_ids else {}
@@ -194,6 +256,6 @@ class CompletionShape(Shape):
             "index": index,
             "text": choice.text,
             "logprobs": None if rows is None else self.logprobs(index, rows),
-            **self._ending(choice),
+            **self._ending(index, choice),
             **ids,
         }

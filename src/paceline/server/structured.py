@@ -1,0 +1,93 @@
+"""What an answer must look like: the fields that ask for it, and the grammar they amount to."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from paceline.core import Grammar, InvalidRequest
+
+JSON_OBJECT = {"type": "object"}
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+Schema = dict[str, Any] | bool
+
+
+class TextFormat(Body):
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Body):
+    type: Literal["json_object"]
+
+
+class NamedSchema(Body):
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    schema_: Schema = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = Field(None, description="A schema is always adhered to.")
+
+
+class JsonSchemaFormat(Body):
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+ResponseFormat = Annotated[
+    TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")
+]
+
+
+class StructuredOutputs(Body):
+    """One of them. `lark` is llguidance's dialect of Lark."""
+
+    json_: Schema | None = Field(None, alias="json", description="A JSON schema.")
+    regex: str | None = None
+    lark: str | None = None
+    choice: list[str] | None = Field(None, min_length=1, max_length=1000)
+
+    def grammar(self) -> Grammar:
+        """Raises InvalidRequest unless exactly one is given."""
+        given = {
+            name: value
+            for name, value in (
+                ("json", self.json_),
+                ("regex", self.regex),
+                ("lark", self.lark),
+                ("choice", self.choice),
+            )
+            if value is not None
+        }
+        if len(given) != 1:
+            expected = "exactly one of json, regex, lark and choice"
+            raise InvalidRequest("structured_outputs", sorted(given), expected)
+        name = next(iter(given))
+        field = f"structured_outputs.{name}"
+        if self.json_ is not None:
+            return schema_grammar(self.json_, field)
+        if self.choice is not None:
+            if not all(self.choice):
+                raise InvalidRequest(field, self.choice, "texts, none of them empty")
+            return Grammar("regex", "|".join(map(re.escape, self.choice)), field)
+        return Grammar(name, self.regex or self.lark or "", field)
+
+
+def schema_grammar(schema: Schema, field: str) -> Grammar:
+    return Grammar("json_schema", json.dumps(schema), field)
+
+
+def format_grammar(response_format: ResponseFormat | None) -> Grammar | None:
+    """The grammar of a `response_format`, None for text."""
+    if isinstance(response_format, JsonSchemaFormat):
+        field = "response_format.json_schema.schema"
+        return schema_grammar(response_format.json_schema.schema_, field)
+    if isinstance(response_format, JsonObjectFormat):
+        return schema_grammar(JSON_OBJECT, "response_format")
+    return None
