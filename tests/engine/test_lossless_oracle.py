@@ -19,6 +19,7 @@ from paceline.core import Request, SamplingParams
 from paceline.drafters.draft_model import _Draft
 from paceline.drafters.draw import DRAWS, draw_token
 from paceline.engine import sampler
+from paceline.engine.masks import RowMasks
 from paceline.engine.verify import make_verifier
 from paceline.kernels import ops
 
@@ -47,6 +48,7 @@ class Outcomes:
         while True:
             self.weight, self.step, self.open = 1.0, 0, []
             self.known: dict[tuple, tuple[float, float]] = {}
+            self.races: dict[tuple, tuple[torch.Tensor, int]] = {}
             result = program()
             yield self.weight, result
             while self.open and self.script[-1] + 1 >= self.open[-1]:
@@ -84,7 +86,24 @@ class Outcomes:
         probs = torch.softmax(kept * inv_temperature, -1)
         edges = [0.0, *torch.cumsum(probs, 0).tolist()]
         edges[-1] = 1.0
-        return self.split((seed, choice, position, round_start, role), edges)
+        key = (seed, choice, position, round_start, role)
+        # The same noise over fewer of the same tokens: the winner stays where it still takes part,
+        # and otherwise says nothing of who is best among the others (which is why Gumbel noise
+        # draws without replacement, Kool et al. arXiv 1903.06059).
+        whole = self.races.get(key)
+        if whole is not None and _fewer(kept, whole[0]):
+            winner = whole[1]
+            return (
+                winner if kept[winner] > -np.inf else self.split((*key, "without", winner), edges)
+            )
+        winner = self.split(key, edges)
+        self.races[key] = (kept, winner)
+        return winner
+
+
+def _fewer(some: torch.Tensor, all_: torch.Tensor) -> bool:
+    out = some == -np.inf
+    return bool(out.any()) and bool((some == all_)[~out].all())
 
 
 class _Number:
@@ -107,8 +126,13 @@ def law(
     ends: tuple[int, ...] = (),
     judge: Callable = lambda drawn_from, soft: drawn_from,
     cut: Callable = lambda q, tokens: len(tokens),
+    allowed: Callable[[tuple[int, ...]], int] | None = None,
+    past_grammar: int = 1,
 ) -> dict[tuple[int, ...], float]:
     """Distribution of the first LENGTH output tokens under speculation.
+
+    `allowed` is a grammar: the tokens that may follow a context, as bits. A sampled draft is kept
+    up to `past_grammar` tokens past the last one that the grammar allows.
 
     A draft stops below the survival `floor` and behind the tokens `ends`. These are EOS to the
     drafter; the stream goes on, so that an effect of the stop on what follows would show.
@@ -117,6 +141,13 @@ def law(
 
     def logits(law: dict, context: tuple[int, ...]) -> torch.Tensor:
         return torch.from_numpy(np.log(law[context])).float()
+
+    def valid(request: Request, tokens: list[int]) -> int:
+        said = list(request.output_ids)
+        for count, token in enumerate(tokens):
+            if not allowed((*said, *tokens[:count])) >> token & 1:
+                return count
+        return len(tokens)
 
     def program() -> tuple[int, ...]:
         request = Request(
@@ -131,10 +162,16 @@ def law(
                 drawn = draw_token(row, int(row.argmax()), request, len(making.drawn), draw)
                 making.append(drawn, floor)
             keep = cut(soft, making.tokens)
+            if allowed is not None:
+                keep = min(keep, valid(request, making.tokens) + past_grammar)
             draft, q = making.tokens[:keep], judge(making.q_rows(), soft)
             contexts = [(*request.output_ids, *draft[:i]) for i in range(len(draft) + 1)]
             rows = torch.stack([logits(P, c) for c in contexts])
-            target = sampler.TargetRows(request, rows, rows.argmax(-1).tolist(), draft)
+            masks = None
+            if allowed is not None:
+                bits = np.array([[allowed(c)] for c in contexts], dtype=np.uint32)
+                masks = RowMasks(bits, VOCAB)
+            target = sampler.TargetRows(request, rows, rows.argmax(-1).tolist(), draft, masks)
             verdict = verifier.verify(target, draft, None if q is None else q[:keep])
             request.tokens += [*draft[: verdict.accepted], verdict.next_token]
         return tuple(request.output_ids[:LENGTH])
@@ -145,11 +182,19 @@ def law(
     return total
 
 
-def error(measured: dict[tuple[int, ...], float]) -> float:
-    """Total variation distance to the target's own law."""
+def error(
+    measured: dict[tuple[int, ...], float],
+    allowed: Callable[[tuple[int, ...]], int] = lambda context: 2**VOCAB - 1,
+) -> float:
+    """Total variation distance to the target's own law, of what a grammar allows."""
+
+    def chance(context: tuple[int, ...], token: int) -> float:
+        kept = [P[context][t] * (allowed(context) >> t & 1) for t in range(VOCAB)]
+        return kept[token] / sum(kept)
+
     distance = 0.0
     for tokens in itertools.product(range(VOCAB), repeat=LENGTH):
-        truth = np.prod([P[tokens[:i]][tokens[i]] for i in range(LENGTH)])
+        truth = np.prod([chance(tokens[:i], tokens[i]) for i in range(LENGTH)])
         distance += abs(truth - measured.get(tokens, 0.0))
     assert abs(sum(measured.values()) - 1) < 1e-9, "not every outcome was counted"
     return distance / 2
@@ -222,6 +267,41 @@ def test_match_is_exact_whatever_the_cut_looks_at(
     outcomes: Outcomes, draw: str, cut: Callable
 ) -> None:
     assert error(law(outcomes, "match", draw, ends=(1,), cut=cut)) < EXACT
+
+
+def not_twice(context: tuple[int, ...]) -> int:
+    """A grammar in which no token follows itself."""
+    everything = 2**VOCAB - 1
+    return everything & ~(1 << context[-1]) if context else everything
+
+
+@pytest.fixture
+def three_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a grammar can forbid some and still leave a choice."""
+    for name, value in {"VOCAB": 3, "LENGTH": 2}.items():
+        monkeypatch.setitem(globals(), name, value)
+    for name, seed in {"P": 1, "Q": 2}.items():
+        monkeypatch.setitem(globals(), name, process(seed))
+
+
+@pytest.mark.usefixtures("three_tokens")
+@pytest.mark.parametrize("draw", DRAWS)
+@RULES
+def test_rule_keeps_the_law_that_a_grammar_leaves(outcomes: Outcomes, rule: str, draw: str) -> None:
+    assert error(law(outcomes, rule, draw, allowed=not_twice), not_twice) < EXACT
+
+
+@pytest.mark.usefixtures("three_tokens")
+@RULES_WITH_Q
+def test_control_a_grammar_that_takes_back_the_token_it_does_not_allow(
+    outcomes: Outcomes, rule: str
+) -> None:
+    """Why a sampled draft keeps the first token that is not allowed: to drop it is a cut that has
+    looked at the drawn token."""
+    biased = law(outcomes, rule, "sample", allowed=not_twice, past_grammar=0)
+    assert error(biased, not_twice) > BIASED
+    exact = law(outcomes, "match", "sample", allowed=not_twice, past_grammar=0)
+    assert error(exact, not_twice) < EXACT
 
 
 def test_control_position_keyed_block(outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch) -> None:

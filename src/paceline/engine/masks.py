@@ -45,7 +45,7 @@ class Grammars:
         self.compiler = compiler
         self._eos_id = min(eos_ids, default=0)
         self._vocab_size, self._words = compiler.vocab_size, -(-compiler.vocab_size // 32)
-        self._states: dict[str, GrammarState] = {}
+        self.held: dict[str, GrammarState] = {}
         self._bits = np.zeros((0, self._words), dtype=np.uint32)
         self._thread = ThreadPoolExecutor(1, "paceline-masks")
 
@@ -55,20 +55,20 @@ class Grammars:
         if grammar is None:
             return None
         state = GrammarState(self.compiler.compile(grammar), self._eos_id)
-        self._states[request.id] = state
+        self.held[request.id] = state
         return state
 
     def close(self, request: Request) -> None:
-        self._states.pop(request.id, None)
+        self.held.pop(request.id, None)
 
     def of(self, request: Request) -> GrammarState | None:
-        return self._states.get(request.id)
+        return self.held.get(request.id)
 
     def build(self, scheduled: Sequence[Scheduled]) -> Future[dict[str, RowMasks]] | None:
         """Starts on the masks of every row that a token will be chosen from, by request id."""
-        if not self._states:
+        if not self.held:
             return None
-        entries = [e for e in scheduled if e.samples and e.request.id in self._states]
+        entries = [e for e in scheduled if e.samples and e.request.id in self.held]
         return self._thread.submit(self._fill, entries) if entries else None
 
     def _fill(self, entries: list[Scheduled]) -> dict[str, RowMasks]:
@@ -79,7 +79,7 @@ class Grammars:
         for entry in entries:
             end = start + 1 + len(entry.draft)
             bits = self._bits[start:end]
-            self._states[entry.request.id].fill(bits, entry.draft, entry.forced)
+            self.held[entry.request.id].fill(bits, entry.draft, entry.forced)
             masks[entry.request.id] = RowMasks(bits, self._vocab_size)
             start = end
         return masks

@@ -102,7 +102,7 @@ class BlockVerifier:
     @staticmethod
     def _stands(prefix: float, p: torch.Tensor, q: torch.Tensor) -> float:
         excess = float((prefix * p - q).clamp_(min=0).sum())
-        room = excess + 1 - prefix
+        room = excess + (1 - prefix)  # in this order 1 where prefix is: such a prefix stands
         return excess / room if room > 0 else 1.0
 
 

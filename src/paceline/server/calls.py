@@ -61,10 +61,8 @@ class CallParser:
 
     def _start(self, pieces: list[Piece]) -> bool:
         """Whether the answer is calls, from its first characters."""
-        opening = self._format.opening
-        if opening.startswith(self._pending) and self._pending != opening:
+        if not self._past_opening(0):
             return False
-        self._pending = self._pending.removeprefix(opening)
         self._state = self._name if self._pending[:1] in ("{", "") else self._text
         return True
 
@@ -133,11 +131,18 @@ class CallParser:
         return True
 
     def _between(self, pieces: list[Piece]) -> bool:
-        if not self._pending.startswith(self._format.separator):
+        separator = self._format.separator
+        if not (self._pending.startswith(separator) and self._past_opening(len(separator))):
             return False
-        self._pending = self._pending.removeprefix(self._format.separator)
-        self._pending = self._pending.removeprefix(self._format.opening)
         self._state = self._name
+        return True
+
+    def _past_opening(self, start: int) -> bool:
+        """Skips an opening that may stand at `start`; False while that is not known yet."""
+        opening, rest = self._format.opening, self._pending[start:]
+        if opening.startswith(rest) and rest != opening:
+            return False
+        self._pending = rest.removeprefix(opening)
         return True
 
     # -- inside -----------------------------------------------------------------------------------

@@ -69,9 +69,10 @@ class ToolFormat:
     separator: str
     optional_opening: bool = False
 
-    def head(self, name: str) -> str:
-        """What stands before the arguments."""
-        return f'{{"name": {json.dumps(name)}, "{self.arguments}": '
+    def head(self, name: str) -> list[str]:
+        """What stands before the arguments, in the pieces that a JSON grammar has too: the lexer
+        takes the longest of all that may come, so `{"name"` as one would hide `{` from others."""
+        return ["{", '"name"', ": ", json.dumps(name), ", ", f'"{self.arguments}"', ": "]
 
 
 HERMES = ToolFormat(
@@ -164,7 +165,7 @@ def calls_grammar(
         start, rule = _free_text(tool_format, calls, is_token)
         rules.append(rule)
     bodies = [
-        f"{_text(tool_format.head(function.name))} "
+        f"{' '.join(map(_text, tool_format.head(function.name)))} "
         f'%json {embedded(arguments_schema(function))} "}}"'
         for _, function in tools
     ]
