@@ -175,38 +175,46 @@ class SpeculativeParams:
     """A request's wishes about speculation. `drafter` None takes the server's default.
 
     `off` decodes without drafts (AR). `max_draft_len` bounds the draft length; 0 is AR as well.
+    `lossy` is the budget by which each token's law may differ from the target's, in total
+    variation; 0 is lossless.
     """
 
     drafter: str | None = None
     max_draft_len: int | None = None
     off: bool = False
+    lossy: float = 0.0
 
     def __post_init__(self) -> None:
+        _number("speculative.lossy", self.lossy, 0, 1, "a total variation from 0 to 1")
         if self.max_draft_len is not None:
             expected = f"a whole number from 0 to {MAX_DRAFT_LEN}"
             _integer("speculative.max_draft_len", self.max_draft_len, 0, MAX_DRAFT_LEN, expected)
 
     @classmethod
     def parse(cls, value: object) -> SpeculativeParams:
-        """Reads the API field: null, "off", or {"drafter": name, "max_draft_len": n}."""
+        """Reads the API field: null, "off", or an object with these fields, `off` aside."""
         if value is None:
             return cls()
         if value == "off":
             return cls(off=True)
         if not isinstance(value, Mapping):
-            expected = '"off" or an object with "drafter" and "max_draft_len"'
+            expected = '"off" or an object with "drafter", "max_draft_len" and "lossy"'
             raise InvalidRequest("speculative", value, expected)
-        unknown = sorted(set(map(str, value)) - {"drafter", "max_draft_len"})
+        unknown = sorted(set(map(str, value)) - {"drafter", "max_draft_len", "lossy"})
         if unknown:
-            raise InvalidRequest(
-                f"speculative.{unknown[0]}", value[unknown[0]], "drafter or max_draft_len"
-            )
+            expected = "drafter, max_draft_len or lossy"
+            raise InvalidRequest(f"speculative.{unknown[0]}", value[unknown[0]], expected)
         name = value.get("drafter")
         if name is not None and not isinstance(name, str):
             raise InvalidRequest("speculative.drafter", name, "the name of a registered drafter")
         if name == "off":
             return cls(off=True)
-        return cls(drafter=name, max_draft_len=value.get("max_draft_len"))
+        lossy = value.get("lossy")
+        return cls(
+            drafter=name,
+            max_draft_len=value.get("max_draft_len"),
+            lossy=0.0 if lossy is None else lossy,
+        )
 
 
 class FinishReason(StrEnum):
@@ -244,6 +252,8 @@ class SpeculationStats:
     draft_tokens: int = 0
     accepted_tokens: int = 0
     forced_tokens: int = 0  # by the grammar; in none of the other counts
+    distance: float = 0.0  # under a lossy budget: sum of the total variation used
+    replaced_tokens: int = 0  # accepted in place of another one of the target's
     per_step_drafted: list[int] = field(default_factory=list)
     per_step_accepted: list[int] = field(default_factory=list)
 
@@ -420,6 +430,8 @@ class Verdict:
 
     accepted: int
     next_token: int
+    distance: float = 0.0  # under a lossy budget: total variation that it used
+    replaced: int = 0  # and draft tokens that stand for another one of the target's
 
 
 @dataclass(frozen=True, slots=True)

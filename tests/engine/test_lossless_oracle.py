@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,6 +129,7 @@ def law(
     cut: Callable = lambda q, tokens: len(tokens),
     allowed: Callable[[tuple[int, ...]], int] | None = None,
     past_grammar: int = 1,
+    verifier: Any = None,
 ) -> dict[tuple[int, ...], float]:
     """Distribution of the first LENGTH output tokens under speculation.
 
@@ -137,7 +139,7 @@ def law(
     A draft stops below the survival `floor` and behind the tokens `ends`. These are EOS to the
     drafter; the stream goes on, so that an effect of the stop on what follows would show.
     """
-    verifier = make_verifier(rule)
+    verifier = verifier or make_verifier(rule)
 
     def logits(law: dict, context: tuple[int, ...]) -> torch.Tensor:
         return torch.from_numpy(np.log(law[context])).float()

@@ -14,12 +14,14 @@ from paceline.core import (
     draw_seed,
 )
 from paceline.drafters.base import Drafter
+from paceline.engine.lossy import check_budget
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What an engine can honour. `seed` is the base for requests that bring none, or None;
-    `check_grammar` raises InvalidRequest for a grammar that does not compile."""
+    """What an engine can honour, under its verification `rule`. `seed` is the base for requests
+    that bring none, or None; `check_grammar` raises InvalidRequest for a grammar that does not
+    compile."""
 
     vocab_size: int
     max_model_len: int
@@ -27,6 +29,7 @@ class Admission:
     drafters: Mapping[str, Drafter]
     default_drafter: str | None
     seed: int | None = None
+    rule: str = "match"
     check_grammar: Callable[[Grammar], object] = lambda grammar: None
 
     def make_requests(
@@ -44,6 +47,7 @@ class Admission:
         vocabulary, max_tokens past the context, an unknown drafter.
         """
         speculative = speculative or SpeculativeParams()
+        check_budget(self.rule, speculative.lossy)
         max_tokens = self._check_lengths(prompt_ids, params)
         self._check_ids("prompt", prompt_ids)
         self._check_ids("logit_bias", params.logit_bias)

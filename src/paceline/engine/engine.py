@@ -21,6 +21,7 @@ from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.drafting import Drafting
 from paceline.engine.grammar import Compiler
 from paceline.engine.kv_cache import KVCache
+from paceline.engine.lossy import verifier_for
 from paceline.engine.masks import Grammars
 from paceline.engine.memory import MemoryPlan
 from paceline.engine.output import Output
@@ -29,7 +30,7 @@ from paceline.engine.sampler import TargetRows
 from paceline.engine.scheduler import Scheduled, Scheduler
 from paceline.engine.startup import start_up_table
 from paceline.engine.text import TextStream
-from paceline.engine.verify import MatchVerifier, make_verifier
+from paceline.engine.verify import make_verifier
 from paceline.models.batch import Network
 
 
@@ -69,7 +70,6 @@ class Engine:
         self.drafting = Drafting(
             self.drafters, self.cache, self.grammars, needs_q=self.verifier.needs_q
         )
-        self._match = MatchVerifier()
         self._outputs: dict[str, Output] = {}
         self._requests: dict[str, Request] = {}
         self._counters = EngineStats()
@@ -80,6 +80,7 @@ class Engine:
             self.drafters,
             default_drafter,
             config.seed,
+            rule=config.rule,
             check_grammar=self.grammars.compiler.compile,
         ).make_requests
         self.plan: MemoryPlan | None = None
@@ -195,8 +196,7 @@ class Engine:
         """Verifies one request's draft and commits what stands, up to where the stream ends, and
         what the grammar leaves no choice about after that."""
         request = entry.request
-        greedy = request.params.greedy and self.verifier.lossless
-        verdict = (self._match if greedy else self.verifier).verify(rows, entry.draft, q)
+        verdict = verifier_for(request, self.verifier).verify(rows, entry.draft, q)
         tokens = [*entry.draft[: verdict.accepted], verdict.next_token]
         delta = OutputDelta(request_id=request.id, choice=request.choice)
         if request.first_token is None:
@@ -213,6 +213,8 @@ class Engine:
         # last committed token has no KV yet. Rejected rows stay behind, to be overwritten.
         request.computed = entry.start + entry.count + committed - 1
         request.forced_tail = output.force(delta, rows.logprobs)
+        request.stats.distance += verdict.distance
+        request.stats.replaced_tokens += verdict.replaced
         self._record(entry, delta, committed)
         return self._delta(request, delta)
 

@@ -8,6 +8,7 @@ speculation, and a row's token does not depend on how the row came to be compute
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -113,6 +114,25 @@ class TargetRows:
     def only(self, row: int) -> bool:
         """Whether the grammar leaves a single token at row `row`."""
         return self._masks is not None and self._masks.only(row)
+
+    def prob(self, row: int, token: int) -> float:
+        """Probability of one token at row `row`: probs(row)[token], for less."""
+        if row in self._forced or self.request.params.greedy:
+            return float(token == self.token(row))
+        if self._filtered or self._masks is not None:
+            return float(self.probs(row)[token])
+        logits = self._processed(row) * (1.0 / self.request.params.temperature)
+        return math.exp(float(logits[token]) - ops.logsumexp(logits))
+
+    def possible(self, row: int, token: int) -> bool:
+        """Whether no ban, filter or grammar rules `token` out at row `row`."""
+        if row in self._forced:
+            return token == self.draft[row]
+        if self._masks is not None and not self._masks.allows(row, token):
+            return False
+        if self._filtered:
+            return self.prob(row, token) > 0
+        return float(self._processed(row)[token]) > -math.inf
 
     def probs(self, row: int) -> torch.Tensor:
         """The processed distribution at row `row`, float64 [V]; one-hot at temperature 0."""

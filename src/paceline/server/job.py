@@ -54,6 +54,7 @@ class Job:
     draft_bound: int | None  # longest draft that these streams may see; None without a drafter
     drafter: str | None
     grammar: bool = False
+    lossy: float = 0.0
     created: int = 0
     choices: list[Choice] = field(default_factory=list)
     gone: bool = False  # the client has hung up
@@ -119,6 +120,12 @@ class Job:
                 "e2e_latency": times.total,
             }
         counts = [last.stats for last in lasts if last.stats is not None]
+        if self.lossy:
+            shown["lossy"] = {
+                "epsilon": self.lossy,
+                "total_variation": sum(count.distance for count in counts),
+                "replaced_tokens": sum(count.replaced_tokens for count in counts),
+            }
         if self.grammar:
             shown["forced_tokens"] = sum(count.forced_tokens for count in counts)
         return {

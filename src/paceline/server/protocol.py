@@ -77,6 +77,9 @@ class StreamOptions(Body):
 class Speculative(Body):
     drafter: str | None = Field(None, description="Name of a registered drafter.")
     max_draft_len: Whole | None = Field(None, ge=0, le=MAX_DRAFT_LEN)
+    lossy: float | None = Field(
+        None, ge=0, le=1, description="Total variation that each token's law may differ by."
+    )
 
 
 class GenerationRequest(Body):

@@ -35,6 +35,16 @@ class SpeculativeDecoding(BaseModel):
     per_step_drafted: list[int] | None = None
 
 
+class Lossy(BaseModel):
+    """What a budget was used for: the sum, over all tokens, of the total variation distance between
+    the law a token came from and the target's, at most epsilon each; and the draft tokens that
+    stand where the target would have said another one."""
+
+    epsilon: float
+    total_variation: float
+    replaced_tokens: int
+
+
 class Metrics(BaseModel):
     """Times in seconds, from arrival; only the answer of a single choice has them. `seed` is a
     list, one for each prompt, where those differ. `forced_tokens` are those that a grammar left no
@@ -47,6 +57,7 @@ class Metrics(BaseModel):
     e2e_latency: float | None = None
     drafter: str | None = None
     forced_tokens: int | None = None
+    lossy: Lossy | None = None
     speculative_decoding: SpeculativeDecoding | None
 
 

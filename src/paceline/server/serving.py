@@ -128,6 +128,7 @@ class Serving:
             draft_bound=bound,
             drafter=drafter,
             grammar=params.grammar is not None,
+            lossy=wish.lossy,
         )
 
     def _check_draining(self) -> None:
