@@ -48,9 +48,12 @@ def _take(answer: Answer, delta: OutputDelta, now: float) -> None:
     answer.token_ids += delta.token_ids
     answer.arrivals += [now] * len(delta.token_ids)
     answer.text += delta.text
+    answer.logprobs += [row.logprob for row in delta.logprobs or ()]
     if delta.finish_reason is not None:
         answer.finish_reason = delta.finish_reason.value
     if delta.stats is not None:
         answer.draft_rounds = delta.stats.draft_rounds
         answer.accepted = delta.stats.accepted_tokens
         answer.draft_tokens = delta.stats.draft_tokens
+        answer.distance = delta.stats.distance
+        answer.replaced_tokens = delta.stats.replaced_tokens

@@ -16,6 +16,8 @@ class Answer:
 
     `arrivals[i]` is when token i reached the reader; tokens of one step share a time. `accepted`
     counts drafted tokens that were committed and `draft_rounds` the rounds that had a draft.
+    `logprobs` are there where they were asked for; `distance` (total variation) and
+    `replaced_tokens` belong to lossy budgets.
     """
 
     started: float
@@ -26,6 +28,9 @@ class Answer:
     draft_rounds: int = 0
     accepted: int = 0
     draft_tokens: int = 0
+    logprobs: list[float] = field(default_factory=list)
+    distance: float = 0.0
+    replaced_tokens: int = 0
 
     @property
     def ttft(self) -> float:

@@ -16,7 +16,7 @@ OFF, ON = "off", "on"
 
 def pair_table(pairs: Sequence[Pair], title: str) -> Table:
     """One row per prompt, under the name of its kind; fits a terminal of 80 columns."""
-    table = _table(title)
+    table = base_table(title)
     table.add_column("prompt", no_wrap=True)
     for name in ("tokens", "TTFT\noff", "\non", "TPOT\noff", "\non", "AL", "speedup"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -30,7 +30,7 @@ def pair_table(pairs: Sequence[Pair], title: str) -> Table:
     return table
 
 
-def _table(title: str) -> Table:
+def base_table(title: str) -> Table:
     return Table(
         title=title,
         title_justify="left",
@@ -86,7 +86,7 @@ def same_text_line(same: bool) -> str:
 
 def load_table(off: Load, on: Load, title: str) -> Table:
     """Two rows, without and with speculation: throughput, TTFT, TPOT, AL, and the ratios."""
-    table = _table(title)
+    table = base_table(title)
     table.add_column("speculation")
     for name in ("output tok/s", "TTFT", "TPOT", "AL", "throughput ÷ off"):
         table.add_column(name, justify="right")

@@ -6,16 +6,19 @@ import argparse
 import asyncio
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 
-from paceline.bench import report
+from paceline.bench import lossy, report
 from paceline.bench.http import ChatClient, served_model
 from paceline.bench.inprocess import InProcess
 from paceline.bench.load import compare_load, same_text
+from paceline.bench.lossy import BUDGETS
 from paceline.bench.paired import Ask, Pair, compare
+from paceline.bench.plot import scatter
 from paceline.bench.prompts import Prompt, load_prompts
 from paceline.cli import options, show
 from paceline.cli.options import DEFAULTS
@@ -48,6 +51,16 @@ def add_to(commands: Any) -> None:
         default=1,
         help="with --url: requests in flight; above 1 the throughput of the whole is shown",
     )
+    parser.add_argument(
+        "--lossy",
+        nargs="?",
+        const=",".join(map(str, BUDGETS)),
+        type=parse_budgets,
+        metavar="BUDGETS",
+        help="speed against measured quality under each of these lossy budgets, total variation "
+        "per token (default of the option alone: %(const)s)",
+    )
+    parser.add_argument("--svg", type=Path, help="with --lossy: draw speedup over perplexity here")
     options.add_sampling_options(parser, max_tokens=128, temperature=0.0, seed=0)
     options.add_draft_length_option(parser)
     options.add_engine_options(parser)
@@ -67,6 +80,10 @@ def _check(args: argparse.Namespace) -> None:
     for field in ("runs", "concurrency"):
         if getattr(args, field) < 1:
             raise InvalidRequest(field, getattr(args, field), "a whole number of at least 1")
+    if args.svg is not None and args.lossy is None:
+        raise InvalidRequest("svg", str(args.svg), "--lossy beside it, which it draws")
+    if args.lossy is not None and args.url is not None:
+        raise InvalidRequest("lossy", list(args.lossy), "no --url: it looks into the engine")
     if args.url is None:
         if args.concurrency > 1:
             raise InvalidRequest("concurrency", args.concurrency, "1 without --url")
@@ -87,8 +104,46 @@ def _in_process(args: argparse.Namespace, prompts: list[Prompt], wish: Any) -> i
     llm = LLM(config=config)
     console.print(show.start_up_table(llm.engine.start_up_table()))
     ask = InProcess(llm, params)
+    if args.lossy is not None:
+        return _show_lossy(console, llm, args, prompts, ask)
     pairs = asyncio.run(_compare(prompts, ask, args.runs, wish))
     return _show_pairs(console, pairs, f"{config.model}, in process")
+
+
+def _show_lossy(
+    console: Console, llm: Any, args: argparse.Namespace, prompts: list[Prompt], ask: InProcess
+) -> int:
+    params = options.sampling_params(args)
+    lossless = lossy.say(llm, params, prompts, 0.0)
+    levels = []
+    for epsilon in args.lossy:
+        wish = {"lossy": epsilon}
+        if args.max_draft_len is not None:
+            wish["max_draft_len"] = args.max_draft_len
+        pairs = asyncio.run(_compare(prompts, ask, args.runs, wish))
+        said = lossy.say(llm, params, prompts, epsilon)
+        levels.append(lossy.level(epsilon, pairs, said, lossless))
+    title = f"{args.model or DEFAULTS.model}, T = {args.temperature:g}: speed and quality by budget"
+    console.print(lossy.level_table(levels, title))
+    if args.svg is not None:
+        x_label = "perplexity of the text under the target ÷ lossless"
+        drawing = scatter(
+            lossy.points(levels), title=title, x_label=x_label, y_label="speedup over AR"
+        )
+        args.svg.write_text(drawing, encoding="utf-8")
+    return 0
+
+
+def parse_budgets(text: str) -> tuple[float, ...]:
+    """Reads budgets from 0 to 1: 0,0.02,0.1."""
+    try:
+        budgets = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        budgets = ()
+    if not budgets or not all(0 <= budget <= 1 for budget in budgets):
+        message = f"{text!r} is no list of budgets from 0 to 1; write it like 0,0.02,0.1"
+        raise argparse.ArgumentTypeError(message)
+    return budgets
 
 
 async def _over_http(args: argparse.Namespace, prompts: list[Prompt], wish: Any) -> int:
