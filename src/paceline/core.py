@@ -15,6 +15,7 @@ from typing import Any
 
 MAX_DRAFT_LEN = 64
 MAX_LOGPROBS = 20
+DRAFT_POLICIES = ("throughput", "fixed", "ema", "off")
 
 
 class PacelineError(Exception):
@@ -141,43 +142,71 @@ class SamplingParams:
         return self.greedy and not (self.penalised or self.logit_bias or self.min_tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class DraftPolicy:
+    """What chooses the draft lengths: one of DRAFT_POLICIES; `length` only with "fixed:k"."""
+
+    kind: str
+    length: int | None = None
+
+    @classmethod
+    def parse(cls, value: object, field: str = "draft_policy") -> DraftPolicy:
+        """Reads `throughput`, `fixed`, `fixed:k`, `ema` or `off`. Raises InvalidRequest."""
+        kind, colon, length = value.partition(":") if isinstance(value, str) else ("", "", "")
+        if kind in DRAFT_POLICIES and not colon:
+            return cls(kind)
+        if kind == "fixed" and length in map(str, range(1, MAX_DRAFT_LEN + 1)):
+            return cls(kind, int(length))
+        expected = f"throughput, fixed, fixed:k with k from 1 to {MAX_DRAFT_LEN}, ema or off"
+        raise InvalidRequest(field, value, expected)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeParams:
     """A request's wishes about speculation. `drafter` None takes the server's default.
 
     `off` decodes without drafts (AR). `max_draft_len` bounds the draft length; 0 is AR as well.
+    `policy` is what chooses the lengths, written as in DraftPolicy; None takes the server's.
     """
 
     drafter: str | None = None
     max_draft_len: int | None = None
     off: bool = False
+    policy: str | None = None
 
     def __post_init__(self) -> None:
         if self.max_draft_len is not None:
             expected = f"a whole number from 0 to {MAX_DRAFT_LEN}"
             _integer("speculative.max_draft_len", self.max_draft_len, 0, MAX_DRAFT_LEN, expected)
+        if self.policy is not None:
+            policy = DraftPolicy.parse(self.policy, "speculative.policy")
+            if policy.length is not None and self.max_draft_len is not None:
+                expected = f"no value beside policy {self.policy}"
+                raise InvalidRequest("speculative.max_draft_len", self.max_draft_len, expected)
 
     @classmethod
     def parse(cls, value: object) -> SpeculativeParams:
-        """Reads the API field: null, "off", or {"drafter": name, "max_draft_len": n}."""
+        """Reads the API field: null, "off", or an object with `drafter`, `max_draft_len` and
+        `policy`, all optional."""
         if value is None:
             return cls()
         if value == "off":
             return cls(off=True)
         if not isinstance(value, Mapping):
-            expected = '"off" or an object with "drafter" and "max_draft_len"'
+            expected = '"off" or an object with "drafter", "max_draft_len" and "policy"'
             raise InvalidRequest("speculative", value, expected)
-        unknown = sorted(set(map(str, value)) - {"drafter", "max_draft_len"})
+        unknown = sorted(set(map(str, value)) - {"drafter", "max_draft_len", "policy"})
         if unknown:
-            raise InvalidRequest(
-                f"speculative.{unknown[0]}", value[unknown[0]], "drafter or max_draft_len"
-            )
+            expected = "drafter, max_draft_len or policy"
+            raise InvalidRequest(f"speculative.{unknown[0]}", value[unknown[0]], expected)
         name = value.get("drafter")
         if name is not None and not isinstance(name, str):
             raise InvalidRequest("speculative.drafter", name, "the name of a registered drafter")
         if name == "off":
             return cls(off=True)
-        return cls(drafter=name, max_draft_len=value.get("max_draft_len"))
+        return cls(
+            drafter=name, max_draft_len=value.get("max_draft_len"), policy=value.get("policy")
+        )
 
 
 class FinishReason(StrEnum):
@@ -271,6 +300,9 @@ class Request:
     blocks: list[int] = field(default_factory=list)
     drafter: str | None = None  # the registered drafter it is pinned to; None is AR
     max_draft_len: int = 0
+    policy: str = "throughput"  # what chooses its draft lengths, one of DRAFT_POLICIES
+    cohort: str = ""  # requests that behave alike, so that acceptance is counted for them together
+    held_back: bool | None = None  # kept from drafting, to compare with; None: it had a wish
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     preemptions: int = 0

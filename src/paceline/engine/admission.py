@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from paceline.core import (
+    DraftPolicy,
     InvalidRequest,
     Request,
     SamplingParams,
@@ -14,10 +16,16 @@ from paceline.core import (
 )
 from paceline.drafters.base import Drafter
 
+THROUGHPUT = DraftPolicy("throughput")
+
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What an engine can honour. `seed` is the base for requests that bring none, or None."""
+    """What an engine can honour. `seed` is the base for requests that bring none, or None.
+
+    `policy` is that of requests that name none. `holdback` is the share of requests without any
+    wish about speculation that run without it, to compare the others with.
+    """
 
     vocab_size: int
     max_model_len: int
@@ -25,6 +33,8 @@ class Admission:
     drafters: Mapping[str, Drafter]
     default_drafter: str | None
     seed: int | None = None
+    policy: DraftPolicy = THROUGHPUT
+    holdback: float = 0.0
 
     def make_requests(
         self,
@@ -34,18 +44,27 @@ class Admission:
         *,
         request_id: str,
         salt: bytes = b"",
+        cohort: str = "",
     ) -> list[Request]:
         """One Request per choice, checked against this engine's limits; nothing is queued yet.
+
+        Acceptance of drafts is counted per `cohort`: give requests that behave alike the same one.
 
         Raises InvalidRequest naming the field: an empty or too long prompt, token ids outside the
         vocabulary, max_tokens past the context, an unknown drafter.
         """
+        silent = speculative is None or speculative == SpeculativeParams()
         speculative = speculative or SpeculativeParams()
         max_tokens = self._check_lengths(prompt_ids, params)
         self._check_ids("prompt", prompt_ids)
         self._check_ids("logit_bias", params.logit_bias)
         self._check_ids("stop_token_ids", params.stop_token_ids)
-        drafter, max_draft_len = self._choose_drafter(speculative)
+        drafter, policy, max_draft_len = self._choose_drafter(speculative)
+        held_back = None
+        if self.holdback and silent and drafter is not None:
+            held_back = _share(request_id) < self.holdback
+            if held_back:
+                drafter, max_draft_len = None, 0
         seed = params.seed if params.seed is not None else self.seed
         seed = draw_seed() if seed is None else seed % 2**64
         requests = [
@@ -61,6 +80,9 @@ class Admission:
                 max_tokens=max_tokens,
                 drafter=drafter,
                 max_draft_len=max_draft_len,
+                policy=policy,
+                cohort=cohort,
+                held_back=held_back,
             )
             for choice in range(params.n)
         ]
@@ -68,19 +90,26 @@ class Admission:
             follower.leader = requests[0]
         return requests
 
-    def _choose_drafter(self, speculative: SpeculativeParams) -> tuple[str | None, int]:
+    def _choose_drafter(self, speculative: SpeculativeParams) -> tuple[str | None, str, int]:
+        """The drafter, the kind of draft policy, and the longest draft; no drafter for AR."""
         name = speculative.drafter or self.default_drafter
         if name is not None and name not in self.drafters:
             known = ", ".join(self.drafters) or "none; this server has no drafter"
             raise InvalidRequest("speculative.drafter", name, f"one of: {known}")
-        if name is None or speculative.off or speculative.max_draft_len == 0:
-            return None, 0
+        own = speculative.policy
+        policy = self.policy if own is None else DraftPolicy.parse(own, "speculative.policy")
+        off = speculative.off or speculative.max_draft_len == 0 or policy.kind == "off"
+        if name is None or off:
+            return None, "off", 0
         most = self.drafters[name].max_draft_len
         asked = speculative.max_draft_len
+        expected = f"at most {most}, which drafter {name!r} can draft"
         if asked is not None and asked > most:
-            expected = f"at most {most}, which drafter {name!r} can draft"
             raise InvalidRequest("speculative.max_draft_len", asked, expected)
-        return name, most if asked is None else asked
+        if own is not None and policy.length is not None and policy.length > most:
+            raise InvalidRequest("speculative.policy", own, expected)
+        bounds = [most, asked, policy.length]
+        return name, policy.kind, min(bound for bound in bounds if bound is not None)
 
     def _check_lengths(self, prompt_ids: list[int], params: SamplingParams) -> int:
         """The bound on output tokens."""
@@ -106,3 +135,9 @@ class Admission:
         for token in ids:
             if not 0 <= token < self.vocab_size:
                 raise InvalidRequest(field, token, f"token ids from 0 to {self.vocab_size - 1}")
+
+
+def _share(request_id: str) -> float:
+    """A number in [0, 1) that is spread evenly over request ids and always the same for one."""
+    digest = hashlib.blake2b(request_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64

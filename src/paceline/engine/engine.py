@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from paceline.core import (
+    DraftPolicy,
     FinishReason,
     OutputDelta,
     Request,
@@ -18,7 +19,9 @@ from paceline.core import (
 )
 from paceline.drafters.base import Drafter, ObservedRows
 from paceline.engine.admission import Admission
+from paceline.engine.baseline import Baseline
 from paceline.engine.config import EngineConfig, EngineStats
+from paceline.engine.costs import Costs
 from paceline.engine.drafting import Drafting
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.memory import MemoryPlan
@@ -68,6 +71,7 @@ class Engine:
         self._texts: dict[str, TextStream] = {}
         self._requests: dict[str, Request] = {}
         self._counters = EngineStats()
+        self.baseline = Baseline()
         self.make_requests = Admission(
             network.vocab_size,
             max_model_len,
@@ -75,9 +79,16 @@ class Engine:
             self.drafters,
             default_drafter,
             config.seed,
+            DraftPolicy.parse(config.draft_policy),
+            config.holdback,
         ).make_requests
         self.plan: MemoryPlan | None = None
         self.backend = ""
+
+    def use_costs(self, costs: Costs) -> None:
+        """Chunks of prompts and draft lengths follow these costs, which the steps refine."""
+        self.scheduler.cost = costs.step
+        self.drafting.use(costs)
 
     # -- taking requests in -----------------------------------------------------------------------
 
@@ -108,6 +119,8 @@ class Engine:
         stats.running, stats.waiting = len(self.scheduler.running), len(self.scheduler.waiting)
         stats.kv_usage = self.cache.usage
         stats.kv_blocks_total, stats.kv_blocks_free = self.cache.num_blocks, self.cache.free_blocks
+        stats.decode_seconds, stats.ar_seconds = self.baseline.seconds, self.baseline.ar_seconds
+        stats.speedup_vs_ar = self.baseline.speedup
         return stats
 
     def start_up_table(self) -> list[tuple[str, str]]:
@@ -130,6 +143,7 @@ class Engine:
         self._begin(plan.admitted)
         if not plan.scheduled:
             return []
+        drafting = self.drafting.seconds
         q = self.drafting.draft(plan.scheduled)
         start = time.perf_counter()
         layers = self.drafting.feature_layers(plan.scheduled)
@@ -145,15 +159,20 @@ class Engine:
                 out = end
             else:
                 request.computed += entry.count
-            if request.drafter is not None:
+            if self.drafting.watches(request):
                 count = request.computed - before
                 features = output.features
                 features = None if features is None else features[row : row + count]
                 observed.append(ObservedRows(request, before, count, features))
             row += entry.rows
-        if self.scheduler.cost is not None:
-            self.scheduler.cost.observe(row, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
         self.drafting.observe(observed)
+        cost = self.scheduler.cost
+        if cost is not None:
+            committed = [len(delta.token_ids) for delta in deltas]
+            drafting = self.drafting.seconds - drafting
+            self.baseline.add(cost, plan.scheduled, committed, seconds, drafting)
+            cost.observe(row, seconds, len(plan.scheduled))
         for entry in plan.scheduled:
             self._settle(entry.request)
         self._counters.steps += 1

@@ -20,13 +20,20 @@ from paceline.models.batch import BLOCK_SIZE
 
 @dataclass(slots=True)
 class Scheduled:
-    """Rows of one request in this step: `count` committed tokens from `start`, then the draft."""
+    """Rows of one request in this step: `count` committed tokens from `start`, then the draft.
+
+    `cut_by` says what kept the draft shorter than the drafter could have made it: "room" (budget,
+    memory or the end of the output), "context" (past what the drafter can do), and what its length
+    controller says: "cost", "rest" or "ema". None: nothing did, or there is no drafter.
+    """
 
     request: Request
     start: int
     count: int
     draft_room: int = 0  # most draft tokens that slots and budget allow
     draft: list[int] = field(default_factory=list)
+    proposed: int = 0  # tokens that the drafter gave, before any cut
+    cut_by: str | None = None
 
     @property
     def rows(self) -> int:
@@ -124,6 +131,8 @@ class Scheduler:
             while wanted and not self.cache.allocate(entry.request, tokens + wanted):
                 wanted //= 2
             entry.draft_room = wanted
+            if wanted < entry.request.max_draft_len:
+                entry.cut_by = "room"
             left -= wanted
 
     def _schedule_chunk(self, request: Request, budget: int, plan: Plan) -> int:
