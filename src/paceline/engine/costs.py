@@ -5,7 +5,7 @@ Everything that decides about drafts, or says what they brought, reads the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -72,11 +72,11 @@ class DraftCost:
         self.parallel = parallel
         self._pass, self._row = Line(), Line()
 
-    def propose(self, requests: int, length: int) -> float:
-        """Seconds to draft up to `length` tokens for so many requests."""
+    def propose(self, lengths: Sequence[int]) -> float:
+        """Seconds to draft up to so many tokens for each request."""
         if self.parallel:
-            return self._pass(requests * (length + 1))
-        return length * self._pass(requests)
+            return self._pass(sum(lengths) + len(lengths))
+        return max(lengths, default=0) * self._pass(len(lengths))
 
     def observe(self, rows: float) -> float:
         """Seconds to take in so many committed rows."""
@@ -87,18 +87,23 @@ class DraftCost:
         """Seconds that one more committed row adds."""
         return self._row.fitted()[1]
 
-    def marginal(self, length: int) -> float:
-        """Seconds that one more request adds, the row that it will commit included."""
-        slope = self._pass.fitted()[1]
-        rows = length + 1 if self.parallel else length
-        return slope * rows + self.marginal_row
+    @property
+    def marginal_slot(self) -> float:
+        """Seconds that one more token to draft adds."""
+        return self._pass.fitted()[1]
 
-    def proposed(self, requests: int, length: int, seconds: float) -> None:
-        """Drafting took `seconds`; `length` is the longest draft of the batch."""
+    @property
+    def marginal_request(self) -> float:
+        """Seconds that one more request adds, beside its slots: its anchor, and the row it is
+        going to commit in any case."""
+        return self.marginal_row + (self.marginal_slot if self.parallel else 0.0)
+
+    def proposed(self, lengths: Sequence[int], longest: int, seconds: float) -> None:
+        """Drafting up to `lengths` tokens took `seconds`; the longest draft has `longest`."""
         if self.parallel:
-            self._pass.add(requests * (length + 1), seconds)
-        elif length:
-            self._pass.add(requests, seconds / length)
+            self._pass.add(sum(lengths) + len(lengths), seconds)
+        elif longest:
+            self._pass.add(len(lengths), seconds / longest)
 
     def observed(self, rows: int, seconds: float) -> None:
         self._row.add(rows, seconds)
@@ -107,7 +112,9 @@ class DraftCost:
         """Times `draft(count, length)` for one request and for several: the minimum of a few."""
         draft(requests, length)
         for count in sorted({1, requests}):
-            self.proposed(count, length, min(timed(draft, count, length) for _ in range(REPEATS)))
+            self.proposed(
+                [length] * count, length, min(timed(draft, count, length) for _ in range(REPEATS))
+            )
 
     def rescale(self, pace: float) -> None:
         self._pass.rescale(pace)

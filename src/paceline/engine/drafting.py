@@ -149,9 +149,7 @@ class Drafting:
         seconds = time.perf_counter() - start
         longest = max(entry.proposed for entry, _ in made)
         if longest and self.costs is not None:
-            cost = self.costs.of(name)
-            length = max(length for _, length in asked) if cost.parallel else longest
-            cost.proposed(len(asked), length, seconds)
+            self.costs.of(name).proposed([length for _, length in asked], longest, seconds)
         return made
 
     def _cut(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FIRST, LONGEST = 16, 512  # rounds
+FIRST, LONGEST = 16, 128  # rounds
 LEAD = 8  # rounds before the end in which the drafter sees the text again: it needs a context
 TRIAL = 2  # rounds after a pause that draft whatever is thought of them
 

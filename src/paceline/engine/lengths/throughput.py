@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
 
-import numpy as np
-
 from paceline.core import Request
-from paceline.engine.costs import Costs, DraftCost
-from paceline.engine.lengths.acceptance import Acceptance
+from paceline.engine.costs import Costs
+from paceline.engine.lengths.cohort import CohortRecord
+from paceline.engine.lengths.optimum import PlainStep, best_drafts, best_lengths
 from paceline.engine.lengths.rest import TRIAL, Rest
 from paceline.engine.scheduler import Scheduled
 
@@ -27,7 +26,6 @@ HOPE = 0.9  # acceptance of a position, were the drafts good: does the load leav
 PATIENCE = 16  # steps without that room until a drafter does not even see the text
 NEGLIGIBLE = 0.01  # a draft token less likely to stand than this is never worth a row
 PROVED = 8  # drafted rounds after which the next pause is a short one again
-FEWEST, MOST = 2, 32  # requests of a cohort that fails, for each one that may try
 
 Cohort = tuple[str, str, bool]
 
@@ -41,90 +39,6 @@ class _State:
     drafted: int = 0  # rounds since its last pause
     proposal: list[int] = field(default_factory=list)  # as it was before any cut
     confidence: Sequence[float] | None = None
-
-
-class _Record:
-    """What became of a cohort's drafts, by position alone and by confidence as well."""
-
-    def __init__(self) -> None:
-        self.by_position, self.by_confidence = Acceptance(False), Acceptance(True)
-        self.failing = False  # drafts of a request that nothing is known of would not pay
-        self.left, self.pause = 0, FEWEST  # requests that begin with a pause, until one may try
-
-    def may_try(self) -> bool:
-        """Whether a new request drafts from the start."""
-        if not self.failing:
-            self.left, self.pause = 0, FEWEST
-            return True
-        if self.left:
-            self.left -= 1
-            return False
-        self.left, self.pause = self.pause, min(2 * self.pause, MOST)
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A step without drafts, and what they would cost in it."""
-
-    rows: int
-    decoding: int
-    costs: Costs
-    price: DraftCost
-
-    @property
-    def plain_speed(self) -> float:
-        return self.decoding / self.costs.step(self.decoding, self.decoding)
-
-    def best(self, survivals: list[list[float]]) -> tuple[float, list[int]]:
-        """The highest tokens per second that drafts with these survivals allow, and the lengths;
-        those of all requests are drafted together."""
-        speed, lengths, longest = 0.0, [0] * len(survivals), max(map(len, survivals), default=0)
-        # A pass that drafts everything costs the same whatever is kept of it.
-        limits = [longest] if self.price.parallel else range(1, longest + 1)
-        for limit in limits:
-            seconds = self.price.propose(len(survivals), limit)
-            now, kept = best_lengths(
-                [row[:limit] for row in survivals],
-                self.costs,
-                self.rows,
-                self.decoding,
-                seconds,
-                self.price,
-            )
-            if now <= speed:
-                break
-            speed, lengths = now, kept
-        return speed, lengths
-
-
-def best_lengths(
-    survivals: Sequence[Sequence[float]],
-    costs: Costs,
-    rows: int,
-    decoding: int,
-    drafting: float = 0.0,
-    observing: DraftCost | None = None,
-) -> tuple[float, list[int]]:
-    """Tokens per second of the best lengths, and those: how much to verify of each draft.
-
-    Survival falls along a draft, so the likeliest tokens of the batch are prefixes of its drafts.
-    A prompt's rows make every further row dearer, but they are no price of these tokens.
-    """
-    order = sorted(
-        ((survival, index) for index, row in enumerate(survivals) for survival in row), reverse=True
-    )
-    gains = np.cumsum([0.0, *(survival for survival, _ in order)])
-    prompts = costs.step(rows, decoding) - costs.step(decoding, decoding)
-    seconds = costs.step.upwards(rows, len(order), decoding) - prompts + drafting
-    if observing is not None:
-        seconds += observing.observe(len(survivals)) + observing.marginal_row * gains
-    speeds = (decoding + gains) / seconds
-    kept = int(np.argmax(speeds))
-    lengths = [0] * len(survivals)
-    for _, index in order[:kept]:
-        lengths[index] += 1
-    return float(speeds[kept]), lengths
 
 
 class ThroughputLengths:
@@ -142,7 +56,7 @@ class ThroughputLengths:
         """`cuts` says that drafts may be cut after they are drawn: not where a rule judges them by
         their q."""
         self.costs, self._cuts = costs, cuts
-        self._records: dict[Cohort, _Record] = defaultdict(_Record)
+        self._records: dict[Cohort, CohortRecord] = defaultdict(CohortRecord)
         self._states: dict[str, _State] = {}
         self._idle: dict[str, int] = defaultdict(int)  # by drafter: steps without room for drafts
 
@@ -153,91 +67,62 @@ class ThroughputLengths:
     def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         name = batch[0].request.drafter or ""
         price, room = self.costs.of(name), [entry.draft_room for entry in batch]
-        step = _Step(rows, decoding, self.costs, price)
+        step = PlainStep(rows, decoding, self.costs.step, price)
         states = [self._state(entry.request) for entry in batch]
-        for state in states:
-            state.asked = False
-        drafting = price.propose(len(batch), max(room)) + price.observe(len(batch))
+        drafting = price.propose(room) + price.observe(len(batch))
         if self._cuts and drafting < FREE * self.costs.step(rows, decoding):
             self._idle[name] = 0
             for state in states:
-                state.rest = Rest()
+                state.rest, state.asked = Rest(), True
             return room  # cut when the drafts are known
+        lengths = [0] * len(batch)
         awake = [index for index, state in enumerate(states) if not state.rest.left]
-        lengths = self._worth_drafting(step, [batch[index] for index in awake])
-        found = dict(zip(awake, lengths, strict=True))
-        if price.parallel and self._cuts:  # the pass costs the same: cut when the drafts are known
-            found = {index: room[index] if length else 0 for index, length in found.items()}
-        for index, (entry, state) in enumerate(zip(batch, states, strict=True)):
-            state.asked = found.get(index, 0) > 0
-            if found.get(index, 0) < room[index]:
+        if awake:
+            found = self._worth_drafting(name, step, [batch[index] for index in awake])
+            for index, length in zip(awake, found, strict=True):
+                lengths[index] = length
+        for entry, state, length in zip(batch, states, lengths, strict=True):
+            state.asked = length > 0
+            if length < entry.draft_room:
                 entry.cut_by = "rest" if state.rest.left else "cost"
-        return [found.get(index, 0) for index in range(len(batch))]
+        return lengths
 
-    def _worth_drafting(self, step: _Step, batch: Sequence[Scheduled]) -> list[int]:
+    def _worth_drafting(self, name: str, step: PlainStep, batch: list[Scheduled]) -> list[int]:
         """Lengths of drafts from requests that are not pausing; who does not pay pauses now."""
         curves = [self._survivals(entry) for entry in batch]
-        lengths = self._paying(step, curves)
-        name = batch[0].request.drafter or "" if batch else ""
-        without = [index for index, length in enumerate(lengths) if not length]
-        if not without:
-            self._idle[name] = 0
-        elif not any(lengths) and not self._hopeful(step, curves):
+        best = best_drafts(step, curves)
+        # What is asked for can be cut when the drafts are known, but not made longer.
+        lengths = best.asked if self._cuts else best.kept
+        if not any(lengths) and not self._hopeful(step, curves):
             self._idle[name] += 1
             return lengths
-        else:
-            self._idle[name] = 0
-        for index in without:
-            entry, state = batch[index], self._state(batch[index].request)
-            if state.rest.trial:
+        self._idle[name] = 0
+        for index, (entry, length) in enumerate(zip(batch, lengths, strict=True)):
+            state = self._state(entry.request)
+            if not length and state.rest.trial:
                 lengths[index] = min(TRIAL, entry.draft_room)
-            else:
+            elif not length:
                 state.rest.begin()
                 state.drafted = 0
-                self._record(entry.request).by_position.doubt(entry.request.id)
-                self._record(entry.request).by_confidence.doubt(entry.request.id)
+                self._record(entry.request).doubt(entry.request.id)
         self._judge_cohorts(step, batch)
         return lengths
 
-    def _paying(self, step: _Step, curves: list[list[float]]) -> list[int]:
-        """The best lengths; none for a request that does not earn its own share of the drafting."""
-        lengths, among = [0] * len(curves), list(range(len(curves)))
-        for _ in range(2):  # who is left may do without those that don't pay, or not pay either
-            if not among:
-                return lengths
-            speed, found = step.best([curves[index] for index in among])
-            if speed <= step.plain_speed:
-                return lengths
-            price = speed * step.price.marginal(max(len(curves[index]) for index in among))
-            row = speed * step.costs.step.row_seconds(step.rows, sum(found))
-            worth = [
-                sum(curves[index][:length]) - row * length - price
-                for index, length in zip(among, found, strict=True)
-            ]
-            best = dict(zip(among, found, strict=True))
-            paying = [index for index, gain in zip(among, worth, strict=True) if gain > 0]
-            if len(paying) == len(among):
-                break
-            among = paying
-        for index in among:
-            lengths[index] = best[index]
-        return lengths
-
-    def _hopeful(self, step: _Step, curves: list[list[float]]) -> bool:
+    def _hopeful(self, step: PlainStep, curves: list[list[float]]) -> bool:
         """Whether good drafts would pay in this step."""
         good = [
             [max(survival, HOPE**position) for position, survival in enumerate(curve, 1)]
             for curve in curves
         ]
-        return step.best(good)[0] > step.plain_speed
+        return any(best_drafts(step, good).kept)
 
-    def _judge_cohorts(self, step: _Step, batch: Sequence[Scheduled]) -> None:
+    def _judge_cohorts(self, step: PlainStep, batch: Sequence[Scheduled]) -> None:
         """Whether requests that nothing is known of would pay, in a batch like this."""
         for entry in {self._cohort(entry.request): entry for entry in batch}.values():
             record = self._record(entry.request)
             rates = record.by_position.predict(None, entry.draft_room)
             curve = list(accumulate(rates, mul))
-            record.failing = step.best([curve] * len(batch))[0] <= step.plain_speed
+            record.failing = not any(best_drafts(step, [curve] * len(batch)).kept)
 
     def verify_lengths(
         self,
@@ -251,12 +136,9 @@ class ThroughputLengths:
         for entry, known in zip(batch, confidence, strict=True):
             state, record = self._state(entry.request), self._record(entry.request)
             state.proposal, state.confidence = list(entry.draft), known
-            if known is None:
-                rates = record.by_position.predict(entry.request.id, len(entry.draft))
-            else:
-                rates = record.by_confidence.predict(entry.request.id, len(entry.draft), known)
+            rates = record.predict(entry.request.id, len(entry.draft), known)
             survivals.append([s for s in accumulate(rates, mul) if s >= NEGLIGIBLE])
-        _, lengths = best_lengths(survivals, self.costs, rows, decoding)
+        _, lengths = best_lengths(PlainStep(rows, decoding, self.costs.step), survivals)
         for entry, length in zip(batch, lengths, strict=True):
             if length < len(entry.draft):
                 entry.cut_by = "cost"
@@ -284,16 +166,12 @@ class ThroughputLengths:
             accepted += 1
         if not judged:
             return
-        record = self._record(request)
-        record.by_position.learn(request.id, accepted, judged)
-        if confidence is not None:
-            record.by_confidence.learn(request.id, accepted, judged, confidence)
+        self._record(request).learn(request.id, accepted, judged, confidence)
 
     def forget(self, request_id: str) -> None:
         self._states.pop(request_id, None)
         for record in self._records.values():
-            record.by_position.forget(request_id)
-            record.by_confidence.forget(request_id)
+            record.forget(request_id)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -313,7 +191,7 @@ class ThroughputLengths:
         rates = self._record(entry.request).by_position.predict(entry.request.id, entry.draft_room)
         return list(accumulate(rates, mul))
 
-    def _record(self, request: Request) -> _Record:
+    def _record(self, request: Request) -> CohortRecord:
         return self._records[self._cohort(request)]
 
     def _cohort(self, request: Request) -> Cohort:
