@@ -167,8 +167,8 @@ def sampling_engine(make_engine: EngineFactory, folder: Path, rule: str) -> Engi
 class Dear(DraftCost):
     """Drafting costs so much that the length hangs on what became of the drafts before."""
 
-    def propose(self, requests: int, length: int) -> float:
-        return 0.2 * length
+    def propose(self, lengths: Sequence[int]) -> float:
+        return 0.2 * max(lengths, default=0)
 
 
 @one_backend

@@ -94,7 +94,7 @@ def test_drafts_that_keep_failing_stop_and_come_back_without_a_row_spent() -> No
     history = rounds(lengths, entry, [BAD] * 60)
     assert history[0] > 0, "it never tried"
     assert sum(history[10:]) == 0, "it went on verifying what nobody accepts"
-    assert rounds(lengths, entry, [GOOD] * 10)[-1] > 0, "it does not see that the text agrees again"
+    assert rounds(lengths, entry, [GOOD] * 15)[-1] > 0, "it does not see that the text agrees again"
 
 
 def test_a_new_request_starts_from_what_its_cohort_is_known_for() -> None:

@@ -8,10 +8,8 @@ that is looked at again under the same key keeps what was learnt of it, so reuse
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,81 +19,19 @@ from paceline.drafters.draw import DRAWS, draw_token
 from paceline.engine import sampler
 from paceline.engine.verify import make_verifier
 from paceline.kernels import ops
-
-VOCAB, GAMMA, LENGTH = 2, 2, 3  # a rejection commits one token: up to 3 rounds
-EXACT, BIASED = 1e-6, 1e-3  # logits are float32: an exact law comes out to a few 1e-8
-
-
-def process(seed: int) -> dict[tuple[int, ...], np.ndarray]:
-    rng = np.random.default_rng(seed)
-    contexts = [
-        c for n in range(LENGTH + GAMMA + 1) for c in itertools.product(range(VOCAB), repeat=n)
-    ]
-    return {c: rng.dirichlet(np.full(VOCAB, 0.8)) for c in contexts}
-
-
-P, Q = process(1), process(2)
-
-
-class Outcomes:
-    """Walks through every outcome of a program that draws keyed numbers."""
-
-    def __init__(self) -> None:
-        self.script: list[int] = []
-
-    def paths(self, program: Callable[[], tuple[int, ...]]) -> Iterator[tuple[float, tuple]]:
-        while True:
-            self.weight, self.step, self.open = 1.0, 0, []
-            self.known: dict[tuple, tuple[float, float]] = {}
-            result = program()
-            yield self.weight, result
-            while self.open and self.script[-1] + 1 >= self.open[-1]:
-                self.script.pop()
-                self.open.pop()
-            if not self.script:
-                return
-            self.script[-1] += 1
-
-    def split(self, key: tuple, edges: list[float]) -> int:
-        """Which of the intervals between `edges` the uniform number named `key` lies in."""
-        low, high = self.known.get(key, (0.0, 1.0))
-        parts = []
-        for index, (a, b) in enumerate(itertools.pairwise(edges)):
-            a, b = max(a, low), min(b, high)
-            if b > a:
-                parts.append((index, a, b))
-        if self.step == len(self.script):
-            self.script.append(0)
-        index, a, b = parts[self.script[self.step]]
-        self.open.append(len(parts))
-        self.step += 1
-        self.weight *= (b - a) / (high - low)
-        self.known[key] = (a, b)
-        return index
-
-    def uniform(self, seed, *, choice, position, round_start=0, role=0):
-        return _Number(self, (seed, choice, position, round_start, role))
-
-    def gumbel_argmax(self, logits, *, inv_temperature, seed, choice, position, round_start=0,
-                      role=0, threshold=-np.inf, tie_id=2**31 - 1):  # fmt: skip
-        kept = logits.double().clone()
-        ids = torch.arange(len(kept))
-        kept[~((logits > threshold) | ((logits == threshold) & (ids <= tie_id)))] = -np.inf
-        probs = torch.softmax(kept * inv_temperature, -1)
-        edges = [0.0, *torch.cumsum(probs, 0).tolist()]
-        edges[-1] = 1.0
-        return self.split((seed, choice, position, round_start, role), edges)
-
-
-class _Number:
-    """A keyed uniform number that is only ever compared."""
-
-    def __init__(self, outcomes: Outcomes, key: tuple) -> None:
-        self.outcomes, self.key = outcomes, key
-
-    def __lt__(self, bound: float) -> bool:
-        bound = min(max(bound, 0.0), 1.0)
-        return self.outcomes.split(self.key, [0.0, bound, 1.0]) == 0
+from tests.engine.oracle import (
+    BIASED,
+    EXACT,
+    GAMMA,
+    LENGTH,
+    RULES,
+    RULES_WITH_Q,
+    Outcomes,
+    P,
+    Q,
+    error,
+    logits,
+)
 
 
 def law(
@@ -114,9 +50,6 @@ def law(
     drafter; the stream goes on, so that an effect of the stop on what follows would show.
     """
     verifier = make_verifier(rule)
-
-    def logits(law: dict, context: tuple[int, ...]) -> torch.Tensor:
-        return torch.from_numpy(np.log(law[context])).float()
 
     def program() -> tuple[int, ...]:
         request = Request(
@@ -145,26 +78,6 @@ def law(
     return total
 
 
-def error(measured: dict[tuple[int, ...], float]) -> float:
-    """Total variation distance to the target's own law."""
-    distance = 0.0
-    for tokens in itertools.product(range(VOCAB), repeat=LENGTH):
-        truth = np.prod([P[tokens[:i]][tokens[i]] for i in range(LENGTH)])
-        distance += abs(truth - measured.get(tokens, 0.0))
-    assert abs(sum(measured.values()) - 1) < 1e-9, "not every outcome was counted"
-    return distance / 2
-
-
-@pytest.fixture
-def outcomes(monkeypatch: pytest.MonkeyPatch) -> Outcomes:
-    walker = Outcomes()
-    monkeypatch.setattr(ops, "uniform", walker.uniform)
-    monkeypatch.setattr(ops, "gumbel_argmax", walker.gumbel_argmax)
-    return walker
-
-
-RULES = pytest.mark.parametrize("rule", ["match", "token", "block"])
-RULES_WITH_Q = pytest.mark.parametrize("rule", ["token", "block"])
 STOPS = {
     "whole": {},
     "floor": {"floor": 0.75},  # of the confidence so far, which depends on the tokens so far

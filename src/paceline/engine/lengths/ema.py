@@ -10,13 +10,14 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from paceline.core import Request
 from paceline.engine.lengths.base import WholeDrafts
 from paceline.engine.lengths.rest import Rest
 from paceline.engine.scheduler import Scheduled
 
-START = 4.0  # accepted tokens that a new request is thought good for
+START = 4.0
 UP, DOWN = 0.4, 0.2  # share of a round's news, good or bad
 FLOOR = 0.3  # below this many accepted tokens a round the request pauses
 PROBE = 2  # tokens of the drafts that end a pause
@@ -24,15 +25,16 @@ PROBE = 2  # tokens of the drafts that end a pause
 
 @dataclass(slots=True)
 class _Window:
-    average: float = START
+    average: float
     rest: Rest = field(default_factory=Rest)
 
 
 class EmaLengths(WholeDrafts):
     """Drafts ceil(average) tokens; pauses where next to nothing is accepted, longer each time."""
 
-    def __init__(self) -> None:
-        self._windows: dict[str, _Window] = defaultdict(_Window)
+    def __init__(self, start: float = START) -> None:
+        """`start` is how many accepted tokens a new request is thought good for."""
+        self._windows: dict[str, _Window] = defaultdict(lambda: _Window(start))
 
     def sees(self, request: Request) -> bool:
         return self._windows[request.id].rest.sees
@@ -58,7 +60,8 @@ class EmaLengths(WholeDrafts):
             rest.tick()
         if not entry.draft:
             return
-        accepted = len(committed) - 1
+        pairs = zip(entry.draft, committed, strict=False)
+        accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         news = accepted + (accepted == len(entry.draft))
         if was_trial and accepted:
             rest.trial, window.average = 0, max(window.average, float(news))
