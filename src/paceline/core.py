@@ -244,6 +244,8 @@ class SpeculationStats:
     accepted_tokens: int = 0
     per_step_drafted: list[int] = field(default_factory=list)
     per_step_accepted: list[int] = field(default_factory=list)
+    seconds: float = 0.0  # of the steps that committed its tokens, drafting included
+    ar_seconds: float = 0.0  # of as many steps without drafts, by the cost table
 
     def record(self, drafted: int, accepted: int) -> None:
         self.rounds += 1
@@ -263,6 +265,12 @@ class SpeculationStats:
     @property
     def acceptance_rate(self) -> float:
         return self.accepted_tokens / self.draft_tokens if self.draft_tokens else 0.0
+
+    @property
+    def speedup_vs_ar(self) -> float:
+        """Time its tokens would have taken without anybody's drafts / time they took; 1.0 before
+        anything is known."""
+        return self.ar_seconds / self.seconds if self.seconds else 1.0
 
     def histogram(self) -> list[int]:
         """Rounds by number of accepted draft tokens; index 0 counts rounds that accepted none."""
@@ -341,12 +349,13 @@ def draw_seed() -> int:
 @dataclass(slots=True)
 class RequestMetrics:
     """Times of one finished stream, seconds. tpot is (end - first token) / (n - 1), None when n <
-    2."""
+    2. `held_back` is the request's own."""
 
     queue: float
     ttft: float
     tpot: float | None
     total: float
+    held_back: bool | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -116,6 +116,7 @@ class AsyncEngine:
         *,
         request_id: str,
         salt: bytes = b"",
+        cohort: str = "",
         place: Place | None = None,
     ) -> Stream:
         """Queues a request, one stream per choice. Call it on the event loop.
@@ -125,7 +126,7 @@ class AsyncEngine:
         """
         self._check_open()
         requests = self.engine.make_requests(
-            prompt_ids, params, speculative, request_id=request_id, salt=salt
+            prompt_ids, params, speculative, request_id=request_id, salt=salt, cohort=cohort
         )
         stream = Stream(self, requests)
         loop = asyncio.get_running_loop()

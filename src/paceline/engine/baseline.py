@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.core import OutputDelta
 from paceline.engine.budget import StepCost
 from paceline.engine.scheduler import Scheduled
 
@@ -29,14 +30,15 @@ class Baseline:
         self,
         cost: StepCost,
         scheduled: Sequence[Scheduled],
-        committed: Sequence[int],
+        deltas: Sequence[OutputDelta],
         step: float,
         drafting: float,
     ) -> None:
-        """A step took `step` seconds, and `drafting` beside it; it committed so many tokens of each
-        request that got any. Steps of prompts alone are the same either way and left out."""
-        requests = len(scheduled)
-        decoding = len(committed)
+        """A step took `step` seconds, and `drafting` beside it, and committed `deltas`, whose
+        requests' own counts it adds to. Steps of prompts alone are the same either way and left
+        out."""
+        requests, decoding = len(scheduled), len(deltas)
+        committed = [len(delta.token_ids) for delta in deltas]
         if not decoding:
             return
         rows = sum(entry.count for entry in scheduled)
@@ -44,7 +46,12 @@ class Baseline:
         pace = step / cost(rows + drafted, requests)
         # The first token of each comes from a step with the same prompts beside it.
         more = (sum(committed) - decoding) / decoding
-        plain = pace * (cost(rows, requests) + more * cost(decoding, decoding))
+        first, others = pace * cost(rows, requests), pace * cost(decoding, decoding)
+        plain = first + more * others
+        for delta, tokens in zip(deltas, committed, strict=True):
+            if delta.stats is not None:
+                delta.stats.seconds += step + drafting
+                delta.stats.ar_seconds += first + (tokens - 1) * others
         self.seconds += step + drafting
         self.ar_seconds += plain
         kept = max(0.0, 1 - (step + drafting) / HORIZON)

@@ -169,9 +169,8 @@ class Engine:
         self.drafting.observe(observed)
         cost = self.scheduler.cost
         if cost is not None:
-            committed = [len(delta.token_ids) for delta in deltas]
             drafting = self.drafting.seconds - drafting
-            self.baseline.add(cost, plan.scheduled, committed, seconds, drafting)
+            self.baseline.add(cost, plan.scheduled, deltas, seconds, drafting)
             cost.observe(row, seconds, len(plan.scheduled))
         for entry in plan.scheduled:
             self._settle(entry.request)
@@ -314,4 +313,5 @@ def _times(request: Request) -> RequestMetrics:
         ttft=first - request.arrival,
         tpot=(end - first) / (count - 1) if count > 1 else None,
         total=end - request.arrival,
+        held_back=request.held_back,
     )

@@ -115,6 +115,8 @@ class Job:
                 "e2e_latency": times.total,
             }
         counts = [last.stats for last in lasts if last.stats is not None]
+        if len(counts) == 1 and self.drafter is not None:
+            shown["speedup_vs_ar"] = counts[0].speedup_vs_ar
         return {
             **shown,
             "drafter": self.drafter,

@@ -81,6 +81,9 @@ class StreamOptions(Body):
 class Speculative(Body):
     drafter: str | None = Field(None, description="Name of a registered drafter.")
     max_draft_len: Whole | None = Field(None, ge=0, le=MAX_DRAFT_LEN)
+    policy: str | None = Field(
+        None, description="What chooses the draft lengths: throughput, fixed, fixed:k, ema or off."
+    )
 
 
 class GenerationRequest(Body):

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from paceline import __version__
-from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
+from paceline.core import InvalidRequest, SamplingParams
 from paceline.engine.async_engine import AsyncEngine, Stream
 from paceline.engine.room import Place
 from paceline.server.errors import SHUTTING_DOWN, ApiError, invalid
@@ -98,7 +98,13 @@ class Serving:
         try:
             for index, prompt in enumerate(prompts):
                 stream = self.engine.submit(
-                    prompt, params, wish, request_id=f"{answer_id}-{index}", salt=salt, place=place
+                    prompt,
+                    params,
+                    wish,
+                    request_id=f"{answer_id}-{index}",
+                    salt=salt,
+                    cohort=body.model,  # what an app calls the model tells apps apart
+                    place=place,
                 )
                 streams.append(stream)
         except BaseException as error:
@@ -107,7 +113,7 @@ class Serving:
             if isinstance(error, InvalidRequest):
                 raise self._renamed(error, body, params, prompts) from None
             raise
-        drafter, bound = self._drafting(wish)
+        drafter, bound = _drafting(streams)
         return Job(
             id=answer_id,
             model=body.model,
@@ -124,15 +130,6 @@ class Serving:
         if self.engine.draining:
             raise ApiError(503, SHUTTING_DOWN, code="shutting_down", retry_after=1)
 
-    def _drafting(self, wish: SpeculativeParams) -> tuple[str | None, int | None]:
-        """The drafter that serves this wish, and the longest draft it may make."""
-        engine = self.engine.engine
-        name = wish.drafter or engine.default_drafter
-        if name is None or wish.off or wish.max_draft_len == 0:
-            return None, None
-        most = engine.drafters[name].max_draft_len
-        return name, most if wish.max_draft_len is None else wish.max_draft_len
-
     def _renamed(
         self,
         error: InvalidRequest,
@@ -147,6 +144,16 @@ class Serving:
         code = "context_length_exceeded" if error.field in names and too_long else None
         field = names.get(error.field, error.field)
         return invalid(InvalidRequest(field, error.value, error.expected), code)
+
+
+def _drafting(streams: list[Stream]) -> tuple[str | None, int | None]:
+    """The drafter that serves these streams, and the longest draft it may make; none where all of
+    them run without (some may have been held back)."""
+    for stream in streams:
+        for request in stream.requests:
+            if request.drafter is not None:
+                return request.drafter, request.max_draft_len
+    return None, None
 
 
 def _salt(api_key: str, cache_salt: str | None) -> bytes:
