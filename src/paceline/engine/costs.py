@@ -6,7 +6,7 @@ Everything that decides about drafts, or says what they brought, reads the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from paceline.engine.budget import StepCost, timed
@@ -125,11 +125,12 @@ class DraftCost:
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Raises KeyError or TypeError for what `saved` never returned."""
-        lines = Line(**saved["pass"]), Line(**saved["row"])
+        names = [field.name for field in fields(Line)]
+        lines = [Line(**{name: saved[part][name] for name in names}) for part in ("pass", "row")]
         values = [value for line in lines for value in asdict(line).values()]
         if not all(isinstance(value, int | float) and value >= 0 for value in values):
             raise TypeError("not a table of numbers")
-        self._pass, self._row = lines
+        self._pass, self._row = lines[0], lines[1]
 
 
 class Costs:
