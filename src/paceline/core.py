@@ -16,6 +16,7 @@ from typing import Any
 MAX_DRAFT_LEN = 64
 MAX_LOGPROBS = 20
 GRAMMAR_KINDS = ("json_schema", "regex", "lark")
+DRAFT_POLICIES = ("throughput", "fixed", "ema", "off")
 
 
 class PacelineError(Exception):
@@ -170,11 +171,31 @@ class SamplingParams:
         return self.greedy and not (self.penalised or self.logit_bias or self.min_tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class DraftPolicy:
+    """What chooses the draft lengths: one of DRAFT_POLICIES; `length` only with "fixed:k"."""
+
+    kind: str
+    length: int | None = None
+
+    @classmethod
+    def parse(cls, value: object, field: str = "draft_policy") -> DraftPolicy:
+        """Reads `throughput`, `fixed`, `fixed:k`, `ema` or `off`. Raises InvalidRequest."""
+        kind, colon, length = value.partition(":") if isinstance(value, str) else ("", "", "")
+        if kind in DRAFT_POLICIES and not colon:
+            return cls(kind)
+        if kind == "fixed" and length in map(str, range(1, MAX_DRAFT_LEN + 1)):
+            return cls(kind, int(length))
+        expected = f"throughput, fixed, fixed:k with k from 1 to {MAX_DRAFT_LEN}, ema or off"
+        raise InvalidRequest(field, value, expected)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeParams:
     """A request's wishes about speculation. `drafter` None takes the server's default.
 
     `off` decodes without drafts (AR). `max_draft_len` bounds the draft length; 0 is AR as well.
+    `policy` is what chooses the lengths, written as in DraftPolicy; None takes the server's.
     `lossy` is the budget by which each token's law may differ from the target's, in total
     variation; 0 is lossless.
     """
@@ -183,12 +204,18 @@ class SpeculativeParams:
     max_draft_len: int | None = None
     off: bool = False
     lossy: float = 0.0
+    policy: str | None = None
 
     def __post_init__(self) -> None:
         _number("speculative.lossy", self.lossy, 0, 1, "a total variation from 0 to 1")
         if self.max_draft_len is not None:
             expected = f"a whole number from 0 to {MAX_DRAFT_LEN}"
             _integer("speculative.max_draft_len", self.max_draft_len, 0, MAX_DRAFT_LEN, expected)
+        if self.policy is not None:
+            policy = DraftPolicy.parse(self.policy, "speculative.policy")
+            if policy.length is not None and self.max_draft_len is not None:
+                expected = f"no value beside policy {self.policy}"
+                raise InvalidRequest("speculative.max_draft_len", self.max_draft_len, expected)
 
     @classmethod
     def parse(cls, value: object) -> SpeculativeParams:
@@ -198,11 +225,12 @@ class SpeculativeParams:
         if value == "off":
             return cls(off=True)
         if not isinstance(value, Mapping):
-            expected = '"off" or an object with "drafter", "max_draft_len" and "lossy"'
+            expected = '"off" or an object with "drafter", "max_draft_len", "policy" and "lossy"'
             raise InvalidRequest("speculative", value, expected)
-        unknown = sorted(set(map(str, value)) - {"drafter", "max_draft_len", "lossy"})
+        known = ("drafter", "max_draft_len", "policy", "lossy")
+        unknown = sorted(set(map(str, value)) - set(known))
         if unknown:
-            expected = "drafter, max_draft_len or lossy"
+            expected = ", ".join(known[:-1]) + f" or {known[-1]}"
             raise InvalidRequest(f"speculative.{unknown[0]}", value[unknown[0]], expected)
         name = value.get("drafter")
         if name is not None and not isinstance(name, str):
@@ -213,6 +241,7 @@ class SpeculativeParams:
         return cls(
             drafter=name,
             max_draft_len=value.get("max_draft_len"),
+            policy=value.get("policy"),
             lossy=0.0 if lossy is None else lossy,
         )
 
@@ -256,6 +285,8 @@ class SpeculationStats:
     replaced_tokens: int = 0  # accepted in place of another one of the target's
     per_step_drafted: list[int] = field(default_factory=list)
     per_step_accepted: list[int] = field(default_factory=list)
+    seconds: float = 0.0  # of the steps that committed its tokens, drafting included
+    ar_seconds: float = 0.0  # of as many steps without drafts, by the cost table
 
     def record(self, drafted: int, accepted: int) -> None:
         self.rounds += 1
@@ -275,6 +306,12 @@ class SpeculationStats:
     @property
     def acceptance_rate(self) -> float:
         return self.accepted_tokens / self.draft_tokens if self.draft_tokens else 0.0
+
+    @property
+    def speedup_vs_ar(self) -> float:
+        """Time its tokens would have taken without anybody's drafts / time they took; 1.0 before
+        anything is known."""
+        return self.ar_seconds / self.seconds if self.seconds else 1.0
 
     def histogram(self) -> list[int]:
         """Rounds by number of accepted draft tokens; index 0 counts rounds that accepted none."""
@@ -313,6 +350,10 @@ class Request:
     blocks: list[int] = field(default_factory=list)
     drafter: str | None = None  # the registered drafter it is pinned to; None is AR
     max_draft_len: int = 0
+    policy: str = "throughput"  # what chooses its draft lengths, one of DRAFT_POLICIES
+    cohort: str = ""  # requests that behave alike, so that acceptance is counted for them together
+    explain: bool = False  # its deltas say what each round did
+    held_back: bool | None = None  # kept from drafting, to compare with; None: it had a wish
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     preemptions: int = 0
@@ -361,12 +402,64 @@ def draw_seed() -> int:
 @dataclass(slots=True)
 class RequestMetrics:
     """Times of one finished stream, seconds. tpot is (end - first token) / (n - 1), None when n <
-    2."""
+    2. `held_back` is the request's own."""
 
     queue: float
     ttft: float
     tpot: float | None
     total: float
+    held_back: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """What one round did for one stream. Counts are tokens, times milliseconds unless said.
+
+    time            seconds since the epoch, at the end of the step
+    cohort          of the request: what acceptance is counted together for
+    drafter         and its version; None where the request drafts with nobody
+    position        index of the first output token that the round committed
+    proposed        tokens that the drafter gave
+    verified        of these, and of what the grammar forced among them, that got a row
+    accepted        drafted tokens that stand, forced ones not counted
+    forced          tokens committed because the grammar left no choice
+    cut_by          why fewer were verified than there was room for; None where all were
+    confidence      the drafter's own, for each proposed token that fits the grammar; None: unknown
+    rule            verification rule
+    step_requests   requests in the same step, and step_rows, all their rows
+    draft_ms        spent on drafting for all of them; step_ms on everything else
+    """
+
+    request: str
+    time: float
+    cohort: str
+    drafter: str | None
+    version: str | None
+    position: int
+    proposed: int
+    verified: int
+    accepted: int
+    forced: int
+    cut_by: str | None
+    confidence: tuple[float, ...] | None
+    rule: str
+    temperature: float
+    grammar: bool
+    step_requests: int
+    step_rows: int
+    draft_ms: float
+    step_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedRound:
+    """A round's record with its token ids. `forced` are the places in `verified` that a grammar
+    left no choice about; what was committed is in the delta that carries this."""
+
+    record: RoundRecord
+    drafted: tuple[int, ...]
+    verified: tuple[int, ...]
+    forced: tuple[int, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -389,6 +482,7 @@ class OutputDelta:
     seed: int = 0
     stats: SpeculationStats | None = None
     metrics: RequestMetrics | None = None
+    round: ExplainedRound | None = None  # for requests that want to be explained
 
     @property
     def finished(self) -> bool:

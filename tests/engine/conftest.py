@@ -10,7 +10,9 @@ import torch
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
+from paceline.kernels import ops
 from paceline.models.native_network import native_available
+from tests.engine.oracle import Outcomes
 from tests.engine.tiny import EngineFactory, tiny_config, tiny_model
 
 BACKENDS = [
@@ -41,3 +43,12 @@ def make_engine(request: pytest.FixtureRequest) -> EngineFactory:
         return build_engine(config, tiny_model(dtype))
 
     return make
+
+
+@pytest.fixture
+def outcomes(monkeypatch: pytest.MonkeyPatch) -> Outcomes:
+    """Every keyed number walks through all its outcomes."""
+    walker = Outcomes()
+    monkeypatch.setattr(ops, "uniform", walker.uniform)
+    monkeypatch.setattr(ops, "gumbel_argmax", walker.gumbel_argmax)
+    return walker

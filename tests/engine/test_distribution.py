@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,9 @@ from scipy.stats import chi2
 from paceline.core import DraftBatch, SamplingParams, SpeculativeParams
 from paceline.drafters.base import TargetInfo, register
 from paceline.engine.budget import StepCost
+from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.engine import Engine
-from paceline.engine.lengths import FixedLengths, ThroughputLengths
+from paceline.engine.lengths import CONTROLLERS, FixedLengths
 from paceline.kernels import ops
 from tests.engine.tiny import EngineFactory, save_tiny
 from tests.models.dflash.tiny import write_drafter
@@ -34,7 +36,7 @@ class FlatDrafter:
     """Draws from a flat law over a few tokens, and says so; or claims another q (the control)."""
 
     name, version, max_draft_len, feature_layers, kv, lookback = "flat", "1", 2, (), None, 0
-    parallel, weight_bytes = False, 0
+    parallel, weight_bytes, reach = False, 0, None
 
     def __init__(self, tokens: list[int], honest: bool = True) -> None:
         self.tokens, self.honest = tokens, honest
@@ -163,22 +165,25 @@ def sampling_engine(make_engine: EngineFactory, folder: Path, rule: str) -> Engi
     return make_engine(drafter, rule=rule, max_num_seqs=50, token_budget=2048)
 
 
-class Borderline(ThroughputLengths):
+class Dear(DraftCost):
     """Drafting costs so much that the length hangs on what became of the drafts before."""
 
-    def timed(self, drafter: str, tokens: int, seconds: float, parallel: bool) -> None:
-        super().timed(drafter, tokens, 0.2 * tokens, parallel)
+    def propose(self, lengths: Sequence[int]) -> float:
+        return 0.2 * max(lengths, default=0)
 
 
 @one_backend
-@pytest.mark.parametrize("policy", ["fixed", "throughput"])
+@pytest.mark.parametrize("policy", ["fixed", "throughput", "ema"])
 @pytest.mark.parametrize("rule", ["token", "block"])
 def test_a_sampling_draft_model_keeps_the_distribution(
     make_engine: EngineFactory, tmp_path: Path, rule: str, policy: str
 ) -> None:
     engine = sampling_engine(make_engine, tmp_path, rule)
-    if policy == "throughput":
-        engine.drafting.lengths = Borderline(StepCost([1, 100, 200], [1.0, 1.2, 4.0]))
+    if policy != "fixed":
+        costs = Costs(StepCost([1, 100, 200], [1.0, 1.2, 4.0]))
+        costs.drafters["small"] = Dear()
+        engine.drafting.costs = costs
+        engine.drafting.lengths = CONTROLLERS[policy](costs, False)
     assert p_value(engine) > 1e-9
     stats = engine.stats()
     assert stats.spec_accepted_tokens > 0.3 * stats.spec_draft_tokens

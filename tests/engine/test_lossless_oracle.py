@@ -8,8 +8,7 @@ that is looked at again under the same key keeps what was learnt of it, so reuse
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,99 +22,8 @@ from paceline.engine import sampler
 from paceline.engine.masks import RowMasks
 from paceline.engine.verify import make_verifier
 from paceline.kernels import ops
-
-VOCAB, GAMMA, LENGTH = 2, 2, 3  # a rejection commits one token: up to 3 rounds
-EXACT, BIASED = 1e-6, 1e-3  # logits are float32: an exact law comes out to a few 1e-8
-
-
-def process(seed: int) -> dict[tuple[int, ...], np.ndarray]:
-    rng = np.random.default_rng(seed)
-    contexts = [
-        c for n in range(LENGTH + GAMMA + 1) for c in itertools.product(range(VOCAB), repeat=n)
-    ]
-    return {c: rng.dirichlet(np.full(VOCAB, 0.8)) for c in contexts}
-
-
-P, Q = process(1), process(2)
-
-
-class Outcomes:
-    """Walks through every outcome of a program that draws keyed numbers."""
-
-    def __init__(self) -> None:
-        self.script: list[int] = []
-
-    def paths(self, program: Callable[[], tuple[int, ...]]) -> Iterator[tuple[float, tuple]]:
-        while True:
-            self.weight, self.step, self.open = 1.0, 0, []
-            self.known: dict[tuple, tuple[float, float]] = {}
-            self.races: dict[tuple, tuple[torch.Tensor, int]] = {}
-            result = program()
-            yield self.weight, result
-            while self.open and self.script[-1] + 1 >= self.open[-1]:
-                self.script.pop()
-                self.open.pop()
-            if not self.script:
-                return
-            self.script[-1] += 1
-
-    def split(self, key: tuple, edges: list[float]) -> int:
-        """Which of the intervals between `edges` the uniform number named `key` lies in."""
-        low, high = self.known.get(key, (0.0, 1.0))
-        parts = []
-        for index, (a, b) in enumerate(itertools.pairwise(edges)):
-            a, b = max(a, low), min(b, high)
-            if b > a:
-                parts.append((index, a, b))
-        if self.step == len(self.script):
-            self.script.append(0)
-        index, a, b = parts[self.script[self.step]]
-        self.open.append(len(parts))
-        self.step += 1
-        self.weight *= (b - a) / (high - low)
-        self.known[key] = (a, b)
-        return index
-
-    def uniform(self, seed, *, choice, position, round_start=0, role=0):
-        return _Number(self, (seed, choice, position, round_start, role))
-
-    def gumbel_argmax(self, logits, *, inv_temperature, seed, choice, position, round_start=0,
-                      role=0, threshold=-np.inf, tie_id=2**31 - 1):  # fmt: skip
-        kept = logits.double().clone()
-        ids = torch.arange(len(kept))
-        kept[~((logits > threshold) | ((logits == threshold) & (ids <= tie_id)))] = -np.inf
-        probs = torch.softmax(kept * inv_temperature, -1)
-        edges = [0.0, *torch.cumsum(probs, 0).tolist()]
-        edges[-1] = 1.0
-        key = (seed, choice, position, round_start, role)
-        # The same noise over fewer of the same tokens: the winner stays where it still takes part,
-        # and otherwise says nothing of who is best among the others (which is why Gumbel noise
-        # draws without replacement, Kool et al. arXiv 1903.06059).
-        whole = self.races.get(key)
-        if whole is not None and _fewer(kept, whole[0]):
-            winner = whole[1]
-            return (
-                winner if kept[winner] > -np.inf else self.split((*key, "without", winner), edges)
-            )
-        winner = self.split(key, edges)
-        self.races[key] = (kept, winner)
-        return winner
-
-
-def _fewer(some: torch.Tensor, all_: torch.Tensor) -> bool:
-    out = some == -np.inf
-    return bool(out.any()) and bool((some == all_)[~out].all())
-
-
-class _Number:
-    """A keyed uniform number that is only ever compared."""
-
-    def __init__(self, outcomes: Outcomes, key: tuple) -> None:
-        self.outcomes, self.key = outcomes, key
-
-    def __lt__(self, bound: float) -> bool:
-        bound = min(max(bound, 0.0), 1.0)
-        return self.outcomes.split(self.key, [0.0, bound, 1.0]) == 0
+from tests.engine import oracle
+from tests.engine.oracle import BIASED, EXACT, GAMMA, RULES, RULES_WITH_Q, Outcomes, error, logits
 
 
 def law(
@@ -131,7 +39,7 @@ def law(
     past_grammar: int = 1,
     verifier: Any = None,
 ) -> dict[tuple[int, ...], float]:
-    """Distribution of the first LENGTH output tokens under speculation.
+    """Distribution of the first oracle.LENGTH output tokens under speculation.
 
     `allowed` is a grammar: the tokens that may follow a context, as bits. A sampled draft is kept
     up to `past_grammar` tokens past the last one that the grammar allows.
@@ -140,9 +48,6 @@ def law(
     drafter; the stream goes on, so that an effect of the stop on what follows would show.
     """
     verifier = verifier or make_verifier(rule)
-
-    def logits(law: dict, context: tuple[int, ...]) -> torch.Tensor:
-        return torch.from_numpy(np.log(law[context])).float()
 
     def valid(request: Request, tokens: list[int]) -> int:
         said = list(request.output_ids)
@@ -156,10 +61,10 @@ def law(
             id="r", prompt_ids=[0], params=SamplingParams(temperature=1.0), seed=7,
             eos_ids=frozenset(ends),
         )  # fmt: skip
-        while request.output_len < LENGTH:
+        while request.output_len < oracle.LENGTH:
             making, soft = _Draft(request, GAMMA), []
             while len(making.drawn) < making.wanted:
-                row = logits(Q, (*request.output_ids, *making.tokens))
+                row = logits(oracle.Q, (*request.output_ids, *making.tokens))
                 soft.append(torch.softmax(row.double(), -1))
                 drawn = draw_token(row, int(row.argmax()), request, len(making.drawn), draw)
                 making.append(drawn, floor)
@@ -168,15 +73,15 @@ def law(
                 keep = min(keep, valid(request, making.tokens) + past_grammar)
             draft, q = making.tokens[:keep], judge(making.q_rows(), soft)
             contexts = [(*request.output_ids, *draft[:i]) for i in range(len(draft) + 1)]
-            rows = torch.stack([logits(P, c) for c in contexts])
+            rows = torch.stack([logits(oracle.P, c) for c in contexts])
             masks = None
             if allowed is not None:
                 bits = np.array([[allowed(c)] for c in contexts], dtype=np.uint32)
-                masks = RowMasks(bits, VOCAB)
+                masks = RowMasks(bits, oracle.VOCAB)
             target = sampler.TargetRows(request, rows, rows.argmax(-1).tolist(), draft, masks)
             verdict = verifier.verify(target, draft, None if q is None else q[:keep])
             request.tokens += [*draft[: verdict.accepted], verdict.next_token]
-        return tuple(request.output_ids[:LENGTH])
+        return tuple(request.output_ids[: oracle.LENGTH])
 
     total: dict[tuple[int, ...], float] = {}
     for weight, tokens in outcomes.paths(program):
@@ -184,34 +89,6 @@ def law(
     return total
 
 
-def error(
-    measured: dict[tuple[int, ...], float],
-    allowed: Callable[[tuple[int, ...]], int] = lambda context: 2**VOCAB - 1,
-) -> float:
-    """Total variation distance to the target's own law, of what a grammar allows."""
-
-    def chance(context: tuple[int, ...], token: int) -> float:
-        kept = [P[context][t] * (allowed(context) >> t & 1) for t in range(VOCAB)]
-        return kept[token] / sum(kept)
-
-    distance = 0.0
-    for tokens in itertools.product(range(VOCAB), repeat=LENGTH):
-        truth = np.prod([chance(tokens[:i], tokens[i]) for i in range(LENGTH)])
-        distance += abs(truth - measured.get(tokens, 0.0))
-    assert abs(sum(measured.values()) - 1) < 1e-9, "not every outcome was counted"
-    return distance / 2
-
-
-@pytest.fixture
-def outcomes(monkeypatch: pytest.MonkeyPatch) -> Outcomes:
-    walker = Outcomes()
-    monkeypatch.setattr(ops, "uniform", walker.uniform)
-    monkeypatch.setattr(ops, "gumbel_argmax", walker.gumbel_argmax)
-    return walker
-
-
-RULES = pytest.mark.parametrize("rule", ["match", "token", "block"])
-RULES_WITH_Q = pytest.mark.parametrize("rule", ["token", "block"])
 STOPS = {
     "whole": {},
     "floor": {"floor": 0.75},  # of the confidence so far, which depends on the tokens so far
@@ -273,7 +150,7 @@ def test_match_is_exact_whatever_the_cut_looks_at(
 
 def not_twice(context: tuple[int, ...]) -> int:
     """A grammar in which no token follows itself."""
-    everything = 2**VOCAB - 1
+    everything = 2**oracle.VOCAB - 1
     return everything & ~(1 << context[-1]) if context else everything
 
 
@@ -281,9 +158,9 @@ def not_twice(context: tuple[int, ...]) -> int:
 def three_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a grammar can forbid some and still leave a choice."""
     for name, value in {"VOCAB": 3, "LENGTH": 2}.items():
-        monkeypatch.setitem(globals(), name, value)
+        monkeypatch.setattr(oracle, name, value)
     for name, seed in {"P": 1, "Q": 2}.items():
-        monkeypatch.setitem(globals(), name, process(seed))
+        monkeypatch.setattr(oracle, name, oracle.process(seed))
 
 
 @pytest.mark.usefixtures("three_tokens")

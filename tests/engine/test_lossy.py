@@ -20,20 +20,11 @@ from paceline.engine import engine as engine_module
 from paceline.engine.lossy import EnsembleMatch, EnsembleToken
 from paceline.engine.sampler import TargetRows
 from paceline.engine.verify import MatchVerifier, TokenVerifier
-from tests.engine.test_lossless_oracle import (
-    EXACT,
-    LENGTH,
-    VOCAB,
-    P,
-    Q,
-    error,
-    law,
-    outcomes,
-)
+from tests.engine.oracle import EXACT, LENGTH, VOCAB, P, Q, error
+from tests.engine.test_lossless_oracle import law
 from tests.engine.test_streams import collect, expected, jobs, run
 from tests.engine.tiny import EngineFactory
 
-__all__ = ["outcomes"]
 BUDGETS = [0.01, 0.1, 0.3, 1.0]
 
 

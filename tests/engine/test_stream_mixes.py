@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from paceline.engine.budget import StepCost
+from paceline.engine.costs import Costs
 from paceline.engine.engine import Engine
-from paceline.engine.lengths import ThroughputLengths
 from tests.drafters.watched import watch
 from tests.engine.test_streams import Finished, dflash_truth, expected, jobs, run
 from tests.engine.tiny import EngineFactory, save_tiny
@@ -63,7 +63,7 @@ def drawn_mixes(count: int) -> list[Mix]:
             length=rng.randrange(MOST + 1),
             together=rng.choice([1, 8]),
             stress=rng.choice(["none", "chunks", "memory"]),
-            policy=rng.choice(["fixed", "throughput"]),
+            policy=rng.choice(["fixed", "throughput", "ema"]),
             temperature=rng.choice([0.0, 1.0]),
         )
         for i in range(count)
@@ -92,10 +92,10 @@ def build(make_engine: EngineFactory, mix: Mix, folder: Path, truth: list[Finish
         per_token = make_engine(spec, **sizes).plan.kv_bytes_per_token
         sizes["kv_memory"] = per_token * 16 * BLOCKS
     engine = make_engine(spec, **sizes)
-    if mix.policy == "throughput":
+    if mix.policy != "fixed":
         # Steps so long that drafting costs nothing beside them, and rows that cost at some point:
         # drafts are made and cut on any machine.
-        engine.drafting.lengths = ThroughputLengths(StepCost([1, 12, 64], [10.0, 11.0, 60.0]))
+        engine.drafting.use(Costs(StepCost([1, 12, 64], [10.0, 11.0, 60.0])))
     if mix.drafter == "dflash":
         watch(engine, dflash_truth(truth, work_at(mix.temperature)))
     if mix.drafter == "replay":

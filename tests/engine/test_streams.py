@@ -15,6 +15,7 @@ import pytest
 
 from paceline.core import OutputDelta, SamplingParams, SpeculativeParams, Verdict
 from paceline.engine.budget import StepCost
+from paceline.engine.costs import Costs
 from paceline.engine.engine import Engine
 from tests.drafters.watched import watch
 from tests.engine.tiny import EngineFactory, save_tiny
@@ -117,7 +118,7 @@ def test_streams_equal_when_lengths_follow_the_cost(
     engine = make_engine(drafter, draft_policy="throughput")
     # A forward whose rows are nearly free up to a point: drafts are made, and cut.
     engine.scheduler.cost = None  # nothing is learned from this machine's steps
-    engine.drafting.lengths.cost = StepCost([1, 12, 64], [1.0, 1.1, 6.0])
+    engine.drafting.use(Costs(StepCost([1, 12, 64], [1.0, 1.1, 6.0])))
     assert run(engine, work, together=6) == expected(make_engine, work)
     assert engine.stats().spec_accepted_tokens > 0
 

@@ -121,11 +121,12 @@ class FakeAsyncEngine:
         *,
         request_id: str,
         salt: bytes = b"",
+        cohort: str = "",
         place: Place | None = None,
     ) -> Stream:
         assert place is not None, "the server reserves room before it encodes a prompt"
         requests = self._admission.make_requests(
-            prompt_ids, params, speculative, request_id=request_id, salt=salt
+            prompt_ids, params, speculative, request_id=request_id, salt=salt, cohort=cohort
         )
         place.take(len(requests))
         assert not any(request.id in self._running for request in requests)

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, SamplingParams, SpeculativeParams
-from paceline.engine.config import BACKENDS, DRAFT_POLICIES, DTYPES, RULES, EngineConfig
+from paceline.engine.config import BACKENDS, DTYPES, RULES, EngineConfig
 
 SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 DEFAULTS = EngineConfig()
@@ -95,9 +95,17 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--draft-policy",
-        choices=DRAFT_POLICIES,
         default=DEFAULTS.draft_policy,
-        help="throughput: draft lengths that pay by measured cost; fixed: as long as asked for",
+        metavar="POLICY",
+        help="throughput: draft lengths that pay by measured cost; fixed: as long as asked for, or "
+        "fixed:k; ema: follows what was accepted of late; off (default: %(default)s)",
+    )
+    group.add_argument(
+        "--holdback",
+        type=float,
+        default=DEFAULTS.holdback,
+        metavar="SHARE",
+        help="share of requests that run without speculation, to compare with, as 0.01",
     )
     group.add_argument("--rule", choices=RULES, default=DEFAULTS.rule, help="verification rule")
     group.add_argument(
@@ -127,6 +135,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         token_budget=args.token_budget,
         max_stretch=args.max_stretch,
         draft_policy=args.draft_policy,
+        holdback=args.holdback,
         draft_window=args.draft_window,
         rule=args.rule,
         synthetic=args.synthetic,

@@ -21,7 +21,8 @@ class ChainDrafter:
     feature_layers: tuple[int, ...] = ()
     kv: KVSpec | None = None
     lookback = 0
-    parallel = False
+    parallel = True
+    reach: int | None = None
     weight_bytes = 0
 
     def __init__(self, name: str, parts: Sequence[Drafter]) -> None:

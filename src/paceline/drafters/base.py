@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from paceline.core import DraftBatch, InvalidRequest, KVSpec, Request
 
@@ -50,16 +50,18 @@ class Drafter(Protocol):
 
     name, version    the registered name, and what distinguishes one set of weights from the next
     max_draft_len    the longest draft it will propose
+    reach            the longest text it can draft for, in tokens; None: any
     feature_layers   target layers whose outputs observe() gets; () for none
     kv               draft KV that the engine allocates at the target's own slots; None for none
     lookback         trailing tokens of a prefix hit that it must see again
-    parallel         one pass drafts all tokens: a longer draft takes no longer
+    parallel         one pass (or look-up) drafts all tokens: a longer draft takes no longer
     weight_bytes     of its own weights in memory, for the memory plan; 0 for none
     """
 
     name: str
     version: str
     max_draft_len: int
+    reach: int | None
     feature_layers: tuple[int, ...]
     kv: KVSpec | None
     lookback: int
@@ -76,7 +78,11 @@ class Drafter(Protocol):
         ...
 
     def observe(self, rows: Sequence[ObservedRows]) -> None:
-        """Sees every computed and committed row, those of prompts and undrafted steps too."""
+        """Sees computed and committed rows, those of prompts and undrafted steps too.
+
+        While a request's drafts are known not to pay its rows are left out; what comes after such
+        a hole is shown again in time to draft from. A drafter sees the rest, or catches up.
+        """
         ...
 
     def held_tokens(self, request: Request) -> int:
@@ -96,6 +102,15 @@ class Drafter(Protocol):
 
         A preempted one has `finish_reason` None and will come back through begin().
         """
+        ...
+
+
+@runtime_checkable
+class Rehearsing(Protocol):
+    """A drafter whose drafting can be timed before there is anything to draft for."""
+
+    def rehearse(self, requests: int, length: int) -> None:
+        """The forwards of one propose(), over blocks that nobody owns yet."""
         ...
 
 

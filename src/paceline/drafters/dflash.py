@@ -99,7 +99,8 @@ class DFlashDrafter:
         self.weight_bytes = planned_bytes(config, DTYPES[dtype], self._head_ids)
         self.network: DFlashNetwork | None = None
         self._selector: CandidateSelector | None = None
-        self._max_positions = 0
+        self._max_positions = shape.max_context
+        self.reach: int | None = None
         self._contexts: dict[tuple[str, int], _Context] = {}
 
     def attach(self, target: TargetInfo) -> None:
@@ -108,6 +109,7 @@ class DFlashDrafter:
         self._max_positions = min(
             self.config.layers.max_context, target.max_model_len + self.config.block_size
         )
+        self.reach = self._max_positions - 1  # an anchor and one slot must lie within
         self.network = build_dflash(
             self.checkpoint,
             target.network,
@@ -150,6 +152,23 @@ class DFlashDrafter:
         if not bool(torch.isfinite(output.confidence).all()):
             raise ModelError(f"drafter {self.name}: its drafts are NaN: the weights are damaged")
         self.network.allocate_kv(target.num_blocks)
+
+    @torch.inference_mode()
+    def rehearse(self, requests: int, length: int) -> None:
+        assert self.network is not None
+        size = min(length + 1, self._max_positions)
+        blocks = -(-size // BLOCK_SIZE)
+        rows = np.arange(requests * size, dtype=np.int32)
+        self.network.draft(
+            ForwardBatch(
+                ids=np.full(len(rows), self.config.mask_token_id, dtype=np.int32),
+                positions=rows % size,
+                seq_starts=np.arange(requests + 1, dtype=np.int32) * np.int32(size),
+                block_tables=np.arange(requests * blocks, dtype=np.int32).reshape(requests, -1),
+                logit_rows=np.flatnonzero(rows % size).astype(np.int32),
+            ),
+            logits=self._selector is not None,
+        )
 
     def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
         for request, leading in zip(requests, held, strict=True):

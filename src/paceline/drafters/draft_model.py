@@ -127,6 +127,7 @@ class DraftModelDrafter:
         self.weight_bytes = network.weight_bytes
         self._tokenizer, self._draw, self._min_token_prob = tokenizer, draw, min_token_prob
         self._max_positions = max_positions
+        self.reach: int | None = max_positions
         self._vocab_size = self._target_vocab_size = network.vocab_size
         self._states: dict[tuple[str, int], _State] = {}
 
@@ -141,6 +142,18 @@ class DraftModelDrafter:
         self._target_vocab_size = target.vocab_size
         self._vocab_size = min(self.network.vocab_size, target.vocab_size)
         self.network.allocate_kv(target.num_blocks)
+
+    def rehearse(self, requests: int, length: int) -> None:
+        for position in range(min(length, BLOCK_SIZE)):
+            self.network.forward(
+                ForwardBatch(
+                    ids=np.zeros(requests, dtype=np.int32),
+                    positions=np.full(requests, position, dtype=np.int32),
+                    seq_starts=np.arange(requests + 1, dtype=np.int32),
+                    block_tables=np.arange(requests, dtype=np.int32)[:, None],
+                    logit_rows=np.arange(requests, dtype=np.int32),
+                )
+            )
 
     def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
         for request, computed in zip(requests, held, strict=True):

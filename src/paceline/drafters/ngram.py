@@ -60,7 +60,8 @@ class NgramDrafter:
     feature_layers: tuple[int, ...] = ()
     kv: KVSpec | None = None
     lookback = 0
-    parallel = False
+    parallel = True
+    reach: int | None = None
     weight_bytes = 0
 
     def __init__(

@@ -102,7 +102,8 @@ class SuffixDrafter:
     feature_layers: tuple[int, ...] = ()
     kv: KVSpec | None = None
     lookback = 0
-    parallel = False
+    parallel = True
+    reach: int | None = None
     weight_bytes = 0
 
     def __init__(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from paceline.core import (
+    DraftPolicy,
     Grammar,
     InvalidRequest,
     Request,
@@ -16,12 +18,17 @@ from paceline.core import (
 from paceline.drafters.base import Drafter
 from paceline.engine.lossy import check_budget
 
+THROUGHPUT = DraftPolicy("throughput")
+
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What an engine can honour, under its verification `rule`. `seed` is the base for requests
-    that bring none, or None; `check_grammar` raises InvalidRequest for a grammar that does not
-    compile."""
+    """What an engine can honour. `seed` is the base for requests that bring none, or None.
+
+    `policy` is that of requests that name none. `holdback` is the share of requests without any
+    wish about speculation that run without it, to compare the others with. `rule` is the engine's
+    verification rule; `check_grammar` raises InvalidRequest for a grammar that does not compile.
+    """
 
     vocab_size: int
     max_model_len: int
@@ -29,6 +36,8 @@ class Admission:
     drafters: Mapping[str, Drafter]
     default_drafter: str | None
     seed: int | None = None
+    policy: DraftPolicy = THROUGHPUT
+    holdback: float = 0.0
     rule: str = "match"
     check_grammar: Callable[[Grammar], object] = lambda grammar: None
 
@@ -40,12 +49,18 @@ class Admission:
         *,
         request_id: str,
         salt: bytes = b"",
+        cohort: str = "",
+        explain: bool = False,
     ) -> list[Request]:
         """One Request per choice, checked against this engine's limits; nothing is queued yet.
+
+        Acceptance of drafts is counted per `cohort`: give requests that behave alike the same one.
+        With `explain` every delta carries its round.
 
         Raises InvalidRequest naming the field: an empty or too long prompt, token ids outside the
         vocabulary, max_tokens past the context, an unknown drafter.
         """
+        silent = speculative is None or speculative == SpeculativeParams()
         speculative = speculative or SpeculativeParams()
         check_budget(self.rule, speculative.lossy)
         max_tokens = self._check_lengths(prompt_ids, params)
@@ -54,7 +69,12 @@ class Admission:
         self._check_ids("stop_token_ids", params.stop_token_ids)
         if params.grammar is not None:
             self.check_grammar(params.grammar)
-        drafter, max_draft_len = self._choose_drafter(speculative)
+        drafter, policy, max_draft_len = self._choose_drafter(speculative)
+        held_back = None
+        if self.holdback and silent and drafter is not None:
+            held_back = _share(request_id) < self.holdback
+            if held_back:
+                drafter, max_draft_len = None, 0
         seed = params.seed if params.seed is not None else self.seed
         seed = draw_seed() if seed is None else seed % 2**64
         requests = [
@@ -70,6 +90,10 @@ class Admission:
                 max_tokens=max_tokens,
                 drafter=drafter,
                 max_draft_len=max_draft_len,
+                policy=policy,
+                cohort=cohort,
+                explain=explain,
+                held_back=held_back,
             )
             for choice in range(params.n)
         ]
@@ -77,19 +101,26 @@ class Admission:
             follower.leader = requests[0]
         return requests
 
-    def _choose_drafter(self, speculative: SpeculativeParams) -> tuple[str | None, int]:
+    def _choose_drafter(self, speculative: SpeculativeParams) -> tuple[str | None, str, int]:
+        """The drafter, the kind of draft policy, and the longest draft; no drafter for AR."""
         name = speculative.drafter or self.default_drafter
         if name is not None and name not in self.drafters:
             known = ", ".join(self.drafters) or "none; this server has no drafter"
             raise InvalidRequest("speculative.drafter", name, f"one of: {known}")
-        if name is None or speculative.off or speculative.max_draft_len == 0:
-            return None, 0
+        own = speculative.policy
+        policy = self.policy if own is None else DraftPolicy.parse(own, "speculative.policy")
+        off = speculative.off or speculative.max_draft_len == 0 or policy.kind == "off"
+        if name is None or off:
+            return None, "off", 0
         most = self.drafters[name].max_draft_len
         asked = speculative.max_draft_len
+        expected = f"at most {most}, which drafter {name!r} can draft"
         if asked is not None and asked > most:
-            expected = f"at most {most}, which drafter {name!r} can draft"
             raise InvalidRequest("speculative.max_draft_len", asked, expected)
-        return name, most if asked is None else asked
+        if own is not None and policy.length is not None and policy.length > most:
+            raise InvalidRequest("speculative.policy", own, expected)
+        bounds = [most, asked, policy.length]
+        return name, policy.kind, min(bound for bound in bounds if bound is not None)
 
     def _check_lengths(self, prompt_ids: list[int], params: SamplingParams) -> int:
         """The bound on output tokens."""
@@ -115,3 +146,9 @@ class Admission:
         for token in ids:
             if not 0 <= token < self.vocab_size:
                 raise InvalidRequest(field, token, f"token ids from 0 to {self.vocab_size - 1}")
+
+
+def _share(request_id: str) -> float:
+    """A number in [0, 1) that is spread evenly over request ids and always the same for one."""
+    digest = hashlib.blake2b(request_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64

@@ -116,6 +116,8 @@ class AsyncEngine:
         *,
         request_id: str,
         salt: bytes = b"",
+        cohort: str = "",
+        explain: bool = False,
         place: Place | None = None,
     ) -> Stream:
         """Queues a request, one stream per choice. Call it on the event loop.
@@ -125,7 +127,13 @@ class AsyncEngine:
         """
         self._check_open()
         requests = self.engine.make_requests(
-            prompt_ids, params, speculative, request_id=request_id, salt=salt
+            prompt_ids,
+            params,
+            speculative,
+            request_id=request_id,
+            salt=salt,
+            cohort=cohort,
+            explain=explain,
         )
         stream = Stream(self, requests)
         loop = asyncio.get_running_loop()

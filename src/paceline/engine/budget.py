@@ -12,22 +12,37 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 from itertools import accumulate
+from typing import Any
 
-GRID = (1, 2, 4, 8, 16, 32, 64)
+import numpy as np
+
+GRID = (1, 2, 4, 8, 16, 32, 64)  # rows of one request
+WIDE = ((8, 8), (32, 32), (8, 64))  # (requests, rows): what a request costs beside its rows
+FAR = 2**20  # rows; the last slope goes on up to here
 REPEATS = 3
 PACE = 0.2  # share of a step's news that goes into the common factor: contexts and machines change
 LEARNING = 0.02  # share that goes into the cost of its number of rows: the shape changes slowly
 OUTLIER = 2.0  # a step that took this many times longer than expected was held up by others
 
 
-class StepCost:
-    """Seconds of a step by its rows: known on a small grid, linear between and beyond."""
+def timed(work: Callable[..., object], *arguments: int) -> float:
+    """Seconds that one call took."""
+    start = time.perf_counter()
+    work(*arguments)
+    return time.perf_counter() - start
 
-    def __init__(self, rows: list[int], seconds: list[float]) -> None:
+
+class StepCost:
+    """Seconds of a step by its rows: known on a small grid, linear between and beyond. Every
+    request beyond the first adds `per_request`."""
+
+    def __init__(self, rows: list[int], seconds: list[float], per_request: float = 0.0) -> None:
         self.rows = rows
         self._shape = list(seconds)
+        self._per_request = per_request
         self._factor = 1.0
         self._seconds: list[float] | None = None
+        self._beyond: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def seconds(self) -> list[float]:
@@ -37,19 +52,44 @@ class StepCost:
         return self._seconds
 
     @classmethod
-    def measure(cls, forward: Callable[[int], object], most: int) -> StepCost:
-        """Times `forward(rows)` over the grid up to `most` rows; the minimum of a few repeats."""
-        grid = [rows for rows in GRID if rows <= most]
-        best = [float("inf")] * len(grid)
-        forward(grid[-1])
+    def measure(cls, forward: Callable[[int, int], object], most: int, widest: int = 1) -> StepCost:
+        """Times `forward(rows, requests)` over the grid up to `most` rows, and up to `widest`
+        requests; the minimum of a few repeats."""
+        points = [(1, rows) for rows in GRID if rows <= most]
+        points += [pair for pair in WIDE if pair[0] <= widest and pair[1] <= most]
+        best = dict.fromkeys(points, float("inf"))
+        forward(points[-1][1], 1)
         for _ in range(REPEATS):
-            for index, rows in enumerate(grid):
-                start = time.perf_counter()
-                forward(rows)
-                best[index] = min(best[index], time.perf_counter() - start)
-        return cls(grid, best)
+            for requests, rows in points:
+                seconds = timed(forward, rows, requests)
+                best[requests, rows] = min(best[requests, rows], seconds)
+        alone = {rows: best[1, rows] for requests, rows in points if requests == 1}
+        cost = cls(list(alone), list(alone.values()))
+        wide = [(requests - 1, best[requests, rows] - cost(rows)) for requests, rows in points]
+        weight = sum(count * count for count, _ in wide) or 1
+        cost._per_request = max(0.0, sum(count * extra for count, extra in wide) / weight)
+        return cost
 
-    def observe(self, rows: int, seconds: float) -> None:
+    def saved(self) -> dict[str, Any]:
+        return {"rows": self.rows, "seconds": self._shape, "per_request": self._per_request}
+
+    @classmethod
+    def restored(cls, saved: dict[str, Any]) -> StepCost:
+        """Raises KeyError, TypeError or ValueError for what saved() never returned."""
+        rows, seconds = saved["rows"], [float(value) for value in saved["seconds"]]
+        per_request = float(saved["per_request"])
+        if not rows or len(rows) != len(seconds) or rows != sorted({int(row) for row in rows}):
+            raise ValueError("not a grid of rows")
+        if not all(0 < value < 1e4 for value in seconds) or not 0 <= per_request < 1e4:
+            raise ValueError("not a table of seconds")
+        return cls(rows, seconds, per_request)
+
+    def rescale(self, pace: float) -> None:
+        """Every step takes `pace` times what it took; the shape stays."""
+        self._factor *= pace
+        self._forget()
+
+    def observe(self, rows: int, seconds: float, requests: int = 1) -> None:
         """A step of `rows` rows took `seconds`, the engine's own work included, drafting not."""
         if rows > self.rows[-1]:
             return
@@ -57,15 +97,39 @@ class StepCost:
         above = bisect_left(self.rows, rows)
         below = above if self.rows[above] == rows else above - 1
         share = (rows - self.rows[below]) / (self.rows[above] - self.rows[below] or 1)
-        expected = self._factor * (shape[below] + share * (shape[above] - shape[below]))
+        expected = self._factor * (
+            shape[below]
+            + share * (shape[above] - shape[below])
+            + (requests - 1) * self._per_request
+        )
         news = min(max(seconds / expected, 1 / OUTLIER), OUTLIER) - 1
         self._factor *= 1 + PACE * news
         shape[below] *= 1 + LEARNING * (1 - share) * news
         shape[above] *= 1 + LEARNING * share * news
-        self._seconds = None
+        self._forget()
 
-    def __call__(self, rows: int) -> float:
-        """Seconds of a step of `rows` rows."""
+    def __call__(self, rows: int, requests: int = 1) -> float:
+        """Seconds of a step of `rows` rows of so many requests."""
+        return self._by_rows(rows) + (requests - 1) * self._factor * self._per_request
+
+    def upwards(self, rows: int, count: int, requests: int) -> np.ndarray:
+        """Seconds of steps of `rows` to `rows + count` rows: [count + 1]."""
+        if self._beyond is None:
+            far = max(FAR, 2 * self.rows[-1])
+            at = np.array([*self.rows, far], dtype=np.float64)
+            self._beyond = at, np.array([*self.seconds, self._by_rows(far)])
+        more = self(rows, requests) - self._by_rows(rows)
+        return np.interp(np.arange(rows, rows + count + 1), *self._beyond) + more
+
+    def row_seconds(self, rows: int, count: int) -> float:
+        """Seconds that each of `count` more rows adds to a step of `rows`, on average."""
+        count = max(1, count)
+        return (self._by_rows(rows + count) - self._by_rows(rows)) / count
+
+    def _forget(self) -> None:
+        self._seconds = self._beyond = None
+
+    def _by_rows(self, rows: int) -> float:
         seconds = self.seconds
         if len(seconds) == 1:
             return seconds[0]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from paceline import drafters as drafter_room
-from paceline.core import InvalidRequest
+from paceline.core import DraftPolicy, InvalidRequest
 from paceline.drafters.base import Drafter, DrafterSpec, TargetInfo, build
-from paceline.engine.budget import StepCost
 from paceline.engine.config import EngineConfig
+from paceline.engine.cost_table import CostSource, starting_costs
 from paceline.engine.engine import Engine
-from paceline.engine.lengths import ThroughputLengths
 from paceline.engine.machine import usable_cores
 from paceline.engine.memory import MemoryPlan, plan_memory
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
@@ -28,6 +29,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     `config.model` is loaded. Raises ModelError or InvalidRequest, naming what does not fit.
     """
     torch.set_num_threads(config.threads or usable_cores())
+    named = loaded is None
     loaded = loaded or load_model(config.model)
     max_context = loaded.max_context
     if config.max_model_len is not None:
@@ -61,13 +63,30 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         default_drafter=next(iter(drafters), None),
     )
     engine.plan, engine.backend = plan, why
-    most = min(config.token_budget, plan.num_blocks * BLOCK_SIZE)
-    cost = StepCost.measure(lambda rows: timed_step(network, rows), most)
-    engine.scheduler.cost = cost
-    if config.draft_policy == "throughput":
-        cuts = not engine.verifier.needs_q
-        engine.drafting.lengths = ThroughputLengths(cost, cuts)
+    source = CostSource(
+        forward=lambda rows, requests: timed_step(network, rows, requests),
+        rows=min(config.token_budget, plan.num_blocks * BLOCK_SIZE),
+        requests=min(config.max_num_seqs, plan.num_blocks),
+        drafters=drafters,
+        # A model that was handed over has no name that anybody could find its costs by again.
+        identity=_identity(config, loaded, why) if named else None,
+    )
+    engine.use_costs(starting_costs(source))
     return engine
+
+
+def _identity(config: EngineConfig, loaded: LoadedModel, network: str) -> dict[str, Any]:
+    """What a step's cost hangs on, beside the machine: shapes and types, not what weights say."""
+    return {
+        "model": loaded.name,
+        "shape": hashlib.sha256(repr(loaded.config).encode()).hexdigest()[:16],
+        "dtype": config.dtype,
+        "device": config.device,
+        "network": network,
+        "quantize": getattr(config, "quantize", None),
+        "threads": torch.get_num_threads(),
+        "drafting": [*config.drafter_specs, config.draft_window],
+    }
 
 
 def make_drafters(config: EngineConfig) -> dict[str, Drafter]:
@@ -82,6 +101,11 @@ def make_drafters(config: EngineConfig) -> dict[str, Drafter]:
             spec = replace(spec, options=_network_options(config, spec))
         made[spec.name] = build(spec)
         kinds.add(spec.kind)
+    length = DraftPolicy.parse(config.draft_policy).length
+    most = max((drafter.max_draft_len for drafter in made.values()), default=0)
+    if length is not None and length > most:
+        expected = f"fixed:k with k up to {most}, the longest draft of these drafters"
+        raise InvalidRequest("draft_policy", config.draft_policy, expected)
     if config.draft_window is not None and "dflash" not in kinds:
         expected = "a DFlash drafter beside it: nobody else looks at a window"
         raise InvalidRequest("draft_window", config.draft_window, expected)
@@ -122,15 +146,16 @@ def attach(
         )
 
 
-def timed_step(network: Network, rows: int) -> None:
-    """A forward of `rows` rows over blocks that nobody owns yet."""
-    blocks = -(-rows // BLOCK_SIZE)
+def timed_step(network: Network, rows: int, requests: int = 1) -> None:
+    """A forward of `rows` rows, shared evenly by `requests`, over blocks that nobody owns yet."""
+    each = rows // requests
+    rows, blocks = each * requests, -(-each // BLOCK_SIZE)
     network.forward(
         ForwardBatch(
             ids=np.zeros(rows, dtype=np.int32),
-            positions=np.arange(rows, dtype=np.int32),
-            seq_starts=np.array([0, rows], dtype=np.int32),
-            block_tables=np.arange(blocks, dtype=np.int32)[None],
+            positions=np.tile(np.arange(each, dtype=np.int32), requests),
+            seq_starts=np.arange(requests + 1, dtype=np.int32) * np.int32(each),
+            block_tables=np.arange(requests * blocks, dtype=np.int32).reshape(requests, -1),
             logit_rows=np.arange(rows, dtype=np.int32),
         )
     )

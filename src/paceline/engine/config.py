@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paceline.core import InvalidRequest
+from paceline.core import DraftPolicy, InvalidRequest
 
 RULES = ("match", "token", "block", "synthetic")
 DTYPES = ("bfloat16", "float32")
 BACKENDS = ("auto", "native", "torch")
-DRAFT_POLICIES = ("throughput", "fixed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +26,12 @@ class EngineConfig:
     max_waiting      most requests that may queue at a server; past it QueueFull
     token_budget     most rows in one step
     max_stretch      how much longer a prompt chunk may make a step while others decode
-    draft_policy     "throughput": the draft lengths that pay by measured cost, zero included, up
-                     to what is asked for; "fixed": always as long as asked for
+    draft_policy     of requests that name none. "throughput": the draft lengths that pay by
+                     measured cost, zero included, up to what is asked for; "fixed": always as long
+                     as asked for, "fixed:k" k tokens; "ema": follows what was accepted of late;
+                     "off"
+    holdback         share of the requests without a wish about speculation that run without it, so
+                     that its gain can be read off live traffic; 0 to 0.5
     draft_window     most tokens of context that a DFlash drafter looks at, so that its cost stays
                      flat over long contexts; None: all
     rule             verification rule: match, token, block, or synthetic (measuring only)
@@ -50,6 +53,7 @@ class EngineConfig:
     token_budget: int = 512
     max_stretch: float = 1.5
     draft_policy: str = "throughput"
+    holdback: float = 0.0
     draft_window: int | None = None
     rule: str = "match"
     synthetic: tuple[float, ...] = ()
@@ -62,11 +66,13 @@ class EngineConfig:
             "rule": RULES,
             "dtype": DTYPES,
             "backend": BACKENDS,
-            "draft_policy": DRAFT_POLICIES,
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InvalidRequest(name, getattr(self, name), "one of " + ", ".join(allowed))
+        DraftPolicy.parse(self.draft_policy)
+        if not 0 <= self.holdback <= 0.5:
+            raise InvalidRequest("holdback", self.holdback, "a share from 0 to 0.5")
         if self.device not in ("cpu", "cuda"):
             raise InvalidRequest("device", self.device, "cpu or cuda")
         for name in ("max_num_seqs", "max_waiting", "token_budget"):
@@ -115,4 +121,7 @@ class EngineStats:
     forced_tokens: int = 0
     spec_draft_tokens_per_pos: list[int] = field(default_factory=list)
     spec_accepted_per_pos: list[int] = field(default_factory=list)
+    decode_seconds: float = 0.0  # steps in which somebody decoded, drafting included
+    ar_seconds: float = 0.0  # what the same tokens would have taken without speculation
+    speedup_vs_ar: float = 1.0  # the ratio of the two, over about the last minute of decoding
     requests_finished: dict[str, int] = field(default_factory=dict)

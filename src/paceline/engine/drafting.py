@@ -10,8 +10,9 @@ from typing import Any
 
 from paceline.core import Request
 from paceline.drafters.base import Drafter, ObservedRows
+from paceline.engine.costs import Costs
 from paceline.engine.kv_cache import KVCache
-from paceline.engine.lengths import FixedLengths, LengthController
+from paceline.engine.lengths import FixedLengths, LengthController, make_lengths
 from paceline.engine.masks import Grammars
 from paceline.engine.scheduler import Scheduled
 
@@ -33,6 +34,9 @@ class Drafting:
         self.drafters, self._cache, self._needs_q = drafters, cache, needs_q
         self._grammars = grammars
         self.lengths: LengthController = FixedLengths()
+        self.costs: Costs | None = None
+        self.seconds = 0.0  # spent on drafting and observing, so far
+        self._watched: frozenset[str] = frozenset()
         tapped = dict.fromkeys(d.feature_layers for d in drafters.values() if d.feature_layers)
         self._layers = tuple(layer for layers in tapped for layer in layers)
         ends = list(accumulate(len(layers) for layers in tapped))
@@ -40,12 +44,30 @@ class Drafting:
             layers: slice(end - len(layers), end) for layers, end in zip(tapped, ends, strict=True)
         }
 
+    def use(self, costs: Costs) -> None:
+        """Draft lengths follow these costs from now on, and the costs follow the drafts."""
+        self.costs, self.lengths = costs, make_lengths(costs, cuts=not self._needs_q)
+
     def feature_layers(self, scheduled: Iterable[Scheduled]) -> tuple[int, ...]:
         """The target's layers to tap in a step of these rows, each drafter's side by side; none
-        where nobody's drafter looks at any."""
-        pinned = {entry.request.drafter for entry in scheduled} - {None}
-        used = any(self.drafters[name].feature_layers for name in pinned if name is not None)
+        where nobody's drafter looks at any. Decides whose rows their drafters see."""
+        watched = [entry.request for entry in scheduled if self._sees(entry.request)]
+        self._watched = frozenset(request.id for request in watched)
+        used = any(self.drafters[r.drafter].feature_layers for r in watched if r.drafter)
         return self._layers if used else ()
+
+    def _sees(self, request: Request) -> bool:
+        if request.drafter is None:
+            return False
+        return not self._too_long(request) and self.lengths.sees(request)
+
+    def _too_long(self, request: Request) -> bool:
+        most = None if request.drafter is None else self.drafters[request.drafter].reach
+        return most is not None and len(request.tokens) > most
+
+    def watches(self, request: Request) -> bool:
+        """Whether its drafter sees its rows of this step, as feature_layers() has decided."""
+        return request.id in self._watched
 
     def begin(self, admitted: Iterable[Request]) -> None:
         """Requests run, for the first time or again, with what the prefix cache holds of them."""
@@ -66,7 +88,12 @@ class Drafting:
                 row.features = self._own_columns(row.request.drafter, row.features)
                 by_drafter[row.request.drafter].append(row)
         for name, seen in by_drafter.items():
+            start = time.perf_counter()
             self.drafters[name].observe(seen)
+            seconds = time.perf_counter() - start
+            self.seconds += seconds
+            if self.costs is not None:
+                self.costs.of(name).observed(sum(row.count for row in seen), seconds)
 
     def _own_columns(self, name: str, features: Any) -> Any:
         layers = self.drafters[name].feature_layers
@@ -89,19 +116,27 @@ class Drafting:
     def draft(self, scheduled: list[Scheduled]) -> dict[str, list[Any]]:
         """Asks each drafter for its requests' drafts and cuts them to what pays; returns the q rows
         of sampled ones."""
+        start = time.perf_counter()
         by_drafter: dict[str, list[Scheduled]] = defaultdict(list)
         for entry in scheduled:
             if entry.draft_room:
                 assert entry.request.drafter is not None
-                by_drafter[entry.request.drafter].append(entry)
+                if self._too_long(entry.request):
+                    entry.cut_by = "context"
+                else:
+                    by_drafter[entry.request.drafter].append(entry)
         q: dict[str, list[Any]] = {}
+        if not by_drafter:
+            return q
+        rows, decoding = _plain_rows(scheduled)
         drafted: list[tuple[Scheduled, Sequence[float] | None]] = []
         for name, entries in by_drafter.items():
-            lengths = self.lengths.draft_lengths(entries)
+            lengths = self.lengths.draft_lengths(entries, rows=rows, decoding=decoding)
             asked = [(e, n) for e, n in zip(entries, lengths, strict=True) if n]
             if asked:
                 drafted += self._propose(name, asked, q)
         self._cut(scheduled, drafted, q)
+        self.seconds += time.perf_counter() - start
         return q
 
     def _propose(
@@ -111,23 +146,27 @@ class Drafting:
         start = time.perf_counter()
         requests = [entry.request for entry, _ in asked]
         drafts = self.drafters[name].propose(requests, [length for _, length in asked])
+        seconds = time.perf_counter() - start
         made: list[tuple[Scheduled, Sequence[float] | None]] = []
         for index, (entry, length) in enumerate(asked):
             entry.draft = drafts.tokens[index][:length]
+            entry.drafted = list(entry.draft)
             rows = drafts.q_rows(index)
             if rows is not None:
                 q[entry.request.id] = rows
             known = None if drafts.confidence is None else drafts.confidence[index][:length]
-            made.append((entry, self._fit(entry, known, sampled=rows is not None)))
-        seconds = time.perf_counter() - start
-        longest = max(len(entry.draft) for entry, _ in made)
-        self.lengths.timed(name, longest, seconds, self.drafters[name].parallel)
+            entry.confidence = self._fit(entry, known, sampled=rows is not None)
+            made.append((entry, entry.confidence))
+        longest = max(len(entry.drafted) for entry, _ in made)
+        if longest and self.costs is not None:
+            self.costs.of(name).proposed([length for _, length in asked], longest, seconds)
         return made
 
     def _fit(
         self, entry: Scheduled, confidence: Sequence[float] | None, *, sampled: bool
     ) -> Sequence[float] | None:
-        """Makes a draft fit its request's grammar; returns its confidence, token by token.
+        """Makes a draft fit its request's grammar; returns the confidence of what is left of it,
+        forced tokens aside.
 
         A draft that was sampled and is judged by its q keeps the first token that the grammar does
         not allow: to drop it would be a cut that has looked at the drawn token. The rule rejects
@@ -141,9 +180,10 @@ class Drafting:
             return confidence
         entry.draft, origin = grammar.fit(entry.draft, entry.draft_room)
         entry.forced = frozenset(i for i, drafted in enumerate(origin) if drafted is None)
-        if confidence is None:
-            return None
-        return [1.0 if drafted is None else confidence[drafted] for drafted in origin]
+        kept = [drafted for drafted in origin if drafted is not None]
+        if len(kept) < len(entry.drafted) and len(origin) < entry.draft_room:
+            entry.cut_by = "grammar"
+        return None if confidence is None else [confidence[drafted] for drafted in kept]
 
     def _cut(
         self,
@@ -164,7 +204,7 @@ class Drafting:
             entries,
             [known for _, known in drafted],
             rows=rows,
-            decoding=sum(entry.samples for entry in scheduled),
+            decoding=_plain_rows(scheduled)[1],
         )
         for entry, length in zip(entries, lengths, strict=True):
             del entry.draft[length:]
@@ -172,3 +212,9 @@ class Drafting:
 
     def _key(self, name: str) -> str:
         return f"{name}@{self.drafters[name].version}"
+
+
+def _plain_rows(scheduled: Iterable[Scheduled]) -> tuple[int, int]:
+    """Rows of a step without any draft, and the requests that get a token from it."""
+    counts = [(entry.count, entry.samples) for entry in scheduled]
+    return sum(count for count, _ in counts), sum(samples for _, samples in counts)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from paceline.core import (
+    DraftPolicy,
     FinishReason,
     OutputDelta,
     Request,
@@ -17,7 +18,9 @@ from paceline.core import (
 )
 from paceline.drafters.base import Drafter, ObservedRows
 from paceline.engine.admission import Admission
+from paceline.engine.baseline import Baseline
 from paceline.engine.config import EngineConfig, EngineStats
+from paceline.engine.costs import Costs
 from paceline.engine.drafting import Drafting
 from paceline.engine.grammar import Compiler
 from paceline.engine.kv_cache import KVCache
@@ -25,6 +28,7 @@ from paceline.engine.lossy import verifier_for
 from paceline.engine.masks import Grammars
 from paceline.engine.memory import MemoryPlan
 from paceline.engine.output import Output
+from paceline.engine.rounds import Explainer, Step
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows
 from paceline.engine.scheduler import Scheduled, Scheduler
@@ -66,6 +70,7 @@ class Engine:
         )
         self.runner = Runner(network, max_num_seqs=config.max_num_seqs, max_model_len=max_model_len)
         self.verifier = make_verifier(config.rule, config.synthetic)
+        self.explainer = Explainer(self.drafters, config.rule)
         self.grammars = Grammars(Compiler(tokenizer, network.vocab_size, eos_ids), eos_ids)
         self.drafting = Drafting(
             self.drafters, self.cache, self.grammars, needs_q=self.verifier.needs_q
@@ -73,6 +78,7 @@ class Engine:
         self._outputs: dict[str, Output] = {}
         self._requests: dict[str, Request] = {}
         self._counters = EngineStats()
+        self.baseline = Baseline()
         self.make_requests = Admission(
             network.vocab_size,
             max_model_len,
@@ -80,11 +86,18 @@ class Engine:
             self.drafters,
             default_drafter,
             config.seed,
+            DraftPolicy.parse(config.draft_policy),
+            config.holdback,
             rule=config.rule,
             check_grammar=self.grammars.compiler.compile,
         ).make_requests
         self.plan: MemoryPlan | None = None
         self.backend = ""
+
+    def use_costs(self, costs: Costs) -> None:
+        """Chunks of prompts and draft lengths follow these costs, which the steps refine."""
+        self.scheduler.cost = costs.step
+        self.drafting.use(costs)
 
     # -- taking requests in -----------------------------------------------------------------------
 
@@ -121,6 +134,8 @@ class Engine:
         stats.running, stats.waiting = len(self.scheduler.running), len(self.scheduler.waiting)
         stats.kv_usage = self.cache.usage
         stats.kv_blocks_total, stats.kv_blocks_free = self.cache.num_blocks, self.cache.free_blocks
+        stats.decode_seconds, stats.ar_seconds = self.baseline.seconds, self.baseline.ar_seconds
+        stats.speedup_vs_ar = self.baseline.speedup
         return stats
 
     def start_up_table(self) -> list[tuple[str, str]]:
@@ -143,6 +158,7 @@ class Engine:
         self._begin(plan.admitted)
         if not plan.scheduled:
             return []
+        drafting = self.drafting.seconds
         q = self.drafting.draft(plan.scheduled)
         start = time.perf_counter()
         building = self.grammars.build(plan.scheduled)
@@ -150,10 +166,11 @@ class Engine:
         output = self.runner.forward(plan.scheduled, layers)
         argmax = output.argmax.tolist()
         masks = {} if building is None else building.result()
-        deltas, observed, row, out = [], [], 0, 0
+        deltas, rounds, observed, row, out = [], [], [], 0, 0
         for entry in plan.scheduled:
             request, before = entry.request, entry.request.computed
             if entry.samples:
+                rounds.append(entry)
                 end = out + 1 + len(entry.draft)
                 rows = TargetRows(
                     request,
@@ -167,15 +184,19 @@ class Engine:
                 out = end
             else:
                 request.computed += entry.count
-            if request.drafter is not None:
+            if self.drafting.watches(request):
                 count = request.computed - before
                 features = output.features
                 features = None if features is None else features[row : row + count]
                 observed.append(ObservedRows(request, before, count, features))
             row += entry.rows
-        if self.scheduler.cost is not None:
-            self.scheduler.cost.observe(row, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
         self.drafting.observe(observed)
+        cost, drafting = self.scheduler.cost, self.drafting.seconds - drafting
+        self.explainer.explain(rounds, deltas, Step(len(plan.scheduled), row, drafting, seconds))
+        if cost is not None:
+            self.baseline.add(cost, plan.scheduled, deltas, seconds, drafting)
+            cost.observe(row, seconds, len(plan.scheduled))
         for entry in plan.scheduled:
             self._settle(entry.request)
         self._counters.steps += 1
@@ -296,4 +317,5 @@ def _times(request: Request) -> RequestMetrics:
         ttft=first - request.arrival,
         tpot=(end - first) / (count - 1) if count > 1 else None,
         total=end - request.arrival,
+        held_back=request.held_back,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -16,6 +17,18 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
     if quota.isdecimal() and period.isdecimal():
         return max(1, min(cores or 1, math.ceil(int(quota) / int(period))))
     return cores or 1
+
+
+def cpu_name(info: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor as it calls itself; what the platform says where it doesn't."""
+    try:
+        for line in info.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
 
 
 def available_memory(cgroup: Path = CGROUP) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from paceline.core import Request
@@ -20,7 +20,12 @@ from paceline.models.batch import BLOCK_SIZE
 
 @dataclass(slots=True)
 class Scheduled:
-    """Rows of one request in this step: `count` committed tokens from `start`, then the draft."""
+    """Rows of one request in this step: `count` committed tokens from `start`, then the draft.
+
+    `cut_by` says what kept the draft shorter than the drafter could have made it: "room" (budget,
+    memory or the end of the output), "context" (past what the drafter can do), and what its length
+    controller says: "cost", "rest" or "ema". None: nothing did, or there is no drafter.
+    """
 
     request: Request
     start: int
@@ -28,6 +33,9 @@ class Scheduled:
     draft_room: int = 0  # most draft tokens that slots and budget allow
     draft: list[int] = field(default_factory=list)
     forced: frozenset[int] = frozenset()  # which of the draft's tokens the grammar leaves no choice
+    drafted: list[int] = field(default_factory=list)  # as the drafter gave it, before any cut
+    confidence: Sequence[float] | None = None  # of what is left of it once it fits the grammar
+    cut_by: str | None = None
 
     @property
     def rows(self) -> int:
@@ -129,6 +137,8 @@ class Scheduler:
             while wanted and not self.cache.allocate(entry.request, tokens + wanted):
                 wanted //= 2
             entry.draft_room = wanted
+            if wanted < entry.request.max_draft_len:
+                entry.cut_by = "room"
             left -= wanted
 
     def _schedule_chunk(self, request: Request, budget: int, plan: Plan) -> int:

@@ -29,6 +29,7 @@ def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     key = [Security(HTTPBearer(auto_error=False))] if settings.api_keys else []
     _add_generation(app, serving, key)
     _add_models(app, serving, key)
+    _add_requests(app, serving, key)
     _add_operations(app, serving)
     return app
 
@@ -85,6 +86,18 @@ def _add_models(app: FastAPI, serving: Serving, key: list[Any]) -> None:
         """One of them."""
         serving.check_model(name)
         return JSONResponse(entry(name))
+
+
+def _add_requests(app: FastAPI, serving: Serving, key: list[Any]) -> None:
+    @app.get(
+        "/v1/requests/{id}/rounds",
+        response_model=responses.RequestRounds,
+        responses=refusals(401, 404),
+        dependencies=key,
+    )
+    async def rounds(id: str, http: Request) -> Response:
+        """What each round of one's own request did, if it had `explain` set to true."""
+        return JSONResponse(serving.rounds(id, http))
 
 
 def _add_operations(app: FastAPI, serving: Serving) -> None:

@@ -30,6 +30,7 @@ class Choice:
     logprobs: list[TokenLogprobs] | None = None
     last: OutputDelta | None = None
     seen: float = 0.0  # when the last tokens came
+    rounds: list[OutputDelta] = field(default_factory=list)  # those that are explained
 
     def take(self, delta: OutputDelta) -> None:
         self.text += delta.text
@@ -128,6 +129,8 @@ class Job:
             }
         if self.grammar:
             shown["forced_tokens"] = sum(count.forced_tokens for count in counts)
+        if len(counts) == 1 and self.drafter is not None:
+            shown["speedup_vs_ar"] = counts[0].speedup_vs_ar
         return {
             **shown,
             "drafter": self.drafter,
@@ -141,6 +144,8 @@ class Job:
         if choice.seen:
             self.metrics.between_tokens(now - choice.seen)
         choice.seen, choice.last = now, delta
+        if delta.round is not None:
+            choice.rounds.append(delta)
         if delta.finished:
             self.metrics.finished(delta)
             if delta.finish_reason is FinishReason.ERROR:

@@ -6,6 +6,7 @@ requests run.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -48,6 +49,26 @@ HISTOGRAMS = {
     "request_prompt_tokens": ("Prompt tokens of a finished stream.", TOKENS),
     "request_generation_tokens": ("Tokens of a finished stream.", TOKENS),
 }
+# What vLLM has no name for
+OWN_GAUGES: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
+    "speedup_vs_ar": (
+        "Time the last minute's tokens would have taken without speculation / time they took.",
+        lambda s: s.speedup_vs_ar,
+    ),
+}
+OWN_COUNTERS: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
+    "decode_seconds": (
+        "Steps in which somebody decoded, with drafting.",
+        lambda s: s.decode_seconds,
+    ),
+    "ar_decode_seconds": (
+        "What their tokens would have taken without speculation, by the cost table.",
+        lambda s: s.ar_seconds,
+    ),
+}
+GROUPS = {False: "speculation", True: "holdback"}
+REMEMBERED = 1000  # streams of each group whose TPOT the quantiles are taken over
+QUANTILES = (0.5, 0.99)
 # vLLM's older name for inter_token_latency_seconds, which many dashboards still read
 FORMER_NAME = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")
 
@@ -63,7 +84,9 @@ class ServerMetrics:
             ).labels(model_name)
             for name, (text, buckets) in HISTOGRAMS.items()
         }
+        self._tpots = {group: deque[float](maxlen=REMEMBERED) for group in GROUPS.values()}
         self._registry.register(_EngineCollector(model_name, stats))
+        self._registry.register(_HoldbackCollector(model_name, self._tpots))
 
     def render(self) -> bytes:
         """The text that a Prometheus server scrapes."""
@@ -91,6 +114,8 @@ class ServerMetrics:
         for name, value in seen.items():
             if value is not None:
                 self._histograms[name].observe(value)
+        if times.held_back is not None and times.tpot is not None:
+            self._tpots[GROUPS[times.held_back]].append(times.tpot)
 
 
 class _EngineCollector(Collector):
@@ -102,14 +127,16 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         stats, label = self._stats(), [self._model_name]
-        for name, (text, value) in GAUGES.items():
-            gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=[LABEL])
-            gauge.add_metric(label, value(stats))
-            yield gauge
-        for name, (text, value) in COUNTERS.items():
-            counter = CounterMetricFamily(f"vllm:{name}", text, labels=[LABEL])
-            counter.add_metric(label, value(stats))
-            yield counter
+        for prefix, gauges in (("vllm", GAUGES), ("paceline", OWN_GAUGES)):
+            for name, (text, value) in gauges.items():
+                gauge = GaugeMetricFamily(f"{prefix}:{name}", text, labels=[LABEL])
+                gauge.add_metric(label, value(stats))
+                yield gauge
+        for prefix, counters in (("vllm", COUNTERS), ("paceline", OWN_COUNTERS)):
+            for name, (text, value) in counters.items():
+                counter = CounterMetricFamily(f"{prefix}:{name}", text, labels=[LABEL])
+                counter.add_metric(label, value(stats))
+                yield counter
         yield self._by("request_success", "finished_reason", self._finished(stats))
         # accepted ones first: a round that ends between the two must not show more than 100 %
         for name, counts in (
@@ -129,3 +156,45 @@ class _EngineCollector(Collector):
         return {
             reason.value: stats.requests_finished.get(reason.value, 0) for reason in FinishReason
         }
+
+
+class _HoldbackCollector(Collector):
+    """TPOT of requests that had no wish about speculation: with it, and held back from it."""
+
+    def __init__(self, model_name: str, tpots: dict[str, deque[float]]) -> None:
+        self._model_name, self._tpots = model_name, tpots
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        known = {group: sorted(tpots) for group, tpots in self._tpots.items() if tpots}
+        tpot = GaugeMetricFamily(
+            "paceline:tpot_seconds",
+            "TPOT of the latest streams by group, of those that the holdback is drawn from.",
+            labels=[LABEL, "group", "quantile"],
+        )
+        for group, values in known.items():
+            for quantile in QUANTILES:
+                tpot.add_metric(
+                    [self._model_name, group, f"{quantile:g}"], _quantile(values, quantile)
+                )
+        yield tpot
+        speedup = GaugeMetricFamily(
+            "paceline:holdback_speedup",
+            "TPOT of streams that were held back / of those that were not, by quantile.",
+            labels=[LABEL, "quantile"],
+        )
+        if len(known) == len(GROUPS):
+            for quantile in QUANTILES:
+                held, drafted = (_quantile(known[g], quantile) for g in ("holdback", "speculation"))
+                speedup.add_metric([self._model_name, f"{quantile:g}"], held / drafted)
+        yield speedup
+
+
+def _quantile(ordered: list[float], quantile: float) -> float:
+    """Between the two nearest of `ordered`, which is not empty."""
+    place = quantile * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])

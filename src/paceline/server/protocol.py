@@ -77,6 +77,9 @@ class StreamOptions(Body):
 class Speculative(Body):
     drafter: str | None = Field(None, description="Name of a registered drafter.")
     max_draft_len: Whole | None = Field(None, ge=0, le=MAX_DRAFT_LEN)
+    policy: str | None = Field(
+        None, description="What chooses the draft lengths: throughput, fixed, fixed:k, ema or off."
+    )
     lossy: float | None = Field(
         None, ge=0, le=1, description="Total variation that each token's law may differ by."
     )
@@ -107,6 +110,9 @@ class GenerationRequest(Body):
     seed: Whole | None = Field(None, ge=-(2**63), lt=2**64)
     speculative: Literal["off"] | Speculative | None = Field(
         None, description="Drafter and longest draft, or `off` to decode without drafts."
+    )
+    explain: bool | None = Field(
+        None, description="Keep what each round did for GET /v1/requests/{id}/rounds."
     )
     cache_salt: str | None = Field(None, description="Scope of cached prefixes, beside the key.")
     return_token_ids: bool | None = None

@@ -139,6 +139,58 @@ class Completion(Answer):
     choices: list[CompletionChoice]
 
 
+class RoundToken(BaseModel):
+    id: int
+    text: str
+
+
+class CommittedToken(RoundToken):
+    kind: Literal["accepted", "bonus", "forced"]
+
+
+class Round(BaseModel):
+    """Counts are tokens, `time` is in seconds since the epoch. `cut_by` says why no more was
+    verified than `verified_tokens`, which have a row each; at `forced_places` of them a grammar
+    left no choice."""
+
+    time: float
+    cohort: str
+    drafter: str | None
+    version: str | None
+    position: int
+    proposed: int
+    verified: int
+    accepted: int
+    forced: int
+    cut_by: str | None
+    confidence: list[float] | None
+    rule: str
+    temperature: float
+    grammar: bool
+    step_requests: int
+    step_rows: int
+    draft_ms: float
+    step_ms: float
+    drafted_tokens: list[RoundToken]
+    verified_tokens: list[RoundToken]
+    forced_places: list[int]
+    committed_tokens: list[CommittedToken]
+
+
+class ChoiceRounds(BaseModel):
+    index: int
+    finish_reason: str | None
+    rounds: list[Round]
+
+
+class RequestRounds(BaseModel):
+    id: str
+    object: Literal["request.rounds"]
+    created: int
+    model: str
+    choices: list[ChoiceRounds]
+
+
 class Model(BaseModel):
     id: str
     object: Literal["model"]

@@ -7,12 +7,13 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from paceline import __version__
-from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
+from paceline.core import InvalidRequest, SamplingParams
 from paceline.engine.async_engine import AsyncEngine, Stream
 from paceline.engine.room import Place
 from paceline.server.errors import SHUTTING_DOWN, ApiError, invalid
@@ -22,6 +23,7 @@ from paceline.server.job import Job
 from paceline.server.metrics import ServerMetrics
 from paceline.server.prompts import PromptEncoder
 from paceline.server.protocol import ChatRequest, CompletionRequest
+from paceline.server.rounds import RoundStore, shown
 from paceline.server.settings import ServerSettings
 from paceline.server.shapes import ChatShape, CompletionShape, Shape
 from paceline.server.streaming import EventStream
@@ -42,6 +44,7 @@ class Serving:
         compiler = engine.engine.grammars.compiler
         self._grammars = GrammarReader(engine.engine.tokenizer, compiler.compile)
         self.encoder.soon(compiler.warm_up)
+        self._rounds = RoundStore()
         self._texts = TokenTexts(engine.engine.tokenizer)
         self._fingerprint = _fingerprint(engine)
 
@@ -51,6 +54,10 @@ class Serving:
     async def complete(self, body: CompletionRequest, http: Request) -> Response:
         return await self._answer(CompletionShape, body, lambda: self.encoder.prompts(body), http)
 
+    def rounds(self, request_id: str, http: Request) -> dict[str, Any]:
+        """What each round of a request did that asked for it. Raises ApiError (404)."""
+        return shown(self._rounds.find(request_id, self._owner(http)), self._texts)
+
     def check_model(self, name: str) -> None:
         if name not in self.models:
             known = ", ".join(self.models)
@@ -58,6 +65,9 @@ class Serving:
             raise ApiError(404, message, param="model", code="model_not_found")
 
     # -- inside -----------------------------------------------------------------------------------
+
+    def _owner(self, http: Request) -> str:
+        return bearer(http.headers) if self.settings.api_keys else ""
 
     async def _answer(
         self,
@@ -69,11 +79,13 @@ class Serving:
         self.check_model(body.model)
         params = body.params()
         self._check_draining()
-        salt = _salt(bearer(http.headers) if self.settings.api_keys else "", body.cache_salt)
+        salt = _salt(self._owner(http), body.cache_salt)
         with self.engine.reserve(params.n, body.num_prompts) as place:
             bounds = await self.encoder.off_loop(lambda: self._grammars.bounds(body))
             params = bound(params, bounds)
             job = self._start(shape_of.kind, body, params, await encode(), salt, place)
+        if body.explain:
+            self._rounds.keep(job, self._owner(http))
         shape = shape_of(
             job, self._texts, self._fingerprint, bool(body.return_token_ids), bounds.calls
         )
@@ -107,7 +119,14 @@ class Serving:
         try:
             for index, prompt in enumerate(prompts):
                 stream = self.engine.submit(
-                    prompt, params, wish, request_id=f"{answer_id}-{index}", salt=salt, place=place
+                    prompt,
+                    params,
+                    wish,
+                    request_id=f"{answer_id}-{index}",
+                    salt=salt,
+                    explain=bool(body.explain),
+                    cohort=body.model,  # what an app calls the model tells apps apart
+                    place=place,
                 )
                 streams.append(stream)
         except BaseException as error:
@@ -116,7 +135,7 @@ class Serving:
             if isinstance(error, InvalidRequest):
                 raise self._renamed(error, body, params, prompts) from None
             raise
-        drafter, bound = self._drafting(wish)
+        drafter, bound = _drafting(streams)
         return Job(
             id=answer_id,
             model=body.model,
@@ -134,15 +153,6 @@ class Serving:
     def _check_draining(self) -> None:
         if self.engine.draining:
             raise ApiError(503, SHUTTING_DOWN, code="shutting_down", retry_after=1)
-
-    def _drafting(self, wish: SpeculativeParams) -> tuple[str | None, int | None]:
-        """The drafter that serves this wish, and the longest draft it may make."""
-        engine = self.engine.engine
-        name = wish.drafter or engine.default_drafter
-        if name is None or wish.off or wish.max_draft_len == 0:
-            return None, None
-        most = engine.drafters[name].max_draft_len
-        return name, most if wish.max_draft_len is None else wish.max_draft_len
 
     def _renamed(
         self,
@@ -166,6 +176,16 @@ def bound(params: SamplingParams, bounds: Bounds) -> SamplingParams:
         return params
     skip = params.skip_special_tokens and bounds.calls is None
     return replace(params, grammar=bounds.grammar, skip_special_tokens=skip)
+
+
+def _drafting(streams: list[Stream]) -> tuple[str | None, int | None]:
+    """The drafter that serves these streams, and the longest draft it may make; none where all of
+    them run without (some may have been held back)."""
+    for stream in streams:
+        for request in stream.requests:
+            if request.drafter is not None:
+                return request.drafter, request.max_draft_len
+    return None, None
 
 
 def _salt(api_key: str, cache_salt: str | None) -> bytes:

@@ -1,0 +1,68 @@
+"""The live baseline: what the same tokens would have taken without speculation.
+
+A step that drafts is compared with steps of the same requests that don't, at the step's own pace:
+the cost table says how much longer the drafts' rows made it. A step without drafts is its own
+baseline, so what is left there is the price of drafters that are merely attached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.core import OutputDelta, TokenKind
+from paceline.engine.budget import StepCost
+from paceline.engine.scheduler import Scheduled
+
+HORIZON = 60.0  # seconds of decoding that the recent speedup looks back on
+
+
+@dataclass(slots=True)
+class Baseline:
+    """Seconds of all decode steps, drafting included, and of the AR steps in their place."""
+
+    seconds: float = 0.0
+    ar_seconds: float = 0.0
+    _recent: float = 0.0
+    _recent_ar: float = 0.0
+
+    def add(
+        self,
+        cost: StepCost,
+        scheduled: Sequence[Scheduled],
+        deltas: Sequence[OutputDelta],
+        step: float,
+        drafting: float,
+    ) -> None:
+        """A step took `step` seconds, and `drafting` beside it, and committed `deltas`, whose
+        requests' own counts it adds to. Steps of prompts alone are the same either way and left
+        out."""
+        requests, decoding = len(scheduled), len(deltas)
+        # What a grammar forces comes without speculation as well, in the same step.
+        forced = [delta.kinds.count(TokenKind.FORCED) for delta in deltas]
+        committed = [
+            max(1, len(delta.kinds) - count) for delta, count in zip(deltas, forced, strict=True)
+        ]
+        if not decoding:
+            return
+        rows = sum(entry.count for entry in scheduled)
+        drafted = sum(len(entry.draft) for entry in scheduled)
+        pace = step / cost(rows + drafted, requests)
+        # The first token of each comes from a step with the same prompts beside it.
+        more = (sum(committed) - decoding) / decoding
+        first, others = pace * cost(rows, requests), pace * cost(decoding, decoding)
+        plain = first + more * others
+        for delta, tokens in zip(deltas, committed, strict=True):
+            if delta.stats is not None:
+                delta.stats.seconds += step + drafting
+                delta.stats.ar_seconds += first + (tokens - 1) * others
+        self.seconds += step + drafting
+        self.ar_seconds += plain
+        kept = max(0.0, 1 - (step + drafting) / HORIZON)
+        self._recent = kept * self._recent + step + drafting
+        self._recent_ar = kept * self._recent_ar + plain
+
+    @property
+    def speedup(self) -> float:
+        """AR seconds / seconds over about the last minute of decoding; 1 before anything ran."""
+        return self._recent_ar / self._recent if self._recent else 1.0

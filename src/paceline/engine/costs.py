@@ -1,0 +1,155 @@
+"""What a step and its drafts cost: the target's step by rows, each drafter by what it is asked.
+
+Everything that decides about drafts, or says what they brought, reads the same seconds from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from paceline.engine.budget import StepCost, timed
+
+KEPT = 0.98  # what a timing leaves of those before it: costs follow the contexts and the machine
+OUTLIER = 3.0  # a timing this many times above what is known was held up by others
+TRUSTED = 4.0  # timings after which one that stands out is taken for such
+REPEATS = 3
+
+
+@dataclass(slots=True)
+class Line:
+    """Seconds = base + slope x amount, fitted to decayed timings; both never below zero.
+
+    Where all timings had one amount nothing tells the two apart: the line then goes through zero.
+    """
+
+    count: float = 0.0
+    amounts: float = 0.0
+    squares: float = 0.0
+    seconds: float = 0.0
+    products: float = 0.0
+
+    def add(self, amount: float, seconds: float) -> None:
+        if self.count >= TRUSTED:
+            seconds = min(seconds, OUTLIER * self(amount))
+        for name, value in (
+            ("count", 1.0),
+            ("amounts", amount),
+            ("squares", amount * amount),
+            ("seconds", seconds),
+            ("products", amount * seconds),
+        ):
+            setattr(self, name, KEPT * getattr(self, name) + value)
+
+    def fitted(self) -> tuple[float, float]:
+        """base, slope"""
+        if self.amounts <= 0:
+            return 0.0, 0.0
+        spread = self.squares - self.amounts**2 / self.count
+        if spread <= 1e-3 * self.squares:
+            return 0.0, self.seconds / self.amounts
+        slope = (self.products - self.amounts * self.seconds / self.count) / spread
+        if slope <= 0:
+            return self.seconds / self.count, 0.0
+        base = (self.seconds - slope * self.amounts) / self.count
+        return (base, slope) if base >= 0 else (0.0, self.products / self.squares)
+
+    def rescale(self, pace: float) -> None:
+        self.seconds *= pace
+        self.products *= pace
+
+    def __call__(self, amount: float) -> float:
+        base, slope = self.fitted()
+        return base + slope * amount
+
+
+class DraftCost:
+    """Seconds of one drafter. A pass is taken by its rows; where one pass drafts all tokens
+    (`parallel`), every request brings its draft and the anchor, else one row to each pass."""
+
+    def __init__(self, parallel: bool = False) -> None:
+        self.parallel = parallel
+        self._pass, self._row = Line(), Line()
+
+    def propose(self, lengths: Sequence[int]) -> float:
+        """Seconds to draft up to so many tokens for each request."""
+        if self.parallel:
+            return self._pass(sum(lengths) + len(lengths))
+        return max(lengths, default=0) * self._pass(len(lengths))
+
+    def observe(self, rows: float) -> float:
+        """Seconds to take in so many committed rows."""
+        return self._row(rows)
+
+    @property
+    def marginal_row(self) -> float:
+        """Seconds that one more committed row adds."""
+        return self._row.fitted()[1]
+
+    @property
+    def marginal_slot(self) -> float:
+        """Seconds that one more token to draft adds."""
+        return self._pass.fitted()[1]
+
+    @property
+    def marginal_request(self) -> float:
+        """Seconds that one more request adds, beside its slots: its anchor, and the row it is
+        going to commit in any case."""
+        return self.marginal_row + (self.marginal_slot if self.parallel else 0.0)
+
+    def proposed(self, lengths: Sequence[int], longest: int, seconds: float) -> None:
+        """Drafting up to `lengths` tokens took `seconds`; the longest draft has `longest`."""
+        if self.parallel:
+            self._pass.add(sum(lengths) + len(lengths), seconds)
+        elif longest:
+            self._pass.add(len(lengths), seconds / longest)
+
+    def observed(self, rows: int, seconds: float) -> None:
+        self._row.add(rows, seconds)
+
+    def rehearse(self, draft: Callable[[int, int], object], requests: int, length: int) -> None:
+        """Times `draft(count, length)` for one request and for several: the minimum of a few."""
+        draft(requests, length)
+        for count in sorted({1, requests}):
+            self.proposed(
+                [length] * count, length, min(timed(draft, count, length) for _ in range(REPEATS))
+            )
+
+    def rescale(self, pace: float) -> None:
+        self._pass.rescale(pace)
+        self._row.rescale(pace)
+
+    def saved(self) -> dict[str, Any]:
+        return {"pass": asdict(self._pass), "row": asdict(self._row)}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Raises KeyError or TypeError for what `saved` never returned."""
+        names = [field.name for field in fields(Line)]
+        lines = [Line(**{name: saved[part][name] for name in names}) for part in ("pass", "row")]
+        values = [value for line in lines for value in asdict(line).values()]
+        if not all(isinstance(value, int | float) and value >= 0 for value in values):
+            raise TypeError("not a table of numbers")
+        self._pass, self._row = lines[0], lines[1]
+
+
+class Costs:
+    """The target's step and every drafter's share, learned from the steps as they run."""
+
+    def __init__(self, step: StepCost, parallel: dict[str, bool] | None = None) -> None:
+        """`parallel` says of each drafter whether one pass drafts all tokens."""
+        self.step = step
+        self.drafters = {name: DraftCost(one) for name, one in (parallel or {}).items()}
+
+    def of(self, drafter: str | None) -> DraftCost:
+        return self.drafters.setdefault(drafter or "", DraftCost())
+
+    def rescale(self, pace: float) -> None:
+        """Everything takes `pace` times what it took."""
+        self.step.rescale(pace)
+        for cost in self.drafters.values():
+            cost.rescale(pace)
+
+    def saved(self) -> dict[str, Any]:
+        drafters = {name: cost.saved() for name, cost in self.drafters.items()}
+        return {"step": self.step.saved(), "drafters": drafters}

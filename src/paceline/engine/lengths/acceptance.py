@@ -1,0 +1,114 @@
+"""How likely a draft position is accepted: learned online from what became of the drafts.
+
+A logistic regression over the drafter's own confidence, with a bias for each position and one for
+each request. Measured against sequential temperature scaling (a temperature per position cannot
+bring an estimate above 1/2 below it, and drafters are over-confident off their ground) and against
+records by confidence bin: see docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+UNKNOWN = 0.7  # of a position of which a drafter says nothing, before anything is known
+SURE = 6.0  # a confidence's log-odds count up to this: 0.9975
+KEPT = 0.99  # what a judged position leaves of those before it
+PRIOR = 4.0  # curvature of a position's prior: some 16 to 20 judgements
+REQUEST_PRIOR = 4.0  # precision of a request's own bias, in log-odds
+REQUEST_KEPT = 0.9
+FLATTEST = 0.05  # curvature that a judgement has at least: none may overturn all before it
+
+
+def log_odds(probability: float) -> float:
+    if probability <= 0:
+        return -SURE
+    if probability >= 1:
+        return SURE
+    return max(-SURE, min(SURE, math.log(probability / (1 - probability))))
+
+
+def sigmoid(value: float) -> float:
+    return 1 / (1 + math.exp(-value)) if value > -30 else 0.0
+
+
+class Acceptance:
+    """P(accepted | those before it were) = sigmoid(w logit(confidence) + b[position] + u[request])
+
+    Fitted by Newton steps along the diagonal, one for each judged position, with decayed curvature:
+    it follows traffic that changes, and costs microseconds. Without confidence only the biases are
+    left: the running acceptance of each position.
+    """
+
+    def __init__(self, confident: bool) -> None:
+        """`confident` says that drafts come with confidence."""
+        self.confident = confident
+        self._slope, self._slope_curvature = 1.0, 4 * PRIOR
+        self._biases: list[float] = []
+        self._curvatures: list[float] = []
+        self._requests: dict[str, tuple[float, float]] = {}  # bias, precision
+
+    def predict(
+        self, request_id: str | None, length: int, confidence: Sequence[float] = ()
+    ) -> list[float]:
+        """Of each position, given that those before it were accepted; of a request that nothing is
+        known of where `request_id` is None."""
+        own = 0.0 if request_id is None else self._requests.get(request_id, (0.0, 0.0))[0]
+        self._reach(length)
+        if not self.confident:
+            return [sigmoid(bias + own) for bias in self._biases[:length]]
+        slope = self._slope
+        return [
+            sigmoid(slope * log_odds(sure) + bias + own)
+            for sure, bias in zip(confidence[:length], self._biases, strict=False)
+        ]
+
+    def learn(
+        self, request_id: str, accepted: int, judged: int, confidence: Sequence[float] = ()
+    ) -> None:
+        """The first `accepted` of a draft's `judged` positions stood; at most one did not."""
+        own, precision = self._requests.get(request_id, (0.0, REQUEST_PRIOR))
+        self._reach(judged)
+        for position in range(judged):
+            stands = position < accepted
+            feature = log_odds(confidence[position]) if self.confident else 0.0
+            usual = self._slope * feature + self._biases[position]
+            guess, curvature = _guess(usual + own)
+            precision = REQUEST_KEPT * precision + (1 - REQUEST_KEPT) * REQUEST_PRIOR + curvature
+            own += (stands - guess) / precision
+            # What all requests share is fitted without what is particular to this one: a new
+            # request starts from there.
+            guess, curvature = _guess(usual)
+            if self.confident:
+                self._slope_curvature = _decayed(self._slope_curvature, 4 * PRIOR)
+                self._slope_curvature += curvature * feature * feature
+                self._slope += (stands - guess) * feature / self._slope_curvature
+            self._curvatures[position] = _decayed(self._curvatures[position], PRIOR) + curvature
+            self._biases[position] += (stands - guess) / self._curvatures[position]
+        self._requests[request_id] = own, precision
+
+    def doubt(self, request_id: str) -> None:
+        """What is known of the request is old: what comes next counts for more."""
+        own, _ = self._requests.get(request_id, (0.0, REQUEST_PRIOR))
+        self._requests[request_id] = own, REQUEST_PRIOR
+
+    def forget(self, request_id: str) -> None:
+        self._requests.pop(request_id, None)
+
+    def _reach(self, length: int) -> None:
+        """A position that was never judged starts from the one before it."""
+        biases = self._biases
+        while len(biases) < length:
+            start = 0.0 if self.confident else log_odds(UNKNOWN)
+            biases.append(biases[-1] if biases else start)
+            self._curvatures.append(PRIOR)
+
+
+def _guess(odds: float) -> tuple[float, float]:
+    """A probability, and how much a judgement of it tells."""
+    guess = sigmoid(odds)
+    return guess, max(guess * (1 - guess), FLATTEST)
+
+
+def _decayed(curvature: float, prior: float) -> float:
+    return KEPT * curvature + (1 - KEPT) * prior

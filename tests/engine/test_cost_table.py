@@ -1,0 +1,153 @@
+"""Costs are timed once and kept; what cannot be believed is timed again."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.engine import cost_table
+from paceline.engine.budget import StepCost
+from paceline.engine.cost_table import CostSource, starting_costs
+from paceline.engine.costs import Costs, DraftCost, Line
+
+
+class Clock:
+    """Steps take what they are said to take."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pace, self.calls = 1.0, 0
+        monkeypatch.setattr("paceline.engine.budget.timed", self.timed)
+        monkeypatch.setattr("paceline.engine.costs.timed", self.timed)
+        monkeypatch.setattr(cost_table, "timed", self.timed)
+
+    def timed(self, work: Any, *arguments: int) -> float:
+        self.calls += 1
+        return self.pace * work(*arguments)
+
+
+class Drafter:
+    name, version, max_draft_len, parallel = "d", "1", 7, True
+
+    def rehearse(self, requests: int, length: int) -> float:
+        return 0.1 + 0.01 * requests * (length + 1)
+
+
+def step_seconds(rows: int, requests: int) -> float:
+    return 1.0 + rows / 16 + 0.02 * (requests - 1)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Clock]:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    return Clock(monkeypatch)
+
+
+def source(**changes: Any) -> CostSource:
+    identity = {"model": "m", "dtype": "bfloat16"}
+    options = {"forward": step_seconds, "rows": 512, "requests": 64, "identity": identity}
+    return CostSource(**{**options, "drafters": {"d": Drafter()}, **changes})
+
+
+def table(tmp_path: Path) -> Path:
+    (file,) = (tmp_path / "costs").iterdir()
+    return file
+
+
+def check(costs: Costs, pace: float = 1.0) -> None:
+    for rows, requests in ((1, 1), (16, 1), (32, 32), (48, 8)):
+        assert costs.step(rows, requests) == pytest.approx(pace * step_seconds(rows, requests))
+    assert costs.of("d").propose([7] * 4) == pytest.approx(pace * Drafter().rehearse(4, 7))
+
+
+def test_what_was_measured_is_found_again_at_todays_pace(clock: Clock, tmp_path: Path) -> None:
+    check(starting_costs(source()))
+    measured, clock.calls, clock.pace = clock.calls, 0, 1.5
+    check(starting_costs(source()), pace=1.5)
+    assert clock.calls < 6 < measured
+    assert json.loads(table(tmp_path).read_text())["key"]["model"] == "m"
+
+
+def test_another_model_drafter_or_size_has_a_table_of_its_own(clock: Clock, tmp_path: Path) -> None:
+    other = Drafter()
+    other.version = "2"
+    starting_costs(source())
+    for changes in ({"identity": {"model": "n"}}, {"drafters": {"d": other}}, {"rows": 8}):
+        starting_costs(source(**changes))
+    assert len(list((tmp_path / "costs").iterdir())) == 4
+
+
+def test_a_model_without_identity_leaves_nothing_behind(clock: Clock, tmp_path: Path) -> None:
+    check(starting_costs(source(identity=None)))
+    assert not (tmp_path / "costs").exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "[]",
+        lambda text: text.replace('"m"', '"n"'),
+        lambda text: text.replace('"per_request"', '"each"'),
+        lambda text: json.dumps(json.loads(text) | {"step": {"rows": [1], "seconds": ["x"]}}),
+        lambda text: json.dumps(json.loads(text) | {"drafters": {"d": {"pass": {}, "row": {}}}}),
+    ],
+)
+def test_a_damaged_table_is_measured_again_and_mended(
+    clock: Clock, tmp_path: Path, damage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    starting_costs(source())
+    file = table(tmp_path)
+    file.write_text(damage(file.read_text()))
+    with caplog.at_level(logging.WARNING):
+        check(starting_costs(source()))
+    assert "measuring again" in caplog.text
+    caplog.clear()
+    check(starting_costs(source()))
+    assert not caplog.text
+
+
+def test_a_table_that_is_far_off_is_stale(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    starting_costs(source())
+    clock.pace = 10.0
+    check(starting_costs(source()), pace=10.0)
+    assert "off by a factor of 10" in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(
+    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "costs").write_text("in the way")
+    check(starting_costs(source()))
+    assert "cannot be kept" in caplog.text
+
+
+def test_a_line_is_learned_from_noise_and_one_hiccup_does_not_bend_it() -> None:
+    line = Line()
+    for turn in range(200):
+        amount = 8.0 * (1 + turn % 4)
+        line.add(amount, (0.5 + 0.01 * amount) * (1.1 if turn % 2 else 0.9))
+    line.add(8.0, 100.0)
+    assert line(24.0) == pytest.approx(0.74, rel=0.1)
+
+
+def test_passes_of_a_drafter_that_drafts_token_by_token() -> None:
+    cost = DraftCost(parallel=False)
+    for requests in (1, 4):
+        cost.proposed([5] * requests, 3, 3 * (0.2 + 0.1 * requests))
+    assert cost.propose([4, 2]) == pytest.approx(4 * (0.2 + 0.1 * 2))
+
+
+def test_requests_cost_something_beside_their_rows() -> None:
+    cost = StepCost([1, 32], [1.0, 2.0], per_request=0.1)
+    assert cost(32, 5) == pytest.approx(2.4)
+    assert cost.upwards(32, 31, 5).tolist() == pytest.approx(
+        [cost(32 + more, 5) for more in range(32)]
+    )
+    for _ in range(100):
+        cost.observe(32, 4.8, 5)
+    assert cost(32, 5) == pytest.approx(4.8, rel=0.01)

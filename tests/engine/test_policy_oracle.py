@@ -1,0 +1,180 @@
+"""Every rule under every draft policy, by the exact enumeration of test_lossless_oracle.py.
+
+The real controllers choose the lengths, through the real Drafting with its guard: a policy may look
+at all that has happened, and at drawn tokens where that is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.core import DraftBatch, Request, SamplingParams
+from paceline.drafters.draft_model import _Draft
+from paceline.drafters.draw import DRAWS, draw_token
+from paceline.engine import sampler
+from paceline.engine.budget import StepCost
+from paceline.engine.costs import Costs
+from paceline.engine.drafting import Drafting
+from paceline.engine.lengths import EmaLengths, FixedLengths, LengthController, ThroughputLengths
+from paceline.engine.scheduler import Scheduled
+from paceline.engine.verify import make_verifier
+from tests.engine.oracle import (
+    BIASED,
+    EXACT,
+    GAMMA,
+    LENGTH,
+    RULES,
+    RULES_WITH_Q,
+    Outcomes,
+    P,
+    Q,
+    error,
+    logits,
+)
+
+
+class Drafter:
+    """Draws from Q, one token after another, as a draft model does."""
+
+    feature_layers: tuple[int, ...] = ()
+    parallel, reach = True, None
+
+    def __init__(self, draw: str, tells: str) -> None:
+        """Its confidence is the largest probability, or that of the token that was `drawn`."""
+        self.draw, self.tells = draw, tells
+
+    def propose(self, requests: list[Request], lengths: list[int]) -> DraftBatch:
+        (request,), (length,) = requests, lengths
+        making = _Draft(request, length)
+        while len(making.drawn) < length:
+            row = logits(Q, (*request.output_ids, *making.tokens))
+            making.append(
+                draw_token(row, int(row.argmax()), request, len(making.drawn), self.draw), 0.0
+            )
+        confidence = [drawn.confidence for drawn in making.drawn]
+        if self.tells == "drawn":
+            contexts = [
+                (*request.output_ids, *making.tokens[:i]) for i in range(len(making.tokens))
+            ]
+            pairs = zip(contexts, making.tokens, strict=True)
+            confidence = [float(Q[context][token]) for context, token in pairs]
+        return DraftBatch([making.tokens], [making.q_rows()], [confidence])
+
+
+def law(
+    outcomes: Outcomes,
+    rule: str,
+    draw: str,
+    policy: Callable[[], LengthController],
+    length: int = GAMMA,
+    tells: str = "largest",
+) -> tuple[dict[tuple[int, ...], float], set[int]]:
+    """Distribution of the first LENGTH tokens, and the draft lengths that were verified."""
+    verifier, seen = make_verifier(rule), set()
+
+    def program() -> tuple[int, ...]:
+        request = Request(
+            id="r", prompt_ids=[0], params=SamplingParams(temperature=1.0), seed=7, drafter="d"
+        )
+        cache: Any = None  # nobody looks at KV here
+        grammars: Any = SimpleNamespace(of=lambda request: None)
+        drafting = Drafting(
+            {"d": Drafter(draw, tells)},  # type: ignore[dict-item]
+            cache,
+            grammars,
+            needs_q=verifier.needs_q,
+        )
+        drafting.lengths = policy()
+        while request.output_len < LENGTH:
+            entry = Scheduled(request, len(request.tokens) - 1, 1, draft_room=length)
+            q = drafting.draft([entry]).get(request.id)
+            seen.add(len(entry.draft))
+            ends = [(*request.output_ids, *entry.draft[:i]) for i in range(len(entry.draft) + 1)]
+            rows = torch.stack([logits(P, context) for context in ends])
+            target = sampler.TargetRows(request, rows, rows.argmax(-1).tolist(), entry.draft)
+            verdict = verifier.verify(target, entry.draft, q)
+            committed = [*entry.draft[: verdict.accepted], verdict.next_token]
+            request.tokens += committed
+            drafting.lengths.observe(entry, committed)
+        return tuple(request.output_ids[:LENGTH])
+
+    total: dict[tuple[int, ...], float] = {}
+    for weight, tokens in outcomes.paths(program):
+        total[tokens] = total.get(tokens, 0.0) + weight
+    return total, seen
+
+
+def throughput(cuts: bool) -> ThroughputLengths:
+    """So dear that one failed round makes the next draft shorter, or none; and cuts are made."""
+    costs = Costs(StepCost([1, 2, 4], [1.0, 1.4, 2.2]), {"d": True})
+    for requests in (1, 2):
+        costs.of("d").proposed([GAMMA] * requests, GAMMA, 0.05 + 0.01 * requests)
+    return ThroughputLengths(costs, cuts)
+
+
+POLICIES: dict[str, Callable[[bool], LengthController]] = {
+    "throughput": throughput,
+    "fixed": lambda cuts: FixedLengths(),
+    "ema": lambda cuts: EmaLengths(start=0.9),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("draw", DRAWS)
+@RULES
+def test_rule_keeps_the_targets_law_under_every_policy(
+    outcomes: Outcomes,
+    rule: str,
+    draw: str,
+    policy: str,
+) -> None:
+    cuts = rule == "match"
+    measured, lengths = law(outcomes, rule, draw, lambda: POLICIES[policy](cuts))
+    assert error(measured) < EXACT
+    assert policy == "fixed" or len(lengths) > 1, "always one length: nothing was tested"
+
+
+@pytest.mark.parametrize("length", [0, 1])
+@RULES
+def test_rule_keeps_the_targets_law_at_fixed_lengths(
+    outcomes: Outcomes,
+    rule: str,
+    length: int,
+) -> None:
+    measured, lengths = law(outcomes, rule, "sample", FixedLengths, length)
+    assert error(measured) < EXACT and lengths == {length}
+
+
+class Unsaid(ThroughputLengths):
+    """Looks at the drawn tokens' confidence, and does not say so: the guard lets it."""
+
+    anticipating = False
+
+
+def unsaid() -> Unsaid:
+    return Unsaid(Costs(StepCost([1, 2, 4], [1.0, 1.4, 2.2])))
+
+
+@RULES_WITH_Q
+def test_control_a_policy_that_cuts_on_the_drawn_token(
+    outcomes: Outcomes,
+    rule: str,
+) -> None:
+    biased, _ = law(outcomes, rule, "sample", unsaid, tells="drawn")
+    assert error(biased) > BIASED
+    said, _ = law(outcomes, rule, "sample", lambda: throughput(False), tells="drawn")
+    assert error(said) < EXACT
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_cutting_on_the_drawn_token_is_harmless_under_match(
+    outcomes: Outcomes,
+    draw: str,
+) -> None:
+    measured, lengths = law(outcomes, "match", draw, unsaid, tells="drawn")
+    assert error(measured) < EXACT and len(lengths) > 1
