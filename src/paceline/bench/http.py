@@ -82,16 +82,22 @@ class ChatClient:
 
 async def served_model(url: str, api_key: str | None = None) -> str:
     """The id of the first model that the server offers."""
+    return str((await get_json(url, "/v1/models", api_key))["data"][0]["id"])
+
+
+async def get_json(url: str, path: str, api_key: str | None = None) -> dict[str, Any]:
+    """What the server answers to GET. Raises ServerError when it cannot be asked, or refuses."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     base = url.rstrip("/").removesuffix("/v1")
     async with httpx.AsyncClient(headers=headers, timeout=10, trust_env=False) as http:
         try:
-            response = await http.get(f"{base}/v1/models")
+            response = await http.get(f"{base}{path}")
         except httpx.HTTPError as error:
             raise ServerError(f"no server at {base}: {error}") from error
     if response.status_code != 200:
         raise ServerError(f"{response.status_code} from {response.url}: {response.text[:500]}")
-    return str(response.json()["data"][0]["id"])
+    answer: dict[str, Any] = response.json()
+    return answer
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from paceline.core import OutputDelta, RequestMetrics, SpeculationStats, TokenKind
 from paceline.engine.text import TextStream
 
-STYLES = {TokenKind.ACCEPTED: "green", TokenKind.BONUS: "default"}
+STYLES = {TokenKind.ACCEPTED: "green", TokenKind.FORCED: "cyan", TokenKind.BONUS: "default"}
 
 
 def stderr_console() -> Console:

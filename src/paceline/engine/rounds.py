@@ -14,10 +14,11 @@ from paceline.drafters.base import Drafter
 from paceline.engine.scheduler import Scheduled
 
 # Why a draft is shorter than it could be; the draft policies add reasons of their own.
+PROMPT = "prompt"  # the step computed the prompt: there was nothing to draft from
 OFF = "off"  # speculation is off for the request
 HELD_BACK = "held back"  # to compare the others with
 ROOM = "room"  # rows of the step, blocks, or tokens until the end of the stream
-NOTHING = "nothing to draft"  # the drafter knew nothing
+NOTHING = "drafter"  # it had nothing to propose
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Explainer:
     def _round(self, entry: Scheduled, delta: OutputDelta, step: Step) -> ExplainedRound:
         request, kinds = entry.request, delta.kinds
         drafter = request.drafter
-        confidence = entry.confidence
+        confidence, first = entry.confidence, delta.completion_tokens == len(delta.token_ids)
         record = RoundRecord(
             request=request.id,
             time=time.time(),
@@ -57,7 +58,7 @@ class Explainer:
             verified=len(entry.draft),
             accepted=kinds.count(TokenKind.ACCEPTED),
             forced=kinds.count(TokenKind.FORCED),
-            cut_by=reason(entry),
+            cut_by=PROMPT if first else reason(entry),
             confidence=None if confidence is None else tuple(confidence),
             rule=self._rule,
             temperature=request.params.temperature,
