@@ -122,6 +122,7 @@ class FakeAsyncEngine:
         request_id: str,
         salt: bytes = b"",
         cohort: str = "",
+        explain: bool = False,
         place: Place | None = None,
     ) -> Stream:
         assert place is not None, "the server reserves room before it encodes a prompt"

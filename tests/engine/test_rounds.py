@@ -1,0 +1,99 @@
+"""Rounds explained: the counts add up to the request's, and the reasons are the real ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.core import OutputDelta, SamplingParams, SpeculativeParams, TokenKind
+from paceline.engine import admission
+from paceline.engine.budget import StepCost
+from paceline.engine.costs import Costs
+from paceline.engine.engine import Engine
+from tests.engine.test_grammar import GRAMMARS
+from tests.engine.tiny import EngineFactory
+
+PROMPT = [5, 6, 7, 8] * 8
+ONE_BACKEND = pytest.mark.parametrize(
+    "make_engine", [("torch", "float32", "cpu")], ids=["torch-float32"], indirect=True
+)
+pytestmark = ONE_BACKEND
+
+
+def explained(engine: Engine, wish: Any = None, **options: Any) -> list[OutputDelta]:
+    params = SamplingParams(**{"max_tokens": 60, "temperature": 0.0, "seed": 1, **options})
+    (request,) = engine.make_requests(
+        PROMPT, params, SpeculativeParams.parse(wish), request_id="r", cohort="app", explain=True
+    )
+    engine.add([request])
+    deltas = []
+    while engine.has_work:
+        deltas += engine.step()
+    return deltas
+
+
+def test_rounds_add_up(make_engine: EngineFactory) -> None:
+    for options in ({}, {"grammar": GRAMMARS["schema"]}, {"temperature": 1.0, "top_k": 4}):
+        deltas = explained(make_engine("ngram,min_ngram=1,max_draft_len=6"), **options)
+        stats, position = deltas[-1].stats, 0
+        drafted = accepted = forced = 0
+        for delta in deltas:
+            assert delta.round is not None
+            record, verified = delta.round.record, delta.round.verified
+            assert record.position == position
+            position += len(delta.token_ids)
+            assert record.verified == len(verified) <= 6
+            assert record.proposed == len(delta.round.drafted)
+            assert record.accepted == delta.kinds.count(TokenKind.ACCEPTED)
+            assert record.forced == delta.kinds.count(TokenKind.FORCED)
+            stand = record.accepted + sum(i < record.accepted for i in delta.round.forced)
+            assert list(verified[:stand]) == delta.token_ids[:stand]
+            drafted += record.verified - len(delta.round.forced)
+            accepted += record.accepted
+            forced += record.forced
+            assert record.step_requests == 1 and record.step_ms > 0
+            assert (record.rule, record.cohort, record.drafter) == ("match", "app", "ngram")
+            assert record.grammar == ("grammar" in options)
+        assert position == deltas[-1].completion_tokens
+        counted = stats.draft_tokens, stats.accepted_tokens, stats.forced_tokens
+        assert (drafted, accepted, forced) == counted and drafted
+
+
+def test_who_did_not_ask_gets_none(make_engine: EngineFactory) -> None:
+    engine = make_engine("ngram")
+    engine.add(engine.make_requests(PROMPT, SamplingParams(max_tokens=5), request_id="r"))
+    while engine.has_work:
+        assert all(delta.round is None for delta in engine.step())
+
+
+def reasons(deltas: list[OutputDelta]) -> list[str | None]:
+    return [delta.round.record.cut_by for delta in deltas if delta.round is not None]
+
+
+def test_reasons(make_engine: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(reasons(explained(make_engine("ngram"), "off"))) == {"off", "prompt"}
+    assert set(reasons(explained(make_engine(None)))) == {"off", "prompt"}
+    monkeypatch.setattr(admission, "_share", lambda request_id: 0.0)
+    held_back = make_engine("ngram", holdback=0.01)
+    assert set(reasons(explained(held_back))) == {"held back", "prompt"}
+    some = reasons(explained(make_engine("ngram,min_ngram=4"), max_tokens=80, temperature=1.0))
+    assert some[0] == "prompt" and "drafter" in some
+    assert reasons(explained(make_engine("ngram,min_ngram=1")))[-1] == "room", "the end is near"
+    dear = make_engine("ngram,min_ngram=1", draft_policy="throughput")
+    dear.use_costs(Costs(StepCost([1, 2, 64], [1.0, 9.0, 600.0])))
+    assert "cost" in reasons(explained(dear))
+    engine = make_engine("ngram,min_ngram=1,max_draft_len=12")
+    by_grammar = explained(engine, grammar=GRAMMARS["regex"], temperature=1.0)
+    assert "grammar" in reasons(by_grammar)
+
+
+def test_confidence_is_that_of_the_tokens_that_fit(make_engine: EngineFactory) -> None:
+    deltas = explained(
+        make_engine("suffix,max_draft_len=6"), grammar=GRAMMARS["lark"], max_tokens=90
+    )
+    told = [delta.round for delta in deltas if delta.round and delta.round.record.confidence]
+    assert told
+    for one in told:
+        assert len(one.record.confidence) <= one.record.proposed
+        assert all(0 <= value <= 1 for value in one.record.confidence)
