@@ -1,6 +1,7 @@
 """Fixed prompt sets, made from what every Python carries: nothing to download, nothing to tune on.
 
-`copy` asks for a file back with one small change, `code` for a new function, `chat` for an answer.
+`copy` asks for a file back with one small change, `code` for a new function, `chat` for an answer,
+`json` for a record of a few fields.
 The sets named `tune_*` are others of the same kind, for choosing parameters.
 """
 
@@ -52,6 +53,12 @@ QUESTIONS = [
     "What should I pack for a weekend hike?", "Explain compound interest.", "Who was Ada Lovelace?",
 ]  # fmt: skip
 TUNE_QUESTIONS = ["What is gravity?", "How do magnets work?", "Name three rivers in Europe."]
+RECORDS = [
+    "a user account", "a book", "a weather report for a week", "an invoice with three items",
+    "a recipe", "a flight booking", "a movie", "a city", "a bank account statement", "a server log",
+    "a shopping cart", "a football match", "a song playlist", "a patient record", "a job posting",
+    "a hotel room", "a GitHub issue", "a calendar event", "a car", "a university course",
+]  # fmt: skip
 
 
 def _function(name: str) -> str:
@@ -70,12 +77,18 @@ def _code(tasks: list[str]) -> list[str]:
     return [f"Write a Python function that {task}. Only code, with a docstring." for task in tasks]
 
 
+def _json(records: list[str]) -> list[str]:
+    ask = "Answer with a JSON object only, pretty-printed, at least eight fields: {} (made up)."
+    return [ask.format(record) for record in records]
+
+
 def prompt_set(name: str) -> list[str]:
-    """The user messages of a set: copy, code, chat, or tune_ and one of these."""
+    """The user messages of a set: copy, code, chat, json, or tune_ and one of the first three."""
     sets = {
         "copy": lambda: _copy(COPY),
         "code": lambda: _code(TASKS),
         "chat": lambda: QUESTIONS,
+        "json": lambda: _json(RECORDS),
         "tune_copy": lambda: _copy(TUNE_COPY),
         "tune_code": lambda: _code(TUNE_TASKS),
         "tune_chat": lambda: TUNE_QUESTIONS,

@@ -30,7 +30,7 @@ def test_every_engine_option_can_be_set() -> None:
         *("--max-num-seqs", "3", "--max-waiting", "4", "--token-budget", "5"),
         *("--max-stretch", "2.5", "--rule", "synthetic", "--synthetic", "0.9,0.5"),
         *("--no-prefix-cache", "--engine-seed", "7", "--threads", "1", "--draft-policy", "fixed"),
-        *("--draft-window", "512"),
+        *("--draft-window", "512", "--holdback", "0.01"),
     )
     assert config.drafter_specs == ("ngram", "x=suffix")
     assert config.kv_memory == 2 * 2**20
@@ -65,6 +65,8 @@ def test_sizes(text: str, size: int) -> None:
         (["generate", "hi", "--max-draft-len", "1000"], "max_draft_len"),
         (["generate", "hi", "--threads", "0"], "threads"),
         (["generate", "hi", "--rule", "guess"], "--rule"),
+        (["generate", "hi", "--draft-policy", "fixed:x"], "draft_policy"),
+        (["generate", "hi", "--holdback", "2"], "holdback"),
         (["generate", "hi", "--synthetic", "0.5,x"], "--synthetic"),
         (["bench", "--runs", "0"], "runs"),
         (["bench", "--concurrency", "4"], "concurrency"),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from paceline.core import FinishReason, OutputDelta, RequestMetrics
+from paceline.engine.config import EngineStats
+from paceline.server.metrics import ServerMetrics
 from paceline.server.settings import ServerSettings
 
 from .conftest import Client
@@ -68,6 +72,41 @@ def test_counters_and_gauges_come_from_the_engine(client: Client) -> None:
         ("vllm:request_success_total", "abort"): 1,
     }
     assert {key: seen[key] for key in expected} == expected
+
+
+def test_the_live_baseline_is_shown(client: Client) -> None:
+    stats = client.engine.stats()
+    stats.decode_seconds, stats.ar_seconds, stats.speedup_vs_ar = 10.0, 25.0, 2.75
+    seen = samples(client)
+    assert seen["paceline:speedup_vs_ar", ""] == 2.75
+    assert seen["paceline:decode_seconds_total", ""] == 10
+    assert seen["paceline:ar_decode_seconds_total", ""] == 25
+    assert not any(name == "paceline:tpot_seconds" for name, _ in seen), "nobody was held back"
+
+
+def test_a_holdback_is_compared_by_quantile() -> None:
+    metrics = ServerMetrics("m", EngineStats)
+
+    def ended(tpot: float | None, held_back: bool | None) -> None:
+        times = RequestMetrics(0.0, 0.1, tpot, 1.0, held_back)
+        metrics.finished(
+            OutputDelta(request_id="", choice=0, finish_reason=FinishReason.STOP, metrics=times)
+        )
+
+    for index in range(101):
+        ended(0.01 + 0.0001 * index, False)
+        ended(0.03, True)
+    ended(9.0, None)
+    ended(None, True)
+    found = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+    }
+    assert found["paceline:tpot_seconds", "0.5", "m", "speculation"] == pytest.approx(0.015)
+    assert found["paceline:tpot_seconds", "0.99", "m", "speculation"] == pytest.approx(0.0199)
+    assert found["paceline:tpot_seconds", "0.99", "holdback", "m"] == pytest.approx(0.03)
+    assert found["paceline:holdback_speedup", "0.5", "m"] == pytest.approx(2.0)
 
 
 def test_two_servers_in_one_process_do_not_share_metrics(client: Client) -> None:

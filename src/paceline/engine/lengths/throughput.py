@@ -19,7 +19,7 @@ from paceline.engine.costs import Costs
 from paceline.engine.lengths.base import with_forced
 from paceline.engine.lengths.cohort import CohortRecord
 from paceline.engine.lengths.optimum import PlainStep, best_drafts, best_lengths
-from paceline.engine.lengths.rest import TRIAL, Rest
+from paceline.engine.lengths.rest import FIRST, TRIAL, Rest
 from paceline.engine.scheduler import Scheduled
 
 FREE = 0.01  # drafting that takes less than this share of a step is not worth a thought
@@ -188,6 +188,7 @@ class ThroughputLengths:
             state = self._states[request.id] = _State()
             record = self._record(request)
             if not record.may_try():
+                state.rest = Rest(pause=2 * FIRST)  # others have tried for it
                 state.rest.begin()
             elif record.failing:
                 state.rest.trial = TRIAL
