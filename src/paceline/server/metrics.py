@@ -32,7 +32,6 @@ COUNTERS: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
     "prefix_cache_queries": ("Prompt tokens looked up.", lambda s: s.prefix_queries),
     "prefix_cache_hits": ("Prompt tokens found cached.", lambda s: s.prefix_hits),
     "num_preemptions": ("Requests preempted for memory.", lambda s: s.preemptions),
-    "forced_tokens": ("Tokens that a grammar left no choice about.", lambda s: s.forced_tokens),
     "spec_decode_num_drafts": ("Rounds with a draft.", lambda s: s.spec_drafts),
     "spec_decode_num_draft_tokens": ("Tokens drafted.", lambda s: s.spec_draft_tokens),
     "spec_decode_num_accepted_tokens": (
@@ -57,6 +56,7 @@ OWN_GAUGES: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
     ),
 }
 OWN_COUNTERS: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
+    "forced_tokens": ("Tokens that a grammar left no choice about.", lambda s: s.forced_tokens),
     "decode_seconds": (
         "Steps in which somebody decoded, with drafting.",
         lambda s: s.decode_seconds,
