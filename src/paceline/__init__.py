@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.core import SamplingParams
+    from paceline.core import Grammar, SamplingParams
     from paceline.llm import LLM
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "Grammar", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,8 +18,8 @@ def __getattr__(name: str) -> Any:
         from paceline.llm import LLM
 
         return LLM
-    if name == "SamplingParams":
-        from paceline.core import SamplingParams
+    if name in ("Grammar", "SamplingParams"):
+        from paceline import core
 
-        return SamplingParams
+        return getattr(core, name)
     raise AttributeError(f"module 'paceline' has no attribute {name!r}")
