@@ -59,6 +59,7 @@ class ThroughputLengths:
         self._records: dict[Cohort, CohortRecord] = defaultdict(CohortRecord)
         self._states: dict[str, _State] = {}
         self._idle: dict[str, int] = defaultdict(int)  # by drafter: steps without room for drafts
+        self._load: dict[str, int] = {}  # by drafter: requests at once in the last of those
         self._clock: dict[str, int] = defaultdict(int)  # by drafter: steps
 
     def sees(self, request: Request) -> bool:
@@ -72,6 +73,10 @@ class ThroughputLengths:
         if self._clock[name] % FIRST and all(state.rest.left for state in states):
             for entry in batch:  # nothing to decide: as good as no drafter
                 entry.cut_by = "rest"
+            return [0] * len(batch)
+        if self._idle[name] >= PATIENCE and decoding >= self._load[name] and self._clock[name] % 8:
+            for entry in batch:  # no less load than when there was no room
+                entry.cut_by = "cost"
             return [0] * len(batch)
         price, room = self.costs.of(name), [entry.draft_room for entry in batch]
         step = PlainStep(rows, decoding, self.costs.step, price)
@@ -101,6 +106,7 @@ class ThroughputLengths:
         lengths = best.asked if self._cuts else best.kept
         if not any(lengths) and not self._hopeful(step, curves):
             self._idle[name] += 1
+            self._load[name] = step.decoding
             return lengths
         self._idle[name] = 0
         for index, (entry, length) in enumerate(zip(batch, lengths, strict=True)):
