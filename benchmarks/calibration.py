@@ -3,8 +3,8 @@
     python benchmarks/calibration.py MODEL DRAFTER [DRAFTER …]
 
 Every drafter drafts as long as it can for chat, code, copy and random prompts, at T=0 and T=0.7;
-each estimator sees a round's confidences, is scored on what became of it, and then learns it. Scores
-leave out the first 100 rounds: log loss of a position given those before it, and the expected
+each estimator sees a round's confidences, is scored on what became of it, and then learns it. The
+first 100 rounds are left out: log loss of a position given those before it, and the expected
 calibration error (15 bins) of the survival of all positions.
 """
 

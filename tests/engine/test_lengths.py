@@ -195,6 +195,25 @@ def test_a_pausing_request_is_not_even_shown_until_shortly_before_it_tries() -> 
     assert sum(seen) < 100
 
 
+def test_requests_that_pause_side_by_side_try_again_together() -> None:
+    first, second = entries(2, 6)
+    lengths = ThroughputLengths(dear(0.3))
+    fail(lengths, [first], 5)
+    history = fail(lengths, [first, second], 300)[40:]
+    tries = [[bool(length) for length in asked_] for asked_ in history if any(asked_)]
+    assert tries and sum(all(pair) for pair in tries) >= 0.6 * len(tries)
+
+
+def test_a_drafter_with_nothing_to_say_is_asked_less() -> None:
+    (entry,) = entries(1, 6)
+    lengths, rounds_asked = ThroughputLengths(dear(0.3)), 0
+    for _ in range(100):
+        rounds_asked += asked(lengths, [entry]) != [0]
+        entry.draft = []
+        lengths.observe(entry, GOOD[:1])
+    assert rounds_asked < 30
+
+
 def test_requests_of_a_failing_cohort_begin_with_a_pause_but_some_try() -> None:
     lengths = ThroughputLengths(dear(0.3))
     began = []

@@ -17,8 +17,11 @@ class Rest:
     trial: int = 0
     pause: int = FIRST
 
-    def begin(self) -> None:
-        self.left, self.pause = self.pause, min(2 * self.pause, LONGEST)
+    def begin(self, clock: int = 0) -> None:
+        """About `pause` rounds from `clock` on, up to a multiple of it: requests that pause side by
+        side try again in the same step, and share its cost."""
+        end = (clock + self.pause // 2) // self.pause * self.pause + self.pause
+        self.left, self.pause = end - clock, min(2 * self.pause, LONGEST)
 
     def tick(self) -> None:
         """A round has passed."""

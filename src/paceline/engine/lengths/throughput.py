@@ -61,6 +61,8 @@ class ThroughputLengths:
         self._records: dict[Cohort, CohortRecord] = defaultdict(CohortRecord)
         self._states: dict[str, _State] = {}
         self._idle: dict[str, int] = defaultdict(int)  # by drafter: steps without room for drafts
+        self._load: dict[str, int] = {}  # by drafter: requests at once in the last of those
+        self._clock: dict[str, int] = defaultdict(int)  # by drafter: steps
 
     def sees(self, request: Request) -> bool:
         idle = self._idle[request.drafter or ""]
@@ -68,9 +70,18 @@ class ThroughputLengths:
 
     def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         name = batch[0].request.drafter or ""
+        self._clock[name] += 1
+        states = [self._state(entry.request) for entry in batch]
+        if self._clock[name] % FIRST and all(state.rest.left for state in states):
+            for entry in batch:  # nothing to decide: as good as no drafter
+                entry.cut_by = "rest"
+            return [0] * len(batch)
+        if self._idle[name] >= PATIENCE and decoding >= self._load[name] and self._clock[name] % 8:
+            for entry in batch:  # no less load than when there was no room
+                entry.cut_by = "cost"
+            return [0] * len(batch)
         price, room = self.costs.of(name), [entry.draft_room for entry in batch]
         step = PlainStep(rows, decoding, self.costs.step, price)
-        states = [self._state(entry.request) for entry in batch]
         drafting = price.propose(room) + price.observe(len(batch))
         if self._cuts and drafting < FREE * self.costs.step(rows, decoding):
             self._idle[name] = 0
@@ -97,6 +108,7 @@ class ThroughputLengths:
         lengths = best.asked if self._cuts else best.kept
         if not any(lengths) and not self._hopeful(step, curves):
             self._idle[name] += 1
+            self._load[name] = step.decoding
             return lengths
         self._idle[name] = 0
         for index, (entry, length) in enumerate(zip(batch, lengths, strict=True)):
@@ -104,7 +116,7 @@ class ThroughputLengths:
             if not length and state.rest.trial:
                 lengths[index] = min(TRIAL, entry.draft_room)
             elif not length:
-                state.rest.begin()
+                state.rest.begin(self._clock[name])
                 state.drafted = 0
                 self._record(entry.request).doubt(entry.request.id)
         self._judge_cohorts(step, batch)
@@ -159,6 +171,7 @@ class ThroughputLengths:
             if state.drafted == PROVED:
                 state.rest.proved()
         proposal, forced, confidence = state.proposal, state.forced, state.confidence
+        asked, state.asked = state.asked, False
         state.proposal, state.confidence = [], None
         if not proposal:
             proposal = entry.draft  # one that must not be cut
@@ -171,6 +184,9 @@ class ThroughputLengths:
             if token != true:
                 break
             accepted += 1
+        if not judged and asked:
+            # It had nothing to say: that, too, tells what asking it brings.
+            self._record(request).by_position.learn(request.id, 0, 1)
         if not judged:
             return
         self._record(request).learn(request.id, accepted, judged, confidence)
@@ -189,7 +205,7 @@ class ThroughputLengths:
             record = self._record(request)
             if not record.may_try():
                 state.rest = Rest(pause=2 * FIRST)  # others have tried for it
-                state.rest.begin()
+                state.rest.begin(self._clock[request.drafter or ""])
             elif record.failing:
                 state.rest.trial = TRIAL
         return state
