@@ -1,0 +1,59 @@
+"""Dataclasses that every room shares: what is asked, what is drafted, what was decided.
+
+No tensors and no torch here. Lengths are in tokens, times in seconds unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from paceline.core.drafts import DraftBatch, KVSpec, SparseRow, Verdict
+from paceline.core.errors import InvalidRequest, ModelError, PacelineError, QueueFull
+from paceline.core.params import (
+    DRAFT_POLICIES,
+    GRAMMAR_KINDS,
+    MAX_DRAFT_LEN,
+    MAX_LOGPROBS,
+    DraftPolicy,
+    Grammar,
+    SamplingParams,
+    SpeculativeParams,
+)
+from paceline.core.request import Request, draw_seed
+from paceline.core.results import (
+    ExplainedRound,
+    FinishReason,
+    OutputDelta,
+    RequestMetrics,
+    RoundRecord,
+    SpeculationStats,
+    TokenKind,
+    TokenLogprobs,
+)
+
+__all__ = [
+    "DRAFT_POLICIES",
+    "GRAMMAR_KINDS",
+    "MAX_DRAFT_LEN",
+    "MAX_LOGPROBS",
+    "DraftBatch",
+    "DraftPolicy",
+    "ExplainedRound",
+    "FinishReason",
+    "Grammar",
+    "InvalidRequest",
+    "KVSpec",
+    "ModelError",
+    "OutputDelta",
+    "PacelineError",
+    "QueueFull",
+    "Request",
+    "RequestMetrics",
+    "RoundRecord",
+    "SamplingParams",
+    "SparseRow",
+    "SpeculationStats",
+    "SpeculativeParams",
+    "TokenKind",
+    "TokenLogprobs",
+    "Verdict",
+    "draw_seed",
+]

@@ -1,0 +1,59 @@
+"""What drafters give and rules decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class SparseRow:
+    """A draft distribution over a few candidate tokens; every other token has probability 0."""
+
+    ids: Any  # int64 [k]
+    probs: Any  # float [k], sums to 1
+
+
+@dataclass(slots=True)
+class DraftBatch:
+    """Draft tokens for a batch of requests, ragged: `tokens[i]` are those of the i-th request.
+
+    `q[i]` says what the i-th draft was drawn from: None (deterministic: a one-hot) or one row per
+    draft token, each a float array [vocabulary] or a SparseRow. `confidence[i][j]` in [0, 1] is the
+    drafter's own estimate that token j is accepted given that those before it are.
+    """
+
+    tokens: list[list[int]]
+    q: list[list[Any] | None] | None = None
+    confidence: list[list[float]] | None = None
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(t) for t in self.tokens]
+
+    def q_rows(self, index: int) -> list[Any] | None:
+        return None if self.q is None else self.q[index]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Decision over one request's draft: the first `accepted` tokens stand, then `next_token`."""
+
+    accepted: int
+    next_token: int
+    distance: float = 0.0  # under a lossy budget: total variation that it used
+    replaced: int = 0  # and draft tokens that stand for another one of the target's
+
+
+@dataclass(frozen=True, slots=True)
+class KVSpec:
+    """Shape of one model's KV rows: what a slot costs. `dtype_bytes` is bytes per element."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype_bytes: int
+
+    @property
+    def bytes_per_token(self) -> int:
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes

@@ -1,0 +1,88 @@
+"""One stream on its way through the engine."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+
+from paceline.core.params import SamplingParams, SpeculativeParams
+from paceline.core.results import FinishReason, SpeculationStats
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Request:
+    """One stream of output tokens: a prompt and one choice. The engine owns and mutates it.
+
+    `tokens` is prompt + committed output. `computed` counts the leading tokens whose KV is in the
+    cache: rollback of a rejected draft is nothing but leaving `computed` where it is.
+    """
+
+    id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    speculative: SpeculativeParams = field(default_factory=SpeculativeParams)
+    choice: int = 0
+    seed: int = 0
+    salt: bytes = b""  # scope of its cached prefixes and responses: API key and cache_salt
+    eos_ids: frozenset[int] = frozenset()
+    max_tokens: int = 0  # resolved bound on output tokens
+    leader: Request | None = (
+        None  # the first choice of the same prompt, whose KV this one will share
+    )
+    arrival: float = field(default_factory=time.monotonic)
+
+    tokens: list[int] = field(default_factory=list)
+    computed: int = 0
+    forced_tail: int = 0  # trailing tokens that the grammar forced in the last round
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
+    blocks: list[int] = field(default_factory=list)
+    drafter: str | None = None  # the registered drafter it is pinned to; None is AR
+    max_draft_len: int = 0
+    policy: str = "throughput"  # what chooses its draft lengths, one of DRAFT_POLICIES
+    cohort: str = ""  # requests that behave alike, so that acceptance is counted for them together
+    explain: bool = False  # its deltas say what each round did
+    held_back: bool | None = None  # kept from drafting, to compare with; None: it had a wish
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    preemptions: int = 0
+    first_scheduled: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+    stats: SpeculationStats = field(default_factory=SpeculationStats)
+
+    def __post_init__(self) -> None:
+        if not self.tokens:
+            self.tokens = list(self.prompt_ids)
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.prompt_ids)
+
+    @property
+    def output_len(self) -> int:
+        return len(self.tokens) - len(self.prompt_ids)
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.tokens[len(self.prompt_ids) :]
+
+    @property
+    def pending(self) -> int:
+        """Known tokens that have no KV yet."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def decoding(self) -> bool:
+        """Whether only the last chosen token, and what the grammar forced after it, is pending."""
+        return self.pending <= 1 + self.forced_tail
+
+    @property
+    def position(self) -> int:
+        """Index of the next generated token: the noise position (prompt tokens do not count)."""
+        return self.output_len
+
+
+def draw_seed() -> int:
+    """A fresh 64-bit seed for a request that brought none."""
+    return secrets.randbits(64)
