@@ -64,7 +64,7 @@ class NativeNetwork:
         self._layers = (abi.Layer * config.num_layers)()
         head = ("head", config.vocab_size, config.hidden_size)
         self.recipe = recipe
-        self._packer = Packer([*layer_shapes(config) * config.num_layers, head], recipe)
+        self._packer = Packer(native.library, [*layer_shapes(config) * config.num_layers, head], recipe)
         self._embedding: torch.Tensor | None = None
         self._model = self._pack(weights)
         self.streamed_bytes, self.weight_bytes = self._packer.arena.used, self._packer.bytes

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from paceline.kernels import abi
-from paceline.kernels.int8 import quantize_rows
+from paceline.kernels.int8 import restore
 from paceline.kernels.packing import (
     LANES,
     PAGE,
@@ -53,15 +53,15 @@ class PackedMatrix:
         if self.scales is None:
             return unpack_rows(self.room, ids, self.k)
         whole = unpack_rows(self.room, ids, self.k, torch.int8)
-        return (whole * self.scales[ids, None]).to(torch.bfloat16)
+        return restore(whole, self.scales[ids]).to(torch.bfloat16)
 
 
 class Packer:
     """Packs matrices into one arena, and keeps what the structures point into alive."""
 
-    def __init__(self, shapes: Sequence[Shape], recipe: Recipe) -> None:
+    def __init__(self, library: ctypes.CDLL, shapes: Sequence[Shape], recipe: Recipe) -> None:
         """`shapes` of all matrices to come."""
-        self.recipe = recipe
+        self.library, self.recipe = library, recipe
         self.arena = Arena(
             arena_bytes([packed_bytes(n, k, self._itemsize(name)) for name, n, k in shapes])
         )
@@ -111,7 +111,7 @@ class Packer:
         if not self.recipe.takes(linear):
             pack(weight, room)
             return None
-        whole, scales = quantize_rows(weight)
+        whole, scales = quantize_weight(self.library, weight)
         pack(whole, room)
         return scales
 
@@ -144,6 +144,20 @@ class Packer:
         if config.qk_norm:
             layer.q_norm = self.keep(own("self_attn.q_norm.weight")).data_ptr()
             layer.k_norm = self.keep(own("self_attn.k_norm.weight")).data_ptr()
+
+
+def quantize_weight(
+    library: ctypes.CDLL, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`kernels.int8.quantize_weight` of a weight rounded to bf16, at the speed of memory."""
+    rows = weight.to(torch.bfloat16).contiguous()
+    whole, scales = torch.empty(rows.shape, dtype=torch.int8), torch.empty(len(rows))
+    sizes = (ctypes.c_int64(size) for size in (*rows.shape, torch.get_num_threads()))
+    at = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (rows, whole, scales))
+    x, q, by_row = at
+    if library.pl_quantize(x, *sizes, q, by_row):
+        raise MemoryError(f"no memory to quantise {len(rows)} rows")
+    return whole, scales
 
 
 def _in_turn(halves: Sequence[torch.Tensor | None], n: int) -> torch.Tensor:

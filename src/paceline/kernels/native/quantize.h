@@ -1,8 +1,12 @@
-// Activations as int8, one symmetric scale per row, and their products with int8 weights as float32.
+// Rows as int8, one symmetric scale each, and products of such rows as float32.
 //
-// x = scale * q with q = round(x * (127 / max |x|)). The instructions multiply signed bytes by
-// unsigned ones, so weights are kept plus 128; what that adds to every output of a row is 128 times
-// the sum of its q. (Per-token dynamic W8A8, as in Xiao et al., SmoothQuant, 2022.)
+// A row is rotated first: a Hadamard transform over its blocks, whose size is the largest power of
+// two that divides the row's. It spreads the few large values that language models' activations
+// have over all others, so that one scale serves them, and leaves a product of two rotated rows what
+// it was, but for a factor (Ashkboos et al., QuaRot, 2024). Then q = round(x * (127 / max |x|)).
+//
+// The instructions multiply signed bytes by unsigned ones, so weights are kept plus 128; what that
+// adds to every output of a row is 128 times the sum of its q.
 #pragma once
 
 #include "abi.h"
@@ -10,30 +14,46 @@
 
 namespace paceline {
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 constexpr float kLeast = 1e-30f;  // rows of nothing larger count as zeros: their scale's inverse ends
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct RowScale {
     float scale;
     int32_t offset;  // what the weights' 128 adds to each sum
 };
 
-// x[n] bf16 -> q[padded], with zeros behind n; `padded` is a multiple of 64. A NaN in x makes the
-// scale NaN: as bits it is the largest.
-inline RowScale quantize_row(const uint16_t* x, int64_t n, int64_t padded, int8_t* q) {
-    constexpr int64_t kRun = 2 * kLanes;
-    auto words_at = [&](int64_t i) {
-        UVec words = {};
-        if (n - i >= kRun) return load_u((const uint32_t*)(x + i));
-        memcpy(&words, x + i, (n - i) * sizeof(uint16_t));
-        return words;
-    };
+// Sums and differences of elements a power of two apart, for every power below the block's size.
+inline void rotate_blocks(float* x, int64_t n) {
+    const int64_t block = n & -n;
+    if (block < kLanes) return;
+    const IVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    for (int64_t i = 0; i < n; i += kLanes) {
+        Vec v = load(x + i);
+        for (int distance = 1; distance < kLanes; distance *= 2)
+            v = swap_lanes(v, distance) + select((lane & distance) != 0, -v, v);
+        store(x + i, v);
+    }
+    for (int64_t distance = kLanes; distance < block; distance *= 2)
+        for (int64_t from = 0; from < n; from += 2 * distance)
+            for (int64_t i = from; i < from + distance; i += kLanes) {
+                const Vec a = load(x + i), b = load(x + i + distance);
+                store(x + i, a + b);
+                store(x + i + distance, a - b);
+            }
+}
+
+// x[n] bf16 -> q[n] with zeros up to `padded`, a multiple of 64; `wide` has room for as many floats.
+// A NaN in x makes the scale NaN: as bits it is the largest.
+inline RowScale quantize_row(const uint16_t* x, int64_t n, int64_t padded, float* wide, int8_t* q) {
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) store(wide + i, load_bf16(x + i));
+    for (; i < padded; i++) wide[i] = i < n ? bf16_to_float(x[i]) : 0.0f;
+    rotate_blocks(wide, n);
     UVec most = {};
-    for (int64_t i = 0; i < n; i += kRun) {
-        const UVec words = words_at(i), low = words << 16, high = words & 0xffff0000u;
-        const UVec a = low & 0x7fffffffu, b = high & 0x7fffffffu, larger = a > b ? a : b;
-        most = larger > most ? larger : most;
+    for (i = 0; i < n; i += kLanes) {
+        const UVec bits = (UVec)load(wide + i) & 0x7fffffffu;
+        most = bits > most ? bits : most;
     }
     uint32_t bits = 0;
     for (int lane = 0; lane < kLanes; lane++) bits = most[lane] > bits ? most[lane] : bits;
@@ -41,15 +61,12 @@ inline RowScale quantize_row(const uint16_t* x, int64_t n, int64_t padded, int8_
     memcpy(&largest, &bits, sizeof largest);
     const float inverse = largest > kLeast ? 127.0f / largest : 0.0f;
     UVec total = {};
-    for (int64_t i = 0; i < n; i += kRun) {
-        const UVec words = words_at(i);
-        const IVec low = round((Vec)(words << 16) * inverse);
-        const IVec high = round((Vec)(words & 0xffff0000u) * inverse);
-        total += (UVec)low + (UVec)high;
-        const HVec bytes = __builtin_convertvector((UVec)((low & 0xff) | (high & 0xff) << 8), HVec);
+    for (i = 0; i < padded; i += kLanes) {
+        const IVec whole = round(load(wide + i) * inverse);
+        total += (UVec)whole;
+        const BVec bytes = __builtin_convertvector(whole, BVec);
         memcpy(q + i, &bytes, sizeof bytes);
     }
-    for (int64_t i = ceil_div(n, kRun) * kRun; i < padded; i++) q[i] = 0;
     uint32_t sum = 0;
     for (int lane = 0; lane < kLanes; lane++) sum += total[lane];
     return {largest / 127.0f, (int32_t)(sum * 128)};

@@ -26,6 +26,7 @@ typedef float Vec __attribute__((vector_size(64)));
 typedef uint32_t UVec __attribute__((vector_size(64)));
 typedef int32_t IVec __attribute__((vector_size(64)));
 typedef uint16_t HVec __attribute__((vector_size(32)));  // sixteen bf16
+typedef int8_t BVec __attribute__((vector_size(16)));
 
 #define PL_INLINE static inline __attribute__((always_inline))
 

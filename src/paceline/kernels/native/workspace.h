@@ -13,7 +13,7 @@ struct Workspace {
     Team team;
     Buffer residual, normed, qkv, queries, attention, activated, partials, scratch, best, weights;
     Buffer kernels, sublayer, convolved;
-    Buffer quantized, row_scales;
+    Buffer quantized, row_scales, wide;
     std::vector<Plan> plans;           // one for each sight that some layer has
     std::vector<int32_t> sequence_of;  // by row
 
@@ -55,11 +55,12 @@ constexpr int64_t kReplicatedRows = 2;
 struct QuantizedRows {
     int8_t* rows;
     RowScale* scales;
+    float* wide;     // the thread's own: one row while it is worked on
     int64_t stride;  // bytes
 
     // Row i from x[k] bf16.
     void put(int64_t i, const uint16_t* x, int64_t k) const {
-        scales[i] = quantize_row(x, k, stride, rows + i * stride);
+        scales[i] = quantize_row(x, k, stride, wide, rows + i * stride);
     }
     Activations read() const { return {(const uint32_t*)rows, stride / 4, scales}; }
 };
@@ -69,6 +70,7 @@ struct QuantizedRows {
 struct QuantizedRoom {
     int8_t* rows = nullptr;
     RowScale* scales = nullptr;
+    float* wide = nullptr;
     int64_t width = 0, shared = 0;
 
     void reserve(Workspace& space, int64_t tall, int64_t widest, int64_t threads) {
@@ -76,11 +78,13 @@ struct QuantizedRoom {
         width = ceil_div(widest, 64) * 64, shared = tall;
         rows = space.quantized.reserve<int8_t>(all * width);
         scales = space.row_scales.reserve<RowScale>(all);
+        wide = space.wide.reserve<float>(threads * width);
     }
     QuantizedRows of(const Worker& worker, const PlMatrix& w, int64_t count) const {
         const int64_t piece = shared + worker.id * (kReplicatedRows + kRowSlack);
         const int64_t first = count <= kReplicatedRows ? piece : 0;
-        return {rows + first * width, scales + first, ceil_div(w.k, 64) * 64};
+        return {rows + first * width, scales + first, wide + worker.id * width,
+                ceil_div(w.k, 64) * 64};
     }
     // bf16 rows as a product with w wants them: themselves, or here as int8.
     Activations operand(Worker& worker, const Activations& a, int64_t count,

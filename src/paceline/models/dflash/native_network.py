@@ -58,7 +58,7 @@ class NativeDFlash:
         self.kv_spec = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, 2)
         self.library, self._target = target.library, target
         self._layers = (abi.Layer * shape.num_layers)()
-        self._packer = Packer(_matrix_shapes(config, head_ids), recipe)
+        self._packer = Packer(target.library, _matrix_shapes(config, head_ids), recipe)
         self._model = self._pack(weights, mask_embedding)
         self.weight_bytes = self._packer.bytes
         shared = target.head_bytes if head_ids is None else 0
