@@ -69,7 +69,16 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     np.random.seed(0)
-    header = ["model", "rows", "bf16 ms", "int8 ms", "int8 ÷ bf16", "median", "of the bound", "/ 1 row"]
+    header = [
+        "model",
+        "rows",
+        "bf16 ms",
+        "int8 ms",
+        "int8 ÷ bf16",
+        "median",
+        "of the bound",
+        "/ 1 row",
+    ]
     lines = [line for name in options.models for line in speed(name, options.repeats)]
     table(f"int8 ÷ bf16, {options.threads} threads ({machine()})", header, lines)
 

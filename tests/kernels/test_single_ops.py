@@ -99,7 +99,7 @@ def test_linear_and_its_rows(ops: ctypes.CDLL, n: int, k: int) -> None:
     weight = random(n, k).to(torch.bfloat16)
     room = Arena(packed_bytes(n, k)).take_matrix(n, k)
     pack(weight, room)
-    matrix, stride = abi.Matrix(room.data_ptr(), None, n, k), padded(k, 32)
+    matrix, stride = abi.Matrix(room.data_ptr(), None, None, n, k), padded(k, 32)
     x = torch.zeros(300 + 32, stride, dtype=torch.bfloat16)
     x[:300, :k] = random(300, k, seed=1)
 

@@ -7,7 +7,14 @@ import re
 from typing import Any
 
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, SamplingParams, SpeculativeParams
-from paceline.engine.config import BACKENDS, DRAFT_POLICIES, DTYPES, RULES, EngineConfig
+from paceline.engine.config import (
+    BACKENDS,
+    DRAFT_POLICIES,
+    DTYPES,
+    QUANTIZE,
+    RULES,
+    EngineConfig,
+)
 
 SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 DEFAULTS = EngineConfig()
@@ -76,6 +83,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         default=DEFAULTS.backend,
         help="native: fused CPU kernels; torch: stock ops; auto: native where it can run",
     )
+    group.add_argument(
+        "--quantize",
+        choices=QUANTIZE,
+        help="linear layers of target and drafters in int8 (on CUDA fp8); prints what that costs "
+        "in quality",
+    )
     group.add_argument("--max-model-len", type=int, help="longest prompt + output, in tokens")
     group.add_argument(
         "--kv-memory", type=parse_bytes, metavar="SIZE", help="memory for the KV cache, as 512MiB"
@@ -120,6 +133,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         dtype=args.dtype,
         device=args.device,
         backend=args.backend,
+        quantize=args.quantize,
         max_model_len=args.max_model_len,
         kv_memory=args.kv_memory,
         max_num_seqs=args.max_num_seqs,

@@ -37,6 +37,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         dtype=config.dtype,
         device=config.device,
         backend=config.backend,
+        quantize=config.quantize,
         max_positions=max_context + 1,
     )
     drafters = make_drafters(config)
@@ -92,6 +93,7 @@ def _network_options(config: EngineConfig, spec: DrafterSpec) -> tuple[tuple[str
     """A drafter that is a network runs where the target runs, and draws as the rule can judge best:
     its own way for `match`, from its own distribution for the rules that know q."""
     defaults = {"dtype": config.dtype, "backend": config.backend}
+    defaults["quantize"] = config.quantize or "none"
     if spec.kind == "draft_model":
         defaults["device"] = config.device
     elif config.draft_window is not None:

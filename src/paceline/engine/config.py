@@ -9,6 +9,7 @@ from paceline.core import InvalidRequest
 RULES = ("match", "token", "block", "synthetic")
 DTYPES = ("bfloat16", "float32")
 BACKENDS = ("auto", "native", "torch")
+QUANTIZE = ("int8",)
 DRAFT_POLICIES = ("throughput", "fixed")
 
 
@@ -20,6 +21,8 @@ class EngineConfig:
     drafter          drafter specs, `[NAME=]KIND[:VALUE][,key=value…]`, the first is the default;
                      "auto" is suffix + ngram; None serves without drafters
     dtype, device    "bfloat16" or "float32"; "cpu" or "cuda"
+    quantize         "int8": the linear layers of target and drafters in int8 on CPU, in fp8 on CUDA;
+                     None leaves them in `dtype`, which is in any case that of all the rest
     backend          "native" (fused CPU kernels), "torch", or "auto": native where it can run
     max_model_len    longest prompt + output in tokens; None: what the model and the KV plan allow
     kv_memory        bytes for the target's and the drafters' KV; None plans from what is free
@@ -43,6 +46,7 @@ class EngineConfig:
     dtype: str = "bfloat16"
     device: str = "cpu"
     backend: str = "auto"
+    quantize: str | None = None
     max_model_len: int | None = None
     kv_memory: int | None = None
     max_num_seqs: int = 64
@@ -67,6 +71,9 @@ class EngineConfig:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InvalidRequest(name, getattr(self, name), "one of " + ", ".join(allowed))
+        if self.quantize not in (None, *QUANTIZE):
+            expected = "one of " + ", ".join(QUANTIZE) + ", or nothing"
+            raise InvalidRequest("quantize", self.quantize, expected)
         if self.device not in ("cpu", "cuda"):
             raise InvalidRequest("device", self.device, "cpu or cuda")
         for name in ("max_num_seqs", "max_waiting", "token_budget"):

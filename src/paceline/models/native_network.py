@@ -64,7 +64,9 @@ class NativeNetwork:
         self._layers = (abi.Layer * config.num_layers)()
         head = ("head", config.vocab_size, config.hidden_size)
         self.recipe = recipe
-        self._packer = Packer(native.library, [*layer_shapes(config) * config.num_layers, head], recipe)
+        self._packer = Packer(
+            native.library, [*layer_shapes(config) * config.num_layers, head], recipe
+        )
         self._embedding: torch.Tensor | None = None
         self._model = self._pack(weights)
         self.streamed_bytes, self.weight_bytes = self._packer.arena.used, self._packer.bytes
@@ -112,8 +114,8 @@ class NativeNetwork:
         return self._embedding.index_select(0, ids)
 
     def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
-        if self._embedding is not None and self.config.tie_word_embeddings:
-            return self.embedding_rows(ids)  # the rows that an int8 head was made from
+        if self.config.tie_word_embeddings and self._embedding is not None:
+            return self.embedding_rows(ids)  # what an int8 head was made from
         return self._head.rows(ids)
 
     def read_weights(self) -> None:

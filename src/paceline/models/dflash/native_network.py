@@ -179,9 +179,7 @@ class NativeDFlash:
         if self.head_ids is None:
             model.head = theirs.head
             return
-        model.head = self._packer.matrix(
-            "head", [self._target.head_rows(self.head_ids)]
-        ).structure
+        model.head = self._packer.matrix("head", [self._target.head_rows(self.head_ids)]).structure
         model.vocab = len(self.head_ids)
 
     def _convolution(self, weights: Weights, prefix: str) -> abi.Convolution:
