@@ -16,6 +16,7 @@ from paceline.engine.engine import Engine
 from paceline.engine.lengths import ThroughputLengths
 from paceline.engine.machine import usable_cores
 from paceline.engine.memory import MemoryPlan, plan_memory
+from paceline.engine.quality import quality_of
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
@@ -40,6 +41,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         quantize=config.quantize,
         max_positions=max_context + 1,
     )
+    quality = quality_of(config, loaded, network) if config.quantize else None
     drafters = make_drafters(config)
     plan = plan_memory(
         config,
@@ -61,7 +63,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         drafters=drafters,
         default_drafter=next(iter(drafters), None),
     )
-    engine.plan, engine.backend = plan, why
+    engine.plan, engine.backend, engine.quality = plan, why, quality
     most = min(config.token_budget, plan.num_blocks * BLOCK_SIZE)
     cost = StepCost.measure(lambda rows: timed_step(network, rows), most)
     engine.scheduler.cost = cost

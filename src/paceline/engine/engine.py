@@ -22,6 +22,7 @@ from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.drafting import Drafting
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.memory import MemoryPlan
+from paceline.engine.quality import Quality
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows
 from paceline.engine.scheduler import Scheduled, Scheduler
@@ -77,6 +78,7 @@ class Engine:
             config.seed,
         ).make_requests
         self.plan: MemoryPlan | None = None
+        self.quality: Quality | None = None
         self.backend = ""
 
     # -- taking requests in -----------------------------------------------------------------------

@@ -10,6 +10,7 @@ from paceline.core import InvalidRequest
 
 # A decoder layer's products, the output head, and a DFlash drafter's projection of features.
 LINEARS = ("qkv", "o", "gate_up", "down", "head", "context")
+VERSION = 1  # of what quantising does: raised when it changes, since measured quality is kept
 QUANTIZE = ("int8",)  # what may be asked for
 FP8_CAPABILITY = (8, 9)  # the first GPUs with fp8 products: Ada, then Hopper
 
