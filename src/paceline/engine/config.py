@@ -21,8 +21,8 @@ class EngineConfig:
     drafter          drafter specs, `[NAME=]KIND[:VALUE][,key=value…]`, the first is the default;
                      "auto" is suffix + ngram; None serves without drafters
     dtype, device    "bfloat16" or "float32"; "cpu" or "cuda"
-    quantize         "int8": the linear layers of target and drafters in int8 on CPU, in fp8 on CUDA;
-                     None leaves them in `dtype`, which is in any case that of all the rest
+    quantize         "int8": linear layers of target and drafters in int8 on CPU, in fp8 on CUDA;
+                     None leaves them in `dtype`, in which everything else stays in any case
     backend          "native" (fused CPU kernels), "torch", or "auto": native where it can run
     max_model_len    longest prompt + output in tokens; None: what the model and the KV plan allow
     kv_memory        bytes for the target's and the drafters' KV; None plans from what is free

@@ -29,9 +29,9 @@ def build_dflash(
 ) -> DFlashNetwork:
     """The drafter's network around `target`'s embedding and head, on the target's device.
 
-    `auto` takes the fused kernels where the target runs on them. `quantize` is for the drafter's own
-    layers; a head it shares is as the target has it. Raises ModelError where "native" cannot run,
-    and InvalidRequest where `quantize` cannot be.
+    `auto` takes the fused kernels where the target runs on them. `quantize` is for the drafter's
+    own layers; a head that it shares is as the target has it. Raises ModelError where "native"
+    cannot run, and InvalidRequest where `quantize` cannot be.
     """
     recipe = recipe_of(quantize, target.device.type, dtype)
     config, weights, mask = checkpoint.config, checkpoint.weights, checkpoint.mask_embedding
