@@ -1,4 +1,4 @@
-"""--quantize: quality is measured, said and remembered; memory is counted; streams stay lossless."""
+"""--quantize: quality is measured, said and kept; memory is counted; streams stay lossless."""
 
 from __future__ import annotations
 
@@ -141,7 +141,10 @@ def test_other_numbers_are_refused(value: str) -> None:
 
 def quantised(make: EngineFactory) -> EngineFactory:
     def make_int8(drafter: Any = None, **options: Any) -> Engine:
-        return make(drafter, quantize="int8", **options)
+        try:
+            return make(drafter, quantize="int8", **options)
+        except InvalidRequest as error:  # on CUDA: float32, and GPUs without fp8
+            pytest.skip(str(error))
 
     return make_int8
 

@@ -78,12 +78,14 @@ def passages() -> list[str]:
     return [(folder / name).read_text("utf-8") for name in ("prose.txt", "code.txt")]
 
 
-def windows(tokenizer: Any, texts: Sequence[str], longest: int = WINDOW) -> list[list[int]]:
-    """Token ids of the texts, cut in windows of at most `longest`."""
+def windows(
+    tokenizer: Any, texts: Sequence[str], longest: int = WINDOW, most: int = MOST_WINDOWS
+) -> list[list[int]]:
+    """Token ids of the texts, of each in up to `most` windows of at most `longest`."""
     found = []
     for text in texts:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        starts = range(0, min(len(ids), MOST_WINDOWS * longest), longest)
+        starts = range(0, min(len(ids), most * longest), longest)
         found += [ids[start : start + longest] for start in starts]
     return [window for window in found if len(window) > 1]
 
