@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from paceline import __version__
-from paceline.cli import bench, chat, drafter, generate, pull, serve
+from paceline.cli import bench, chat, drafter, generate, pull, quality, serve
 from paceline.core import PacelineError
 
-COMMANDS = (serve, generate, chat, bench, pull, drafter)
+COMMANDS = (serve, generate, chat, bench, pull, quality, drafter)
 
 
 def build_parser() -> argparse.ArgumentParser:

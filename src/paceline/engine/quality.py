@@ -11,6 +11,7 @@ import gc
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -20,11 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline.core import InvalidRequest
 from paceline.engine.config import EngineConfig
-from paceline.engine.machine import available_memory
+from paceline.engine.machine import available_memory, usable_cores
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
 from paceline.models.cache import cache_dir
-from paceline.models.loader import LoadedModel
+from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
 from paceline.models.recipe import VERSION, recipe_of
 from paceline.models.weights import SafetensorWeights, stored_bytes
@@ -116,21 +118,50 @@ def _rows(ids: Sequence[int], start: int, end: int) -> ForwardBatch:
     )
 
 
-def measure(config: EngineConfig, loaded: LoadedModel, network: Network) -> Quality:
-    """The quality of `network`, quantised as `config` says. Loads the unquantised one beside it."""
-    texts = windows(loaded.tokenizer, passages(), min(WINDOW, loaded.max_context))
+def examine(config: EngineConfig, texts: Sequence[str] | None = None) -> Quality:
+    """Measures anew, on `texts` (default: the shipped ones), all of them.
+
+    Raises ModelError when the model cannot be loaded, and InvalidRequest for text of no two tokens.
+    """
+    torch.set_num_threads(config.threads or usable_cores())
+    loaded = load_model(config.model)
+    own = None
+    if texts is not None:
+        longest = min(WINDOW, loaded.max_context)
+        own = windows(loaded.tokenizer, texts, longest, most=sys.maxsize)
+        if not own:
+            raise InvalidRequest("text", texts[0][:20], "at least two tokens")
+    return measure(config, loaded, _build(config, loaded, config.quantize), own)
+
+
+def measure(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    network: Network,
+    texts: Sequence[Sequence[int]] | None = None,
+) -> Quality:
+    """The quality of `network`, quantised as `config` says, on `texts` (default: the shipped ones)
+    as token ids. Loads the unquantised network beside it."""
+    if texts is None:
+        texts = windows(loaded.tokenizer, passages(), min(WINDOW, loaded.max_context))
     ours = read(network, texts)
-    reference, _ = build_network(
-        loaded,
-        dtype=config.dtype,
-        device=config.device,
-        backend=config.backend,
-        max_positions=WINDOW,
-    )
+    reference = _build(config, loaded, None)
     quality = ours.against(read(reference, texts))
     del reference
     gc.collect()  # before anybody plans with the memory that is free
     return quality
+
+
+def _build(config: EngineConfig, loaded: LoadedModel, quantize: str | None) -> Network:
+    network, _ = build_network(
+        loaded,
+        dtype=config.dtype,
+        device=config.device,
+        backend=config.backend,
+        quantize=quantize,
+        max_positions=WINDOW,
+    )
+    return network
 
 
 def quality_of(config: EngineConfig, loaded: LoadedModel, network: Network) -> Quality | None:
