@@ -1,7 +1,7 @@
 """int8 against bfloat16: the time of a step, the cost in quality and in a drafter's acceptance.
 
     python benchmarks/int8.py speed MODEL… [--repeats 30]
-    python benchmarks/int8.py quality MODEL… [--windows 20]
+    python benchmarks/int8.py quality MODEL… [--windows 20] [--brief]
     python benchmarks/int8.py acceptance TARGET DRAFTER
 
 speed: steps of both networks and pure reads of their weights take turns in one process, over a
@@ -9,7 +9,7 @@ context of 128 tokens, head and logits included. Other work on the machine only 
 slower, so a ratio is one of best times; the median of the paired ratios stands beside it.
 
 quality: perplexity on this repository's own documentation and code, with each kind of linear layer
-alone in int8, and alone left in bfloat16. The error is the standard error of the paired difference.
+alone in int8, and alone left in bfloat16; --brief takes all of them at once only. The error is the standard error of the paired difference.
 
 acceptance: the same target with the drafter's network in bfloat16 and in int8.
 """
@@ -74,7 +74,7 @@ def speed(name: str, repeats: int) -> list[list[object]]:
     return lines
 
 
-def quality(name: str, most: int) -> list[list[object]]:
+def quality(name: str, most: int, brief: bool) -> list[list[object]]:
     docs = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
     rooms = [ROOT / "src" / "paceline" / room for room in ("engine", "drafters", "server")]
     code = "\n".join(path.read_text() for room in rooms for path in sorted(room.glob("*.py")))
@@ -87,8 +87,9 @@ def quality(name: str, most: int) -> list[list[object]]:
     reference = reading(UNQUANTIZED)
     everything = frozenset(TARGET_LINEARS)
     recipes = {"all in int8": INT8}
-    recipes |= {f"only {n}": Recipe("int8", frozenset({n})) for n in TARGET_LINEARS}
-    recipes |= {f"all but {n}": Recipe("int8", everything - {n}) for n in TARGET_LINEARS}
+    for linear in () if brief else TARGET_LINEARS:
+        recipes[f"only {linear}"] = Recipe("int8", frozenset({linear}))
+        recipes[f"all but {linear}"] = Recipe("int8", everything - {linear})
     lines = []
     for label, recipe in recipes.items():
         ours = reading(recipe)
@@ -133,6 +134,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+", help="what `paceline serve` takes")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--windows", type=int, default=20, help=f"of {WINDOW} tokens, by text")
+    parser.add_argument("--brief", action="store_true", help="all linear layers at once only")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -144,7 +146,8 @@ def main() -> None:
         table(f"A step in int8 ÷ in bf16, {where}", header, lines)
     elif options.what == "quality":
         header = ["model", "linear layers", "perplexity", "change", "greedy agreement"]
-        lines = [line for name in options.models for line in quality(name, options.windows)]
+        how = (options.windows, options.brief)
+        lines = [line for name in options.models for line in quality(name, *how)]
         table("Perplexity in int8", header, lines)
     else:
         header = ["target + drafter", "rounds", "AL incl. bonus", "÷ the first"]
