@@ -9,7 +9,8 @@ context of 128 tokens, head and logits included. Other work on the machine only 
 slower, so a ratio is one of best times; the median of the paired ratios stands beside it.
 
 quality: perplexity on this repository's own documentation and code, with each kind of linear layer
-alone in int8, and alone left in bfloat16; --brief takes all of them at once only. The error is the standard error of the paired difference.
+alone in int8, and alone left in bfloat16; --brief takes all at once only. The error is the standard
+error of the paired difference.
 
 acceptance: the same target with the drafter's network in bfloat16 and in int8.
 """
