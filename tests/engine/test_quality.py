@@ -61,6 +61,12 @@ def test_quality_is_measured_once_for_a_model_and_a_recipe(
     assert len(asked) == 3 and len(list(cache.iterdir())) == 4
 
 
+def test_a_short_context_has_short_windows(tmp_path: Path) -> None:
+    engine = engine_of(save_tiny(tmp_path), max_model_len=100)
+    assert engine.quality is not None
+    assert engine.quality.tokens == 2 * room.MOST_WINDOWS * 99
+
+
 def test_a_damaged_or_unwritable_cache_only_costs_time(
     tmp_path: Path, cache: Path, quick: None
 ) -> None:

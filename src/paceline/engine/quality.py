@@ -127,8 +127,7 @@ def examine(config: EngineConfig, texts: Sequence[str] | None = None) -> Quality
     loaded = load_model(config.model)
     own = None
     if texts is not None:
-        longest = min(WINDOW, loaded.max_context)
-        own = windows(loaded.tokenizer, texts, longest, most=sys.maxsize)
+        own = windows(loaded.tokenizer, texts, _longest(config, loaded), most=sys.maxsize)
         if not own:
             raise InvalidRequest("text", texts[0][:20], "at least two tokens")
     return measure(config, loaded, _build(config, loaded, config.quantize), own)
@@ -143,13 +142,18 @@ def measure(
     """The quality of `network`, quantised as `config` says, on `texts` (default: the shipped ones)
     as token ids. Loads the unquantised network beside it."""
     if texts is None:
-        texts = windows(loaded.tokenizer, passages(), min(WINDOW, loaded.max_context))
+        texts = windows(loaded.tokenizer, passages(), _longest(config, loaded))
     ours = read(network, texts)
     reference = _build(config, loaded, None)
     quality = ours.against(read(reference, texts))
     del reference
     gc.collect()  # before anybody plans with the memory that is free
     return quality
+
+
+def _longest(config: EngineConfig, loaded: LoadedModel) -> int:
+    """Tokens of a window, all of which the network must have positions for."""
+    return min(WINDOW, loaded.max_context, config.max_model_len or WINDOW)
 
 
 def _build(config: EngineConfig, loaded: LoadedModel, quantize: str | None) -> Network:
@@ -206,6 +210,12 @@ def _cache_file(config: EngineConfig, loaded: LoadedModel) -> Path | None:
         return None
     recipe = recipe_of(config.quantize, config.device, config.dtype)
     key = [VERSION, recipe.number, sorted(recipe.linears), config.dtype, config.backend]
-    key += [repr(loaded.config), loaded.weights.identity(), passages(), WINDOW, MOST_WINDOWS]
+    key += [
+        repr(loaded.config),
+        loaded.weights.identity(),
+        passages(),
+        _longest(config, loaded),
+        MOST_WINDOWS,
+    ]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
     return cache_dir() / "quality" / f"{recipe.number}-{digest}.json"

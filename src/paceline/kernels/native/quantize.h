@@ -77,8 +77,8 @@ inline void dequantize(float* c, int64_t width, int64_t rows, int panels, const 
                        const float* by_output) {
     for (int64_t r = 0; r < rows; r++, c += width) {
         for (int p = 0; p < panels; p++) {
-            const IVec sums = (IVec)load(c + p * kLanes) - by_row[r].offset;
-            store(c + p * kLanes, __builtin_convertvector(sums, Vec) * by_row[r].scale *
+            const UVec sums = (UVec)load(c + p * kLanes) - (uint32_t)by_row[r].offset;
+            store(c + p * kLanes, __builtin_convertvector((IVec)sums, Vec) * by_row[r].scale *
                                       load(by_output + p * kLanes));
         }
     }
