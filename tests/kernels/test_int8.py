@@ -13,7 +13,7 @@ from paceline.models.native_parts import quantize_weight
 
 from .test_single_ops import at, random
 
-SIZES = [(48, 64), (199, 80), (40, 88), (1536, 896), (96, 8960), (64, 4096)]
+SIZES = [(48, 64), (199, 80), (40, 88), (40, 96), (1536, 896), (96, 8960), (64, 4096)]
 
 
 def rows_of(rows: int, k: int, seed: int = 0) -> torch.Tensor:

@@ -23,24 +23,55 @@ struct RowScale {
     int32_t offset;  // what the weights' 128 adds to each sum
 };
 
+PL_INLINE void sum_and_difference(Vec& a, Vec& b) {
+    const Vec sum = a + b;
+    b = a - b, a = sum;
+}
+
+// Within a vector: elements 1, 2, 4 and 8 apart.
+PL_INLINE Vec rotate_lanes(Vec v) {
+    const IVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#pragma GCC unroll 4
+    for (int distance = 1; distance < kLanes; distance *= 2)
+        v = swap_lanes(v, distance) + select((lane & distance) != 0, -v, v);
+    return v;
+}
+
+// Of elements `distance` and twice that apart: two powers of two in one pass over memory.
+template <bool kLanesToo>
+void rotate_fours(float* x, int64_t n, int64_t distance) {
+    for (int64_t from = 0; from < n; from += 4 * distance)
+        for (int64_t i = from; i < from + distance; i += kLanes) {
+            Vec v[4];
+            for (int j = 0; j < 4; j++) {
+                v[j] = load(x + i + j * distance);
+                if (kLanesToo) v[j] = rotate_lanes(v[j]);
+            }
+            sum_and_difference(v[0], v[1]), sum_and_difference(v[2], v[3]);
+            sum_and_difference(v[0], v[2]), sum_and_difference(v[1], v[3]);
+            for (int j = 0; j < 4; j++) store(x + i + j * distance, v[j]);
+        }
+}
+
 // Sums and differences of elements a power of two apart, for every power below the block's size.
 inline void rotate_blocks(float* x, int64_t n) {
     const int64_t block = n & -n;
     if (block < kLanes) return;
-    const IVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    for (int64_t i = 0; i < n; i += kLanes) {
-        Vec v = load(x + i);
-        for (int distance = 1; distance < kLanes; distance *= 2)
-            v = swap_lanes(v, distance) + select((lane & distance) != 0, -v, v);
-        store(x + i, v);
+    int64_t distance = kLanes;
+    if (block < 4 * kLanes) {
+        for (int64_t i = 0; i < n; i += kLanes) store(x + i, rotate_lanes(load(x + i)));
+    } else {
+        rotate_fours<true>(x, n, distance);
+        distance *= 4;
     }
-    for (int64_t distance = kLanes; distance < block; distance *= 2)
-        for (int64_t from = 0; from < n; from += 2 * distance)
-            for (int64_t i = from; i < from + distance; i += kLanes) {
-                const Vec a = load(x + i), b = load(x + i + distance);
-                store(x + i, a + b);
-                store(x + i + distance, a - b);
-            }
+    for (; 4 * distance <= block; distance *= 4) rotate_fours<false>(x, n, distance);
+    if (distance == block) return;
+    for (int64_t from = 0; from < n; from += 2 * distance)
+        for (int64_t i = from; i < from + distance; i += kLanes) {
+            Vec a = load(x + i), b = load(x + i + distance);
+            sum_and_difference(a, b);
+            store(x + i, a), store(x + i + distance, b);
+        }
 }
 
 // x[n] bf16 -> q[n] with zeros up to `padded`, a multiple of 64; `wide` has room for as many floats.
