@@ -53,10 +53,12 @@ bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (long; 
 	@set -e; folder=$$($(VENV)/bin/paceline pull "$(MODEL)"); set -x; \
 	$(PY) benchmarks/kernels.py "$$folder" --contexts 128,512,4096,16384; \
 	$(PY) benchmarks/decode.py "$$folder" $(PEER); \
+	for what in speed quality; do $(PY) benchmarks/int8.py $$what "$$folder"; done; \
 	for what in replay overhead drafters; do $(PY) benchmarks/speculation.py $$what "$$folder"; done; \
 	for what in throughput prefill join http memory; do \
 		$(PY) benchmarks/serving.py $$what "$$folder" $(PEER); done
 	$(if $(SMALL),$(PY) benchmarks/speculation.py draft-model "$(MODEL)" "$(SMALL)")
+	$(if $(SMALL),$(PY) benchmarks/int8.py acceptance "$(MODEL)" "$(SMALL)")
 	$(PY) benchmarks/overfit_drafter.py "$(MODEL)" build/overfitted --steps 400
 	$(if $(VLLM),$(PY) benchmarks/block_drafts_peers.py "$(MODEL)" build/overfitted $(PEER))
 	for what in speedup draws; do $(PY) benchmarks/block_drafts.py $$what "$(MODEL)" build/overfitted; done

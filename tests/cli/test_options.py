@@ -30,7 +30,7 @@ def test_every_engine_option_can_be_set() -> None:
         *("--max-num-seqs", "3", "--max-waiting", "4", "--token-budget", "5"),
         *("--max-stretch", "2.5", "--rule", "synthetic", "--synthetic", "0.9,0.5"),
         *("--no-prefix-cache", "--engine-seed", "7", "--threads", "1", "--draft-policy", "fixed"),
-        *("--draft-window", "512", "--holdback", "0.01"),
+        *("--draft-window", "512", "--holdback", "0.01", "--quantize", "int8"),
     )
     assert config.drafter_specs == ("ngram", "x=suffix")
     assert config.kv_memory == 2 * 2**20

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from paceline.core import Grammar, InvalidRequest, SamplingParams
 from paceline.engine.grammar import Compiler, GrammarFailed, GrammarState
+from paceline.models.catalog import pull
 from tests.engine.tiny import EOS, VOCAB, byte_tokenizer
 
 SCHEMA = {
@@ -89,6 +91,31 @@ def test_masks_of_a_draft_are_those_of_the_text_it_makes(name: str) -> None:
             assert (rows[row] == truth).all()
         assert not rows[valid + 1 :].any(), "rows behind a token that is not allowed"
         assert (masks(walker, []) == before).all()
+
+
+@pytest.mark.model
+def test_looking_ahead_leaves_no_trace() -> None:
+    """A draft is walked along on a copy. With llguidance's rollback instead, the first `fill` below
+    made the strings of the second object end like values where they are keys."""
+    words = AutoTokenizer.from_pretrained(pull("smollm2-135m"))
+    own = Compiler(words, len(words), {words.eos_token_id})
+
+    def tokens(text: str) -> list[int]:
+        return list(words(text)["input_ids"])
+
+    def look(walker: GrammarState, draft: list[int]) -> np.ndarray:
+        rows = np.zeros((len(draft) + 1, -(-len(words) // 32)), dtype=np.uint32)
+        walker.fill(rows, draft)
+        return rows[0].copy()
+
+    start = own.compile(Grammar("json_schema", '{"type": "array"}'))
+    walker, plain = (GrammarState(start, words.eos_token_id) for _ in range(2))
+    draft = tokens('ristiano", "season": "')
+    for token in tokens('[{"id": "1", "name": "Cristiano"}, {"id": "2"}]'):
+        assert (look(walker, draft) == look(plain, [])).all()
+        walker.fit(draft, 15)
+        walker.advance(token)
+        plain.advance(token)
 
 
 @pytest.mark.parametrize("name", GRAMMARS)

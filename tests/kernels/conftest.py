@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import ctypes
 import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from paceline.kernels import build
 
+HERE = Path(__file__).parent
 # Read before any test forces another path.
 PATHS = [*build.PATHS, *build.EMULATED]
 
@@ -30,3 +35,26 @@ def native() -> str:
     if not runs:
         pytest.skip(what)
     return what
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(path, marks=[] if path is None else pytest.mark.slow)
+        for path in (None, *build.PATHS, *build.EMULATED)
+    ],
+    ids=str,
+)
+def ops(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    """The operations compiled as the kernels are: for the path that runs here, the others slow."""
+    try:
+        path = build.load(request.param).path
+    except build.BuildError as error:
+        pytest.skip(str(error))
+    flags = {**build.PATHS, **build.EMULATED}[path][1]
+    target = tmp_path_factory.mktemp("ops") / "ops.so"
+    command = [build._compiler(), *build.COMMON_FLAGS, build._native_flag(), *flags]
+    command += ["-I", str(build.NATIVE), "-shared", "-o", str(target)]
+    command += [str(HERE / "single_ops.cpp")]
+    subprocess.run(command, check=True, capture_output=True)
+    yield ctypes.CDLL(str(target))

@@ -31,6 +31,20 @@ void in_team(int64_t threads, Work&& work) {
     }
 }
 
+void multiply(const PlMatrix& w, const Activations& a, int64_t rows, int64_t threads, float* out) {
+    constexpr int64_t kScratch = (kBlockRows + 32) * kWidth;
+    std::vector<Buffer> scratch(threads);
+    for (Buffer& buffer : scratch) buffer.reserve<float>(kScratch);
+    in_team(threads, [&](Worker& worker) {
+        gemm(worker, a, rows, w, scratch[worker.id].get<float>(),
+             [&](int64_t row, int64_t panel, int count, const float* c) {
+                 const int64_t column = panel * kLanes;
+                 const int64_t n = std::min<int64_t>(count * kLanes, w.n - column);
+                 memcpy(out + row * w.n + column, c, n * sizeof(float));
+             });
+    });
+}
+
 }  // namespace
 
 extern "C" {
@@ -57,17 +71,29 @@ void op_swiglu(const float* gate, const float* up, int64_t n, uint16_t* y) {
 // out[rows, n] of x[rows, stride] bf16; x has room for 32 rows more.
 void op_linear(const PlMatrix* w, const uint32_t* x, int64_t stride, int64_t rows, int64_t threads,
                float* out) {
-    constexpr int64_t kScratch = (kBlockRows + 32) * kWidth;
-    std::vector<Buffer> scratch(threads);
-    for (Buffer& buffer : scratch) buffer.reserve<float>(kScratch);
-    in_team(threads, [&](Worker& worker) {
-        gemm(worker, {x, stride / 2}, rows, *w, scratch[worker.id].get<float>(),
-             [&](int64_t row, int64_t panel, int count, const float* c) {
-                 const int64_t column = panel * kLanes;
-                 const int64_t n = std::min<int64_t>(count * kLanes, w->n - column);
-                 memcpy(out + row * w->n + column, c, n * sizeof(float));
-             });
-    });
+    multiply(*w, {x, stride / 2}, rows, threads, out);
+}
+
+// q[rows, padded] int8 and their scales, of x[rows, n] bf16.
+void op_quantize(const uint16_t* x, int64_t rows, int64_t n, int64_t padded, int8_t* q,
+                 float* scales, int32_t* offsets) {
+    std::vector<float> wide(padded);
+    for (int64_t r = 0; r < rows; r++) {
+        const RowScale scale = quantize_row(x + r * n, n, padded, wide.data(), q + r * padded);
+        scales[r] = scale.scale, offsets[r] = scale.offset;
+    }
+}
+
+// out[rows, n] of the same rows as int8; w has scales.
+void op_int8_linear(const PlMatrix* w, const uint16_t* x, int64_t rows, int64_t threads,
+                    float* out) {
+    const int64_t width = ceil_div(w->k, 64) * 64;
+    std::vector<int8_t> q((rows + 32) * width);
+    std::vector<float> wide(width);
+    std::vector<RowScale> scales(rows);
+    for (int64_t r = 0; r < rows; r++)
+        scales[r] = quantize_row(x + r * w->k, w->k, width, wide.data(), q.data() + r * width);
+    multiply(*w, {(const uint32_t*)q.data(), width / 4, scales.data()}, rows, threads, out);
 }
 
 // Writes keys and values [rows][kv_heads][head_dim] of one sequence, then attends with queries

@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from paceline.kernels import abi, build
+from paceline.kernels import abi
 from paceline.kernels.packing import Arena, pack, packed_bytes, padded
 from paceline.models.attention import attend, make_plan
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch
 from paceline.models.layers import pad_rows, rms_norm, rotate, swiglu
 
-HERE = Path(__file__).parent
 THREADS = 2
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(path, marks=[] if path is None else pytest.mark.slow)
-        for path in (None, *build.PATHS, *build.EMULATED)
-    ],
-    ids=str,
-)
-def ops(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
-    """The operations compiled as the kernels are: for the path that runs here, the others slow."""
-    try:
-        path = build.load(request.param).path
-    except build.BuildError as error:
-        pytest.skip(str(error))
-    flags = {**build.PATHS, **build.EMULATED}[path][1]
-    target = tmp_path_factory.mktemp("ops") / "ops.so"
-    command = [build._compiler(), *build.COMMON_FLAGS, build._native_flag(), *flags]
-    command += ["-I", str(build.NATIVE), "-shared", "-o", str(target)]
-    command += [str(HERE / "single_ops.cpp")]
-    subprocess.run(command, check=True, capture_output=True)
-    yield ctypes.CDLL(str(target))
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -99,7 +72,7 @@ def test_linear_and_its_rows(ops: ctypes.CDLL, n: int, k: int) -> None:
     weight = random(n, k).to(torch.bfloat16)
     room = Arena(packed_bytes(n, k)).take_matrix(n, k)
     pack(weight, room)
-    matrix, stride = abi.Matrix(room.data_ptr(), None, n, k), padded(k, 32)
+    matrix, stride = abi.Matrix(room.data_ptr(), None, None, n, k), padded(k, 32)
     x = torch.zeros(300 + 32, stride, dtype=torch.bfloat16)
     x[:300, :k] = random(300, k, seed=1)
 

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from paceline import __version__
-from paceline.cli import bench, chat, drafter, explain, generate, pull, serve
+from paceline.cli import bench, chat, drafter, explain, generate, pull, quality, serve
 from paceline.core import PacelineError
 
-COMMANDS = (serve, generate, chat, bench, explain, pull, drafter)
+COMMANDS = (serve, generate, chat, bench, explain, pull, quality, drafter)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, SamplingParams, SpeculativeParams
-from paceline.engine.config import BACKENDS, DTYPES, RULES, EngineConfig
+from paceline.engine.config import BACKENDS, DTYPES, QUANTIZE, RULES, EngineConfig
 
 SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 DEFAULTS = EngineConfig()
@@ -57,6 +57,24 @@ def add_draft_window_option(parser: Any) -> None:
     )
 
 
+def add_network_options(parser: Any, quantize: str | None = DEFAULTS.quantize) -> None:
+    parser.add_argument("--dtype", choices=DTYPES, default=DEFAULTS.dtype)
+    parser.add_argument("--device", default=DEFAULTS.device, help="cpu or cuda (default: cpu)")
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default=DEFAULTS.backend,
+        help="native: fused CPU kernels; torch: stock ops; auto: native where it can run",
+    )
+    parser.add_argument(
+        "--quantize",
+        choices=QUANTIZE,
+        default=quantize,
+        help="linear layers of target and drafters in int8, on CUDA in fp8 (default: %(default)s)",
+    )
+    parser.add_argument("--threads", type=int, help="CPU threads of a forward (default: all cores)")
+
+
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     group.add_argument(
@@ -68,14 +86,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "serves without (default: auto)",
     )
     add_draft_window_option(group)
-    group.add_argument("--dtype", choices=DTYPES, default=DEFAULTS.dtype)
-    group.add_argument("--device", default=DEFAULTS.device, help="cpu or cuda (default: cpu)")
-    group.add_argument(
-        "--backend",
-        choices=BACKENDS,
-        default=DEFAULTS.backend,
-        help="native: fused CPU kernels; torch: stock ops; auto: native where it can run",
-    )
+    add_network_options(group)
     group.add_argument("--max-model-len", type=int, help="longest prompt + output, in tokens")
     group.add_argument(
         "--kv-memory", type=parse_bytes, metavar="SIZE", help="memory for the KV cache, as 512MiB"
@@ -117,7 +128,6 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--no-prefix-cache", action="store_true")
     group.add_argument("--engine-seed", type=int, help="base seed of requests that bring none")
-    group.add_argument("--threads", type=int, help="CPU threads of a forward (default: all cores)")
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
@@ -128,6 +138,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         dtype=args.dtype,
         device=args.device,
         backend=args.backend,
+        quantize=args.quantize,
         max_model_len=args.max_model_len,
         kv_memory=args.kv_memory,
         max_num_seqs=args.max_num_seqs,

@@ -27,6 +27,7 @@ from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import check_mask
 from paceline.models.dflash.networks import build_dflash, planned_bytes
 from paceline.models.networks import DTYPES
+from paceline.models.recipe import INT8, QUANTIZE, UNQUANTIZED
 
 HEADS = ("auto", "full", "cut")
 
@@ -70,6 +71,7 @@ class DFlashDrafter:
         *,
         dtype: str = "bfloat16",
         backend: str = "auto",
+        quantize: str = "none",
         head: str = "auto",
         window: int | None = None,
         max_draft_len: int | None = None,
@@ -91,12 +93,14 @@ class DFlashDrafter:
         self.feature_layers = config.target_layer_ids
         self._head_ids = None if head == "full" else checkpoint.head_ids
         self._dtype, self._backend, self.window, self._draw = dtype, backend, window, draw
+        self._quantize = None if quantize == "none" else quantize
         shape = config.layers
         itemsize = DTYPES[dtype].itemsize
         self.kv: KVSpec | None = KVSpec(
             shape.num_layers, shape.num_kv_heads, shape.head_dim, itemsize
         )
-        self.weight_bytes = planned_bytes(config, DTYPES[dtype], self._head_ids)
+        recipe = UNQUANTIZED if self._quantize is None else INT8
+        self.weight_bytes = planned_bytes(config, DTYPES[dtype], self._head_ids, recipe)
         self.network: DFlashNetwork | None = None
         self._selector: CandidateSelector | None = None
         self._max_positions = shape.max_context
@@ -115,6 +119,7 @@ class DFlashDrafter:
             target.network,
             dtype=self._dtype,
             backend=self._backend,
+            quantize=self._quantize,
             head_ids=self._head_ids,
             max_positions=self._max_positions,
         )
@@ -363,4 +368,5 @@ _READERS = {
     "draw": one_of(*DRAWS),
     "dtype": one_of(*DTYPES),
     "backend": one_of("auto", "native", "torch"),
+    "quantize": one_of("none", *QUANTIZE),
 }

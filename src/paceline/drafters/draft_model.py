@@ -22,6 +22,7 @@ from paceline.kernels import ops
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Network
 from paceline.models.loader import load_model
 from paceline.models.networks import build_network
+from paceline.models.recipe import QUANTIZE
 
 # So many rows cost a forward about what one does: they can wait for the next draft's forward.
 FREE_ROWS = 16
@@ -287,7 +288,9 @@ def _build(spec: DrafterSpec) -> DraftModelDrafter:
         expected = f"a model after it: {spec.kind}:PATH, a hub id or a name"
         raise InvalidRequest(f"drafter {spec.name}", spec.kind, expected)
     settings = read_options(spec, _READERS)
-    runs = {key: settings.pop(key) for key in ("dtype", "device", "backend") if key in settings}
+    runs = {key: settings.pop(key) for key in _NETWORK if key in settings}
+    if runs.get("quantize") == "none":
+        del runs["quantize"]
     loaded = load_model(spec.value)
     network, _ = build_network(loaded, max_positions=loaded.max_context, **runs)
     return DraftModelDrafter(
@@ -311,4 +314,6 @@ _READERS = {
     "dtype": _text,
     "device": _text,
     "backend": _text,
+    "quantize": one_of("none", *QUANTIZE),
 }
+_NETWORK = ("dtype", "device", "backend", "quantize")

@@ -17,6 +17,7 @@ from paceline.engine.cost_table import CostSource, starting_costs
 from paceline.engine.engine import Engine
 from paceline.engine.machine import usable_cores
 from paceline.engine.memory import MemoryPlan, plan_memory
+from paceline.engine.quality import quality_of
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
@@ -39,8 +40,10 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         dtype=config.dtype,
         device=config.device,
         backend=config.backend,
+        quantize=config.quantize,
         max_positions=max_context + 1,
     )
+    quality = quality_of(config, loaded, network) if config.quantize else None
     drafters = make_drafters(config)
     plan = plan_memory(
         config,
@@ -62,7 +65,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         drafters=drafters,
         default_drafter=next(iter(drafters), None),
     )
-    engine.plan, engine.backend = plan, why
+    engine.plan, engine.backend, engine.quality = plan, why, quality
     source = CostSource(
         forward=lambda rows, requests: timed_step(network, rows, requests),
         rows=min(config.token_budget, plan.num_blocks * BLOCK_SIZE),
@@ -83,7 +86,7 @@ def _identity(config: EngineConfig, loaded: LoadedModel, network: str) -> dict[s
         "dtype": config.dtype,
         "device": config.device,
         "network": network,
-        "quantize": getattr(config, "quantize", None),
+        "quantize": config.quantize,
         "threads": torch.get_num_threads(),
         "drafting": [*config.drafter_specs, config.draft_window],
     }
@@ -116,6 +119,7 @@ def _network_options(config: EngineConfig, spec: DrafterSpec) -> tuple[tuple[str
     """A drafter that is a network runs where the target runs, and draws as the rule can judge best:
     its own way for `match`, from its own distribution for the rules that know q."""
     defaults = {"dtype": config.dtype, "backend": config.backend}
+    defaults["quantize"] = config.quantize or "none"
     if spec.kind == "draft_model":
         defaults["device"] = config.device
     elif config.draft_window is not None:

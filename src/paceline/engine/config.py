@@ -9,6 +9,7 @@ from paceline.core import DraftPolicy, InvalidRequest
 RULES = ("match", "token", "block", "synthetic")
 DTYPES = ("bfloat16", "float32")
 BACKENDS = ("auto", "native", "torch")
+QUANTIZE = ("int8",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class EngineConfig:
     drafter          drafter specs, `[NAME=]KIND[:VALUE][,key=value…]`, the first is the default;
                      "auto" is suffix + ngram; None serves without drafters
     dtype, device    "bfloat16" or "float32"; "cpu" or "cuda"
+    quantize         "int8": linear layers of target and drafters in int8 on CPU, in fp8 on CUDA;
+                     None leaves them in `dtype`, in which everything else stays in any case
     backend          "native" (fused CPU kernels), "torch", or "auto": native where it can run
     max_model_len    longest prompt + output in tokens; None: what the model and the KV plan allow
     kv_memory        bytes for the target's and the drafters' KV; None plans from what is free
@@ -46,6 +49,7 @@ class EngineConfig:
     dtype: str = "bfloat16"
     device: str = "cpu"
     backend: str = "auto"
+    quantize: str | None = None
     max_model_len: int | None = None
     kv_memory: int | None = None
     max_num_seqs: int = 64
@@ -73,6 +77,9 @@ class EngineConfig:
         DraftPolicy.parse(self.draft_policy)
         if not 0 <= self.holdback <= 0.5:
             raise InvalidRequest("holdback", self.holdback, "a share from 0 to 0.5")
+        if self.quantize not in (None, *QUANTIZE):
+            expected = "one of " + ", ".join(QUANTIZE) + ", or nothing"
+            raise InvalidRequest("quantize", self.quantize, expected)
         if self.device not in ("cpu", "cuda"):
             raise InvalidRequest("device", self.device, "cpu or cuda")
         for name in ("max_num_seqs", "max_waiting", "token_budget"):

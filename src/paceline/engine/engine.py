@@ -28,6 +28,7 @@ from paceline.engine.lossy import verifier_for
 from paceline.engine.masks import Grammars
 from paceline.engine.memory import MemoryPlan
 from paceline.engine.output import Output
+from paceline.engine.quality import Quality
 from paceline.engine.rounds import Explainer, Step
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows
@@ -92,6 +93,7 @@ class Engine:
             check_grammar=self.grammars.compiler.compile,
         ).make_requests
         self.plan: MemoryPlan | None = None
+        self.quality: Quality | None = None
         self.backend = ""
 
     def use_costs(self, costs: Costs) -> None:

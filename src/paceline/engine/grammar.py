@@ -102,7 +102,11 @@ def embedded(schema: Any) -> str:
 
 
 class GrammarState:
-    """Where one stream stands in its grammar: behind its last committed token."""
+    """Where one stream stands in its grammar: behind its last committed token.
+
+    Drafts are walked along on copies. Taking their tokens back afterwards would be the obvious way,
+    but in llguidance 1.9 a mask that was computed on the way can come back in later masks.
+    """
 
     def __init__(self, start: LLMatcher, eos_id: int) -> None:
         self._matcher, self._eos_id = start.deep_copy(), eos_id
@@ -127,40 +131,39 @@ class GrammarState:
         in where the draft has something else or has ended. The second list says for each token
         which of the draft's it is, None for a forced one.
         """
+        ahead = self._matcher.deep_copy()
         fitted: list[int] = []
         origin: list[int | None] = []
         at = 0
         while len(fitted) < room:
-            forced = self._matcher.compute_ff_tokens()
+            forced = ahead.compute_ff_tokens()
             for token in forced[: room - len(fitted)]:
-                self._matcher.consume_token(token)
+                ahead.consume_token(token)
                 fitted.append(token)
                 origin.append(None)
                 # What was drafted behind another token than this one was not drafted for here.
                 at = at + 1 if at < len(draft) and draft[at] == token else len(draft)
             if forced:
                 continue
-            if at == len(draft) or not self._matcher.try_consume_tokens([draft[at]]):
+            if at == len(draft) or not ahead.try_consume_tokens([draft[at]]):
                 break
             fitted.append(draft[at])
             origin.append(at)
             at += 1
-        self._matcher.rollback(len(fitted))
         return fitted, origin
 
     def valid(self, draft: Sequence[int]) -> int:
         """How many tokens of the draft the grammar allows."""
-        return self._matcher.validate_tokens(list(draft))
+        return self._matcher.deep_copy().validate_tokens(list(draft))
 
     def fill(self, masks: np.ndarray, draft: Sequence[int], skip: Iterable[int] = ()) -> None:
         """Masks of the rows after draft[:i], into masks[i] (uint32 bits, ceil(vocabulary / 32)
         words), up to the first token that is not allowed. Rows in `skip` are left out: nobody
         chooses there."""
-        left_out, walked = set(skip), 0
+        left_out = set(skip)
+        ahead = self._matcher.deep_copy() if draft else self._matcher
         for row in range(len(draft) + 1):
             if row not in left_out:
-                self._matcher.unsafe_compute_mask_ptr(masks[row].ctypes.data, masks[row].nbytes)
-            if row == len(draft) or not self._matcher.try_consume_tokens([draft[row]]):
+                ahead.unsafe_compute_mask_ptr(masks[row].ctypes.data, masks[row].nbytes)
+            if row == len(draft) or not ahead.try_consume_tokens([draft[row]]):
                 break
-            walked += 1
-        self._matcher.rollback(walked)

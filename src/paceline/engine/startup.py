@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from paceline.models.recipe import recipe_of
+
 if TYPE_CHECKING:
     from paceline.engine.engine import Engine
     from paceline.engine.memory import MemoryPlan
@@ -45,6 +47,7 @@ def start_up_table(engine: Engine) -> list[tuple[str, str]]:
     return [
         ("model", f"{engine.model_name}, {config.dtype} on {config.device}"),
         ("network", engine.backend),
+        *_quantized(engine),
         ("weights", _weights(plan)),
         (
             "KV cache",
@@ -57,6 +60,17 @@ def start_up_table(engine: Engine) -> list[tuple[str, str]]:
         ("drafter", "; ".join(drafters) or "none: plain decoding (AR)"),
         ("rule", config.rule + ("" if engine.verifier.lossless else " (NOT lossless)")),
     ]
+
+
+def _quantized(engine: Engine) -> list[tuple[str, str]]:
+    """What is quantised, and what that costs; nothing where nothing is."""
+    config = engine.config
+    if config.quantize is None:
+        return []
+    number = recipe_of(config.quantize, config.device, config.dtype).number
+    if engine.quality is None:
+        return [(number, f"not measured: the {config.dtype} weights do not fit beside these")]
+    return [(number, engine.quality.describe(config.dtype))]
 
 
 def _weights(plan: MemoryPlan) -> str:

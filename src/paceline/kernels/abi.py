@@ -9,7 +9,10 @@ from ctypes import c_float, c_int64, c_void_p
 class Matrix(ctypes.Structure):
     """Packed weights: see kernels/packing.py for the layout."""
 
-    _fields_ = (("panels", c_void_p), ("bias", c_void_p), ("n", c_int64), ("k", c_int64))
+    _fields_ = (
+        *((name, c_void_p) for name in ("panels", "bias", "scales")),
+        *((name, c_int64) for name in ("n", "k")),
+    )
 
 
 class Convolution(ctypes.Structure):

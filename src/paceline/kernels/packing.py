@@ -1,7 +1,8 @@
 """Weights as the kernels read them: one copy, in panels of 16 outputs.
 
-A matrix [n, k] becomes [ceil(n / 16)][ceil(k / 32) * 16][16][2] bf16: pairs along k, side by side
-for 16 outputs, zeros in the padding. A pair row is one 64-byte vector, 16 of them one AMX tile.
+A matrix [n, k] becomes [ceil(n / 16)][words][16] words of 32 bits, each two bf16 or four int8 along
+k, side by side for 16 outputs, with zeros in the padding to 64 bytes of k. A row of 16 words is one
+vector, 16 of them one AMX tile. int8 is stored plus 128 (see native/quantize.h).
 """
 
 from __future__ import annotations
@@ -13,39 +14,52 @@ import torch
 
 LANES = 16
 PAGE = 4096
+K_BYTES = 64  # a matrix's rows are padded to a multiple of it
 
 
 def padded(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def packed_bytes(n: int, k: int) -> int:
-    return padded(n, LANES) * padded(k, 32) * 2
+def packed_bytes(n: int, k: int, itemsize: int = 2) -> int:
+    return padded(n, LANES) * padded(k * itemsize, K_BYTES)
 
 
 def pack(weight: torch.Tensor, out: torch.Tensor) -> None:
-    """Writes `weight` [n, k] into `out`, int32 [panels, pairs, 16]."""
-    panels, pairs, _ = out.shape
+    """Writes `weight` [n, k], int8 or else as bf16, into `out`, int32 [panels, words, 16]."""
+    panels, words, _ = out.shape
     n, k = weight.shape
-    rows = weight.to(torch.bfloat16).contiguous()
-    if (n, k) != (panels * LANES, pairs * 2):
-        whole = rows.new_zeros(panels * LANES, pairs * 2)
+    if weight.dtype == torch.int8:
+        rows = (weight.view(torch.uint8) ^ 0x80).contiguous()
+    else:
+        rows = weight.to(torch.bfloat16).contiguous()
+    columns = words * 4 // rows.itemsize
+    if (n, k) != (panels * LANES, columns):
+        whole = rows.new_zeros(panels * LANES, columns)
         whole[:n, :k] = rows
         rows = whole
-    out.copy_(rows.view(torch.int32).view(panels, LANES, pairs).transpose(1, 2))
+    out.copy_(rows.view(torch.int32).view(panels, LANES, words).transpose(1, 2))
 
 
-def unpack(packed: torch.Tensor, n: int, k: int) -> torch.Tensor:
-    """The matrix [n, k] bf16 that `packed`, int32 [panels, pairs, 16], was made from."""
-    panels, pairs, _ = packed.shape
-    rows = packed.transpose(1, 2).contiguous().view(torch.bfloat16)
-    return rows.view(panels * LANES, pairs * 2)[:n, :k]
+def unpack(
+    packed: torch.Tensor, n: int, k: int, dtype: torch.dtype = torch.bfloat16
+) -> torch.Tensor:
+    """The matrix [n, k] that `packed`, int32 [panels, words, 16], was made from."""
+    return _matrix(packed.transpose(1, 2).flatten(0, 1), k, dtype)[:n]
 
 
-def unpack_rows(packed: torch.Tensor, ids: torch.Tensor, k: int) -> torch.Tensor:
-    """Rows `ids` of the matrix [n, k] that `packed` was made from, bf16 [len(ids), k]."""
-    rows = packed[ids // LANES, :, ids % LANES]  # [ids, pairs] int32
-    return rows.contiguous().view(torch.bfloat16)[:, :k].contiguous()
+def unpack_rows(
+    packed: torch.Tensor, ids: torch.Tensor, k: int, dtype: torch.dtype = torch.bfloat16
+) -> torch.Tensor:
+    """Rows `ids` of the matrix [n, k] that `packed` was made from, [len(ids), k]."""
+    return _matrix(packed[ids // LANES, :, ids % LANES], k, dtype)
+
+
+def _matrix(rows: torch.Tensor, k: int, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of int32 words as what they hold."""
+    if dtype == torch.int8:
+        return (rows.contiguous().view(torch.uint8)[:, :k] ^ 0x80).view(torch.int8)
+    return rows.contiguous().view(dtype)[:, :k].contiguous()
 
 
 class Arena:
@@ -64,12 +78,12 @@ class Arena:
         start, self.used = self.used, self.used + padded(size, PAGE)
         return self.data[start : start + size]
 
-    def take_matrix(self, n: int, k: int) -> torch.Tensor:
-        """Room for a packed [n, k] matrix: int32 [panels, pairs, 16]."""
-        shape = (padded(n, LANES) // LANES, padded(k, 32) // 2, LANES)
-        return self.take(packed_bytes(n, k)).view(torch.int32).view(shape)
+    def take_matrix(self, n: int, k: int, itemsize: int = 2) -> torch.Tensor:
+        """Room for a packed [n, k] matrix: int32 [panels, words, 16]."""
+        shape = (padded(n, LANES) // LANES, padded(k * itemsize, K_BYTES) // 4, LANES)
+        return self.take(packed_bytes(n, k, itemsize)).view(torch.int32).view(shape)
 
 
-def arena_bytes(shapes: Sequence[tuple[int, int]]) -> int:
-    """Size of an arena for packed matrices of these shapes."""
-    return sum(padded(packed_bytes(n, k), PAGE) for n, k in shapes)
+def arena_bytes(sizes: Sequence[int]) -> int:
+    """Size of an arena for pieces of so many bytes."""
+    return sum(padded(size, PAGE) for size in sizes)

@@ -6,6 +6,9 @@ of exactly TILE rows, and everything else is a reduction within a row or element
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from copy import copy
+
 import torch
 from torch.nn import functional
 
@@ -15,13 +18,38 @@ TILE = 32  # rows of every matrix product; rows are padded to a multiple of it
 class Linear:
     """y = x W^T + b for any number of rows that is a multiple of TILE. `weight` is [out, in]."""
 
+    BY_OUTPUT: tuple[str, ...] = ("weight", "bias")  # tensors (or None) with a row for each output
+
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.weight, self.bias = weight, bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [rows, in] -> [rows, out], one tile at a time."""
-        tiles = [functional.linear(tile, self.weight, self.bias) for tile in x.split(TILE)]
+        tiles = [self.product(tile) for tile in x.split(TILE)]
         return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+    def rows(self, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Rows `ids` of the weight, a copy."""
+        return self.weight.index_select(0, ids).to(dtype)
+
+    def outputs_from(self, first: int) -> Linear:
+        """The layer without its first outputs."""
+        return self._with(lambda name: getattr(self, name)[first:])
+
+    def above(self, others: Sequence[Linear]) -> Linear:
+        """This layer's outputs, then those of others of its kind."""
+        every = (self, *others)
+        return self._with(lambda name: torch.cat([getattr(linear, name) for linear in every]))
+
+    def _with(self, change: Callable[[str], torch.Tensor]) -> Linear:
+        other = copy(self)
+        for name in self.BY_OUTPUT:
+            if getattr(self, name) is not None:
+                setattr(other, name, change(name))
+        return other
 
     def read(self) -> None:
         """Reads the weight once and does nothing else with it."""
@@ -31,7 +59,8 @@ class Linear:
 
     @property
     def bytes(self) -> int:
-        return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+        tensors = (getattr(self, name) for name in self.BY_OUTPUT)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

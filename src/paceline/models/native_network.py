@@ -1,4 +1,4 @@
-"""NativeNetwork: bfloat16 on CPU, a whole forward in one call of the fused kernels."""
+"""NativeNetwork: bfloat16 and int8 on CPU, a whole forward in one call of the fused kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from paceline.core import KVSpec, ModelError
 from paceline.kernels import abi, build
-from paceline.kernels.packing import LANES, Arena, padded, unpack_rows
+from paceline.kernels.packing import LANES, Arena, padded
 from paceline.models.batch import ForwardBatch, ForwardOutput
 from paceline.models.config import ModelConfig
 from paceline.models.native_parts import (
@@ -24,6 +24,7 @@ from paceline.models.native_parts import (
     read_bytes,
     take,
 )
+from paceline.models.recipe import UNQUANTIZED, Recipe
 from paceline.models.rope import rope_tables
 from paceline.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_prefix
 
@@ -36,14 +37,21 @@ def native_available(config: ModelConfig | None = None) -> tuple[bool, str]:
 
 
 class NativeNetwork:
-    """Implements `paceline.models.batch.Network` for bfloat16 on CPU.
+    """Implements `paceline.models.batch.Network` for bfloat16 on CPU, with the linear layers that
+    `recipe` names in int8.
 
     `weights` maps Hugging Face names to tensors; they are packed into one copy, and removed from
     the mapping on the way where it allows that. Positions of a batch are below `max_positions`.
     Raises ModelError when the kernels cannot run here or the model does not fit them.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights, max_positions: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        max_positions: int,
+        recipe: Recipe = UNQUANTIZED,
+    ) -> None:
         usable, why = native_available(config)
         if not usable:
             raise ModelError(f"native kernels: {why}")
@@ -54,8 +62,11 @@ class NativeNetwork:
         self.kv_spec = KVSpec(config.num_layers, config.num_kv_heads, config.head_dim, 2)
         self.library = native.library
         self._layers = (abi.Layer * config.num_layers)()
-        head = (config.vocab_size, config.hidden_size)
-        self._packer = Packer([*layer_shapes(config) * config.num_layers, head])
+        head = ("head", config.vocab_size, config.hidden_size)
+        self.recipe = recipe
+        self._packer = Packer(
+            native.library, [*layer_shapes(config) * config.num_layers, head], recipe
+        )
         self._embedding: torch.Tensor | None = None
         self._model = self._pack(weights)
         self.streamed_bytes, self.weight_bytes = self._packer.arena.used, self._packer.bytes
@@ -103,7 +114,9 @@ class NativeNetwork:
         return self._embedding.index_select(0, ids)
 
     def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
-        return unpack_rows(self._head, ids, self.hidden_size)
+        if self.config.tie_word_embeddings and self._embedding is not None:
+            return self.embedding_rows(ids)  # what an int8 head was made from
+        return self._head.rows(ids)
 
     def read_weights(self) -> None:
         """Reads the packed weights once, with the forward's threads, and does nothing else."""
@@ -111,11 +124,11 @@ class NativeNetwork:
 
     def read_head(self) -> None:
         """The same for the head alone, which a drafter may share."""
-        read_bytes(self.library, self._head.view(torch.uint8))
+        read_bytes(self.library, self._head.room.view(torch.uint8))
 
     @property
     def head_bytes(self) -> int:
-        return self._head.nbytes
+        return self._head.room.nbytes
 
     @property
     def structure(self) -> abi.Model:
@@ -141,15 +154,18 @@ class NativeNetwork:
         for index, layer in enumerate(self._layers):
             packer.layer(layer, config, weights, layer_prefix(index))
         model = model_structure(config, self._layers)
-        if not config.tie_word_embeddings:
-            model.embedding = packer.keep(take(weights, EMBEDDING), torch.bfloat16)
-            self._embedding = packer.kept[-1]
-        head = take(weights, EMBEDDING if config.tie_word_embeddings else HEAD)
-        self._head = packer.room([head])
-        model.head = abi.Matrix(self._head.data_ptr(), None, *head.shape)
+        tied = config.tie_word_embeddings
+        head = take(weights, EMBEDDING if tied else HEAD)
+        # Embeddings are looked up in the head's own copy where that is the same matrix in bf16.
+        if not tied or packer.recipe.takes("head"):
+            rows = head if tied else take(weights, EMBEDDING)
+            self._embedding = packer.keep(rows, torch.bfloat16)
+            model.embedding = self._embedding.data_ptr()
+        self._head = packer.matrix("head", [head])
+        model.head = self._head.structure
         model.embedding_panels = model.head.panels
-        model.final_norm = packer.keep(take(weights, FINAL_NORM))
+        model.final_norm = packer.keep(take(weights, FINAL_NORM)).data_ptr()
         cos, sin = rope_tables(config, self.max_positions)
-        model.cos, model.sin = packer.keep(cos), packer.keep(sin)
+        model.cos, model.sin = packer.keep(cos).data_ptr(), packer.keep(sin).data_ptr()
         self._model_ref = ctypes.byref(model)
         return model

@@ -15,6 +15,8 @@ from paceline.models.attention import CAUSAL, Plan, attend, make_plan
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput
 from paceline.models.config import Attention, ModelConfig
 from paceline.models.layers import Linear, rms_norm, rotate, swiglu
+from paceline.models.quantized import make_linear
+from paceline.models.recipe import UNQUANTIZED, Recipe
 from paceline.models.rope import rope_tables
 from paceline.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_prefix
 
@@ -31,22 +33,23 @@ class DecoderLayer:
         prefix: str,
         device: torch.device,
         dtype: torch.dtype,
+        recipe: Recipe = UNQUANTIZED,
     ) -> None:
         def load(name: str) -> torch.Tensor:
             # A copy even where dtype and device agree: no mapped file may lie under a network.
             return weights[prefix + name].to(device, dtype, copy=True)
 
-        def linear(room: str, *names: str, bias: bool) -> Linear:
+        def linear(kind: str, room: str, *names: str, bias: bool) -> Linear:
             weight = torch.cat([load(f"{room}.{name}.weight") for name in names])
             joined = torch.cat([load(f"{room}.{name}.bias") for name in names]) if bias else None
-            return Linear(weight, joined)
+            return make_linear(recipe, kind, weight, joined)
 
         self.input_norm = load("input_layernorm.weight")
         self.mlp_norm = load("post_attention_layernorm.weight")
-        self.qkv = linear("self_attn", "q_proj", "k_proj", "v_proj", bias=config.qkv_bias)
-        self.o = linear("self_attn", "o_proj", bias=config.o_bias)
-        self.gate_up = linear("mlp", "gate_proj", "up_proj", bias=config.mlp_bias)
-        self.down = linear("mlp", "down_proj", bias=config.mlp_bias)
+        self.qkv = linear("qkv", "self_attn", "q_proj", "k_proj", "v_proj", bias=config.qkv_bias)
+        self.o = linear("o", "self_attn", "o_proj", bias=config.o_bias)
+        self.gate_up = linear("gate_up", "mlp", "gate_proj", "up_proj", bias=config.mlp_bias)
+        self.down = linear("down", "mlp", "down_proj", bias=config.mlp_bias)
         self.q_norm = load("self_attn.q_norm.weight") if config.qk_norm else None
         self.k_norm = load("self_attn.k_norm.weight") if config.qk_norm else None
 
@@ -100,7 +103,8 @@ class TorchNetwork:
     """Implements `paceline.models.batch.Network`.
 
     A row's logits have the same bits whatever else is in the batch and however its prompt was cut
-    into chunks, for a fixed number of threads. `weights` maps Hugging Face names to tensors, which
+    into chunks, for a fixed number of threads. The linear layers that `recipe` names are quantised.
+    `weights` maps Hugging Face names to tensors, which
     are copied; positions of a batch are below `max_positions` (default: the model's context).
     """
 
@@ -111,6 +115,7 @@ class TorchNetwork:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         max_positions: int | None = None,
+        recipe: Recipe = UNQUANTIZED,
     ) -> None:
         self.config, self.device, self.dtype = config, torch.device(device), dtype
         self.vocab_size, self.hidden_size = config.vocab_size, config.hidden_size
@@ -120,18 +125,18 @@ class TorchNetwork:
         )
         self.embedding = weights[EMBEDDING].to(self.device, dtype, copy=True)
         self.layers = [
-            DecoderLayer(config, weights, layer_prefix(layer), self.device, dtype)
+            DecoderLayer(config, weights, layer_prefix(layer), self.device, dtype, recipe)
             for layer in range(config.num_layers)
         ]
         self.final_norm = weights[FINAL_NORM].to(self.device, dtype, copy=True)
         tied = config.tie_word_embeddings
-        self.head = Linear(
-            self.embedding if tied else weights[HEAD].to(self.device, dtype, copy=True)
-        )
+        head = self.embedding if tied else weights[HEAD].to(self.device, dtype, copy=True)
+        self.head = make_linear(recipe, "head", head)
         self.streamed_bytes = self.head.bytes + sum(
             linear.bytes for layer in self.layers for linear in layer.linears
         )
-        self.weight_bytes = self.streamed_bytes + (0 if tied else self.embedding.nbytes)
+        one_matrix = self.head.weight is self.embedding
+        self.weight_bytes = self.streamed_bytes + (0 if one_matrix else self.embedding.nbytes)
         cos, sin = rope_tables(config, max_positions or config.max_context)
         self.cos, self.sin = cos.to(self.device), sin.to(self.device)
         self.kv: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -174,7 +179,9 @@ class TorchNetwork:
         return self.embedding.index_select(0, ids.to(self.device))
 
     def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.head.weight.index_select(0, ids.to(self.device))
+        if self.config.tie_word_embeddings:
+            return self.embedding_rows(ids)
+        return self.head.rows(ids.to(self.device), self.dtype)
 
     def read_weights(self) -> None:
         """Reads the bytes that one decode step streams, and does nothing else with them."""

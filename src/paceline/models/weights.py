@@ -49,6 +49,11 @@ class SafetensorWeights(Mapping[str, torch.Tensor]):
     def __len__(self) -> int:
         return len(self._files)
 
+    def identity(self) -> list[tuple[str, int, int]]:
+        """Name, size and time of each file: what tells these weights from others."""
+        files = {(file.name, file.stat()) for file in self._files.values()}
+        return sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in files)
+
     def discard(self, name: str) -> None:
         """Forgets a tensor that is not needed."""
         for table in (self.shapes, self.dtypes, self._files):

@@ -21,6 +21,7 @@ from paceline.models.dflash.networks import build_dflash, planned_bytes
 from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.network import TorchNetwork
 from paceline.models.random_weights import random_weights
+from paceline.models.recipe import INT8, UNQUANTIZED, recipe_of
 from tests.engine.tiny import tiny_config
 from tests.models.dflash.tiny import write_drafter
 
@@ -81,25 +82,33 @@ class Case:
             return draft_logits(config, self.hidden, self.head)
 
 
-def make_case(form: str, folder: Path, cut: list[int] | None = None) -> Case:
+def make_case(
+    form: str, folder: Path, cut: list[int] | None = None, quantize: str | None = None
+) -> Case:
     backend, dtype = form.split("-")
     device = "cuda" if backend == "cuda" else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     backend = "torch" if device == "cuda" else backend
-    config = tiny_config()
+    config, recipe = tiny_config(), recipe_of(quantize, device, dtype)
     weights = random_weights(config, 0, getattr(torch, dtype))
     if backend == "native":
         runs, why = native_available(config)
         if not runs:
             pytest.skip(why)
-        target: Any = NativeNetwork(config, weights, 1024)
+        target: Any = NativeNetwork(config, weights, 1024, recipe)
     else:
-        target = TorchNetwork(config, weights, device, getattr(torch, dtype), 1024)
+        target = TorchNetwork(config, weights, device, getattr(torch, dtype), 1024, recipe)
     checkpoint = load_checkpoint(folder)
     head_ids = None if cut is None else torch.tensor(cut)
     network = build_dflash(
-        checkpoint, target, dtype=dtype, backend=backend, head_ids=head_ids, max_positions=900
+        checkpoint,
+        target,
+        dtype=dtype,
+        backend=backend,
+        quantize=quantize,
+        head_ids=head_ids,
+        max_positions=900,
     )
     network.allocate_kv(BLOCKS)
     module = DFlashModule(checkpoint.config)
@@ -269,13 +278,38 @@ def test_the_mask_embedding_takes_the_place_of_the_targets_row(form, tmp_path):
 
 @pytest.mark.parametrize("cut", [None, list(range(0, 256, 3))], ids=["full", "cut"])
 @pytest.mark.parametrize("second", [False, True])
-def test_the_planned_bytes_are_those_of_the_network(cut, second, tmp_path):
-    case = make_case("native-bfloat16", write_drafter(tmp_path / "d", second=second), cut=cut)
-    config = case.checkpoint.config
-    planned = planned_bytes(config, torch.bfloat16, case.network.head_ids)
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_the_planned_bytes_are_those_of_the_network(cut, second, quantize, tmp_path):
+    folder = write_drafter(tmp_path / "d", second=second)
+    case = make_case("native-bfloat16", folder, cut, quantize)
+    config, recipe = case.checkpoint.config, INT8 if quantize else UNQUANTIZED
+    planned = planned_bytes(config, torch.bfloat16, case.network.head_ids, recipe)
     selector = 2 * (2 * 256 * 12 + 12 * 64) if second else 0  # beside the network
     tables = 2 * 900 * 8 * 4  # rotary
-    assert planned - selector == pytest.approx(case.network.weight_bytes - tables, rel=0.2)
+    error = 0.25 if quantize else 0.2  # scales, and pages that so small matrices do not fill
+    assert planned - selector == pytest.approx(case.network.weight_bytes - tables, rel=error)
+
+
+@pytest.mark.parametrize("cut", [None, list(range(0, 256, 3))], ids=["full", "cut"])
+@pytest.mark.parametrize("shape", SHAPES[3:8], ids=str)
+def test_int8_is_the_same_in_both_serving_forms(shape, cut, tmp_path):
+    folder = write_drafter(tmp_path / "drafter", **shape)
+    cases = [make_case(f, folder, cut, "int8") for f in ("native-bfloat16", "torch-float32")]
+    features, blocks = features_of(cases[1], 60), list(range(8))
+    outputs = []
+    for case in cases:
+        for start, end in ((0, 1), (1, 41), (41, 50)):
+            inject(case, features, blocks, start, end)
+        outputs.append(draft(case, [(blocks, 50, shape["block"] - 1, 9)]))
+    ours, theirs = (output.logits for output in outputs)
+    exact = cases[1].expected(features, 50, shape["block"] - 1, 9)
+    cost = (theirs - exact).norm() / exact.norm()
+    assert 0.002 < cost < 0.15
+    # Inputs that differ by a rounding to bf16 are rounded to int8 independently.
+    assert (ours - theirs).norm() / exact.norm() < 1.7 * cost
+    # A row's bits are its own, in int8 too.
+    together = draft(cases[0], [(blocks, 50, shape["block"] - 1, 9)] * 3)
+    assert torch.equal(together.logits, ours.repeat(3, 1))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -5,10 +5,12 @@
 
 extern "C" {
 
-// Packed weights: panels [ceil(n/16)][ceil(k/32)*16][16][2] bf16; bias float32 [n] or null.
+// Packed weights: panels [ceil(n/16)][ceil(k/32)*16][16][2] bf16; bias float32 [n] or null. With
+// scales, float32 [ceil(n/16)*16]: panels [ceil(n/16)][ceil(k/64)*16][16][4] int8, plus 128 each.
 struct PlMatrix {
     const uint32_t* panels;
     const float* bias;
+    const float* scales;
     int64_t n, k;
 };
 

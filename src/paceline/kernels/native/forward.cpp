@@ -61,4 +61,29 @@ int pl_inject(const PlModel* model, const PlContext* context, void* workspace) {
                    [&](Worker& worker) { injection.run(worker); });
 }
 
+// Rows of weights x[n, k] bf16 -> q[n, k] and their scales, as a product with rotated rows wants
+// them.
+int pl_quantize(const uint16_t* x, int64_t n, int64_t k, int64_t threads, int8_t* q,
+                float* scales) {
+    using namespace paceline;
+    const int64_t padded = ceil_div(k, 64) * 64, block = k & -k;
+    const float factor = block < kLanes ? 1.0f : 1.0f / (float)block;  // of the rotations
+    Buffer wide, whole;
+    try {
+        wide.reserve<float>(threads * padded);
+        whole.reserve<int8_t>(threads * padded);
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
+#pragma omp parallel for num_threads((int)threads)
+    for (int64_t row = 0; row < n; row++) {
+        const int64_t thread = omp_get_thread_num();
+        int8_t* to = whole.get<int8_t>() + thread * padded;
+        float* room = wide.get<float>() + thread * padded;
+        scales[row] = quantize_row(x + row * k, k, padded, room, to).scale * factor;
+        memcpy(q + row * k, to, k);
+    }
+    return 0;
+}
+
 }  // extern "C"

@@ -9,8 +9,6 @@
 
 namespace paceline {
 
-constexpr int64_t kReplicatedRows = 2;  // up to here every thread norms all rows: saves a barrier
-
 struct Forward {
     const PlModel& model;
     const PlBatch& batch;
@@ -30,6 +28,7 @@ struct Forward {
     uint16_t *queries = nullptr, *attention = nullptr, *activated = nullptr;
     float *kernels = nullptr, *sublayer = nullptr;  // of convolutions: by row
     uint16_t* convolved = nullptr;
+    QuantizedRoom quantized{};
     AttentionShape shape{};
 
     void reserve(int64_t threads) {
@@ -47,6 +46,8 @@ struct Forward {
             sublayer = space.sublayer.reserve<float>(rows * model.hidden);
             convolved = space.convolved.reserve<uint16_t>(tall * hidden_stride);
         }
+        quantized.reserve(space, tall, std::max({hidden_stride, attention_stride, inter_stride}),
+                          threads);
         scratch_floats = thread_scratch(group, model.head_dim);
         space.scratch.reserve<float>(threads * scratch_floats);
         int64_t slots = 0;
@@ -54,7 +55,7 @@ struct Forward {
         space.partials.reserve<float>(slots * (model.head_dim + 2));
         space.best.reserve<Best>(threads * (batch.outputs + 8));
         if (batch.confidence) space.weights.reserve<Partial>(batch.outputs * weight_groups());
-        space.team.begin(model.layers * 20 + 8);
+        space.team.begin(model.layers * 24 + 8);
         shape = {model.kv_heads,  group,    model.head_dim,   rows, model.scale, {}, queries,
                  batch.positions, attention, attention_stride, space.partials.get<float>()};
     }
@@ -62,33 +63,43 @@ struct Forward {
     // Places for the weights of a row's panel groups, which begin at even panels.
     int64_t weight_groups() const { return ceil_div(ceil_div(model.head.n, kLanes), 2); }
 
-    // The norm of rows pick(0…count-1) of the residual stream, ready for every thread to read.
+    // Where `count` normed rows go: to all threads, or to each its own.
+    uint16_t* normed_rows(const Worker& worker, int64_t count) const {
+        if (count > kReplicatedRows) return normed;
+        return replicated + worker.id * (kReplicatedRows + kRowSlack) * hidden_stride;
+    }
+
+    // The norm of rows pick(0…count-1) of the residual stream, ready for every thread to multiply
+    // with w.
     template <class Pick>
-    Activations norm(Worker& worker, const float* weight, int64_t count, Pick&& pick) {
-        const bool everywhere = count <= kReplicatedRows;
-        uint16_t* to = normed;
-        if (everywhere) to = replicated + worker.id * (kReplicatedRows + kRowSlack) * hidden_stride;
-        auto one = [&](int64_t i) {
+    Activations norm(Worker& worker, const float* weight, const PlMatrix& w, int64_t count,
+                     Pick&& pick) {
+        uint16_t* to = normed_rows(worker, count);
+        const QuantizedRows whole = quantized.of(worker, w, count);
+        auto one = [&](int64_t i, int64_t) {
+            uint16_t* row = to + i * hidden_stride;
             rms_norm(residual + pick(i) * model.hidden, weight, model.hidden, hidden_stride,
-                     model.epsilon, to + i * hidden_stride);
+                     model.epsilon, row);
+            if (w.scales) whole.put(i, row, model.hidden);
         };
-        if (everywhere) {
-            for (int64_t i = 0; i < count; i++) one(i);
+        if (count <= kReplicatedRows) {
+            for (int64_t i = 0; i < count; i++) one(i, 0);
         } else {
-            worker.share(count, [&](int64_t i, int64_t) { one(i); });
+            worker.share(count, one);
             worker.barrier();
         }
-        return {(const uint32_t*)to, hidden_stride / 2};
+        return w.scales ? whole.read() : Activations{(const uint32_t*)to, hidden_stride / 2};
     }
 
     float* scratch(Worker& worker) {
         return space.scratch.get<float>() + worker.id * scratch_floats;
     }
 
-    // residual += a . w (+ bias), through the convolution of a sublayer's output where there is one;
+    // residual += rows . w (+ bias), through the convolution of a sublayer's output where there is one;
     // `next` is the product that follows.
-    void add_product(Worker& worker, const Activations& a, const PlMatrix& w,
+    void add_product(Worker& worker, const Activations& rows, const PlMatrix& w,
                      const PlConvolution& convolution, const PlMatrix& next) {
+        const Activations a = quantized.operand(worker, rows, batch.rows, w);
         const bool convolves = convolution.kernels.panels != nullptr;
         if (convolves) {
             worker.share(batch.rows, [&](int64_t row, int64_t) {
@@ -110,10 +121,10 @@ struct Forward {
         if (convolves) finish_convolution(worker, convolution);
     }
 
-    // The rows of a normed sublayer input after its convolution; their kernels are kept for its
-    // output.
+    // The rows of a normed sublayer input after its convolution, ready to multiply with `first`;
+    // their kernels are kept for its output.
     Activations start_convolution(Worker& worker, const float* norm_weight,
-                                  const PlConvolution& convolution) {
+                                  const PlConvolution& convolution, const PlMatrix& first) {
         worker.share(batch.rows, [&](int64_t row, int64_t) {
             rms_norm(residual + row * model.hidden, norm_weight, model.hidden, hidden_stride,
                      model.epsilon, normed + row * hidden_stride);
@@ -139,7 +150,8 @@ struct Forward {
             memset(to + model.hidden, 0, (hidden_stride - model.hidden) * sizeof(uint16_t));
         });
         worker.barrier();
-        return {(const uint32_t*)convolved, hidden_stride / 2};
+        const Activations rows{(const uint32_t*)convolved, hidden_stride / 2};
+        return quantized.operand(worker, rows, batch.rows, first);
     }
 
     void finish_convolution(Worker& worker, const PlConvolution& convolution) {
@@ -239,21 +251,26 @@ struct Forward {
 
     // `next` is the product that follows: the next layer's first, or the head.
     void layer_forward(Worker& worker, const PlLayer& layer, const PlMatrix& next) {
-        project_qkv(worker, enter(worker, layer.attention_norm, layer.attention_convolution),
-                    layer.qkv);
+        project_qkv(
+            worker,
+            enter(worker, layer.attention_norm, layer.attention_convolution, layer.qkv),
+            layer.qkv);
         place_heads(worker, layer);
         attend(worker, layer);
         const Activations attended{(const uint32_t*)attention, attention_stride / 2};
         add_product(worker, attended, layer.o, layer.attention_convolution, layer.gate_up);
-        gate_up(worker, enter(worker, layer.mlp_norm, layer.mlp_convolution), layer);
+        gate_up(worker, enter(worker, layer.mlp_norm, layer.mlp_convolution, layer.gate_up),
+                layer);
         const Activations gated{(const uint32_t*)activated, inter_stride / 2};
         add_product(worker, gated, layer.down, layer.mlp_convolution, next);
     }
 
     // What a sublayer's first product multiplies with.
-    Activations enter(Worker& worker, const float* weight, const PlConvolution& convolution) {
-        if (convolution.kernels.panels) return start_convolution(worker, weight, convolution);
-        return norm(worker, weight, batch.rows, [](int64_t i) { return i; });
+    Activations enter(Worker& worker, const float* weight, const PlConvolution& convolution,
+                      const PlMatrix& first) {
+        if (convolution.kernels.panels)
+            return start_convolution(worker, weight, convolution, first);
+        return norm(worker, weight, first, batch.rows, [](int64_t i) { return i; });
     }
 
     // No barrier: the residual stream is not written again before the next two.
@@ -270,7 +287,7 @@ struct Forward {
 
     void head(Worker& worker) {
         auto pick = [&](int64_t i) { return (int64_t)batch.logit_rows[i]; };
-        Activations a = norm(worker, model.final_norm, batch.outputs, pick);
+        const Activations a = norm(worker, model.final_norm, model.head, batch.outputs, pick);
         Best* best = space.best.get<Best>() + worker.id * (batch.outputs + 8);
         const float least = -std::numeric_limits<float>::infinity();
         std::fill(best, best + batch.outputs, Best{least, INT64_MAX});
@@ -296,7 +313,8 @@ struct Forward {
         }
         if (batch.hidden && worker.id == 0)
             for (int64_t row = 0; row < batch.outputs; row++)
-                memcpy(batch.hidden + row * model.hidden, a.pairs + row * a.stride,
+                memcpy(batch.hidden + row * model.hidden,
+                       normed_rows(worker, batch.outputs) + row * hidden_stride,
                        model.hidden * sizeof(uint16_t));
     }
 

@@ -1,4 +1,5 @@
-// The matrix product on AMX tiles: 16 rows x 32 k times 32 k x 16 outputs per instruction.
+// The matrix product on AMX tiles: 16 rows times 16 outputs over 32 k (bf16) or 64 k (int8)
+// per instruction.
 //
 // One row takes the same instructions as 32, so the bits stay with the row. Tiles are always whole:
 // activations have slack rows behind them, whose results land in slack rows that nobody reads.
@@ -22,15 +23,16 @@ inline void emulate_store(int tile, void* to, int64_t stride) {
     for (int r = 0; r < 16; r++)
         memcpy((char*)to + r * stride, emulated_tiles[tile].c[r], 64);
 }
-inline void emulate_dot(int c, int a, int b) {
+template <class Format>
+void emulate_dot(int c, int a, int b) {
     for (int r = 0; r < 16; r++) {
-        Vec sum = load(emulated_tiles[c].c[r]);
+        auto sums = (typename Format::Sums)load(emulated_tiles[c].c[r]);
         for (int k = 0; k < 16; k++) {
-            uint32_t pair;
-            memcpy(&pair, &emulated_tiles[a].c[r][k], 4);
-            sum = dot2(sum, splat_u(pair), (UVec)load(emulated_tiles[b].c[k]));
+            uint32_t word;
+            memcpy(&word, &emulated_tiles[a].c[r][k], 4);
+            sums = Format::dot(sums, splat_u(word), (UVec)load(emulated_tiles[b].c[k]));
         }
-        store(emulated_tiles[c].c[r], sum);
+        store(emulated_tiles[c].c[r], (Vec)sums);
     }
 }
 inline bool amx_prepare() { return true; }
@@ -40,7 +42,7 @@ inline void amx_release() {}
 #define PL_TILE_ZERO(t) emulated_tiles[t] = {}
 #define PL_TILE_LOAD(t, from, stride) emulate_load(t, from, stride)
 #define PL_TILE_STORE(t, to, stride) emulate_store(t, to, stride)
-#define PL_TILE_DOT(c, a, b) emulate_dot(c, a, b)
+#define PL_TILE_DOT(c, a, b) emulate_dot<Format>(c, a, b)
 #else
 #include <immintrin.h>
 #include <sys/syscall.h>
@@ -65,18 +67,24 @@ inline void amx_release() { _tile_release(); }
 #define PL_TILE_ZERO(t) _tile_zero(t)
 #define PL_TILE_LOAD(t, from, stride) _tile_loadd(t, from, stride)
 #define PL_TILE_STORE(t, to, stride) _tile_stored(t, to, stride)
-#define PL_TILE_DOT(c, a, b) _tile_dpbf16ps(c, a, b)
+#define PL_TILE_DOT(c, a, b)               \
+    do {                                   \
+        if constexpr (Format::kWhole)      \
+            _tile_dpbsud(c, a, b);         \
+        else                               \
+            _tile_dpbf16ps(c, a, b);       \
+    } while (0)
 #endif
 
 namespace paceline {
 
-constexpr int64_t kTileWords = 256;      // a tile of packed weights: 16 pairs x 16 outputs
+constexpr int64_t kTileWords = 256;      // a tile of packed weights: 16 words x 16 outputs
 constexpr int64_t kPanelBytes = 64;      // stride of a tile's rows within a panel
 constexpr int64_t kResultBytes = kWidth * sizeof(float);
 
 // Up to 16 rows times one to four panels. Accumulators 0-3, activations 4, weights 5 and 6.
-inline void amx_flat(const uint32_t* a, int64_t a_bytes, const PanelGroup& w, int64_t tiles,
-                     float* c) {
+template <class Format>
+void amx_flat(const uint32_t* a, int64_t a_bytes, const PanelGroup& w, int64_t tiles, float* c) {
     const uint32_t *w0 = w.data, *w1 = w0 + w.stride, *w2 = w1 + w.stride, *w3 = w2 + w.stride;
     PL_TILE_ZERO(0);
     PL_TILE_ZERO(1);
@@ -106,8 +114,9 @@ inline void amx_flat(const uint32_t* a, int64_t a_bytes, const PanelGroup& w, in
 }
 
 // 32 rows times two panels (or one, twice): accumulators 0-3, activations 4 and 5, weights 6 and 7.
-inline void amx_square(const uint32_t* a, int64_t a_bytes, const uint32_t* w0, const uint32_t* w1,
-                       int64_t tiles, float* c, bool both) {
+template <class Format>
+void amx_square(const uint32_t* a, int64_t a_bytes, const uint32_t* w0, const uint32_t* w1,
+                int64_t tiles, float* c, bool both) {
     const uint32_t* lower = a + 4 * a_bytes;  // 16 rows on, in words
     PL_TILE_ZERO(0);
     PL_TILE_ZERO(1);
@@ -132,19 +141,20 @@ inline void amx_square(const uint32_t* a, int64_t a_bytes, const uint32_t* w0, c
     PL_TILE_STORE(3, under + kLanes, kResultBytes);
 }
 
-inline void gemm_block_amx(const Activations& a, int64_t rows, const PanelGroup& w, int64_t pairs,
-                           float* c) {
-    const int64_t bytes = a.stride * 4, tiles = pairs / 16;
+template <class Format>
+void gemm_block_amx(const Activations& a, int64_t rows, const PanelGroup& w, int64_t words,
+                    float* c) {
+    const int64_t bytes = a.stride * 4, tiles = words / 16;
     for (int64_t r = 0; r < rows; r += 32) {
-        const uint32_t* x = a.pairs + r * a.stride;
+        const uint32_t* x = a.words + r * a.stride;
         if (rows - r <= 16) {
-            amx_flat(x, bytes, w, tiles, c + r * kWidth);
+            amx_flat<Format>(x, bytes, w, tiles, c + r * kWidth);
             return;
         }
         for (int p = 0; p < w.count; p += 2) {
             const uint32_t* panel = w.data + p * w.stride;
-            amx_square(x, bytes, panel, panel + w.stride, tiles, c + r * kWidth + p * kLanes,
-                       p + 1 < w.count);
+            amx_square<Format>(x, bytes, panel, panel + w.stride, tiles,
+                               c + r * kWidth + p * kLanes, p + 1 < w.count);
         }
     }
 }

@@ -19,6 +19,7 @@ struct Injection {
     int64_t scratch_floats = thread_scratch(model.heads / model.kv_heads, model.head_dim);
     uint16_t *features = nullptr, *normed = nullptr;
     float *projected = nullptr, *kv = nullptr;
+    QuantizedRoom quantized{};
 
     void reserve() {
         const int64_t rows = context.rows, tall = rows + kRowSlack;
@@ -26,8 +27,9 @@ struct Injection {
         normed = space.normed.reserve<uint16_t>(tall * hidden_stride);
         projected = space.residual.reserve<float>(rows * model.hidden);
         kv = space.qkv.reserve<float>(rows * kv_width);
+        quantized.reserve(space, tall, std::max(width, hidden_stride), context.threads);
         space.scratch.reserve<float>(context.threads * scratch_floats);
-        space.team.begin(model.layers + 8);
+        space.team.begin(model.layers + 10);
     }
 
     float* scratch(Worker& worker) {
@@ -50,7 +52,8 @@ struct Injection {
     PlMatrix keys_and_values(const PlLayer& layer) const {
         const int64_t first = model.heads * model.head_dim;
         return {layer.qkv.panels + first / kLanes * panel_words(layer.qkv),
-                layer.qkv.bias ? layer.qkv.bias + first : nullptr, 2 * kv_size, layer.qkv.k};
+                layer.qkv.bias ? layer.qkv.bias + first : nullptr,
+                layer.qkv.scales ? layer.qkv.scales + first : nullptr, 2 * kv_size, layer.qkv.k};
     }
 
     void place(int64_t row, int64_t head, int64_t l) {
@@ -74,17 +77,20 @@ struct Injection {
             memset(to + model.context.k, 0, (width - model.context.k) * sizeof(uint16_t));
         });
         worker.barrier(first_panels(worker, model.context));
-        project(worker, {(const uint32_t*)features, width / 2}, model.context, projected,
-                model.hidden);
+        const Activations taken{(const uint32_t*)features, width / 2};
+        project(worker, quantized.operand(worker, taken, context.rows, model.context),
+                model.context, projected, model.hidden);
         worker.barrier();
         worker.share(context.rows, [&](int64_t row, int64_t) {
             rms_norm(projected + row * model.hidden, model.context_norm, model.hidden,
                      hidden_stride, model.epsilon, normed + row * hidden_stride);
         });
         worker.barrier();
+        const Activations rows{(const uint32_t*)normed, hidden_stride / 2};
+        const PlMatrix first = keys_and_values(model.layer[0]);  // the others have its format
+        const Activations a = quantized.operand(worker, rows, context.rows, first);
         for (int64_t l = 0; l < model.layers; l++)
-            project(worker, {(const uint32_t*)normed, hidden_stride / 2},
-                    keys_and_values(model.layer[l]), kv + l * 2 * kv_size, kv_width);
+            project(worker, a, keys_and_values(model.layer[l]), kv + l * 2 * kv_size, kv_width);
         worker.barrier();
         const int64_t runs = ceil_div(context.rows, kRowRun), heads = model.kv_heads;
         worker.share(model.layers * runs * heads, [&](int64_t item, int64_t) {

@@ -1,5 +1,6 @@
 // Sixteen-lane vectors in the compiler's own vector extension: one source for every machine.
-// Only dot2() and store_bf16() have a hand-picked instruction; PACELINE_PORTABLE leaves them out.
+// Only dot2(), dot4(), round() and store_bf16() have a hand-picked instruction; PACELINE_PORTABLE
+// leaves them out.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,9 @@
 #if defined(__AVX512BF16__) && !defined(PACELINE_PORTABLE)
 #define PACELINE_AVX512BF16 1
 #include <immintrin.h>
+#ifdef __AVX512VNNI__
+#define PACELINE_AVX512VNNI 1
+#endif
 #endif
 #if (defined(__AMX_BF16__) || defined(PACELINE_AMX_EMULATED)) && !defined(PACELINE_PORTABLE) && \
     !defined(PACELINE_NO_AMX)
@@ -22,6 +26,7 @@ typedef float Vec __attribute__((vector_size(64)));
 typedef uint32_t UVec __attribute__((vector_size(64)));
 typedef int32_t IVec __attribute__((vector_size(64)));
 typedef uint16_t HVec __attribute__((vector_size(32)));  // sixteen bf16
+typedef int8_t BVec __attribute__((vector_size(16)));
 
 #define PL_INLINE static inline __attribute__((always_inline))
 
@@ -93,6 +98,29 @@ PL_INLINE Vec dot2(Vec acc, UVec a, UVec b) {
     acc += (Vec)(a << 16) * (Vec)(b << 16);
     acc += (Vec)(a & 0xffff0000u) * (Vec)(b & 0xffff0000u);
     return acc;
+#endif
+}
+
+// acc[lane] += the four signed bytes of x[lane] times the four unsigned ones of w[lane]
+PL_INLINE IVec dot4(IVec acc, UVec x, UVec w) {
+#ifdef PACELINE_AVX512VNNI
+    return (IVec)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x);
+#else
+    acc += ((IVec)(x << 24) >> 24) * (IVec)(w & 0xff);
+    acc += ((IVec)(x << 16) >> 24) * (IVec)(w >> 8 & 0xff);
+    acc += ((IVec)(x << 8) >> 24) * (IVec)(w >> 16 & 0xff);
+    acc += ((IVec)x >> 24) * (IVec)(w >> 24);
+    return acc;
+#endif
+}
+
+// The nearest whole numbers, ties to even, of products that are rounded on their own before.
+PL_INLINE IVec round(Vec v) {
+#ifdef PACELINE_AVX512BF16
+    return (IVec)_mm512_cvtps_epi32((__m512)v);
+#else
+    asm("" : "+m"(v));  // else the addition below would be fused with the product
+    return (IVec)(v + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: for up to 2^22
 #endif
 }
 

@@ -19,6 +19,7 @@ from paceline.models.dflash.tensors import CONVOLUTIONS, FC, HIDDEN_NORM, NORM, 
 from paceline.models.native_network import NativeNetwork
 from paceline.models.native_parts import (
     Packer,
+    Shape,
     Weights,
     Workspace,
     address,
@@ -29,7 +30,10 @@ from paceline.models.native_parts import (
     read_bytes,
     take,
 )
+from paceline.models.recipe import UNQUANTIZED, Recipe
 from paceline.models.rope import rope_tables
+
+CONVOLUTION = "convolution"  # its small matrices stay in bf16: no recipe names them
 
 
 class NativeDFlash:
@@ -46,6 +50,7 @@ class NativeDFlash:
         max_positions: int,
         head_ids: torch.Tensor | None = None,
         mask_embedding: torch.Tensor | None = None,
+        recipe: Recipe = UNQUANTIZED,
     ) -> None:
         shape = config.layers
         self.config, self.head_ids, self.max_positions = config, head_ids, max_positions
@@ -53,7 +58,7 @@ class NativeDFlash:
         self.kv_spec = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, 2)
         self.library, self._target = target.library, target
         self._layers = (abi.Layer * shape.num_layers)()
-        self._packer = Packer(_matrix_shapes(config, head_ids))
+        self._packer = Packer(target.library, _matrix_shapes(config, head_ids), recipe)
         self._model = self._pack(weights, mask_embedding)
         self.weight_bytes = self._packer.bytes
         shared = target.head_bytes if head_ids is None else 0
@@ -140,9 +145,10 @@ class NativeDFlash:
     def _pack(self, weights: Weights, mask_embedding: torch.Tensor | None) -> abi.Model:
         config, packer = self.config, self._packer
         model = model_structure(config.layers, self._layers)
-        model.context = packer.matrix([take(weights, FC)])  # first: a draft does not read it
+        # First: a draft does not read it.
+        model.context = packer.matrix("context", [take(weights, FC)]).structure
         self._context_bytes = packer.arena.used
-        model.context_norm = packer.keep(take(weights, HIDDEN_NORM))
+        model.context_norm = packer.keep(take(weights, HIDDEN_NORM)).data_ptr()
         for index, (layer, kind) in enumerate(zip(self._layers, config.attention, strict=True)):
             packer.layer(layer, config.layers, weights, layer_prefix(index))
             layer.window, layer.bidirectional = kind.window or 0, not kind.causal
@@ -157,9 +163,9 @@ class NativeDFlash:
         # The head is linear: what scales its output may as well scale its input. But not where
         # the selector reads the input too: then draft() scales the logits, which it needs anyway.
         scale = config.output_multiplier if config.second is None else 1.0
-        model.final_norm = packer.keep(take(weights, NORM) * scale)
+        model.final_norm = packer.keep(take(weights, NORM) * scale).data_ptr()
         cos, sin = rope_tables(config.layers, self.max_positions)
-        model.cos, model.sin = packer.keep(cos), packer.keep(sin)
+        model.cos, model.sin = packer.keep(cos).data_ptr(), packer.keep(sin).data_ptr()
         return model
 
     def _share(self, model: abi.Model, mask_embedding: torch.Tensor | None) -> None:
@@ -169,22 +175,25 @@ class NativeDFlash:
         model.embedding_scale = self.config.embedding_scale
         if mask_embedding is not None:
             model.mask_id = self.config.mask_token_id
-            model.mask_row = self._packer.keep(mask_embedding)
+            model.mask_row = self._packer.keep(mask_embedding).data_ptr()
         if self.head_ids is None:
             model.head = theirs.head
             return
-        model.head = self._packer.matrix([self._target.head_rows(self.head_ids)])
+        model.head = self._packer.matrix("head", [self._target.head_rows(self.head_ids)]).structure
         model.vocab = len(self.head_ids)
 
     def _convolution(self, weights: Weights, prefix: str) -> abi.Convolution:
-        kernels = self._packer.matrix([take(weights, f"{prefix}.kernel_projection.weight")])
-        return abi.Convolution(kernels, self._packer.keep(take(weights, f"{prefix}.base_kernel")))
+        projection = take(weights, f"{prefix}.kernel_projection.weight")
+        base = self._packer.keep(take(weights, f"{prefix}.base_kernel"))
+        kernels = self._packer.matrix(CONVOLUTION, [projection])
+        return abi.Convolution(kernels.structure, base.data_ptr())
 
 
-def _matrix_shapes(config: DFlashConfig, head_ids: torch.Tensor | None) -> list[tuple[int, int]]:
+def _matrix_shapes(config: DFlashConfig, head_ids: torch.Tensor | None) -> list[Shape]:
     hidden, second = config.layers.hidden_size, config.second
     layer = layer_shapes(config.layers)
     if second is not None:
-        layer += [(2 * second.kernel_size * hidden // second.group_size, hidden)] * 2
-    head = [] if head_ids is None else [(len(head_ids), hidden)]
-    return [(hidden, config.feature_size), *layer * config.layers.num_layers, *head]
+        width = 2 * second.kernel_size * hidden // second.group_size
+        layer += [(CONVOLUTION, width, hidden)] * 2
+    head = [] if head_ids is None else [("head", len(head_ids), hidden)]
+    return [("context", hidden, config.feature_size), *layer * config.layers.num_layers, *head]

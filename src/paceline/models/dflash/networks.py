@@ -10,10 +10,11 @@ from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.native_network import NativeDFlash
-from paceline.models.dflash.tensors import dflash_tensors
+from paceline.models.dflash.tensors import dflash_tensors, linear_of
 from paceline.models.dflash.torch_network import TorchDFlash
 from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.networks import DTYPES
+from paceline.models.recipe import UNQUANTIZED, Recipe, recipe_of
 
 
 def build_dflash(
@@ -22,14 +23,17 @@ def build_dflash(
     *,
     dtype: str,
     backend: str = "auto",
+    quantize: str | None = None,
     head_ids: torch.Tensor | None = None,
     max_positions: int,
 ) -> DFlashNetwork:
     """The drafter's network around `target`'s embedding and head, on the target's device.
 
-    `auto` takes the fused kernels where the target runs on them. Raises ModelError where "native"
-    cannot run.
+    `auto` takes the fused kernels where the target runs on them. `quantize` is for the drafter's
+    own layers; a head that it shares is as the target has it. Raises ModelError where "native"
+    cannot run, and InvalidRequest where `quantize` cannot be.
     """
+    recipe = recipe_of(quantize, target.device.type, dtype)
     config, weights, mask = checkpoint.config, checkpoint.weights, checkpoint.mask_embedding
     why = _no_kernels(config, target, dtype)
     if backend == "native" and why:
@@ -42,6 +46,7 @@ def build_dflash(
             max_positions=max_positions,
             head_ids=head_ids,
             mask_embedding=mask,
+            recipe=recipe,
         )
     return TorchDFlash(
         config,
@@ -51,6 +56,7 @@ def build_dflash(
         dtype=DTYPES[dtype],
         head_ids=head_ids,
         mask_embedding=mask,
+        recipe=recipe,
     )
 
 
@@ -64,11 +70,18 @@ def _no_kernels(config: DFlashConfig, target: Network, dtype: str) -> str | None
     return None if usable else why
 
 
-def planned_bytes(config: DFlashConfig, dtype: torch.dtype, head_ids: torch.Tensor | None) -> int:
+def planned_bytes(
+    config: DFlashConfig,
+    dtype: torch.dtype,
+    head_ids: torch.Tensor | None,
+    recipe: Recipe = UNQUANTIZED,
+) -> int:
     """What the drafter's weights will take in memory, a cut head's rows included, before there is a
     target to build it around."""
-    matrices = [shape for shape in dflash_tensors(config).values() if len(shape) > 1]
-    elements = sum(torch.Size(shape).numel() for shape in matrices)
+    total = 0
+    for name, shape in dflash_tensors(config).items():
+        if len(shape) > 1:
+            total += torch.Size(shape).numel() * recipe.itemsize(linear_of(name), dtype)
     if head_ids is not None:
-        elements += len(head_ids) * config.layers.hidden_size
-    return elements * dtype.itemsize
+        total += len(head_ids) * config.layers.hidden_size * recipe.itemsize("head", dtype)
+    return total

@@ -12,6 +12,20 @@ SELECTOR_PROJECTION = "candidate_selector.hidden_projection.weight"
 CONVOLUTIONS = ("attention_conv", "mlp_conv")
 
 
+_LINEARS = {  # part of a weight's name -> the layer in recipe.LINEARS that it belongs to
+    "self_attn.o_proj.": "o",
+    "self_attn.": "qkv",
+    "mlp.down_proj.": "down",
+    "mlp.": "gate_up",
+    "fc.": "context",
+}
+
+
+def linear_of(name: str) -> str:
+    """The linear layer that a tensor belongs to; "" for one that no recipe names."""
+    return next((linear for part, linear in _LINEARS.items() if part in name), "")
+
+
 def layer_prefix(layer: int) -> str:
     return f"layers.{layer}."
 

@@ -20,6 +20,8 @@ from paceline.models.dflash.module import block_kernels, convolve, scaled_logits
 from paceline.models.dflash.tensors import CONVOLUTIONS, FC, HIDDEN_NORM, NORM, layer_prefix
 from paceline.models.layers import Linear, pad_rows, rms_norm, rotate
 from paceline.models.network import DecoderLayer, TorchNetwork, allocate_paged_kv
+from paceline.models.quantized import make_linear
+from paceline.models.recipe import UNQUANTIZED, Recipe
 from paceline.models.rope import rope_tables
 
 Weights = Mapping[str, torch.Tensor]
@@ -52,12 +54,15 @@ class TorchDFlash:
         dtype: torch.dtype,
         head_ids: torch.Tensor | None = None,
         mask_embedding: torch.Tensor | None = None,
+        recipe: Recipe = UNQUANTIZED,
     ) -> None:
         self.config, self.device, self.dtype = config, target.device, dtype
-        self._target, shape = target, config.layers
+        self._target, self._recipe, shape = target, recipe, config.layers
         self.kv_spec = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype.itemsize)
         prefixes = [layer_prefix(layer) for layer in range(shape.num_layers)]
-        self.layers = [DecoderLayer(shape, weights, p, self.device, dtype) for p in prefixes]
+        self.layers = [
+            DecoderLayer(shape, weights, p, self.device, dtype, recipe) for p in prefixes
+        ]
         self.convolutions = [
             [Convolution(weights, prefix + name, self.device, dtype) for name in CONVOLUTIONS]
             for prefix in prefixes
@@ -67,7 +72,8 @@ class TorchDFlash:
         def load(name: str) -> torch.Tensor:
             return weights[name].to(self.device, dtype, copy=True)
 
-        self.fc, self.hidden_norm, self.norm = Linear(load(FC)), load(HIDDEN_NORM), load(NORM)
+        self.fc = make_linear(recipe, "context", load(FC))
+        self.hidden_norm, self.norm = load(HIDDEN_NORM), load(NORM)
         self.context = self._context_projection()
         self.head_ids, self.head = head_ids, self._make_head(head_ids)
         self.mask_embedding = None
@@ -173,17 +179,19 @@ class TorchDFlash:
         """All layers' k and v projections below each other: [layers * 2 * kv size, hidden]."""
         shape = self.config.layers
         first = shape.num_heads * shape.head_dim  # k and v lie behind q
-        weight = torch.cat([layer.qkv.weight[first:] for layer in self.layers])
-        biases = [layer.qkv.bias[first:] for layer in self.layers if layer.qkv.bias is not None]
-        return Linear(weight, torch.cat(biases) if biases else None)
+        parts = [layer.qkv.outputs_from(first) for layer in self.layers]
+        return parts[0].above(parts[1:])
 
     def _make_head(self, head_ids: torch.Tensor | None) -> Linear:
         if head_ids is not None:
-            return Linear(self._target.head_rows(head_ids).to(self.dtype))
+            return self._own_head(head_ids)
         if isinstance(self._target, TorchNetwork) and self._target.dtype == self.dtype:
             return self._target.head  # one copy for both
         everything = torch.arange(self.config.layers.vocab_size)
-        return Linear(self._target.head_rows(everything).to(self.dtype))
+        return self._own_head(everything)
+
+    def _own_head(self, ids: torch.Tensor) -> Linear:
+        return make_linear(self._recipe, "head", self._target.head_rows(ids).to(self.dtype))
 
     def _linears(self) -> list[Linear]:
         """What a draft forward multiplies with."""

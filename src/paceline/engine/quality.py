@@ -1,0 +1,221 @@
+"""What quantising costs a model in quality, against the same model unquantised, on real text.
+
+Perplexity is exp of the mean negative log-likelihood of each token, given up to 511 before it;
+greedy agreement is the share of positions with the same argmax. The text is our own and shipped, so
+that no network is needed and no model has learnt it.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.core import InvalidRequest
+from paceline.engine.config import EngineConfig
+from paceline.engine.machine import available_memory, usable_cores
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
+from paceline.models.cache import cache_dir
+from paceline.models.loader import LoadedModel, load_model
+from paceline.models.networks import build_network
+from paceline.models.recipe import VERSION, recipe_of
+from paceline.models.weights import SafetensorWeights, stored_bytes
+
+WINDOW, MOST_WINDOWS = 512, 4  # tokens; of each passage
+CHUNK = 64  # rows of a forward: every row's logits are wanted, and a vocabulary is wide
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Perplexities of the quantised model and of `reference`, the unquantised one."""
+
+    tokens: int
+    perplexity: float
+    reference: float
+    agreement: float
+
+    @property
+    def change(self) -> float:
+        """How much larger perplexity is, as a share."""
+        return self.perplexity / self.reference - 1
+
+    def describe(self, dtype: str) -> str:
+        short = {"bfloat16": "bf16", "float32": "fp32"}[dtype]
+        return (
+            f"perplexity {self.perplexity:.2f} ({short} {self.reference:.2f}, "
+            f"{100 * self.change:+.1f} %), greedy agreement {100 * self.agreement:.1f} %"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a network made of the text: by predicted token, its negative log-likelihood and whether
+    another would have been most likely."""
+
+    losses: torch.Tensor  # float64 [tokens]
+    argmax: torch.Tensor  # int64 [tokens]
+
+    def against(self, reference: Reading) -> Quality:
+        return Quality(
+            tokens=len(self.losses),
+            perplexity=math.exp(self.losses.mean()),
+            reference=math.exp(reference.losses.mean()),
+            agreement=float((self.argmax == reference.argmax).double().mean()),
+        )
+
+
+def passages() -> list[str]:
+    """The shipped text: prose, and code."""
+    folder = resources.files("paceline.engine") / "quality_text"
+    return [(folder / name).read_text("utf-8") for name in ("prose.txt", "code.txt")]
+
+
+def windows(
+    tokenizer: Any, texts: Sequence[str], longest: int = WINDOW, most: int = MOST_WINDOWS
+) -> list[list[int]]:
+    """Token ids of the texts, of each in up to `most` windows of at most `longest`."""
+    found = []
+    for text in texts:
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        starts = range(0, min(len(ids), most * longest), longest)
+        found += [ids[start : start + longest] for start in starts]
+    return [window for window in found if len(window) > 1]
+
+
+@torch.inference_mode()
+def read(network: Network, texts: Sequence[Sequence[int]]) -> Reading:
+    """Runs the network over each window. Its KV is allocated for that, in place of any before."""
+    network.allocate_kv(-(-max(map(len, texts)) // BLOCK_SIZE))
+    losses, argmax = [], []
+    for ids in texts:
+        for start in range(0, len(ids) - 1, CHUNK):
+            end = min(start + CHUNK, len(ids) - 1)
+            output = network.forward(_rows(ids, start, end))
+            targets = torch.tensor(ids[start + 1 : end + 1], device=output.logits.device)
+            chosen = output.logits.gather(1, targets[:, None])[:, 0]
+            losses.append((output.logits.logsumexp(-1) - chosen).double().cpu())
+            argmax.append(output.argmax.cpu().clone())
+    return Reading(torch.cat(losses), torch.cat(argmax))
+
+
+def _rows(ids: Sequence[int], start: int, end: int) -> ForwardBatch:
+    return ForwardBatch(
+        ids=np.array(ids[start:end], dtype=np.int32),
+        positions=np.arange(start, end, dtype=np.int32),
+        seq_starts=np.array([0, end - start], dtype=np.int32),
+        block_tables=np.arange(-(-end // BLOCK_SIZE), dtype=np.int32)[None],
+        logit_rows=np.arange(end - start, dtype=np.int32),
+    )
+
+
+def examine(config: EngineConfig, texts: Sequence[str] | None = None) -> Quality:
+    """Measures anew, on `texts` (default: the shipped ones), all of them.
+
+    Raises ModelError when the model cannot be loaded, and InvalidRequest for text of no two tokens.
+    """
+    torch.set_num_threads(config.threads or usable_cores())
+    loaded = load_model(config.model)
+    own = None
+    if texts is not None:
+        own = windows(loaded.tokenizer, texts, _longest(config, loaded), most=sys.maxsize)
+        if not own:
+            raise InvalidRequest("text", texts[0][:20], "at least two tokens")
+    return measure(config, loaded, _build(config, loaded, config.quantize), own)
+
+
+def measure(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    network: Network,
+    texts: Sequence[Sequence[int]] | None = None,
+) -> Quality:
+    """The quality of `network`, quantised as `config` says, on `texts` (default: the shipped ones)
+    as token ids. Loads the unquantised network beside it."""
+    if texts is None:
+        texts = windows(loaded.tokenizer, passages(), _longest(config, loaded))
+    ours = read(network, texts)
+    reference = _build(config, loaded, None)
+    quality = ours.against(read(reference, texts))
+    del reference
+    gc.collect()  # before anybody plans with the memory that is free
+    return quality
+
+
+def _longest(config: EngineConfig, loaded: LoadedModel) -> int:
+    """Tokens of a window, all of which the network must have positions for."""
+    return min(WINDOW, loaded.max_context, config.max_model_len or WINDOW)
+
+
+def _build(config: EngineConfig, loaded: LoadedModel, quantize: str | None) -> Network:
+    network, _ = build_network(
+        loaded,
+        dtype=config.dtype,
+        device=config.device,
+        backend=config.backend,
+        quantize=quantize,
+        max_positions=WINDOW,
+    )
+    return network
+
+
+def quality_of(config: EngineConfig, loaded: LoadedModel, network: Network) -> Quality | None:
+    """The same, remembered in the cache for the next start. None where the unquantised weights do
+    not fit beside the others."""
+    return remembered(config, loaded, lambda: _measure_if_it_fits(config, loaded, network))
+
+
+def _measure_if_it_fits(
+    config: EngineConfig, loaded: LoadedModel, network: Network
+) -> Quality | None:
+    free = available_memory()
+    if network.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(network.device)
+    return measure(config, loaded, network) if stored_bytes(loaded.weights) < free else None
+
+
+def remembered(
+    config: EngineConfig, loaded: LoadedModel, work: Callable[[], Quality | None]
+) -> Quality | None:
+    """What the cache knows of this model, recipe and text, else what `work` finds."""
+    file = _cache_file(config, loaded)
+    if file is None:
+        return work()
+    try:
+        return Quality(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        pass  # not there, or not ours: measured and written anew
+    quality = work()
+    if quality is not None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(asdict(quality)))
+        except OSError:
+            pass  # a cache that cannot be written costs time, not the start
+    return quality
+
+
+def _cache_file(config: EngineConfig, loaded: LoadedModel) -> Path | None:
+    """None for weights that lie in no file: nothing cheap would say that they are the same."""
+    if not isinstance(loaded.weights, SafetensorWeights):
+        return None
+    recipe = recipe_of(config.quantize, config.device, config.dtype)
+    key = [VERSION, recipe.number, sorted(recipe.linears), config.dtype, config.backend]
+    key += [
+        repr(loaded.config),
+        loaded.weights.identity(),
+        passages(),
+        _longest(config, loaded),
+        MOST_WINDOWS,
+    ]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+    return cache_dir() / "quality" / f"{recipe.number}-{digest}.json"
