@@ -52,6 +52,20 @@ def drafting() -> None:
         )
 
 
+def quantized() -> None:
+    """fp8 against bf16: a step's time by rows."""
+    costs = []
+    for quantize in (None, "int8"):
+        config = EngineConfig(
+            model="random", drafter=None, device="cuda", quantize=quantize, max_model_len=2048
+        )
+        engine = build_engine(config, random_model("qwen2.5-0.5b", torch.bfloat16))
+        assert engine.scheduler.cost is not None
+        costs.append(engine.scheduler.cost)
+    for rows in (1, 16, 64):
+        print(f"  fp8 step ÷ bf16 step, {rows} rows: {costs[1](rows) / costs[0](rows):.2f}")
+
+
 def main() -> None:
     specs = tuple(f"al{al}=replay,al={al},max_draft_len=15" for al in LENGTHS)
     config = EngineConfig(
@@ -83,6 +97,7 @@ def main() -> None:
             )
 
     drafting()
+    quantized()
 
 
 if __name__ == "__main__":

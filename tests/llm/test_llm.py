@@ -160,3 +160,12 @@ def test_speculation_can_be_asked_for_and_off(llm: LLM) -> None:
 def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict, field: str) -> None:
     with pytest.raises((InvalidRequest, ModelError), match=field):
         LLM(str(save_tiny(tmp_path)), **{"dtype": "float32", **options})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("most", [1, 24, 33])
+def test_a_short_context_is_served(tmp_path: Path, dtype: str, most: int) -> None:
+    """Also one shorter than the steps that are timed at the start."""
+    model = LLM(str(save_tiny(tmp_path)), "auto", dtype=dtype, threads=1, max_model_len=most + 1)
+    result = model.generate([5], SamplingParams(temperature=0, ignore_eos=True))
+    assert len(result.token_ids) == most

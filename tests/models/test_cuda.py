@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from paceline.core import InvalidRequest
+from paceline.kernels import fp8
 from paceline.models.config import ModelConfig, RopeConfig
 from paceline.models.network import TorchNetwork
 from paceline.models.random_weights import random_weights
+from paceline.models.recipe import Recipe, recipe_of
 from tests.models.tiny import random_ids, run_in_chunks
 
 pytestmark = [
@@ -43,6 +46,32 @@ def test_chunk_borders_do_not_change_bits(dtype: torch.dtype, sizes: list[int]) 
     network = TorchNetwork(CONFIG, random_weights(CONFIG, 1), "cuda", dtype)
     whole = run_in_chunks(network, IDS, [len(IDS)])
     assert torch.equal(run_in_chunks(network, IDS, sizes), whole)
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    try:
+        return recipe_of("int8", "cuda", "bfloat16")
+    except InvalidRequest as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 5, 17, 31, 33, 100], [512, 1, 16], [16]], ids=str)
+def test_chunk_borders_do_not_change_bits_in_fp8(recipe: Recipe, sizes: list[int]) -> None:
+    weights = random_weights(CONFIG, 1)
+    network = TorchNetwork(CONFIG, weights, "cuda", torch.bfloat16, recipe=recipe)
+    whole = run_in_chunks(network, IDS, [len(IDS)])
+    assert torch.equal(run_in_chunks(network, IDS, sizes), whole)
+
+
+def test_fp8_products_equal_their_twin(recipe: Recipe) -> None:
+    """What the CPU computes in float32 from the same fp8 numbers."""
+    generator = torch.Generator().manual_seed(1)
+    weight, x = (torch.randn(n, 896, generator=generator) for n in (512, 32))
+    small, scales = fp8.quantize_rows(weight)
+    twin = fp8.linear(x.bfloat16(), small, scales).float()
+    on_gpu = fp8.linear(x.bfloat16().cuda(), small.cuda(), scales.cuda()).float().cpu()
+    assert torch.allclose(on_gpu, twin, rtol=2**-7, atol=0.05)
 
 
 def test_logits_equal_the_cpus_in_float32() -> None:

@@ -68,7 +68,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     engine.plan, engine.backend, engine.quality = plan, why, quality
     source = CostSource(
         forward=lambda rows, requests: timed_step(network, rows, requests),
-        rows=min(config.token_budget, plan.num_blocks * BLOCK_SIZE),
+        rows=min(config.token_budget, plan.num_blocks * BLOCK_SIZE, plan.max_model_len),
         requests=min(config.max_num_seqs, plan.num_blocks),
         drafters=drafters,
         # A model that was handed over has no name that anybody could find its costs by again.
