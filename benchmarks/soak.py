@@ -211,7 +211,8 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def report(result: Result, args: argparse.Namespace, model: str) -> None:
-    tally, samples = result.tally, result.samples
+    tally, samples, idle = result.tally, result.samples, result.idle
+    assert idle is not None
     title = f"{model}, {args.minutes:g} minutes, {args.clients} clients, seed {args.seed}"
     table(f"load: {title} ({machine()})", ["outcome", "requests"], tally.outcomes.most_common())
     rows = [
@@ -228,7 +229,7 @@ def report(result: Result, args: argparse.Namespace, model: str) -> None:
         ("RSS, fitted over the last two thirds",
          f"{growth:+.1f} MiB, {growth / span if span else 0:+.2f} MiB/min (bound {GROWTH:g} MiB)"),
         ("open files, idle, before and after", f"{result.before}, {result.after}"),
-        ("KV in use, idle, afterwards", f"{result.idle.gauges['kv_cache_usage_perc']:.1%}"),
+        ("KV in use, idle, afterwards", f"{idle.gauges['kv_cache_usage_perc']:.1%}"),
         ("throughput", f"{made(samples[0], last) / last.seconds:.0f} tok/s"),
         ("preemptions", f"{last.gauges['num_preemptions_total']:.0f}"),
     ]  # fmt: skip
