@@ -4,7 +4,9 @@
 #           packages when .venv is made, is kept.
 #           Example: make demo TORCH="torch --index-url https://download.pytorch.org/whl/cpu"
 #   PYTHON  the interpreter that makes .venv (3.11 or newer)
-#   MODEL   for `make bench`; SMALL is its draft model, VLLM the Python of an environment with vllm
+#   MODEL   for `make bench` and `make soak`; SMALL is its draft model, VLLM the Python of an
+#           environment with vllm, both for `make bench`
+#   MINUTES that `make soak` loads the server for
 #
 # pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf, ...) are honoured everywhere.
 
@@ -12,6 +14,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 	$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
 TORCH ?= torch==2.13.0
 MODEL ?= smollm2-135m
+MINUTES ?= 30
 PEER := $(if $(VLLM),--vllm $(VLLM))
 
 VENV := .venv
@@ -21,7 +24,7 @@ PYTEST := $(PY) -m pytest
 HAS_TORCH := 'import sys, torch; v = torch.__version__.split(".")[:2]; sys.exit(list(map(int, v)) < [2, 11])'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-picture test test-all lint format types bench docs clean
+.PHONY: help demo demo-picture test test-all lint format types bench soak docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -63,6 +66,9 @@ bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (long; 
 	$(if $(VLLM),$(PY) benchmarks/block_drafts_peers.py "$(MODEL)" build/overfitted $(PEER))
 	for what in speedup draws; do $(PY) benchmarks/block_drafts.py $$what "$(MODEL)" build/overfitted; done
 	for what in cost context; do $(PY) benchmarks/block_drafts.py $$what "$(MODEL)"; done
+
+soak: $(VENV)/.ready-test ## load test: MINUTES of mixed traffic at saturation, then a drain
+	$(PY) benchmarks/soak.py "$(MODEL)" --minutes $(MINUTES) $(ARGS)
 
 docs: $(VENV)/.ready-docs ## build the documentation into docs/_build/html
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html

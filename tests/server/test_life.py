@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from paceline.core import PacelineError
+from paceline.server import run
 from paceline.server.run import bind
 from paceline.server.settings import ServerSettings
 
@@ -125,3 +130,57 @@ def test_a_second_signal_does_not_wait() -> None:
             eventually(lambda: not engine.alive)
             assert time.monotonic() - began < 3
     assert engine.aborted
+
+
+class SlowClient:
+    """Asks for a stream of half a megabyte over buffers that hold a fraction of it."""
+
+    def __init__(self, url: str) -> None:
+        address = urlsplit(url)
+        body = json.dumps({**LONG, "max_tokens": 6000, "stream": True}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._socket = socket.socket()
+        self._socket.settimeout(10)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
+        self._socket.connect((address.hostname, address.port))
+        self._socket.sendall(head.encode() + body)
+
+    def read(self) -> bytes:
+        """All that comes before the connection ends, which the server may cut."""
+        with self._socket:
+            return b"".join(iter(self._received, b""))
+
+    def _received(self) -> bytes:
+        with contextlib.suppress(ConnectionResetError):
+            return self._socket.recv(65536)
+        return b""
+
+
+def test_a_slow_client_has_the_whole_drain_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "LAST_WRITES", 0.1)
+    engine = FakeAsyncEngine(max_model_len=8192)
+    with listening(engine, drain_timeout=20) as server:
+        client = SlowClient(server.url)
+        eventually(lambda: engine.submitted and not engine.stats().running)
+        server.stop()
+        time.sleep(1)  # far longer than the last writes alone
+        assert client.read().endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_client_that_does_not_read_is_cut_off(
+    signals: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run, "LAST_WRITES", 0.1)
+    engine = FakeAsyncEngine(max_model_len=8192)
+    with listening(engine, drain_timeout=0.5 if signals == 1 else 60) as server:
+        client = SlowClient(server.url)
+        eventually(lambda: engine.submitted and not engine.stats().running)
+        for _ in range(signals):
+            server.stop()
+            time.sleep(0.3)
+        eventually(lambda: not engine.alive)
+        assert b"[DONE]" not in client.read()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]

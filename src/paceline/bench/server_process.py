@@ -53,12 +53,16 @@ class ServerProcess:
         """What it has printed so far."""
         return self._log.read_text("utf-8", "replace")
 
-    def stop(self) -> bool:
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self, seconds: float = STOP_SECONDS) -> bool:
         """Sends SIGTERM and waits for it to drain. False when it had to be killed or failed."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(STOP_SECONDS) == 0
+            return self._process.wait(seconds) == 0
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

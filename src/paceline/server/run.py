@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import uvicorn
@@ -21,7 +23,7 @@ from paceline.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-LAST_WRITES = 5  # seconds that answers get to reach their clients once the engine is done
+LAST_WRITES = 5.0  # seconds, at least, that answers get to reach their clients from a done engine
 
 
 def bind(settings: ServerSettings) -> socket.socket:
@@ -106,7 +108,8 @@ class Server:
                 proxy_headers=False,
                 ws="none",
                 lifespan="off",
-                timeout_graceful_shutdown=LAST_WRITES,
+                # never reached: _until_written() cuts off before, and without a traceback
+                timeout_graceful_shutdown=math.ceil(settings.drain_timeout + 2 * LAST_WRITES),
             )
         )
         self._signals: asyncio.Queue[None] = asyncio.Queue()
@@ -125,9 +128,8 @@ class Server:
             with self._signal_handlers(self._loop):
                 task = asyncio.create_task(self._http.serve(sockets=[self._sock]))
                 await self._until_ready(task)
-                await self._until_stopped(task)
-                self._http.should_exit = True
-                await task
+                left = await self._until_stopped(task)
+                await self._until_written(task, max(left, LAST_WRITES))
         finally:
             self._engine.shutdown()
 
@@ -141,20 +143,38 @@ class Server:
             raise PacelineError("the HTTP server ended before it had started")
         self._on_ready(self.url)
 
-    async def _until_stopped(self, http: asyncio.Task[None]) -> None:
-        """Waits for a signal, then for the drain; new requests are told 503 meanwhile."""
+    async def _until_stopped(self, http: asyncio.Task[None]) -> float:
+        """Waits for a signal, then for the drain; new requests are told 503 meanwhile. Gives the
+        seconds that are left of the drain's time."""
         signalled = asyncio.create_task(self._signals.get())
         await asyncio.wait([signalled, http], return_when=asyncio.FIRST_COMPLETED)
         if http.done():
             signalled.cancel()
-            return
+            return 0.0
+        end = time.monotonic() + self._settings.drain_timeout
         log.info("draining for up to %.0f s", self._settings.drain_timeout)
         again = asyncio.create_task(self._signals.get())
         drain = asyncio.create_task(self._engine.drain(self._settings.drain_timeout))
         await asyncio.wait([drain, again], return_when=asyncio.FIRST_COMPLETED)
+        cut_short = again.done()
         drain.cancel()
         again.cancel()
         await self._engine.drain(0)
+        return 0.0 if cut_short else end - time.monotonic()
+
+    async def _until_written(self, http: asyncio.Task[None], seconds: float) -> None:
+        """Waits until all is sent to clients that read more slowly than the engine wrote; those
+        that are not done in time, or at another signal, are cut off."""
+        self._http.should_exit = True
+        again = asyncio.create_task(self._signals.get())
+        await asyncio.wait([http, again], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        again.cancel()
+        if not http.done():
+            unread = list(self._http.server_state.connections)
+            log.warning("cutting off %d clients that have not read their answers", len(unread))
+            for connection in unread:
+                connection.transport.abort()
+        await http
 
     @contextlib.contextmanager
     def _signal_handlers(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
