@@ -198,6 +198,8 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"properties": {"a": {"type": "strin"}}}, ".properties.a", "type"),
     ({"properties": {"a": {"pattern": "(?=x)y"}}}, ".properties.a", "pattern"),
     ({"items": {"$ref": "#/$defs/nope"}}, ".items", "$ref"),
+    ({"definitions": {}, "items": {"$ref": "https://x.y/definitions.json#/z"}}, ".items", "$ref"),
+    ({"anyOf": [{"oneOf": [{"type": "string"}, {"minLength": 3}]}]}, ".anyOf[0]", "oneOf"),
     ({"oneOf": [{"type": "string"}, {"minLength": 3}]}, "", "oneOf"),
     ({"minimum": 5, "maximum": 3, "type": "integer"}, "", "minimum"),
 ]

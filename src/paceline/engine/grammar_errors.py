@@ -13,6 +13,11 @@ from paceline.core import Grammar, InvalidRequest
 NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 DATA = {"const", "enum", "default", "examples"}
 PLACE = re.compile(r"\n\s*while processing \S*?#(\S*)\s*$")
+# What llguidance advises is for whoever embeds it.
+OVERLAP = (
+    ". Enable 'coerce_one_of' option to approximate oneOf with anyOf",
+    " where branches may overlap; anyOf is",
+)
 LONGEST = 300  # characters of llguidance's message that are quoted
 Path = tuple[str | int, ...]
 
@@ -24,6 +29,7 @@ def refusal(grammar: Grammar, message: str) -> InvalidRequest:
         return InvalidRequest(grammar.field, grammar.source, expected + message[:LONGEST].strip())
     schema = json.loads(grammar.source)
     below, reason = _place(message)
+    reason = reason.replace(*OVERLAP)
     unsupported = re.match(r"Unimplemented keys: (\[.*?\])", reason)
     names = json.loads(unsupported[1]) if unsupported else []
     found = _find(schema, names, reason, below)
@@ -60,13 +66,24 @@ def _find(schema: Any, names: list[str], reason: str, below: Path) -> tuple[Path
         if path[-1] in names:
             return path, value
     for path, value in keywords:
-        quoted = isinstance(value, str) and value and value.lstrip("#") in reason
-        if quoted and path[-1] in ("format", "pattern", "type", "$ref", "$dynamicRef"):
+        if path[-1] in ("format", "pattern", "type", "$ref", "$dynamicRef") and _quotes(
+            reason, value
+        ):
             return path, value
-    for path, value in keywords:
-        if isinstance(path[-1], str) and re.search(rf"\b{re.escape(path[-1])}\b", reason):
-            return path, value
-    return None
+    mentioned = [
+        (found.start(), place, (path, value))
+        for place, (path, value) in enumerate(keywords)
+        if (found := re.search(rf"\b{re.escape(str(path[-1]))}\b", reason))
+    ]
+    return min(mentioned)[2] if mentioned else None
+
+
+def _quotes(reason: str, value: Any) -> bool:
+    """Whether a message is about a keyword's value; of a reference to elsewhere, about its file."""
+    if not isinstance(value, str) or not value:
+        return False
+    file, _, pointer = value.partition("#")
+    return (file or pointer) in reason
 
 
 def _keywords(schema: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
