@@ -13,7 +13,6 @@ from paceline.core import (
     FinishReason,
     OutputDelta,
     Request,
-    RequestMetrics,
     TokenKind,
 )
 from paceline.drafters.base import Drafter, ObservedRows
@@ -21,6 +20,7 @@ from paceline.engine.admission import Admission
 from paceline.engine.baseline import Baseline
 from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.costs import Costs
+from paceline.engine.counts import count_admission, count_round, times
 from paceline.engine.drafting import Drafting
 from paceline.engine.grammar import Compiler
 from paceline.engine.kv_cache import KVCache
@@ -210,9 +210,7 @@ class Engine:
         for request in admitted:
             self.runner.begin(request)
             if request.preemptions == 0:
-                self._counters.prompt_tokens += request.prompt_len
-                self._counters.prefix_queries += request.prompt_len
-                self._counters.prefix_hits += request.cached_tokens
+                count_admission(self._counters, request)
         self.drafting.begin(admitted)
 
     def _round(self, entry: Scheduled, rows: TargetRows, q: list[Any] | None) -> OutputDelta:
@@ -238,28 +236,10 @@ class Engine:
         request.forced_tail = output.force(delta, rows.logprobs)
         request.stats.distance += verdict.distance
         request.stats.replaced_tokens += verdict.replaced
-        self._record(entry, delta, committed)
-        return self._delta(request, delta)
-
-    def _record(self, entry: Scheduled, delta: OutputDelta, committed: int) -> None:
-        """Counts a round that committed the delta's first `committed` tokens; the rest is what the
-        grammar forced after them. Tokens that were forced say nothing of the drafter."""
-        request, kinds = entry.request, delta.kinds
-        drafted = len(entry.draft) - len(entry.forced)
-        accepted, forced = kinds.count(TokenKind.ACCEPTED), kinds.count(TokenKind.FORCED)
-        request.stats.record(drafted, accepted)
-        request.stats.forced_tokens += forced
         if request.drafter is not None:
             self.drafting.lengths.observe(entry, delta.token_ids[:committed])
-        counters = self._counters
-        counters.generation_tokens += len(kinds)
-        counters.forced_tokens += forced
-        if drafted:
-            counters.spec_drafts += 1
-            counters.spec_draft_tokens += drafted
-            counters.spec_accepted_tokens += accepted
-            _count_positions(counters.spec_draft_tokens_per_pos, drafted)
-            _count_positions(counters.spec_accepted_per_pos, accepted)
+        count_round(self._counters, entry, delta)
+        return self._delta(request, delta)
 
     def _settle(self, request: Request) -> None:
         """After a round: hash what was verified; let go of what has ended."""
@@ -294,30 +274,10 @@ class Engine:
         delta.completion_tokens, delta.seed = request.output_len, request.seed
         delta.stats = request.stats
         if delta.finished:
-            delta.metrics = _times(request)
+            delta.metrics = times(request)
         return delta
 
     def _draft_length(self, request: Request) -> int:
         """Most draft tokens that can still be committed: the round commits one more than it
         accepts."""
         return max(0, min(request.max_draft_len, request.max_tokens - request.output_len - 1))
-
-
-def _count_positions(counts: list[int], length: int) -> None:
-    counts.extend([0] * (length - len(counts)))
-    for position in range(length):
-        counts[position] += 1
-
-
-def _times(request: Request) -> RequestMetrics:
-    end = request.finished or time.monotonic()
-    scheduled = request.first_scheduled or end
-    first = request.first_token or end
-    count = request.output_len
-    return RequestMetrics(
-        queue=scheduled - request.arrival,
-        ttft=first - request.arrival,
-        tpot=(end - first) / (count - 1) if count > 1 else None,
-        total=end - request.arrival,
-        held_back=request.held_back,
-    )
