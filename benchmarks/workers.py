@@ -1,7 +1,8 @@
 """One engine behind a pipe, so that several can be timed side by side in one run.
 
 Run as `python workers.py BACKEND MODEL [JSON options]` by the interpreter that has the backend:
-paceline, transformers or vllm. It answers one JSON line per request on its standard output:
+paceline, transformers, vllm or openvino. It answers one JSON line per request on its standard
+output:
 
     {"op": "generate", "prompts": [[ids], …], "max_tokens": n, …} -> {"seconds": s, "tokens": …}
 
@@ -142,7 +143,34 @@ class Vllm:
         return {"drafts": drafts, "accepted": accepted}
 
 
-BACKENDS = {"paceline": Paceline, "transformers": Transformers, "vllm": Vllm}
+class OpenVino:
+    """OpenVINO GenAI over a folder that `optimum-cli export openvino` made."""
+
+    def __init__(self, model: str, options: dict[str, Any]) -> None:
+        import openvino_genai
+
+        self.pipe = openvino_genai.LLMPipeline(model, "CPU", **options)
+
+    def generate(self, prompts: list[list[int]], max_tokens: int, **more: Any) -> list[list[int]]:
+        import numpy as np
+        import openvino_genai
+        from openvino import Tensor
+
+        settings = openvino_genai.GenerationConfig()
+        settings.max_new_tokens, settings.ignore_eos, settings.do_sample = max_tokens, True, False
+        out = []
+        for prompt in prompts:
+            made = self.pipe.generate(Tensor(np.array([prompt], dtype=np.int64)), settings)
+            out.append([int(token) for token in made.tokens[0]])
+        return out
+
+
+BACKENDS = {
+    "paceline": Paceline,
+    "transformers": Transformers,
+    "vllm": Vllm,
+    "openvino": OpenVino,
+}
 
 
 def main() -> None:
