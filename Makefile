@@ -4,7 +4,8 @@
 #           packages when .venv is made, is kept.
 #           Example: make demo TORCH="torch --index-url https://download.pytorch.org/whl/cpu"
 #   PYTHON  the interpreter that makes .venv (3.11 or newer)
-#   MODEL   for `make bench` and `make soak`; SMALL is its draft model, VLLM the Python of an
+#   MODEL   for `make bench`; SMALL is its draft model, VLLM and OPENVINO the Pythons of
+#           environments with vllm, and with openvino-genai and optimum-intel
 #           environment with vllm, both for `make bench`
 #   MINUTES that `make soak` loads the server for
 #
@@ -62,6 +63,8 @@ bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (long; 
 		$(PY) benchmarks/serving.py $$what "$$folder" $(PEER); done
 	$(if $(SMALL),$(PY) benchmarks/speculation.py draft-model "$(MODEL)" "$(SMALL)")
 	$(if $(SMALL),$(PY) benchmarks/int8.py acceptance "$(MODEL)" "$(SMALL)")
+	$(if $(OPENVINO),$(PY) benchmarks/int8_peers.py "$(MODEL)" --openvino "$(OPENVINO)" $(PEER))
+	for what in answers cost; do $(PY) benchmarks/structured.py $$what "$(MODEL)"; done
 	$(PY) benchmarks/overfit_drafter.py "$(MODEL)" build/overfitted --steps 400
 	$(if $(VLLM),$(PY) benchmarks/block_drafts_peers.py "$(MODEL)" build/overfitted $(PEER))
 	for what in speedup draws; do $(PY) benchmarks/block_drafts.py $$what "$(MODEL)" build/overfitted; done

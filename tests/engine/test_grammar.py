@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from paceline.core import Grammar, InvalidRequest, SamplingParams
-from paceline.engine.grammar import Compiler, GrammarFailed, GrammarState
+from paceline.engine import grammar as grammar_module
+from paceline.engine.grammar import Compiler, GrammarFailed, GrammarState, to_llguidance
 from paceline.models.catalog import pull
 from tests.engine.tiny import EOS, VOCAB, byte_tokenizer
 
@@ -178,6 +180,28 @@ def test_equal_grammars_are_compiled_once() -> None:
     first = own.compile(Grammar("regex", "a+", "here"))
     assert own.compile(Grammar("regex", "a+", "there")) is first
     assert own.compile(Grammar("regex", "b+")) is not first
+
+
+def test_a_slow_grammar_keeps_nobody_waiting_for_a_known_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own, known = Compiler(byte_tokenizer(), VOCAB, {EOS}), Grammar("regex", "a+")
+    own.compile(known)
+    slow, done = threading.Event(), threading.Event()
+
+    def translate(grammar: Grammar) -> str:
+        slow.set()
+        assert done.wait(20)
+        return to_llguidance(grammar)
+
+    monkeypatch.setattr(grammar_module, "to_llguidance", translate)
+    thread = threading.Thread(target=lambda: own.compile(Grammar("regex", "b+")))
+    thread.start()
+    assert slow.wait(20)
+    own.compile(known)
+    done.set()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_white_space_is_that_of_json_dumps() -> None:

@@ -45,7 +45,7 @@ class Compiler:
         self._eos_ids = sorted(eos_ids, key=lambda token: (token != first, token))
         self._tokenizer: LLTokenizer | None = None
         self._known: OrderedDict[Grammar, LLMatcher] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
 
     def compile(self, grammar: Grammar) -> LLMatcher:
         """A matcher at its start, to be copied, not walked. Takes milliseconds; the first call of
@@ -54,27 +54,29 @@ class Compiler:
         Raises InvalidRequest that quotes the place in the grammar.
         """
         with self._lock:
-            known = self._known.pop(grammar, None)
-            if known is None:
-                known = LLMatcher(self._read_vocabulary(), to_llguidance(grammar))
-                if known.is_error():
-                    raise refusal(grammar, known.get_error())
+            known = self._known.get(grammar)
+        if known is None:  # outside the lock: who asks for a known one does not wait for this
+            known = LLMatcher(self._vocabulary(), to_llguidance(grammar))
+            if known.is_error():
+                raise refusal(grammar, known.get_error())
+        with self._lock:
             self._known[grammar] = known
+            self._known.move_to_end(grammar)
             while len(self._known) > KEPT:
                 self._known.popitem(last=False)
-            return known
+        return known
 
     def warm_up(self) -> None:
         """Reads the vocabulary."""
-        with self._lock:
-            self._read_vocabulary()
+        self._vocabulary()
 
-    def _read_vocabulary(self) -> LLTokenizer:
-        if self._tokenizer is None:
-            self._tokenizer = llguidance.hf.from_tokenizer(
-                self._hf_tokenizer, n_vocab=self.vocab_size, eos_token=self._eos_ids
-            )
-        return self._tokenizer
+    def _vocabulary(self) -> LLTokenizer:
+        with self._reading:
+            if self._tokenizer is None:
+                self._tokenizer = llguidance.hf.from_tokenizer(
+                    self._hf_tokenizer, n_vocab=self.vocab_size, eos_token=self._eos_ids
+                )
+            return self._tokenizer
 
 
 def to_llguidance(grammar: Grammar) -> str:
