@@ -4,9 +4,8 @@
 #           packages when .venv is made, is kept.
 #           Example: make demo TORCH="torch --index-url https://download.pytorch.org/whl/cpu"
 #   PYTHON  the interpreter that makes .venv (3.11 or newer)
-#   MODEL   for `make bench`; SMALL is its draft model, VLLM and OPENVINO the Pythons of
-#           environments with vllm, and with openvino-genai and optimum-intel
-#           environment with vllm, both for `make bench`
+#   MODEL   for `make bench` and `make soak`; SMALL is its draft model, VLLM and OPENVINO the Pythons
+#           of environments with vllm, and with openvino-genai and optimum-intel: for `make bench`
 #   MINUTES that `make soak` loads the server for
 #
 # pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf, ...) are honoured everywhere.
