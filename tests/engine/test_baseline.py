@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core import OutputDelta, Request, SamplingParams, SpeculationStats
+from paceline.core import OutputDelta, Request, SamplingParams, SpeculationStats, TokenKind
 from paceline.engine.baseline import Baseline
 from paceline.engine.budget import StepCost
 from paceline.engine.scheduler import Scheduled
@@ -51,6 +51,14 @@ def test_rows_that_made_the_step_longer_are_no_time_of_ar() -> None:
     live = Baseline()
     live.add(COST, *step([1, 1], [7, 7]), 4.0, 0.0)  # 16 rows, twice what 2 take, at half the pace
     assert live.speedup == pytest.approx(0.5) and live.ar_seconds == pytest.approx(2.0)
+
+
+def test_what_a_grammar_forces_is_no_merit_of_drafts() -> None:
+    live = Baseline()
+    scheduled, deltas = step([4], [7])
+    deltas[0].kinds = [TokenKind.ACCEPTED, TokenKind.BONUS, TokenKind.FORCED, TokenKind.FORCED]
+    live.add(COST, scheduled, deltas, 1.0, 0.0)
+    assert live.speedup == pytest.approx(2.0)
 
 
 def test_prompts_beside_it_take_the_same_either_way() -> None:

@@ -39,9 +39,8 @@ class Baseline:
         out."""
         requests, decoding = len(scheduled), len(deltas)
         # What a grammar forces comes without speculation as well, in the same step.
-        forced = [delta.kinds.count(TokenKind.FORCED) for delta in deltas]
         committed = [
-            max(1, len(delta.kinds) - count) for delta, count in zip(deltas, forced, strict=True)
+            max(1, len(delta.token_ids) - delta.kinds.count(TokenKind.FORCED)) for delta in deltas
         ]
         if not decoding:
             return
