@@ -78,11 +78,11 @@ def reason(entry: Scheduled) -> str | None:
     request: Request = entry.request
     if request.drafter is None:
         return HELD_BACK if request.held_back else OFF
+    if not entry.draft_room:
+        return entry.cut_by or ROOM
+    if not entry.drafted and entry.cut_by in (None, ROOM):
+        return NOTHING
     if entry.cut_by is not None:
         return entry.cut_by
-    if not entry.draft_room:
-        return ROOM
-    if not entry.drafted:
-        return NOTHING
     filled = len(entry.drafted) >= entry.draft_room
     return ROOM if filled and entry.draft_room < request.max_draft_len else None
