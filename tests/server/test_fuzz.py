@@ -44,6 +44,15 @@ def check(case: Any) -> int:
     return int(case.call_and_validate(checks=CHECKS).status_code)
 
 
+def leave_out(body: dict[str, Any]) -> None:
+    """Grammars and tools: hardly any of those made up at random is one, whatever its type."""
+    for field in ("tools", "tool_choice", "structured_outputs", "response_format", "speculative"):
+        body.pop(field, None)
+    for message in body.get("messages", ()):
+        message.pop("tool_calls", None)
+        message["content"] = message.get("content") or "Hi"
+
+
 @schema.parametrize()
 @settings(max_examples=12, **QUIET)
 def test_fuzz(case: Any) -> None:
@@ -61,8 +70,10 @@ def test_fuzz_the_real_engine(path: str, mode: schemathesis.GenerationMode) -> N
     seen: Counter[int] = Counter()
 
     @given(case=strategy)
-    @settings(max_examples=200, **QUIET)
+    @settings(max_examples=300, **QUIET)
     def ask(case: Any) -> None:
+        if mode.is_positive and len(case.body) % 3:  # as good as by lot, and the same when repeated
+            leave_out(case.body)
         seen[check(case)] += 1
 
     ask()
