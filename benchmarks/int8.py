@@ -12,7 +12,8 @@ quality: perplexity on this repository's own documentation and code, with each k
 alone in int8, and alone left in bfloat16; --brief takes all at once only. The error is the standard
 error of the paired difference.
 
-acceptance: the same target with the drafter's network in bfloat16 and in int8.
+acceptance: the same target with the drafter's network in bfloat16 and in int8; a draft model or a
+DFlash folder. A drafter that overfit_drafter.py wrote knows the bfloat16 target's text only.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from prompts import encoded
 from paceline import LLM, SamplingParams
 from paceline.engine.quality import Reading, read, windows
 from paceline.models.batch import BLOCK_SIZE
+from paceline.models.dflash.checkpoint import is_drafter
 from paceline.models.loader import load_model
 from paceline.models.native_network import NativeNetwork
 from paceline.models.recipe import INT8, LINEARS, UNQUANTIZED, Recipe
@@ -114,7 +116,9 @@ def acceptance(target: str, drafter: str) -> list[list[object]]:
     for numbers in ("bf16 + bf16", "bf16 + int8", "int8 + int8"):
         of_target, of_drafter = numbers.split(" + ")
         own = "int8" if of_drafter == "int8" else "none"
-        spec = f"d=draft_model:{drafter},max_draft_len=4,min_token_prob=0,quantize={own}"
+        block = is_drafter(Path(drafter))
+        spec = f"d={drafter}" if block else f"d=draft_model:{drafter},min_token_prob=0"
+        spec += f",max_draft_len=4,quantize={own}"
         quantize = "int8" if of_target == "int8" else None
         llm = LLM(target, spec, quantize=quantize, draft_policy="fixed", max_model_len=1024)
         params = SamplingParams(temperature=0, max_tokens=128)

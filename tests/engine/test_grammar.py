@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import threading
@@ -180,6 +181,18 @@ def test_equal_grammars_are_compiled_once() -> None:
     first = own.compile(Grammar("regex", "a+", "here"))
     assert own.compile(Grammar("regex", "a+", "there")) is first
     assert own.compile(Grammar("regex", "b+")) is not first
+
+
+def test_a_model_that_cannot_end_a_text_has_no_grammars() -> None:
+    with pytest.raises(InvalidRequest, match="end-of-text"):
+        Compiler(byte_tokenizer(), VOCAB, ()).compile(GRAMMARS["regex"])
+
+
+def test_a_complete_text_ends_with_the_tokenizers_own_token() -> None:
+    words = copy.deepcopy(byte_tokenizer())
+    words.add_special_tokens({"eos_token": "("})
+    assert words.eos_token_id > EOS
+    assert Compiler(words, VOCAB, {EOS, words.eos_token_id}).eos_ids == [words.eos_token_id, EOS]
 
 
 def test_a_slow_grammar_keeps_nobody_waiting_for_a_known_one(

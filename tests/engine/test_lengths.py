@@ -30,11 +30,24 @@ def entries(count: int, draft: int) -> list[Scheduled]:
     return made
 
 
+def verify(
+    lengths: ThroughputLengths,
+    batch: list[Scheduled],
+    confidence: list[list[float]],
+    *,
+    rows: int,
+    decoding: int,
+) -> list[int]:
+    for entry, known in zip(batch, confidence, strict=True):
+        entry.confidence = known
+    return lengths.verify_lengths(batch, rows=rows, decoding=decoding)
+
+
 def test_free_rows_are_all_used_and_costly_ones_are_not() -> None:
     (batch,) = [entries(2, 8)]
     sure = [[0.9] * 8] * 2
-    assert ThroughputLengths(FREE).verify_lengths(batch, sure, rows=2, decoding=2) == [8, 8]
-    assert ThroughputLengths(LINEAR).verify_lengths(batch, [[0.3] * 8] * 2, rows=2, decoding=2) == [
+    assert verify(ThroughputLengths(FREE), batch, sure, rows=2, decoding=2) == [8, 8]
+    assert verify(ThroughputLengths(LINEAR), batch, [[0.3] * 8] * 2, rows=2, decoding=2) == [
         0,
         0,
     ]
@@ -43,22 +56,22 @@ def test_free_rows_are_all_used_and_costly_ones_are_not() -> None:
 def test_the_likelier_draft_gets_the_rows() -> None:
     batch = entries(2, 12)
     lengths = ThroughputLengths(KNEE)
-    sure, unsure = lengths.verify_lengths(batch, [[0.95] * 12, [0.3] * 12], rows=2, decoding=2)
+    sure, unsure = verify(lengths, batch, [[0.95] * 12, [0.3] * 12], rows=2, decoding=2)
     assert sure > unsure and 2 + sure + unsure <= 16
 
 
 def test_a_joining_prompt_does_not_make_drafts_look_cheap() -> None:
     batch, confidence = entries(8, 4), [[0.6] * 4] * 8
     lengths = ThroughputLengths(costs([1, 8, 256], [1.0, 1.0, 32.0]))  # an eighth a row, past 8
-    assert not any(lengths.verify_lengths(batch, confidence, rows=8, decoding=8))
-    assert not any(lengths.verify_lengths(batch, confidence, rows=8 + 64, decoding=8))
+    assert not any(verify(lengths, batch, confidence, rows=8, decoding=8))
+    assert not any(verify(lengths, batch, confidence, rows=8 + 64, decoding=8))
 
 
 def test_requests_that_do_not_draft_count_as_well() -> None:
     """A row that slows fifteen others down must bring more than one that slows nobody."""
     batch, lengths = entries(1, 4), ThroughputLengths(costs([1, 64], [1.0, 17.0]))
-    alone = lengths.verify_lengths(batch, [[0.5] * 4], rows=1, decoding=1)
-    among = lengths.verify_lengths(batch, [[0.5] * 4], rows=16, decoding=16)
+    alone = verify(lengths, batch, [[0.5] * 4], rows=1, decoding=1)
+    among = verify(lengths, batch, [[0.5] * 4], rows=16, decoding=16)
     assert alone == [1] and among == [0]
 
 
@@ -66,8 +79,8 @@ def test_drafts_shrink_as_the_batch_grows() -> None:
     kept = []
     for count in (1, 4, 16, 32):
         batch = entries(count, 8)
-        lengths = ThroughputLengths(KNEE).verify_lengths(
-            batch, [[0.6] * 8] * count, rows=count, decoding=count
+        lengths = verify(
+            ThroughputLengths(KNEE), batch, [[0.6] * 8] * count, rows=count, decoding=count
         )
         kept.append(sum(lengths) / count)
     assert kept == sorted(kept, reverse=True) and kept[0] == 8 and kept[-1] == 0
@@ -81,7 +94,7 @@ def rounds(lengths: ThroughputLengths, entry: Scheduled, committed: list[list[in
     history = []
     for tokens in committed:
         entry.draft = [7] * 4
-        (kept,) = lengths.verify_lengths([entry], [[0.6] * 4], rows=1, decoding=1)
+        (kept,) = verify(lengths, [entry], [[0.6] * 4], rows=1, decoding=1)
         del entry.draft[kept:]
         lengths.observe(entry, tokens[: kept + 1])
         history.append(kept)
@@ -112,12 +125,12 @@ def test_confidence_is_taken_for_what_came_of_it() -> None:
     for turn in range(200):
         sure = turn % 2 == 0
         entry.draft = [7]
-        lengths.verify_lengths([entry], [[0.9 if sure else 0.3]], rows=1, decoding=1)
+        verify(lengths, [entry], [[0.9 if sure else 0.3]], rows=1, decoding=1)
         lengths.observe(entry, [8] if sure else [7, 7])
 
     def verified(confidence: float) -> int:
         entry.draft = [7]
-        return lengths.verify_lengths([entry], [[confidence]], rows=1, decoding=1)[0]
+        return verify(lengths, [entry], [[confidence]], rows=1, decoding=1)[0]
 
     assert (verified(0.9), verified(0.3)) == (0, 1)
 
@@ -163,8 +176,8 @@ def fail(lengths: ThroughputLengths, batch: list[Scheduled], count: int) -> list
             entry.draft = [7] * length
             entry.cut_by = None
         drafted = [entry for entry in batch if entry.draft]
-        kept = lengths.verify_lengths(
-            drafted, [[0.6] * 6] * len(drafted), rows=len(batch), decoding=len(batch)
+        kept = verify(
+            lengths, drafted, [[0.6] * 6] * len(drafted), rows=len(batch), decoding=len(batch)
         )
         for entry, length in zip(drafted, kept, strict=True):
             del entry.draft[length:]
@@ -246,7 +259,7 @@ def test_the_model_cost_is_the_optimum_of_the_same_sum() -> None:
     """Against brute force over all pairs of lengths."""
     batch = entries(2, 5)
     confidence = [[0.9, 0.8, 0.7, 0.6, 0.5], [0.6, 0.9, 0.9, 0.2, 0.9]]
-    got = ThroughputLengths(LINEAR_THEN).verify_lengths(batch, confidence, rows=2, decoding=2)
+    got = verify(ThroughputLengths(LINEAR_THEN), batch, confidence, rows=2, decoding=2)
 
     def rate(lengths: tuple[int, int]) -> float:
         tokens = 2.0

@@ -77,9 +77,7 @@ class World:
         for i in drafted:
             wrong = [WRONG] * (asked[i] - stand[i])
             entries[i].draft = [RIGHT] * min(stand[i], asked[i]) + wrong
-        kept = self.policy.verify_lengths(
-            [entries[i] for i in drafted], [None] * len(drafted), rows=n, decoding=n
-        )
+        kept = self.policy.verify_lengths([entries[i] for i in drafted], rows=n, decoding=n)
         for i, length in zip(drafted, kept, strict=True):
             del entries[i].draft[length:]
         tokens, seconds = 0.0, self.draft_seconds(asked)

@@ -129,7 +129,7 @@ class Drafting:
         if not by_drafter:
             return q
         rows, decoding = _plain_rows(scheduled)
-        drafted: list[tuple[Scheduled, Sequence[float] | None]] = []
+        drafted: list[Scheduled] = []
         for name, entries in by_drafter.items():
             lengths = self.lengths.draft_lengths(entries, rows=rows, decoding=decoding)
             asked = [(e, n) for e, n in zip(entries, lengths, strict=True) if n]
@@ -141,13 +141,12 @@ class Drafting:
 
     def _propose(
         self, name: str, asked: list[tuple[Scheduled, int]], q: dict[str, list[Any]]
-    ) -> list[tuple[Scheduled, Sequence[float] | None]]:
-        """One drafter's drafts, put into their entries; with the confidence it gave for each."""
+    ) -> list[Scheduled]:
+        """One drafter's drafts, put into their entries with the confidence it gave for each."""
         start = time.perf_counter()
         requests = [entry.request for entry, _ in asked]
         drafts = self.drafters[name].propose(requests, [length for _, length in asked])
         seconds = time.perf_counter() - start
-        made: list[tuple[Scheduled, Sequence[float] | None]] = []
         for index, (entry, length) in enumerate(asked):
             entry.draft = drafts.tokens[index][:length]
             entry.drafted = list(entry.draft)
@@ -156,11 +155,11 @@ class Drafting:
                 q[entry.request.id] = rows
             known = None if drafts.confidence is None else drafts.confidence[index][:length]
             entry.confidence = self._fit(entry, known, sampled=rows is not None)
-            made.append((entry, entry.confidence))
-        longest = max(len(entry.drafted) for entry, _ in made)
+        entries = [entry for entry, _ in asked]
+        longest = max(len(entry.drafted) for entry in entries)
         if longest and self.costs is not None:
             self.costs.of(name).proposed([length for _, length in asked], longest, seconds)
-        return made
+        return entries
 
     def _fit(
         self, entry: Scheduled, confidence: Sequence[float] | None, *, sampled: bool
@@ -188,25 +187,20 @@ class Drafting:
     def _cut(
         self,
         scheduled: list[Scheduled],
-        drafted: list[tuple[Scheduled, Sequence[float] | None]],
+        drafted: list[Scheduled],
         q: dict[str, list[Any]],
     ) -> None:
         """Leaves of each draft what is worth verifying. A draft that was sampled and is judged by
         its q stays whole: a cut that has seen the drawn tokens would bias the output."""
         if self._needs_q and self.lengths.anticipating:
-            drafted = [(entry, known) for entry, known in drafted if entry.request.id not in q]
+            drafted = [entry for entry in drafted if entry.request.id not in q]
         if not drafted:
             return
-        cuttable = {entry.request.id for entry, _ in drafted}
+        cuttable = {entry.request.id for entry in drafted}
         rows = sum(e.count if e.request.id in cuttable else e.rows for e in scheduled)
-        entries = [entry for entry, _ in drafted]
-        lengths = self.lengths.verify_lengths(
-            entries,
-            [known for _, known in drafted],
-            rows=rows,
-            decoding=_plain_rows(scheduled)[1],
-        )
-        for entry, length in zip(entries, lengths, strict=True):
+        decoding = _plain_rows(scheduled)[1]
+        lengths = self.lengths.verify_lengths(drafted, rows=rows, decoding=decoding)
+        for entry, length in zip(drafted, lengths, strict=True):
             del entry.draft[length:]
             entry.forced = frozenset(index for index in entry.forced if index < length)
 

@@ -72,7 +72,7 @@ class Engine:
         self.runner = Runner(network, max_num_seqs=config.max_num_seqs, max_model_len=max_model_len)
         self.verifier = make_verifier(config.rule, config.synthetic)
         self.explainer = Explainer(self.drafters, config.rule)
-        self.grammars = Grammars(Compiler(tokenizer, network.vocab_size, eos_ids), eos_ids)
+        self.grammars = Grammars(Compiler(tokenizer, network.vocab_size, eos_ids))
         self.drafting = Drafting(
             self.drafters, self.cache, self.grammars, needs_q=self.verifier.needs_q
         )

@@ -42,7 +42,8 @@ class Compiler:
     def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Iterable[int]) -> None:
         self._hf_tokenizer, self.vocab_size = tokenizer, vocab_size
         first = getattr(tokenizer, "eos_token_id", None)
-        self._eos_ids = sorted(eos_ids, key=lambda token: (token != first, token))
+        # The tokenizer's own first: that is what ends a text which is complete.
+        self.eos_ids = sorted(eos_ids, key=lambda token: (token != first, token))
         self._tokenizer: LLTokenizer | None = None
         self._known: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._lock, self._reading = threading.Lock(), threading.Lock()
@@ -53,6 +54,9 @@ class Compiler:
 
         Raises InvalidRequest that quotes the place in the grammar.
         """
+        if not self.eos_ids:
+            expected = "a model that has an end-of-text token: without one no grammar ends"
+            raise InvalidRequest(grammar.field, grammar.source, expected)
         with self._lock:
             known = self._known.get(grammar)
         if known is None:  # outside the lock: who asks for a known one does not wait for this
@@ -74,7 +78,7 @@ class Compiler:
         with self._reading:
             if self._tokenizer is None:
                 self._tokenizer = llguidance.hf.from_tokenizer(
-                    self._hf_tokenizer, n_vocab=self.vocab_size, eos_token=self._eos_ids
+                    self._hf_tokenizer, n_vocab=self.vocab_size, eos_token=self.eos_ids
                 )
             return self._tokenizer
 

@@ -6,7 +6,7 @@ first row to be chosen from comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -41,9 +41,8 @@ class RowMasks:
 class Grammars:
     """One GrammarState for each running stream that has a grammar."""
 
-    def __init__(self, compiler: Compiler, eos_ids: Iterable[int]) -> None:
+    def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
-        self._eos_id = min(eos_ids, default=0)
         self._vocab_size, self._words = compiler.vocab_size, -(-compiler.vocab_size // 32)
         self.held: dict[str, GrammarState] = {}
         self._bits = np.zeros((0, self._words), dtype=np.uint32)
@@ -54,7 +53,7 @@ class Grammars:
         grammar = request.params.grammar
         if grammar is None:
             return None
-        state = GrammarState(self.compiler.compile(grammar), self._eos_id)
+        state = GrammarState(self.compiler.compile(grammar), self.compiler.eos_ids[0])
         self.held[request.id] = state
         return state
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from paceline.core import RoundRecord
 from paceline.server.errors import ErrorResponse
 
 
@@ -148,29 +150,10 @@ class CommittedToken(RoundToken):
     kind: Literal["accepted", "bonus", "forced"]
 
 
-class Round(BaseModel):
-    """Counts are tokens, `time` is in seconds since the epoch. `cut_by` says why no more was
-    verified than `verified_tokens`, which have a row each; at `forced_places` of them a grammar
-    left no choice."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round(RoundRecord):
+    """`verified_tokens` have a row each; at `forced_places` of them a grammar left no choice."""
 
-    time: float
-    cohort: str
-    drafter: str | None
-    version: str | None
-    position: int
-    proposed: int
-    verified: int
-    accepted: int
-    forced: int
-    cut_by: str | None
-    confidence: list[float] | None
-    rule: str
-    temperature: float
-    grammar: bool
-    step_requests: int
-    step_rows: int
-    draft_ms: float
-    step_ms: float
     drafted_tokens: list[RoundToken]
     verified_tokens: list[RoundToken]
     forced_places: list[int]

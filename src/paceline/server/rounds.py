@@ -70,13 +70,11 @@ def round_shown(delta: OutputDelta, texts: TokenTexts) -> dict[str, Any]:
     def tokens(ids: Iterable[int]) -> list[dict[str, Any]]:
         return [{"id": token, "text": texts[token][0]} for token in ids]
 
-    record = asdict(explained.record)
-    del record["request"]
     committed = tokens(delta.token_ids)
     for entry, kind in zip(committed, delta.kinds, strict=True):
         entry["kind"] = kind
     return {
-        **record,
+        **asdict(explained.record),
         "drafted_tokens": tokens(explained.drafted),
         "verified_tokens": tokens(explained.verified),
         "forced_places": list(explained.forced),

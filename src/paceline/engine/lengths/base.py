@@ -31,16 +31,8 @@ class LengthController(Protocol):
         """Bounds on the drafts of requests of one drafter; where zero, it is not even asked."""
         ...
 
-    def verify_lengths(
-        self,
-        batch: Sequence[Scheduled],
-        confidence: Sequence[Sequence[float] | None],
-        *,
-        rows: int,
-        decoding: int,
-    ) -> list[int]:
-        """How much of each draft to verify; `confidence` has one for each of its tokens that no
-        grammar forced, `Scheduled.forced` names the others."""
+    def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
+        """How much of each draft to verify."""
         ...
 
     def observe(self, entry: Scheduled, committed: Sequence[int]) -> None:
@@ -70,14 +62,7 @@ class WholeDrafts:
     def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         return [entry.draft_room for entry in batch]
 
-    def verify_lengths(
-        self,
-        batch: Sequence[Scheduled],
-        confidence: Sequence[Sequence[float] | None],
-        *,
-        rows: int,
-        decoding: int,
-    ) -> list[int]:
+    def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         return [len(entry.draft) for entry in batch]
 
     def observe(self, entry: Scheduled, committed: Sequence[int]) -> None: ...

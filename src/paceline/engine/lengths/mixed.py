@@ -33,21 +33,11 @@ class LengthsByPolicy:
                 rows += sum(found)
         return lengths
 
-    def verify_lengths(
-        self,
-        batch: Sequence[Scheduled],
-        confidence: Sequence[Sequence[float] | None],
-        *,
-        rows: int,
-        decoding: int,
-    ) -> list[int]:
+    def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         lengths = [0] * len(batch)
         for controller, own in self._shares(batch):
             found = controller.verify_lengths(
-                [batch[index] for index in own],
-                [confidence[index] for index in own],
-                rows=rows,
-                decoding=decoding,
+                [batch[index] for index in own], rows=rows, decoding=decoding
             )
             for index, length in zip(own, found, strict=True):
                 lengths[index] = length

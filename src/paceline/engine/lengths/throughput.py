@@ -138,21 +138,15 @@ class ThroughputLengths:
             curve = list(accumulate(rates, mul))
             record.failing = not any(best_drafts(step, [curve] * len(batch)).kept)
 
-    def verify_lengths(
-        self,
-        batch: Sequence[Scheduled],
-        confidence: Sequence[Sequence[float] | None],
-        *,
-        rows: int,
-        decoding: int,
-    ) -> list[int]:
+    def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         survivals = []
-        for entry, known in zip(batch, confidence, strict=True):
+        for entry in batch:
             state, record = self._state(entry.request), self._record(entry.request)
             state.proposal, state.forced = list(entry.draft), entry.forced
-            state.confidence = known
+            state.confidence = entry.confidence
             drafted = len(entry.draft) - len(entry.forced)
-            rates = with_forced(entry, record.predict(entry.request.id, drafted, known))
+            known = record.predict(entry.request.id, drafted, entry.confidence)
+            rates = with_forced(entry, known)
             survivals.append([s for s in accumulate(rates, mul) if s >= NEGLIGIBLE])
         _, lengths = best_lengths(PlainStep(rows, decoding, self.costs.step), survivals)
         for entry, length in zip(batch, lengths, strict=True):
