@@ -237,7 +237,7 @@ class Peeking(FixedLengths):
     def __init__(self, anticipating: bool) -> None:
         self.anticipating = anticipating
 
-    def verify_lengths(self, batch, confidence, *, rows, decoding) -> list[int]:
+    def verify_lengths(self, batch, *, rows, decoding) -> list[int]:
         drafts = [entry.draft for entry in batch]
         return [next((i for i, t in enumerate(d) if t % 2 == 0), len(d)) for d in drafts]
 
