@@ -145,9 +145,7 @@ def test_passes_of_a_drafter_that_drafts_token_by_token() -> None:
 def test_requests_cost_something_beside_their_rows() -> None:
     cost = StepCost([1, 32], [1.0, 2.0], per_request=0.1)
     assert cost(32, 5) == pytest.approx(2.4)
-    assert cost.upwards(32, 31, 5).tolist() == pytest.approx(
-        [cost(32 + more, 5) for more in range(32)]
-    )
+    assert cost.upwards(32, 31, 5) == pytest.approx([cost(32 + more, 5) for more in range(32)])
     for _ in range(100):
         cost.observe(32, 4.8, 5)
     assert cost(32, 5) == pytest.approx(4.8, rel=0.01)

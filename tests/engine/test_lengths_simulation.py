@@ -23,7 +23,8 @@ from paceline.engine.scheduler import Scheduled
 MOST = 7
 # As measured for SmolLM2-135M and a small DFlash drafter on two cores, in plain steps.
 ROWS = [1, 2, 4, 8, 16, 32, 64], [1.0, 1.0, 1.0, 1.06, 1.1, 1.8, 3.5]
-PASS, PASS_ROW, SEEN_ROW = 0.09, 0.004, 0.02  # a draft, each of its rows, a row that is observed
+PASS, PASS_ROW = 0.09, 0.004  # a draft, and each of its rows
+SEEN, SEEN_ROW, MANY = 0.035, 0.001, 64  # to observe, and each row; so many rows do not wait
 RIGHT, WRONG = 7, 8
 Rates = Callable[[int], float]  # acceptance of a position, by round
 _ids = count()
@@ -38,6 +39,7 @@ class Stream:
     cohort: str = ""
     request: Request = field(init=False)
     round: int = 0
+    waiting: int = 0  # rows to be observed
 
     def __post_init__(self) -> None:
         params, name = SamplingParams(temperature=0.0), f"s{next(_ids)}"
@@ -83,16 +85,16 @@ class World:
         tokens, seconds = 0.0, self.draft_seconds(asked)
         if drafted:
             self.costs.of("d").proposed([asked[i] for i in drafted], MOST, seconds)
+        seconds += self.observe([streams[i] for i in drafted])
         for stream, entry, right in zip(streams, entries, stand, strict=True):
             length = len(entry.draft)
             tokens += 1 + sum(stream.survivals()[:length])
             committed = [RIGHT] * min(right, length)
             committed.append(RIGHT if right > length else WRONG + 1)
-            seen = self.policy.sees(stream.request)
-            seconds += SEEN_ROW * len(committed) * seen
-            if seen:
-                self.costs.of("d").observed(len(committed), SEEN_ROW * len(committed))
+            stream.waiting += len(committed) * self.policy.sees(stream.request)
             self.policy.observe(entry, committed)
+        due = [s for i, s in enumerate(streams) if asked[i] or s.waiting >= MANY]
+        seconds += self.observe(due)
         seconds += self.true(n + sum(len(entry.draft) for entry in entries), n)
         if scored:
             self.seconds += seconds
@@ -101,6 +103,17 @@ class World:
                 self.known_best[rates] = self.best_speed()
             self.best_seconds += tokens / self.known_best[rates]
         self.streams = [self.next(stream) for stream in streams]
+
+    def observe(self, streams: list[Stream]) -> float:
+        """The drafter sees all that waits of these."""
+        rows = sum(stream.waiting for stream in streams)
+        for stream in streams:
+            stream.waiting = 0
+        if not rows:
+            return 0.0
+        seconds = SEEN + SEEN_ROW * rows
+        self.costs.of("d").observed(rows, seconds)
+        return seconds
 
     def draw(self, stream: Stream) -> int:
         right, rate = 0, stream.rate(stream.round)
@@ -122,7 +135,7 @@ class World:
         best = n / self.true(n, n)
         for asked in range(1, n + 1):
             order = sorted((s for row in rows[:asked] for s in row), reverse=True)
-            tokens, seconds = float(n), PASS + asked * (PASS_ROW + SEEN_ROW)
+            tokens, seconds = float(n), PASS + SEEN + asked * (PASS_ROW + SEEN_ROW)
             for extra, survival in enumerate(order, 1):
                 tokens, seconds = tokens + survival, seconds + PASS_ROW + SEEN_ROW * survival
                 best = max(best, tokens / (seconds + self.true(n + extra, n)))

@@ -80,8 +80,9 @@ class Drafter(Protocol):
     def observe(self, rows: Sequence[ObservedRows]) -> None:
         """Sees computed and committed rows, those of prompts and undrafted steps too.
 
-        While a request's drafts are known not to pay its rows are left out; what comes after such
-        a hole is shown again in time to draft from. A drafter sees the rest, or catches up.
+        Rows of steps without a draft come later: before the next draft, or in the end. A drafter
+        without features gets only prompts and drafted steps: it has the tokens, and catches up.
+        Where the load leaves no room for drafts nothing is shown, and a hole remains.
         """
         ...
 

@@ -14,11 +14,8 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
-
 GRID = (1, 2, 4, 8, 16, 32, 64)  # rows of one request
 WIDE = ((8, 8), (32, 32), (8, 64))  # (requests, rows): what a request costs beside its rows
-FAR = 2**20  # rows; the last slope goes on up to here
 REPEATS = 3
 PACE = 0.2  # share of a step's news that goes into the common factor: contexts and machines change
 LEARNING = 0.02  # share that goes into the cost of its number of rows: the shape changes slowly
@@ -42,7 +39,6 @@ class StepCost:
         self._per_request = per_request
         self._factor = 1.0
         self._seconds: list[float] | None = None
-        self._beyond: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def seconds(self) -> list[float]:
@@ -112,14 +108,18 @@ class StepCost:
         """Seconds of a step of `rows` rows of so many requests."""
         return self._by_rows(rows) + (requests - 1) * self._factor * self._per_request
 
-    def upwards(self, rows: int, count: int, requests: int) -> np.ndarray:
+    def upwards(self, rows: int, count: int, requests: int) -> list[float]:
         """Seconds of steps of `rows` to `rows + count` rows: [count + 1]."""
-        if self._beyond is None:
-            far = max(FAR, 2 * self.rows[-1])
-            at = np.array([*self.rows, far], dtype=np.float64)
-            self._beyond = at, np.array([*self.seconds, self._by_rows(far)])
-        more = self(rows, requests) - self._by_rows(rows)
-        return np.interp(np.arange(rows, rows + count + 1), *self._beyond) + more
+        found: list[float] = []
+        while len(found) <= count:
+            start = rows + len(found)
+            above, slope = self._segment(start)
+            end = rows + count
+            if start <= self.rows[above]:
+                end = min(end, self.rows[above])
+            first = self(start, requests)
+            found += [first + slope * more for more in range(end - start + 1)]
+        return found
 
     def row_seconds(self, rows: int, count: int) -> float:
         """Seconds that each of `count` more rows adds to a step of `rows`, on average."""
@@ -127,16 +127,20 @@ class StepCost:
         return (self._by_rows(rows + count) - self._by_rows(rows)) / count
 
     def _forget(self) -> None:
-        self._seconds = self._beyond = None
+        self._seconds = None
 
     def _by_rows(self, rows: int) -> float:
+        above, slope = self._segment(rows)
+        return self.seconds[above] + slope * (max(rows, self.rows[0]) - self.rows[above])
+
+    def _segment(self, rows: int) -> tuple[int, float]:
+        """The end of the line that `rows` lies on, as an index, and the line's slope."""
         seconds = self.seconds
         if len(seconds) == 1:
-            return seconds[0]
+            return 0, 0.0
         above = min(max(1, bisect_left(self.rows, rows)), len(seconds) - 1)
-        below = above - 1
-        slope = (seconds[above] - seconds[below]) / (self.rows[above] - self.rows[below])
-        return seconds[below] + slope * (max(rows, self.rows[0]) - self.rows[below])
+        rise = seconds[above] - seconds[above - 1]
+        return above, rise / (self.rows[above] - self.rows[above - 1])
 
     def chunk_rows(self, decode_rows: int, stretch: float, most: int) -> int:
         """Rows, at least 1, that a prompt may add to a step of `decode_rows` rows."""

@@ -10,11 +10,13 @@ from typing import Any
 
 from paceline.core import Request
 from paceline.drafters.base import Drafter, ObservedRows
+from paceline.engine.backlog import Backlog
 from paceline.engine.costs import Costs
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.lengths import FixedLengths, LengthController, make_lengths
 from paceline.engine.masks import Grammars
 from paceline.engine.scheduler import Scheduled
+from paceline.models.batch import BLOCK_SIZE
 
 
 class Drafting:
@@ -37,6 +39,8 @@ class Drafting:
         self.costs: Costs | None = None
         self.seconds = 0.0  # spent on drafting and observing, so far
         self._watched: frozenset[str] = frozenset()
+        self._asked: frozenset[str] = frozenset()  # for a draft, in this step
+        self._backlog = Backlog()
         tapped = dict.fromkeys(d.feature_layers for d in drafters.values() if d.feature_layers)
         self._layers = tuple(layer for layers in tapped for layer in layers)
         ends = list(accumulate(len(layers) for layers in tapped))
@@ -81,29 +85,48 @@ class Drafting:
 
     def observe(self, rows: Iterable[ObservedRows]) -> None:
         """Shows each drafter its requests' rows; `features` come with all that feature_layers()
-        asked for, and go to a drafter with its own."""
+        asked for, and go to a drafter with its own. Who was not asked for a draft has time."""
+        start = time.perf_counter()
         by_drafter: dict[str, list[ObservedRows]] = defaultdict(list)
         for row in rows:
-            if row.request.drafter is not None:
-                row.features = self._own_columns(row.request.drafter, row.features)
-                by_drafter[row.request.drafter].append(row)
+            name = row.request.drafter
+            if name is None:
+                continue
+            row.features = self._own_columns(name, row.features)
+            if row.request.id in self._asked:
+                by_drafter[name].append(row)
+            elif row.features is None:
+                if row.count >= BLOCK_SIZE:  # with fewer it catches up by itself
+                    by_drafter[name].append(row)
+            elif row.request.finish_reason is None:
+                by_drafter[name] += self._backlog.add(row)
+            elif self._cache.prefix_cache:
+                by_drafter[name] += [*self._backlog.take([row.request.id]), row]
         for name, seen in by_drafter.items():
-            start = time.perf_counter()
-            self.drafters[name].observe(seen)
+            self._show(name, seen)
+        self.seconds += time.perf_counter() - start
+
+    def _show(self, name: str, rows: list[ObservedRows]) -> None:
+        if not rows:
+            return
+        start = time.perf_counter()
+        self.drafters[name].observe(rows)
+        if self.costs is not None:
             seconds = time.perf_counter() - start
-            self.seconds += seconds
-            if self.costs is not None:
-                self.costs.of(name).observed(sum(row.count for row in seen), seconds)
+            self.costs.of(name).observed(sum(row.count for row in rows), seconds)
 
     def _own_columns(self, name: str, features: Any) -> Any:
         layers = self.drafters[name].feature_layers
         if features is None or not layers:
             return None
+        if len(self._columns) == 1:
+            return features
         width = features.shape[1] // len(self._layers)
         own = self._columns[layers]
         return features[:, own.start * width : own.stop * width]
 
     def release(self, request: Request) -> None:
+        self._backlog.drop(request.id)
         if request.drafter is not None:
             self.drafters[request.drafter].release([request])
 
@@ -126,6 +149,7 @@ class Drafting:
                 else:
                     by_drafter[entry.request.drafter].append(entry)
         q: dict[str, list[Any]] = {}
+        self._asked = frozenset()
         if not by_drafter:
             return q
         rows, decoding = _plain_rows(scheduled)
@@ -134,7 +158,9 @@ class Drafting:
             lengths = self.lengths.draft_lengths(entries, rows=rows, decoding=decoding)
             asked = [(e, n) for e, n in zip(entries, lengths, strict=True) if n]
             if asked:
+                self._show(name, self._backlog.take(entry.request.id for entry, _ in asked))
                 drafted += self._propose(name, asked, q)
+        self._asked = frozenset(entry.request.id for entry in drafted)
         self._cut(scheduled, drafted, q)
         self.seconds += time.perf_counter() - start
         return q
@@ -194,6 +220,7 @@ class Drafting:
         its q stays whole: a cut that has seen the drawn tokens would bias the output."""
         if self._needs_q and self.lengths.anticipating:
             drafted = [entry for entry in drafted if entry.request.id not in q]
+        drafted = [entry for entry in drafted if entry.draft]
         if not drafted:
             return
         cuttable = {entry.request.id for entry in drafted}

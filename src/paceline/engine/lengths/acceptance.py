@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-UNKNOWN = 0.7  # of a position of which a drafter says nothing, before anything is known
+UNKNOWN = 0.6  # of a position of which a drafter says nothing, before anything is known
 SURE = 6.0  # a confidence's log-odds count up to this: 0.9975
 KEPT = 0.99  # what a judged position leaves of those before it
-PRIOR = 4.0  # curvature of a position's prior: some 16 to 20 judgements
-REQUEST_PRIOR = 4.0  # precision of a request's own bias, in log-odds
-REQUEST_KEPT = 0.9
-FLATTEST = 0.05  # curvature that a judgement has at least: none may overturn all before it
+PRIOR = 1.0  # curvature of a position's prior: some 4 judgements
+REQUEST_PRIOR = 2.0  # precision of a request's own bias, in log-odds
+REQUEST_KEPT = 0.97
+FLATTEST = 0.02  # curvature that a judgement has at least: none may overturn all before it
 
 
 def log_odds(probability: float) -> float:

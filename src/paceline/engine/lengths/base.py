@@ -23,8 +23,8 @@ class LengthController(Protocol):
     anticipating: bool
 
     def sees(self, request: Request) -> bool:
-        """Whether the drafter has to see this step's rows of `request`, as it must before it can
-        draft. Not asked of requests without a drafter."""
+        """Whether the drafter is to see this step's rows of `request`, now or before it drafts. Not
+        asked of requests without a drafter."""
         ...
 
     def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:

@@ -6,30 +6,39 @@ from collections.abc import Sequence
 
 from paceline.engine.lengths.acceptance import Acceptance
 
+ENOUGH = 4  # requests in a row whose drafts did not pay, until not everyone may try
 FEWEST, MOST = 2, 32  # requests of a cohort that fails, for each one that may try
 
 
 class CohortRecord:
     """Acceptance by position alone and by confidence as well; whether new requests may draft.
 
-    `failing` says that drafts of a request that nothing is known of would not pay.
+    A new request may try, whatever became of others: some do well where most do not. Only when one
+    after the other has tried in vain, most begin with a pause.
     """
 
     def __init__(self) -> None:
         self.by_position, self.by_confidence = Acceptance(False), Acceptance(True)
-        self.failing = False
+        self._failed = 0  # requests since the last one whose drafts paid
         self._left, self._pause = 0, FEWEST  # requests that begin with a pause, until one may try
 
     def may_try(self) -> bool:
         """Whether a new request drafts from the start."""
-        if not self.failing:
-            self._left, self._pause = 0, FEWEST
+        if self._failed < ENOUGH:
             return True
         if self._left:
             self._left -= 1
             return False
         self._left, self._pause = self._pause, min(2 * self._pause, MOST)
         return True
+
+    def paid(self) -> None:
+        """A request's drafts are worth their time."""
+        self._failed, self._left, self._pause = 0, 0, FEWEST
+
+    def failed(self) -> None:
+        """A request's drafts were not."""
+        self._failed += 1
 
     def predict(
         self, request_id: str, length: int, confidence: Sequence[float] | None

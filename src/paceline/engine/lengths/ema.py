@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from paceline.core import Request
 from paceline.engine.lengths.base import WholeDrafts
 from paceline.engine.lengths.rest import Rest
 from paceline.engine.scheduler import Scheduled
@@ -35,9 +34,6 @@ class EmaLengths(WholeDrafts):
     def __init__(self, start: float = START) -> None:
         """`start` is how many accepted tokens a new request is thought good for."""
         self._windows: dict[str, _Window] = defaultdict(lambda: _Window(start))
-
-    def sees(self, request: Request) -> bool:
-        return self._windows[request.id].rest.sees
 
     def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         return [self._length(entry, self._windows[entry.request.id]) for entry in batch]

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from paceline.engine.budget import StepCost
 from paceline.engine.costs import DraftCost
 
@@ -35,10 +33,13 @@ class PlainStep:
     def speed(self) -> float:
         return self.decoding / self.cost(self.decoding, self.decoding)
 
-    def seconds(self, more: int) -> np.ndarray:
+    def seconds(self, more: int) -> list[float]:
         """With up to `more` rows of drafts: [more + 1]."""
-        prompts = self.cost(self.rows, self.decoding) - self.cost(self.decoding, self.decoding)
-        return self.cost.upwards(self.rows, more, self.decoding) - prompts
+        found = self.cost.upwards(self.rows, more, self.decoding)
+        if self.rows == self.decoding:
+            return found
+        prompts = found[0] - self.cost(self.decoding, self.decoding)
+        return [seconds - prompts for seconds in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +63,17 @@ def best_lengths(
         ((survival, -index) for index, row in enumerate(survivals) for survival in row),
         reverse=True,
     )
-    gains = np.cumsum([0.0, *(survival for survival, _ in order)])
-    seconds = step.seconds(len(order)) + drafting
-    seconds += step.price.marginal_row * gains
-    speeds = (step.decoding + gains) / seconds
-    kept = int(np.argmax(speeds))
+    seconds, price = step.seconds(len(order)), step.price.marginal_row
+    gain, speed, kept = 0.0, step.decoding / (seconds[0] + drafting), 0
+    for count, (survival, _) in enumerate(order, 1):
+        gain += survival
+        now = (step.decoding + gain) / (seconds[count] + drafting + price * gain)
+        if now > speed:
+            speed, kept = now, count
     lengths = [0] * len(survivals)
     for _, index in order[:kept]:
         lengths[-index] += 1
-    return float(speeds[kept]), lengths
+    return speed, lengths
 
 
 def best_drafts(step: PlainStep, survivals: Sequence[Sequence[float]]) -> Drafts:
@@ -82,8 +85,11 @@ def best_drafts(step: PlainStep, survivals: Sequence[Sequence[float]]) -> Drafts
     none = [0] * len(survivals)
     best = Drafts(step.speed, none, none)
     row = step.cost.row_seconds(step.rows, len(survivals))
+    lengths = none
     for _ in range(ROUNDS):
-        lengths = [_worth(step, curve, best.speed, row) for curve in survivals]
+        before, lengths = lengths, [_worth(step, curve, best.speed, row) for curve in survivals]
+        if lengths == before and any(lengths):
+            return best
         among = [index for index, length in enumerate(lengths) if length]
         if not among:
             return best

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FIRST, LONGEST = 16, 128  # rounds
-LEAD = 8  # rounds before the end in which the drafter sees the text again: it needs a context
 TRIAL = 2  # rounds after a pause that draft whatever is thought of them
 
 
@@ -35,7 +34,3 @@ class Rest:
     def proved(self) -> None:
         """Drafts are worth it again."""
         self.pause = FIRST
-
-    @property
-    def sees(self) -> bool:
-        return self.left <= LEAD

@@ -22,11 +22,12 @@ from paceline.engine.lengths.optimum import PlainStep, best_drafts, best_lengths
 from paceline.engine.lengths.rest import FIRST, TRIAL, Rest
 from paceline.engine.scheduler import Scheduled
 
-FREE = 0.01  # drafting that takes less than this share of a step is not worth a thought
+FREE = 0.02  # drafting that takes less than this share of a step is not worth a thought
 HOPE = 0.9  # acceptance of a position, were the drafts good: does the load leave room for those?
-PATIENCE = 16  # steps without that room until a drafter does not even see the text
+WORTH = 1.01  # times the plain speed: what good drafts must bring for that
+PATIENCE = 8  # steps without that room until a drafter does not even see the text
 NEGLIGIBLE = 0.01  # a draft token less likely to stand than this is never worth a row
-PROVED = 8  # drafted rounds after which the next pause is a short one again
+PROVED = 4  # rounds that accepted something, after which the next pause is a short one again
 
 Cohort = tuple[str, str, bool]
 
@@ -37,7 +38,9 @@ class _State:
 
     rest: Rest = field(default_factory=Rest)
     asked: bool = False  # in this step
-    drafted: int = 0  # rounds since its last pause
+    accepted: int = 0  # rounds since its last pause whose draft stood, at least its first token
+    new: bool = True  # never asked yet: it may do better than others of its cohort
+    failed: bool = False  # its drafts did not pay, and have not since
     proposal: list[int] = field(default_factory=list)  # as it was before any cut
     forced: frozenset[int] = frozenset()  # which of its tokens the grammar left no choice about
     confidence: Sequence[float] | None = None
@@ -63,10 +66,10 @@ class ThroughputLengths:
         self._idle: dict[str, int] = defaultdict(int)  # by drafter: steps without room for drafts
         self._load: dict[str, int] = {}  # by drafter: requests at once in the last of those
         self._clock: dict[str, int] = defaultdict(int)  # by drafter: steps
+        self._spent: dict[str, float] = {}  # by drafter: seconds that this step's drafts take
 
     def sees(self, request: Request) -> bool:
-        idle = self._idle[request.drafter or ""]
-        return idle < PATIENCE and self._state(request).rest.sees
+        return self._idle[request.drafter or ""] < PATIENCE
 
     def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         name = batch[0].request.drafter or ""
@@ -85,6 +88,7 @@ class ThroughputLengths:
         drafting = price.propose(room) + price.observe(len(batch))
         if self._cuts and drafting < FREE * self.costs.step(rows, decoding):
             self._idle[name] = 0
+            self._spent[name] = drafting
             for state in states:
                 state.rest, state.asked = Rest(), True
             return room  # cut when the drafts are known
@@ -98,6 +102,8 @@ class ThroughputLengths:
             state.asked = length > 0
             if length < entry.draft_room:
                 entry.cut_by = "rest" if state.rest.left else "cost"
+        asked = [length for length in lengths if length]
+        self._spent[name] = price.propose(asked) + price.observe(len(asked)) if asked else 0.0
         return lengths
 
     def _worth_drafting(self, name: str, step: PlainStep, batch: list[Scheduled]) -> list[int]:
@@ -113,13 +119,18 @@ class ThroughputLengths:
         self._idle[name] = 0
         for index, (entry, length) in enumerate(zip(batch, lengths, strict=True)):
             state = self._state(entry.request)
-            if not length and state.rest.trial:
+            if not length and (state.rest.trial or state.new):
+                state.rest.trial = state.rest.trial or TRIAL
                 lengths[index] = min(TRIAL, entry.draft_room)
             elif not length:
                 state.rest.begin(self._clock[name])
-                state.drafted = 0
-                self._record(entry.request).doubt(entry.request.id)
-        self._judge_cohorts(step, batch)
+                state.accepted = 0
+                record = self._record(entry.request)
+                record.doubt(entry.request.id)
+                if not state.failed:
+                    state.failed = True
+                    record.failed()
+            state.new = False
         return lengths
 
     def _hopeful(self, step: PlainStep, curves: list[list[float]]) -> bool:
@@ -128,15 +139,7 @@ class ThroughputLengths:
             [max(survival, HOPE**position) for position, survival in enumerate(curve, 1)]
             for curve in curves
         ]
-        return any(best_drafts(step, good).kept)
-
-    def _judge_cohorts(self, step: PlainStep, batch: Sequence[Scheduled]) -> None:
-        """Whether requests that nothing is known of would pay, in a batch like this."""
-        for entry in {self._cohort(entry.request): entry for entry in batch}.values():
-            record = self._record(entry.request)
-            rates = record.by_position.predict(None, entry.draft_room)
-            curve = list(accumulate(rates, mul))
-            record.failing = not any(best_drafts(step, [curve] * len(batch)).kept)
+        return best_drafts(step, good).speed > WORTH * step.speed
 
     def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         survivals = []
@@ -148,7 +151,9 @@ class ThroughputLengths:
             known = record.predict(entry.request.id, drafted, entry.confidence)
             rates = with_forced(entry, known)
             survivals.append([s for s in accumulate(rates, mul) if s >= NEGLIGIBLE])
-        _, lengths = best_lengths(PlainStep(rows, decoding, self.costs.step), survivals)
+        names = {entry.request.drafter or "" for entry in batch}
+        spent = sum(self._spent.get(name, 0.0) for name in names)
+        _, lengths = best_lengths(PlainStep(rows, decoding, self.costs.step), survivals, spent)
         for entry, length in zip(batch, lengths, strict=True):
             if length < len(entry.draft):
                 entry.cut_by = "cost"
@@ -160,10 +165,8 @@ class ThroughputLengths:
         state = self._state(request)
         if state.rest.left or (state.rest.trial and state.asked):
             state.rest.tick()
-        elif state.asked:
-            state.drafted += 1
-            if state.drafted == PROVED:
-                state.rest.proved()
+        if not (state.asked or state.proposal or entry.draft):
+            return
         proposal, forced, confidence = state.proposal, state.forced, state.confidence
         asked, state.asked = state.asked, False
         state.proposal, state.confidence = [], None
@@ -183,6 +186,12 @@ class ThroughputLengths:
             self._record(request).by_position.learn(request.id, 0, 1)
         if not judged:
             return
+        if accepted:
+            state.accepted += 1
+            if state.accepted == PROVED:
+                state.failed = False
+                state.rest.proved()
+                self._record(request).paid()
         self._record(request).learn(request.id, accepted, judged, confidence)
 
     def forget(self, request_id: str) -> None:
@@ -200,8 +209,6 @@ class ThroughputLengths:
             if not record.may_try():
                 state.rest = Rest(pause=2 * FIRST)  # others have tried for it
                 state.rest.begin(self._clock[request.drafter or ""])
-            elif record.failing:
-                state.rest.trial = TRIAL
         return state
 
     def _survivals(self, entry: Scheduled) -> list[float]:
