@@ -3,20 +3,23 @@
     python benchmarks/never_slower.py run MODEL DFLASH --out results.jsonl [--cells chat/8/suffix …]
     python benchmarks/never_slower.py show --out results.jsonl [--svg heat_map.svg]
 
-Cells are {chat, code, json, random} x {1, 8, 32 at once} x {suffix, dflash}. In each round a batch
-of requests runs under AR, under the policy and, every other round, under fixed lengths, in an order
-that changes: every number is a ratio of runs that were neighbours. A cell that is in the file
-already is skipped. DFLASH is what overfit_drafter.py wrote, or any drafter for MODEL.
+Cells are {chat, code, json, random} x {1, 8, 32 at once} x {suffix, dflash}. In each round the same
+requests, two or three for each place, run under AR, under the policy and under fixed lengths, in an
+order that changes: every number is a ratio of runs that were neighbours. After a few rounds with
+all fixed lengths only the best of them goes on. A cell that is in the file already is skipped.
+DFLASH is what overfit_drafter.py wrote, or any drafter for MODEL.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import random
 import statistics
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,12 +32,14 @@ from paceline.core import SpeculativeParams
 
 KINDS, TOGETHER, DRAFTERS = ("chat", "code", "json", "random"), (1, 8, 32), ("suffix", "dflash")
 TOKENS = 96
-ROUNDS = {1: 14, 8: 12, 32: 8}
+REQUESTS = {1: 1, 8: 24, 32: 64}  # of a run, one after another in so many places
+ROUNDS = {1: 20, 8: 10, 32: 7}
 LENGTHS = {1: (1, 2, 4, 7), 8: (1, 2, 4, 7), 32: (1, 2, 4)}
-EVERY = 2  # rounds for each one with fixed lengths
-WARM_UP = 2  # rounds that are not counted: the policy learns what these drafts are worth
+PICKING = 3  # rounds with every fixed length
+WARM_UP = {1: 2, 8: 1, 32: 1}  # rounds not counted: the policy learns what these drafts are worth
 FLOORS = {"ar": 0.95, "best": 0.93}  # that the lower bounds have to reach
-COSTS = {1: 2.6, 8: 3.5, 32: 7.0}  # AR runs that a round takes, for the estimate
+COSTS = {1: 2.6, 8: 3.6, 32: 4.4}  # AR runs that a round takes, for the estimate
+Speeds = dict[str, list[float | None]]  # by side: of every round, None where it did not run
 _names = itertools.count()
 
 
@@ -43,7 +48,9 @@ class Bench:
 
     def __init__(self, model: str, dflash: str) -> None:
         drafters = ["suffix", f"dflash={dflash}"]
-        self.llm = LLM(model, drafters, prefix_cache=False, max_model_len=1024, kv_memory=2**30)
+        self.llm = LLM(model, drafters, max_model_len=1024, kv_memory=2**30)
+        gc.collect()
+        gc.freeze()  # as the server does: no run pays for walking through all that is loaded
         rng, vocabulary = random.Random(7), self.llm.engine.vocab_size
         self.prompts = {kind: encoded(self.llm.tokenizer, kind) for kind in KINDS[:3]}
         self.prompts["random"] = [
@@ -52,11 +59,14 @@ class Bench:
 
     def batch(self, kind: str, together: int, turn: int) -> list[list[int]]:
         prompts = itertools.cycle(self.prompts[kind])
-        start = turn * together % len(self.prompts[kind])
-        return list(itertools.islice(prompts, start, start + together))
+        count = REQUESTS[together]
+        start = turn * count % len(self.prompts[kind])
+        return list(itertools.islice(prompts, start, start + count))
 
-    def run(self, kind: str, batch: Sequence[list[int]], wish: SpeculativeParams) -> float:
-        """Tokens per second from the first prompt to the last token."""
+    def run(
+        self, kind: str, together: int, batch: Sequence[list[int]], wish: SpeculativeParams
+    ) -> float:
+        """Tokens per second from the first prompt to the last token, so many requests at once."""
         engine = self.llm.engine
         params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
         requests = []
@@ -65,10 +75,14 @@ class Bench:
             requests += engine.make_requests(
                 prompt, params, wish, request_id=name, salt=name.encode(), cohort=kind
             )
+        waiting = deque(requests)
         start = time.perf_counter()
-        engine.add(requests)
-        while engine.has_work:
-            engine.step()
+        running = 0
+        while waiting or running:
+            while waiting and running < together:
+                engine.add([waiting.popleft()])
+                running += 1
+            running -= sum(delta.finished for delta in engine.step())
         return sum(request.output_len for request in requests) / (time.perf_counter() - start)
 
     def cell(self, kind: str, together: int, drafter: str, rounds: int) -> dict[str, Any]:
@@ -78,24 +92,28 @@ class Bench:
             f"fixed:{length}": SpeculativeParams(drafter=drafter, policy=f"fixed:{length}")
             for length in LENGTHS[together]
         }
-        speeds: dict[str, list[float | None]] = {name: [] for name in [*sides, *fixed]}
+        speeds: Speeds = {name: [] for name in [*sides, *fixed]}
         rng = random.Random(0)
-        for turn in range(WARM_UP + rounds):
+        warm_up = WARM_UP[together]
+        for turn in range(warm_up + rounds):
             batch = self.batch(kind, together, turn)
-            now = {**sides, **(fixed if turn >= WARM_UP and turn % EVERY == 0 else {})}
+            now = {**sides, **(fixed if turn >= warm_up else {})}
             order = rng.sample(list(now), len(now))
-            found = {name: self.run(kind, batch, now[name]) for name in order}
-            if turn >= WARM_UP:
+            found = {name: self.run(kind, together, batch, now[name]) for name in order}
+            if turn >= warm_up:
                 for name in speeds:
                     speeds[name].append(found.get(name))
+            if turn == warm_up + PICKING - 1:
+                best = max(fixed, key=lambda name: statistics.median(ratios(speeds, name, "ar")))
+                fixed = {best: fixed[best]}
         return {"kind": kind, "together": together, "drafter": drafter, "speeds": speeds}
 
 
 # -- what the rounds say ---------------------------------------------------------------------------
 
 
-def ratios(cell: dict[str, Any], above: str, below: str) -> list[float]:
-    pairs = zip(cell["speeds"][above], cell["speeds"][below], strict=True)
+def ratios(speeds: Speeds, above: str, below: str) -> list[float]:
+    pairs = zip(speeds[above], speeds[below], strict=True)
     return [a / b for a, b in pairs if a is not None and b is not None]
 
 
@@ -108,13 +126,14 @@ def lower_bound(values: Sequence[float]) -> float:
 
 def best_fixed(cell: dict[str, Any]) -> str:
     """The side that would have been the best to fix, AR (length 0) included."""
-    fixed = [name for name in cell["speeds"] if name.startswith("fixed")]
-    return max(["ar", *fixed], key=lambda name: statistics.median(ratios(cell, name, "ar")))
+    speeds = cell["speeds"]
+    fixed = [name for name in speeds if name.startswith("fixed")]
+    return max(["ar", *fixed], key=lambda name: statistics.median(ratios(speeds, name, "ar")))
 
 
 def summary(cell: dict[str, Any]) -> dict[str, Any]:
-    best = best_fixed(cell)
-    against = {"ar": ratios(cell, "policy", "ar"), "best": ratios(cell, "policy", best)}
+    best, speeds = best_fixed(cell), cell["speeds"]
+    against = {"ar": ratios(speeds, "policy", "ar"), "best": ratios(speeds, "policy", best)}
     return {
         "cell": name_of(cell),
         "fixed": best,
@@ -220,10 +239,11 @@ def run(args: argparse.Namespace) -> None:
     todo, bench = wanted(args), Bench(args.model, args.dflash)
     seconds = {}
     for together in sorted({together for _, together, _ in todo}):
-        speed = bench.run("chat", bench.batch("chat", together, 0), SpeculativeParams(off=True))
-        seconds[together] = together * TOKENS / speed * COSTS[together]
+        batch = bench.batch("chat", together, 0)
+        speed = bench.run("chat", together, batch, SpeculativeParams(off=True))
+        seconds[together] = len(batch) * TOKENS / speed * COSTS[together]
     rounds = {n: args.rounds or ROUNDS[n] for n in TOGETHER}
-    estimate = sum(seconds[n] * (rounds[n] + WARM_UP) for _, n, _ in todo)
+    estimate = sum(seconds[n] * (rounds[n] + WARM_UP[n]) for _, n, _ in todo)
     print(f"{len(todo)} cells to go, about {estimate / 60:.0f} minutes", flush=True)
     for index, (kind, together, drafter) in enumerate(todo, 1):
         start = time.perf_counter()
