@@ -268,6 +268,13 @@ def test_time_that_went_into_drafting_makes_long_drafts_worth_more() -> None:
     assert kept[0] < kept[1]
 
 
+def test_a_drafter_that_costs_next_to_nothing_is_always_asked() -> None:
+    """A look-up that fails for long may find something in the next round."""
+    (entry,) = entries(1, 6)
+    assert all(length for (length,) in fail(ThroughputLengths(dear(0.02)), [entry], 100))
+    assert not all(length for (length,) in fail(ThroughputLengths(dear(0.1)), [entry], 100))
+
+
 def test_nobody_is_asked_or_shown_where_the_load_leaves_no_room_and_all_when_it_falls() -> None:
     lengths = ThroughputLengths(dear(0.1, step=([1, 16, 64], [1.0, 1.0, 49.0])))
     crowd, few = entries(16, 6), entries(2, 6)

@@ -22,7 +22,7 @@ from paceline.engine.lengths.optimum import PlainStep, best_drafts, best_lengths
 from paceline.engine.lengths.rest import FIRST, TRIAL, Rest
 from paceline.engine.scheduler import Scheduled
 
-FREE = 0.02  # drafting that takes less than this share of a step is not worth a thought
+FREE = 0.04  # drafting that takes less than this share of a step is not worth a thought
 HOPE = 0.9  # acceptance of a position, were the drafts good: does the load leave room for those?
 WORTH = 1.01  # times the plain speed: what good drafts must bring for that
 PATIENCE = 8  # steps without that room until a drafter does not even see the text
