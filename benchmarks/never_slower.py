@@ -6,8 +6,9 @@
 Cells are {chat, code, json, random} x {1, 8, 32 at once} x {suffix, dflash}. In each round the same
 requests, two or three for each place, run under AR, under the policy and under fixed lengths, in an
 order that changes: every number is a ratio of runs that were neighbours. After a few rounds with
-all fixed lengths only the best of them goes on. A cell that is in the file already is skipped.
-DFLASH is what overfit_drafter.py wrote, or any drafter for MODEL.
+all fixed lengths only the best of them goes on. A cell that is in the file already is skipped,
+unless it is named: then its new rounds join the old ones. DFLASH is what overfit_drafter.py wrote,
+or any drafter for MODEL.
 """
 
 from __future__ import annotations
@@ -220,7 +221,13 @@ def _colour(value: float) -> str:
 
 def read(out: Path) -> list[dict[str, Any]]:
     lines = out.read_text("utf-8").splitlines() if out.is_file() else []
-    return [json.loads(line) for line in lines]
+    cells: dict[str, dict[str, Any]] = {}
+    for cell in map(json.loads, lines):
+        known = cells.setdefault(name_of(cell), cell)
+        if known is not cell:
+            for side, speeds in cell["speeds"].items():
+                known["speeds"][side] += speeds
+    return list(cells.values())
 
 
 def wanted(args: argparse.Namespace) -> list[tuple[str, int, str]]:
@@ -232,7 +239,7 @@ def wanted(args: argparse.Namespace) -> list[tuple[str, int, str]]:
     if unknown:
         raise SystemExit(f"no such cell: {', '.join(sorted(unknown))}")
     chosen = [(name, cell) for name, cell in named if not args.cells or name in args.cells]
-    return [cell for name, cell in chosen if name not in done]
+    return [cell for name, cell in chosen if args.cells or name not in done]
 
 
 def run(args: argparse.Namespace) -> None:

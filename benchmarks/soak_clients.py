@@ -28,6 +28,11 @@ class Tally:
     ttft: list[float] = field(default_factory=list)  # seconds, of well-behaved streams
     tpot: list[float] = field(default_factory=list)
 
+    def warmed_up(self) -> None:
+        """Latencies count from here on."""
+        self.ttft.clear()
+        self.tpot.clear()
+
     def problem(self, what: str, error: BaseException) -> None:
         self.outcomes["unexpected errors"] += 1
         self.problems.append(f"{what}: {type(error).__name__}: {error}")
