@@ -49,11 +49,10 @@ class Acceptance:
         self._requests: dict[str, tuple[float, float]] = {}  # bias, precision
 
     def predict(
-        self, request_id: str | None, length: int, confidence: Sequence[float] = ()
+        self, request_id: str, length: int, confidence: Sequence[float] = ()
     ) -> list[float]:
-        """Of each position, given that those before it were accepted; of a request that nothing is
-        known of where `request_id` is None."""
-        own = 0.0 if request_id is None else self._requests.get(request_id, (0.0, 0.0))[0]
+        """Of each position, given that those before it were accepted."""
+        own, _ = self._requests.get(request_id, (0.0, 0.0))
         self._reach(length)
         if not self.confident:
             return [sigmoid(bias + own) for bias in self._biases[:length]]
