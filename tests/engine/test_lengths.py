@@ -11,6 +11,7 @@ from paceline.core import Request, SamplingParams
 from paceline.engine.budget import StepCost
 from paceline.engine.costs import Costs
 from paceline.engine.lengths import ThroughputLengths
+from paceline.engine.lengths.rest import TRIAL
 from paceline.engine.scheduler import Scheduled
 
 
@@ -233,6 +234,16 @@ def test_requests_of_a_failing_cohort_begin_with_a_pause_but_some_try() -> None:
     (other,) = entries(1, 6)
     other.request.cohort = "another app"
     assert asked(lengths, [other]) == [6]
+
+
+def test_a_new_request_tries_although_its_cohort_is_known_for_failures() -> None:
+    """The failures were one other request's: they lower what drafts seem worth, here to less than
+    they cost, but say little about this one's."""
+    first, second = entries(2, 6)
+    lengths = ThroughputLengths(dear(0.7))
+    fail(lengths, [first], 200)
+    lengths.forget(first.request.id)
+    assert fail(lengths, [second], 8) == [[TRIAL]] * TRIAL + [[0]] * (8 - TRIAL)
 
 
 def test_all_requests_try_where_some_do_well() -> None:
