@@ -177,19 +177,7 @@ class LLM:
 
         Raises InvalidRequest for what the template does not take, or would drop.
         """
-        try:
-            text = self.tokenizer.apply_chat_template(
-                list(messages), add_generation_prompt=True, tokenize=False
-            )
-        except (TemplateError, TypeError, ValueError, LookupError) as error:
-            expected = f"a conversation that the model's chat template takes: {error}"
-            raise InvalidRequest("messages", f"{len(messages)} messages", expected) from None
-        for index, message in enumerate(messages):
-            content = message.get("content")
-            if not isinstance(content, str) and message.get("role") != "assistant":
-                raise InvalidRequest(f"messages[{index}].content", content, "text")
-            refuse_dropped(index, str(message.get("role")), str(content), text)
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return encode_chat(self.tokenizer, messages)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -264,6 +252,39 @@ class LLM:
         for request in requests:
             if self._mail.pop(request.id, None) is not None:
                 self.engine.abort(request.id)
+
+
+def encode_chat(
+    tokenizer: Any, messages: Sequence[Message], tools: Sequence[Message] = ()
+) -> list[int]:
+    """Token ids of a conversation under a tokenizer's chat template, ready for the answer.
+
+    `tools` are as OpenAI writes them. Raises InvalidRequest for what the template does not take, or
+    would drop.
+    """
+    text = render_chat(tokenizer, messages, tools)
+    for index, message in enumerate(messages):
+        content = message.get("content")
+        if not isinstance(content, str) and message.get("role") != "assistant":
+            raise InvalidRequest(f"messages[{index}].content", content, "text")
+        refuse_dropped(index, str(message.get("role")), str(content), text)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def render_chat(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
+    """The text of a conversation under a tokenizer's chat template. Raises InvalidRequest."""
+    try:
+        return str(
+            tokenizer.apply_chat_template(
+                list(messages),
+                tools=list(tools) or None,
+                add_generation_prompt=True,
+                tokenize=False,
+            )
+        )
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+        expected = f"a conversation that the model's chat template takes: {error}"
+        raise InvalidRequest("messages", f"{len(messages)} messages", expected) from None
 
 
 def refuse_dropped(index: int, role: str, content: str, text: str) -> None:

@@ -13,19 +13,17 @@ import pytest
 
 from paceline.core import Grammar, InvalidRequest
 from paceline.engine.grammar import Compiler, GrammarState
-from paceline.server.calls import CallParser
-from paceline.server.structured import schema_grammar
-from paceline.server.tools import (
+from paceline.engine.tool_calls import (
     HERMES,
     LLAMA3,
     SIGNS,
-    Function,
-    Tool,
     ToolFormat,
     calls_grammar,
-    chosen_tools,
     format_of,
 )
+from paceline.server.calls import CallParser
+from paceline.server.structured import schema_grammar
+from paceline.server.tools import Function, Tool, chosen_tools
 
 from .fake import byte_tokenizer
 
@@ -41,7 +39,6 @@ WEATHER = {
     "additionalProperties": False,
 }  # fmt: skip
 FUNCTIONS = [Function(name="get_weather", parameters=WEATHER), Function(name="stop.now")]
-TOOLS = list(enumerate(FUNCTIONS))
 FORMATS = pytest.mark.parametrize("tool_format", [HERMES, LLAMA3], ids=lambda f: f.name)
 
 
@@ -58,9 +55,9 @@ TOKENIZERS = {
 
 
 def grammar(tool_format: ToolFormat, words: Any, **wishes: Any) -> Grammar:
-    options = {"choice": "auto", "several": True, "final": None, **wishes}
+    options = {"required": False, "several": True, "final": None, **wishes}
     is_token = words.get_added_vocab().__contains__
-    return calls_grammar(tool_format, TOOLS, is_token=is_token, **options)
+    return calls_grammar(tool_format, FUNCTIONS, is_token=is_token, **options)
 
 
 def say(words: Any, bound: Grammar, seed: int, most: int = 400) -> tuple[str, bool]:
@@ -104,7 +101,7 @@ def test_whatever_is_said_has_calls_that_validate(
 ) -> None:
     words, called = TOKENIZERS[kind], 0
     for seed in range(25):
-        bound = grammar(tool_format, words, choice=choice)
+        bound = grammar(tool_format, words, required=choice == "required")
         text, ended = say(words, bound, seed)
         content, calls = parse(tool_format, text)
         assert parse(tool_format, text, random.Random(seed)) == (content, calls)
@@ -121,9 +118,7 @@ def test_whatever_is_said_has_calls_that_validate(
 def test_one_call_where_several_are_not_wanted(tool_format: ToolFormat) -> None:
     words = TOKENIZERS["tokens"]
     for seed in range(10):
-        text, ended = say(
-            words, grammar(tool_format, words, choice="required", several=False), seed
-        )
+        text, ended = say(words, grammar(tool_format, words, required=True, several=False), seed)
         assert ended and len(parse(tool_format, text)[1]) == 1
 
 

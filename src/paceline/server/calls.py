@@ -7,7 +7,7 @@ import re
 import uuid
 from dataclasses import dataclass, field
 
-from paceline.server.tools import ToolFormat
+from paceline.engine.tool_calls import ToolFormat
 
 
 @dataclass(slots=True)

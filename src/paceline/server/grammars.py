@@ -7,15 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core import Grammar, InvalidRequest
+from paceline.engine.tool_calls import NO_ARGUMENTS, ToolFormat, calls_grammar, format_of
 from paceline.server.protocol import ChatRequest, CompletionRequest
 from paceline.server.structured import format_grammar, schema_grammar
-from paceline.server.tools import (
-    NO_ARGUMENTS,
-    ToolFormat,
-    calls_grammar,
-    chosen_tools,
-    format_of,
-)
+from paceline.server.tools import NamedTool, chosen_tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +63,9 @@ class GrammarReader:
             self._compile(final)
         grammar = calls_grammar(
             tool_format,
-            tools,
-            choice=choice,
-            several=body.parallel_tool_calls is not False,
+            [function for _, function in tools],
+            required=choice != "auto",
+            several=body.parallel_tool_calls is not False and not isinstance(choice, NamedTool),
             final=final,
             is_token=self._added.__contains__,
         )

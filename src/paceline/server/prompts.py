@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from jinja2 import TemplateError
 
 from paceline.core import InvalidRequest
+from paceline.engine.tool_calls import format_of
 from paceline.llm import refuse_dropped
 from paceline.server.protocol import ChatRequest, CompletionRequest
-from paceline.server.tools import ToolCall, format_of
+from paceline.server.tools import ToolCall
 
 T = TypeVar("T")
 

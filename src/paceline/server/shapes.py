@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from paceline.core import FinishReason, OutputDelta, TokenLogprobs
+from paceline.engine.tool_calls import ToolFormat
 from paceline.server.calls import CallParser, Piece
 from paceline.server.job import Choice, Job
 from paceline.server.tokens import TokenTexts
-from paceline.server.tools import ToolFormat
 
 LOWEST = -9999.0  # JSON has no infinity; OpenAI's stand-in for a probability of 0
 

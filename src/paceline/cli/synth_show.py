@@ -1,0 +1,116 @@
+"""What `paceline synth` shows: its sources, how far it is, what it made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from paceline.cli import show
+
+KEPT = ("prompts", "rows", "answer_tokens", "rows_on_task", "rows_replay", "rows_neighbour")
+
+
+def source_table(app: Any, sources: Sequence[Any]) -> Table:
+    """Prompts found, left out (too short, too long, twice, no text) and taken; how many items of
+    the plan they make, and their share of it."""
+    from paceline.synth.plan import available, shares
+
+    table = Table(title=f"{app.name}: prompts", title_justify="left", title_style="bold")
+    for column in ("source", "part", "language", "licence"):
+        table.add_column(column)
+    for column in ("found", "left out", "taken", "items", "share"):
+        table.add_column(column, justify="right")
+    for source, share in zip(sources, shares(app, sources), strict=True):
+        spec, items, taken = source.spec, available(source), len(source.prompts)
+        counts = ("-",) * 3 if spec.kind == "self" else (source.found, source.found - taken, taken)
+        table.add_row(
+            escape(spec.name),
+            spec.part.replace("_", "-"),
+            spec.language,
+            escape(source.licence),
+            *map(str, counts),
+            "as needed" if items is None else str(items),
+            f"{100 * share:.1f}%",
+        )
+    return table
+
+
+class Bar:
+    """A progress bar in the unit of the application's size, with the speed of the answers."""
+
+    def __init__(self, app: Any) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[speed]}"),
+            console=show.stderr_console(),
+            transient=True,
+        )
+        unit = app.size.unit.replace("_", " ")
+        self._task = self._progress.add_task(unit, total=app.size.amount, speed="")
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, run: Any) -> None:
+        speed = run.answerer.speed()
+        text = f"{speed.tokens_per_second:.0f} tokens/s, {speed.batch:.0f} at once"
+        self._progress.update(self._task, completed=run.collector.amount, speed=text)
+
+
+def report(console: Console, out: Path, collector: Any, speed: Any) -> None:
+    counts = collector.manifest.counts
+    rows, tokens = counts.get("rows", 0), counts.get("answer_tokens", 0)
+    console.print(f"{rows} rows with {tokens} answer tokens in {escape(str(out))}")
+    dropped = [f"{count} {why}" for why, count in counts.items() if why not in KEPT]
+    if dropped:
+        console.print("dropped: " + ", ".join(dropped))
+    if not collector.complete:
+        wanted = collector.app.size
+        console.print(
+            f"every prompt has been asked: {collector.amount} {wanted.unit.replace('_', ' ')} of "
+            f"{wanted.amount}; more sources, or more `samples`, make more"
+        )
+    if speed.tokens:
+        console.print(
+            f"{speed.tokens} tokens in {speed.seconds:.0f} s: {speed.tokens_per_second:.0f} "
+            f"tokens/s, {speed.batch:.1f} requests at once in the mean",
+            style="dim",
+        )
+
+
+def preview(console: Console, job: Any, answerer: Any, count: int) -> None:
+    """Prompts as they are sent, and what the target says to them."""
+    from paceline.synth.run import preview as samples
+
+    decode = job.asker.target.tokenizer.decode
+    try:
+        for sample in samples(job.app, job.sources, job.asker, answerer, count):
+            console.rule(escape(sample.item.source), align="left")
+            if sample.prompt_ids:
+                console.print(escape(decode(sample.prompt_ids)), style="dim")
+            if sample.answer is None:
+                console.print(f"dropped: {sample.reason}", style="red")
+            else:
+                console.print(escape(decode(sample.answer.ids)))
+    finally:
+        answerer.close()

@@ -1,0 +1,162 @@
+"""Takes answers in the order of the plan, drops what is there already, and writes shards."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.core import PacelineError
+from paceline.synth.answer import Answer, Ask
+from paceline.synth.app import App
+from paceline.synth.dataset import (
+    SPLITS,
+    Manifest,
+    Row,
+    read_rows,
+    write_manifest,
+    write_shard,
+)
+from paceline.synth.plan import Item, split_of
+
+PROMPTS = "prompts"  # count of the plan's items that are done with: where a resumed run goes on
+
+
+class CannotWrite(PacelineError):
+    """The folder takes no more, a full disk as a rule. What was written before stays whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an item: a row, or the reason why there is none."""
+
+    item: Item
+    key: str | None = None
+    row: Row | None = None
+    reason: str | None = None
+
+
+class Collector:
+    """The set as it grows. What it keeps depends on the outcomes and their order alone, and on
+    the rows that are there already: so it is the same after a kill."""
+
+    def __init__(self, folder: Path, manifest: Manifest, app: App) -> None:
+        self.folder, self.manifest, self.app = folder, manifest, app
+        self.counts = Counter(manifest.counts)
+        self._sources: dict[str, str] = {}
+        self._keys: set[str] = set()
+        self._answers: Counter[bytes] = Counter()
+        self._rows: dict[str, list[Row]] = {split: [] for split in SPLITS}
+        self._since = 0
+        for split in SPLITS:
+            for row in read_rows(folder, split):
+                self._remember(row)
+
+    @property
+    def done(self) -> int:
+        """Items of the plan that were taken."""
+        return self.counts[PROMPTS]
+
+    @property
+    def amount(self) -> int:
+        """In the unit of the application's size."""
+        return self.counts[self.app.size.unit]
+
+    @property
+    def complete(self) -> bool:
+        return self.amount >= self.app.size.amount
+
+    @property
+    def pending(self) -> int:
+        """Items that no shard holds yet."""
+        return self._since
+
+    def known(self, item: Item, key: str) -> bool:
+        """Whether a prompt is in the set already: the same from another source, or the same
+        sample of it."""
+        other = self._sources.get(key)
+        if other is None:
+            return False
+        return other != item.spec.name or _row_key(key, item.sample) in self._keys
+
+    def take(self, outcome: Outcome) -> None:
+        """The next item of the plan. Writes shards when enough have come, or all."""
+        self.counts[PROMPTS] += 1
+        self._since += 1
+        row, reason = outcome.row, outcome.reason
+        if outcome.key is not None and self.known(outcome.item, outcome.key):
+            reason = "duplicate_prompt"
+        elif row is not None and self._answers[_answer(row)] >= self.app.same_answer:
+            reason = "duplicate_answer"
+        if reason is not None:
+            self.counts[reason] += 1
+        elif row is not None and outcome.key is not None:
+            self._keep(row, outcome.key)
+        if self._since == self.app.shard or self.complete:
+            self.commit()
+
+    def commit(self) -> None:
+        """Writes what is waiting. Raises CannotWrite; nothing is lost then but what was waiting."""
+        index = self._next_index()
+        try:
+            shards = [
+                write_shard(self.folder, split, index, rows)
+                for split, rows in self._rows.items()
+                if rows
+            ]
+            self.manifest.shards += shards
+            self.manifest.counts = dict(sorted(self.counts.items()))
+            write_manifest(self.folder, self.manifest)
+        except OSError as error:
+            for unfinished in self.folder.glob("*.tmp"):
+                unfinished.unlink(missing_ok=True)
+            raise CannotWrite(
+                f"cannot write to {self.folder}: {error.strerror or error}. Every finished shard "
+                "is kept; make room and run the same command again to go on from there"
+            ) from error
+        self._rows = {split: [] for split in SPLITS}
+        self._since = 0
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _keep(self, row: Row, key: str) -> None:
+        self._remember(row)
+        self._rows[split_of(row.part, key, self.app.held_out)].append(row)
+        self.counts["rows"] += 1
+        self.counts[f"rows_{row.part}"] += 1
+        self.counts["answer_tokens"] += sum(end - start for start, end in row.spans)
+
+    def _remember(self, row: Row) -> None:
+        self._keys.add(row.key)
+        self._sources[row.key.partition(".")[0]] = row.source.partition("#")[0]
+        self._answers[_answer(row)] += 1
+
+    def _next_index(self) -> int:
+        shards = self.manifest.shards
+        taken = [int(shard.file.rpartition("-")[2].partition(".")[0]) for shard in shards]
+        return max(taken, default=-1) + 1
+
+
+def make_row(item: Item, key: str, ask: Ask, answer: Answer) -> Row:
+    prompt = ask.prompt_ids
+    return Row(
+        ids=prompt + answer.ids,
+        spans=((len(prompt), len(prompt) + len(answer.ids)),),
+        source=item.source,
+        part=item.spec.part,
+        language=item.spec.language,
+        finish_reason=answer.finish_reason,
+        temperature=ask.params.temperature,
+        seed=item.seed,
+        key=_row_key(key, item.sample),
+    )
+
+
+def _row_key(key: str, sample: int) -> str:
+    return f"{key}.{sample}"
+
+
+def _answer(row: Row) -> bytes:
+    said = [row.ids[start:end] for start, end in row.spans]
+    return hashlib.blake2b(repr(said).encode(), digest_size=16).digest()

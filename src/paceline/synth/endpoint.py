@@ -1,0 +1,242 @@
+"""Answers from OpenAI-compatible servers: one or a fleet, vLLM, SGLang or Paceline."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import httpx
+
+from paceline.core import InvalidRequest, PacelineError
+from paceline.synth.answer import Answer, Ask, Speed
+from paceline.synth.wire import Reply, Wire, read_reply
+
+TRIES = 8  # of one ask, over all servers
+FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds that a server is left alone after failures
+FATAL = (401, 403, 404)  # true for every ask
+BUSY = (408, 429)
+
+
+class EndpointDown(PacelineError):
+    """No server answers any more. Finished shards are kept, and the run can be gone on with."""
+
+
+class Refused(PacelineError):
+    """A server takes this request as it is neither now nor later."""
+
+    def __init__(self, status: int, text: str, after: str = "") -> None:
+        self.status = status
+        self.after = float(after) if after.isdecimal() else None
+        super().__init__(f"status {status}: {' '.join(text.split())[:300]}")
+
+
+@dataclass(slots=True)
+class Server:
+    """One URL. After failures it rests, twice as long each time, until it answers again."""
+
+    url: str
+    http: httpx.AsyncClient
+    in_flight: int = 0
+    failures: int = 0
+    rests_until: float = 0.0
+
+    @property
+    def rest(self) -> float:
+        """Seconds that it still rests."""
+        return max(0.0, self.rests_until - time.monotonic())
+
+    def failed(self, after: float | None) -> None:
+        if self.rest:
+            return  # what was on its way when it began to rest fails with it
+        rest = FIRST_REST * 2**self.failures if after is None else after
+        self.failures += 1
+        self.rests_until = time.monotonic() + min(LONGEST_REST, rest)
+
+    def answered(self) -> None:
+        self.failures, self.rests_until = 0, 0.0
+
+
+class EndpointAnswerer:
+    """Keeps `concurrency` requests in flight over all servers.
+
+    wait() raises EndpointDown when an ask fails on every try. An ask that a server refuses for what
+    it says is a fault of its own.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        urls: Sequence[str],
+        *,
+        api_key: str | None = None,
+        concurrency: int = 64,
+        timeout: float = 600.0,
+    ) -> None:
+        self.what = f"endpoint: {wire.model}"
+        self.token_ids = True
+        self._wire, self._concurrency = wire, concurrency
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._loop = asyncio.new_event_loop()
+        self._servers = [
+            Server(
+                url,
+                httpx.AsyncClient(
+                    base_url=url.rstrip("/").removesuffix("/v1"),
+                    headers=headers,
+                    timeout=httpx.Timeout(timeout, connect=10),
+                    limits=httpx.Limits(max_connections=None),
+                    trust_env=False,
+                ),
+            )
+            for url in urls
+        ]
+        self._tasks: set[asyncio.Task[Answer]] = set()
+        self._started: float | None = None
+        self._tokens = self._prompt_tokens = 0
+        self._busy = self._noted = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def room(self) -> int:
+        return self._concurrency - self.in_flight
+
+    def probe(self, ask: Ask) -> None:
+        """Asks every server once, before time is spent.
+
+        Raises InvalidRequest (field `url`) for one that cannot be reached, refuses, renders another
+        prompt than the target's own tokenizer does, or ignores the grammar.
+        """
+        for server in self._servers:
+            try:
+                reply = self._loop.run_until_complete(self._first(server, ask))
+                answer = self._wire.answer(ask, reply)
+            except PacelineError as error:
+                expected = f"a server that answers a chat: {error}"
+                raise InvalidRequest("url", server.url, expected) from error
+            if answer.fault is not None and answer.fault != "not_retokenised":
+                raise InvalidRequest("url", server.url, self._told(answer.fault, ask, reply))
+            if ask.bound and self._wire.app.bounds.tools and reply.ids is None:
+                expected = "a server that returns token ids: the text of a call is not all it says"
+                raise InvalidRequest("url", server.url, expected)
+
+    def submit(self, ask: Ask) -> None:
+        self._note()
+        self._started = self._started or time.perf_counter()
+        self._tasks.add(self._loop.create_task(self._ask(ask)))
+
+    def wait(self) -> list[Answer]:
+        if not self._tasks:
+            return []
+        waiting = asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = self._loop.run_until_complete(waiting)
+        self._note()
+        self._tasks -= done
+        return [task.result() for task in done]
+
+    def speed(self) -> Speed:
+        seconds = 0.0 if self._started is None else time.perf_counter() - self._started
+        batch = self._busy / seconds if seconds else 0.0
+        return Speed(self._tokens, self._prompt_tokens, seconds, batch)
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.run_until_complete(self._close())
+            self._loop.close()
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _note(self) -> None:
+        """Sums up how many were in flight for how long."""
+        now = time.perf_counter()
+        self._busy += self.in_flight * (now - (self._noted or now))
+        self._noted = now
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        for server in self._servers:
+            await server.http.aclose()
+
+    async def _first(self, server: Server, ask: Ask) -> Reply:
+        try:
+            return await self._reply(ask, [server], probe=True)
+        except Refused as refused:
+            if refused.status not in (400, 422) or not self.token_ids:
+                raise
+            self.token_ids = False  # maybe that is what it does not know
+            return await self._reply(ask, [server], probe=True)
+
+    async def _ask(self, ask: Ask) -> Answer:
+        try:
+            reply = await self._reply(ask, self._servers)
+        except Refused as refused:
+            if refused.status in FATAL:
+                raise EndpointDown(f"a server refuses to answer: {refused}") from refused
+            return Answer(ask.index, fault="refused_by_server")
+        answer = self._wire.answer(ask, reply)
+        self._tokens += reply.completion_tokens or len(answer.ids)
+        self._prompt_tokens += len(ask.prompt_ids)
+        return answer
+
+    async def _reply(self, ask: Ask, servers: Sequence[Server], *, probe: bool = False) -> Reply:
+        """Tries servers in turn, those that failed last of all. Raises Refused for what no other
+        try would change, and EndpointDown. A probe does not wait for a server that is not there."""
+        failure = ""
+        for _ in range(TRIES):
+            server = min(servers, key=lambda one: (one.rest, one.in_flight))
+            await asyncio.sleep(server.rest)
+            after = None
+            try:
+                reply = await self._post(server, ask)
+            except Refused as refused:
+                if refused.status < 500 and refused.status not in BUSY:
+                    raise
+                failure, after = f"{server.url}: {refused}", refused.after
+            except httpx.HTTPError as error:
+                failure = f"{server.url}: {error or type(error).__name__}"
+                if probe:
+                    raise EndpointDown(failure) from error
+            else:
+                server.answered()
+                return reply
+            server.failed(after)
+        raise EndpointDown(
+            f"no server answers after {TRIES} tries, the last one: {failure}. Finished shards are "
+            "kept; run the same command again to go on"
+        )
+
+    async def _post(self, server: Server, ask: Ask) -> Reply:
+        body = self._wire.body(ask, token_ids=self.token_ids)
+        server.in_flight += 1
+        try:
+            response = await server.http.post("/v1/chat/completions", json=body)
+        finally:
+            server.in_flight -= 1
+        if response.status_code != 200:
+            after = response.headers.get("Retry-After", "")
+            raise Refused(response.status_code, response.text, after)
+        try:
+            return read_reply(response.json())
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise Refused(502, f"no chat completion ({error!r})") from error
+
+    def _told(self, fault: str, ask: Ask, reply: Reply) -> str:
+        """What a fault of the probe means."""
+        if fault in ("prompt_mismatch", "not_in_vocabulary"):
+            there = reply.prompt_tokens
+            count = len(reply.prompt_ids) if reply.prompt_ids is not None else there
+            return (
+                f"a server of {self._wire.app.model}: it reads the application's prompt as {count} "
+                f"tokens, other than the {len(ask.prompt_ids)} of the target's own tokenizer and "
+                "chat template (tokenizer mismatch)"
+            )
+        if fault == "grammar_ignored":
+            return "a server that keeps to the application's grammar; this one did not"
+        return f"a server that answers a chat; this one: {fault}"

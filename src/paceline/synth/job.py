@@ -1,0 +1,123 @@
+"""A whole job: everything that may be wrong is looked at before an answer is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.core import InvalidRequest
+from paceline.engine.config import EngineConfig
+from paceline.synth.answer import Answerer
+from paceline.synth.app import App
+from paceline.synth.ask import Asker
+from paceline.synth.collect import Collector
+from paceline.synth.dataset import Manifest
+from paceline.synth.endpoint import EndpointAnswerer
+from paceline.synth.engine_answers import EngineAnswerer, full_batch
+from paceline.synth.extra import parquet_module
+from paceline.synth.folder import check_set, locked, new_manifest, open_set
+from paceline.synth.run import Progress, Run
+from paceline.synth.sources import Source, read_sources
+from paceline.synth.target import load_target
+from paceline.synth.wire import Wire
+
+# Nobody waits for one token here: prompts may make a step as long as the token budget lets them.
+STRETCH = 1e6
+CONCURRENCY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An application, its prompts, and how they are asked."""
+
+    app: App
+    sources: list[Source]
+    asker: Asker
+    user_data: bool = False
+
+    def manifest(self, answers: str | None = None) -> Manifest:
+        """Of a set that is still empty."""
+        target = self.asker.target.identity | ({} if answers is None else {"answers": answers})
+        return new_manifest(self.app, self.sources, target, self.user_data)
+
+    def check(self, out: Path, *, restart: bool = False) -> None:
+        """Raises InvalidRequest where the set could not be made in `out`; writes nothing."""
+        parquet_module()
+        check_set(out, self.manifest(), self.app, restart=restart)
+
+    def engine(self, **options: Any) -> EngineAnswerer:
+        """An engine of our own; `options` are EngineConfig's.
+
+        Nobody waits for a first token here: a full batch is what counts, and drafting, which pays
+        less the fuller it is, is left out unless `options` name a drafter.
+        """
+        default = EngineConfig()
+        batch = options.get("max_num_seqs", default.max_num_seqs)
+        config = EngineConfig(
+            **{
+                "model": self.app.model,
+                "drafter": None,
+                "max_model_len": self.asker.target.context,
+                "token_budget": max(default.token_budget, 4 * batch),
+                "max_stretch": STRETCH,
+                **options,
+            }
+        )
+        return EngineAnswerer(full_batch(config, self.asker.target.loaded.config))
+
+    def servers(
+        self,
+        urls: Sequence[str],
+        model: str,
+        *,
+        api_key: str | None = None,
+        concurrency: int = CONCURRENCY,
+    ) -> EndpointAnswerer:
+        """OpenAI-compatible servers of the target, each probed. Raises InvalidRequest (field
+        `url`)."""
+        wire = Wire(self.app, self.asker.target, self.asker.grammar, model)
+        answerer = EndpointAnswerer(wire, urls, api_key=api_key, concurrency=concurrency)
+        for ask in self.asker.probes(self.sources):
+            answerer.probe(ask)
+        return answerer
+
+    def make(
+        self,
+        out: Path,
+        answerer: Answerer,
+        *,
+        restart: bool = False,
+        progress: Progress | None = None,
+    ) -> Collector:
+        """Makes the set in `out`, or goes on with it.
+
+        Raises InvalidRequest for a folder that holds something else, CannotWrite, and what the
+        answerer raises.
+        """
+        self.check(out, restart=restart)
+        with locked(out):
+            fresh = self.manifest(answerer.what)
+            manifest = open_set(out, fresh, self.app, restart=restart)
+            collector = Collector(out, manifest, self.app)
+            Run(self.app, self.sources, self.asker, answerer, collector).run(progress)
+        return collector
+
+
+def prepare(app: App, sources: list[Source], *, user_data: bool = False) -> Job:
+    """Loads the target's tokenizer and digests, and compiles the grammar.
+
+    Raises InvalidRequest and ModelError for what cannot be honoured.
+    """
+    return Job(app, sources, Asker(app, load_target(app)), user_data)
+
+
+def read(app: App, *, user_data: bool = False, endpoint: bool = False) -> list[Source]:
+    """The prompts. Raises InvalidRequest for a source without any, and for one that nobody there
+    could answer."""
+    for spec in app.sources:
+        if endpoint and spec.kind == "self":
+            expected = "no such source beside --url: a server cannot be asked for a user's turn"
+            raise InvalidRequest(f"{spec.where}.kind", spec.kind, expected)
+    return read_sources(app.sources, app.seed, user_data)
