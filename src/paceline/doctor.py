@@ -8,7 +8,6 @@ whether some other reading of the checkpoint would predict the target better.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -20,6 +19,7 @@ from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.reference import RecordedDraft, Recorder, Trained
 from paceline.llm import LLM
 from paceline.models.dflash.config import DFlashConfig
+from paceline.models.identity import template_digest
 from paceline.models.loader import load_model
 
 BETTER = 1.3  # another reading is the right one when it accepts so many times more
@@ -94,7 +94,7 @@ def examine(
     recorder = Recorder(patient)
     llm.engine.drafters[name] = llm.engine.drafting.drafters[name] = recorder  # type: ignore
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
-    results = llm.generate([_encoded(llm, conversation) for conversation in conversations], params)
+    results = llm.generate([encoded(llm, conversation) for conversation in conversations], params)
     _measure(report, results)
     texts = {f"generate-{i}#0": r.prompt_ids + r.token_ids for i, r in enumerate(results)}
     starts = {f"generate-{i}#0": len(r.prompt_ids) for i, r in enumerate(results)}
@@ -105,7 +105,7 @@ def examine(
     return report
 
 
-def _encoded(llm: LLM, conversation: Sequence[dict[str, str]]) -> list[int]:
+def encoded(llm: LLM, conversation: Sequence[dict[str, str]]) -> list[int]:
     """Under the chat template, or the bare text where the model has none."""
     if getattr(llm.tokenizer, "chat_template", None):
         return llm.encode_chat(conversation)
@@ -158,11 +158,6 @@ def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterato
         if sees > known.context:
             detail += f"; serve it with --draft-window {known.context}"
         yield Check("context", sees <= known.context, detail)
-
-
-def template_digest(template: str) -> str:
-    """What a checkpoint's provenance says of a chat template."""
-    return hashlib.sha256(template.encode()).hexdigest()[:16]
 
 
 def serving_check(trained: Trained, drafts: Sequence[RecordedDraft], dtype: str) -> Check:

@@ -39,6 +39,8 @@ def test_tokens_per_forward_counts_forwards_without_a_draft_too() -> None:
         ([5] * 11, None),
         ([5] * 12, 1),
         ([9, *([*range(30)] * 3), 1, 2], 31),
+        ([*range(16), 50, *range(16), 51, 52, *range(16)], 17),  # with other words in between
+        ([*range(16), 50, *range(16), 51, 52, *range(15)], None),
     ],
 )
 def test_a_text_is_cut_where_it_starts_to_loop(ids: list[int], start: int | None) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.bench.prompts import Prompt
-from paceline.bench.record import Answer
-from paceline.core import OutputDelta, SamplingParams, SpeculativeParams
+from paceline.bench.record import Answer, Round
+from paceline.core import OutputDelta, SamplingParams, SpeculativeParams, TokenKind
 
 if TYPE_CHECKING:
+    from paceline.engine.engine import Engine
     from paceline.llm import LLM
 
 
@@ -28,20 +30,37 @@ class InProcess:
         return self.ask(prompt, speculative)
 
     def ask(self, prompt: Prompt, speculative: Any) -> Answer:
-        engine, scope = self._llm.engine, uuid.uuid4()
-        answer = Answer(started=time.perf_counter())
-        requests = engine.make_requests(
-            self._llm.encode_chat(prompt.messages),
-            self._params,
-            SpeculativeParams.parse(speculative),
-            request_id=f"bench-{scope.hex}",
-            salt=scope.bytes,
-        )
-        engine.add(requests)
-        while engine.has_work:
-            for delta in engine.step():
-                _take(answer, delta, time.perf_counter())
-        return answer
+        ids = self._llm.encode_chat(prompt.messages)
+        wish = SpeculativeParams.parse(speculative)
+        return ask_engine(self._llm.engine, ids, self._params, wish, salt=uuid.uuid4().bytes)
+
+
+def ask_engine(
+    engine: Engine,
+    prompt_ids: list[int],
+    params: SamplingParams,
+    wish: SpeculativeParams,
+    *,
+    salt: bytes,
+    cohort: str = "",
+) -> Answer:
+    """Answers one prompt, alone. `salt` is its scope, `cohort` whom it is counted with."""
+    made = Answer(started=time.perf_counter())
+    requests = engine.make_requests(
+        prompt_ids, params, wish, request_id=f"bench-{uuid.uuid4().hex}", salt=salt, cohort=cohort
+    )
+    engine.add(requests)
+    while engine.has_work:
+        for delta in engine.step():
+            _take(made, delta, time.perf_counter())
+    return made
+
+
+def _round(position: int, drafted: int, kinds: Sequence[TokenKind]) -> Round:
+    """A round commits one token more than it accepts. Where it ends with an accepted one, the text
+    has ended there: that token stands for the bonus, and nothing was there to draft after it."""
+    accepted = len(kinds) - 1
+    return Round(position, accepted if kinds[-1] is TokenKind.ACCEPTED else drafted, accepted)
 
 
 def _take(answer: Answer, delta: OutputDelta, now: float) -> None:
@@ -52,6 +71,10 @@ def _take(answer: Answer, delta: OutputDelta, now: float) -> None:
     if delta.finish_reason is not None:
         answer.finish_reason = delta.finish_reason.value
     if delta.stats is not None:
+        position = delta.completion_tokens - len(delta.token_ids)
+        if position:  # the first token comes with the prompt: nobody could draft it
+            drafted = delta.stats.draft_tokens - answer.draft_tokens
+            answer.rounds.append(_round(position, drafted, delta.kinds))
         answer.draft_rounds = delta.stats.draft_rounds
         answer.accepted = delta.stats.accepted_tokens
         answer.draft_tokens = delta.stats.draft_tokens

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 LOOP_REPEATS = 3
 LOOP_MIN_TOKENS = 12  # shorter repeats ("- - -", a table's rule) are ordinary text
 LOOP_MAX_PERIOD = 64
+LOOP_NGRAM = 16  # a run so long that is said again and again is a loop, whatever stands between
+
+
+class Round(NamedTuple):
+    """A target forward after the one that gave the first token.
+
+    `position` is the index of the first output token that it committed, `drafted` how many draft
+    tokens it verified, and `accepted` how many of them stand: it committed one token more. Where
+    the text ends inside a draft, its last token is that one.
+    """
+
+    position: int
+    drafted: int
+    accepted: int
 
 
 @dataclass(slots=True)
@@ -15,7 +30,8 @@ class Answer:
     """One streamed answer. Times are seconds on one monotonic clock.
 
     `arrivals[i]` is when token i reached the reader; tokens of one step share a time. `accepted`
-    counts drafted tokens that were committed and `draft_rounds` the rounds that had a draft.
+    counts drafted tokens that were committed and `draft_rounds` the rounds that had a draft;
+    `rounds` are there for answers of an engine in this process.
     `logprobs` are there where they were asked for; `distance` (total variation) and
     `replaced_tokens` belong to lossy budgets.
     """
@@ -28,6 +44,7 @@ class Answer:
     draft_rounds: int = 0
     accepted: int = 0
     draft_tokens: int = 0
+    rounds: list[Round] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     distance: float = 0.0
     replaced_tokens: int = 0
@@ -66,9 +83,15 @@ class Answer:
 def loop_start(token_ids: Sequence[int]) -> int | None:
     """Number of tokens before a text starts to loop, or None if it never does.
 
-    A loop is a run of tokens that stands three times in a row, at least 12 tokens in all. Drafters
-    guess a loop for free, so what follows the first turn says nothing about real text.
+    A loop is a run of tokens that stands three times in a row, at least 12 tokens in all, or a run
+    of 16 that is said a third time, wherever. Drafters guess a loop for free, so what follows the
+    first turn says nothing about real text.
     """
+    starts = (_three_in_a_row(token_ids), _said_three_times(token_ids))
+    return min((start for start in starts if start is not None), default=None)
+
+
+def _three_in_a_row(token_ids: Sequence[int]) -> int | None:
     for end in range(LOOP_MIN_TOKENS, len(token_ids) + 1):
         for period in range(1, min(LOOP_MAX_PERIOD, end // LOOP_REPEATS) + 1):
             turns = max(LOOP_REPEATS, -(-LOOP_MIN_TOKENS // period))
@@ -78,4 +101,15 @@ def loop_start(token_ids: Sequence[int]) -> int | None:
             tail = token_ids[end - length : end]
             if all(tail[i] == tail[i - period] for i in range(period, length)):
                 return end - length + period
+    return None
+
+
+def _said_three_times(token_ids: Sequence[int]) -> int | None:
+    """Where the second turn starts of the n-gram that is the first to come a third time."""
+    places: dict[tuple[int, ...], list[int]] = {}
+    for start in range(len(token_ids) - LOOP_NGRAM + 1):
+        found = places.setdefault(tuple(token_ids[start : start + LOOP_NGRAM]), [])
+        found.append(start)
+        if len(found) == LOOP_REPEATS:
+            return found[1]
     return None

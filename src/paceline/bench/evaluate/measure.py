@@ -1,0 +1,161 @@
+"""Runs the real engine over one set: every prompt with every drafter, in turns, on the same text.
+
+What comes out is one row per prompt, as JSON has it; `numbers` makes the report's numbers of rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.bench.evaluate.sets import EvalPrompt, EvalSet
+from paceline.bench.evaluate.warm import WarmedSuffix
+from paceline.bench.inprocess import ask_engine
+from paceline.bench.record import Answer, loop_start
+from paceline.core import SamplingParams, SpeculativeParams
+from paceline.engine.engine import Engine
+
+AR = "ar"
+DRAFTER, NGRAM, SUFFIX = "drafter", "ngram", "suffix"
+WHO = (DRAFTER, NGRAM, SUFFIX)
+THROUGHPUT, FULL = "throughput", "full"  # the engine's default policy; always the whole block
+TIMED = (AR, f"{DRAFTER}/{THROUGHPUT}", f"{DRAFTER}/{FULL}", f"{NGRAM}/{THROUGHPUT}",
+         f"{SUFFIX}/{THROUGHPUT}")  # fmt: skip
+ONCE = (f"{NGRAM}/{FULL}", f"{SUFFIX}/{FULL}")  # for their acceptance only
+Progress = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Side:
+    """One way to answer a prompt: all its runs."""
+
+    answers: list[Answer] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Bench:
+    """One engine with the drafter and those beside it. `names` are the registered names by WHO."""
+
+    engine: Engine
+    names: dict[str, str]
+    suffix: WarmedSuffix
+    tokens: int
+    runs: int
+    seed: int
+    progress: Progress = lambda what: None
+
+    def block(self, who: str) -> int:
+        """The longest draft that it makes."""
+        return self.engine.drafters[self.names[who]].max_draft_len
+
+    def measure(self, chosen: EvalSet, temperature: float) -> tuple[list[dict[str, Any]], str]:
+        """Rows of a set's prompts at one temperature, and how the suffix drafter was warmed."""
+        scopes, warmed = self._warm(chosen, temperature)
+        sides = [dict[str, Side]() for _ in chosen.prompts]
+        for name in (*TIMED, *ONCE):  # what is lazy is paid for before anything is timed
+            self._ask(chosen, 0, name, temperature, scopes[0])
+        for run in range(self.runs):
+            for index in range(len(chosen.prompts)):
+                for name in self._order(run, index):
+                    answer = self._ask(chosen, index, name, temperature, scopes[index])
+                    sides[index].setdefault(name, Side()).answers.append(answer)
+                    self.progress(f"{chosen.spec.name}, T = {temperature:g}")
+        rows = [
+            self._row(prompt, found, self.seed + index)
+            for index, (prompt, found) in enumerate(zip(chosen.prompts, sides, strict=True))
+        ]
+        return rows, warmed
+
+    def answers_of(self, chosen: EvalSet) -> int:
+        """How often progress() is called for a set at one temperature."""
+        each = len(TIMED) * self.runs + len(ONCE) + (not chosen.answers)
+        return each * len(chosen.prompts)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _order(self, run: int, index: int) -> Sequence[str]:
+        """Everybody is first, last and in between equally often, and next to AR in turns."""
+        names = (*TIMED, *ONCE) if run == 0 else TIMED
+        start = (run + index) % len(names)
+        turned = (*names[start:], *names[:start])
+        return turned if (run + index) % 2 == 0 else turned[::-1]
+
+    def _ask(
+        self, chosen: EvalSet, index: int, name: str, temperature: float, scope: bytes
+    ) -> Answer:
+        params = SamplingParams(
+            temperature=temperature, max_tokens=self.tokens, seed=self.seed + index
+        )
+        return ask_engine(
+            self.engine,
+            list(chosen.prompts[index].ids),
+            params,
+            self._wish(name),
+            salt=scope,
+            cohort=f"{chosen.spec.name} {temperature:g} {name}",  # a policy learns from its own
+        )
+
+    def _wish(self, name: str) -> SpeculativeParams:
+        if name == AR:
+            return SpeculativeParams(off=True)
+        who, _, policy = name.partition("/")
+        kind = "fixed" if policy == FULL else policy
+        return SpeculativeParams(drafter=self.names[who], policy=kind)
+
+    def _warm(self, chosen: EvalSet, temperature: float) -> tuple[list[bytes], str]:
+        """The scope that each prompt is asked in, with answers remembered that may help it."""
+        count = len(chosen.prompts)
+        self.suffix.forget()
+        if chosen.answers:
+            scope = uuid.uuid4().bytes
+            self.suffix.warm(scope, chosen.answers)
+            return [scope] * count, f"{len(self.suffix.cache)} answers of the set's train split"
+        halves = [uuid.uuid4().bytes, uuid.uuid4().bytes]
+        for index, prompt in enumerate(chosen.prompts):
+            said = self._ask(chosen, index, f"{DRAFTER}/{FULL}", temperature, halves[0])
+            self.suffix.warm(halves[1 - index % 2], [(prompt.ids, said.token_ids)])
+            self.progress(f"{chosen.spec.name}, T = {temperature:g}: answers to warm with")
+        if count < 2:
+            return halves[:1] * count, "nothing: the set has no train split and no other prompt"
+        how = "the answers to every other prompt of the set (each half with those of the other)"
+        return [halves[index % 2] for index in range(count)], how
+
+    def _row(self, prompt: EvalPrompt, sides: dict[str, Side], seed: int) -> dict[str, Any]:
+        text = sides[AR].answers[0]
+        start = loop_start(text.token_ids)
+        counted = len(text.token_ids) if start is None else start
+        return {
+            "prompt": prompt.name,
+            "prompt_sha256": digest(prompt.ids),
+            "prompt_tokens": len(prompt.ids),
+            "seed": seed,
+            "output_tokens": len(text.token_ids),
+            "output_sha256": digest(text.token_ids),
+            "counted_tokens": counted,
+            "finish_reason": text.finish_reason,
+            "same_text": {name: _same(side, text) for name, side in sides.items() if name != AR},
+            "seconds": {name: [_seconds(a, counted) for a in side.answers]
+                        for name, side in sides.items() if name not in ONCE},
+            "rounds": {name: [list(r) for r in side.answers[0].rounds]
+                       for name, side in sides.items() if name != AR},
+        }  # fmt: skip
+
+
+def digest(ids: Sequence[int]) -> str:
+    return hashlib.sha256(" ".join(map(str, ids)).encode()).hexdigest()[:16]
+
+
+def _same(side: Side, text: Answer) -> bool:
+    return all(
+        answer.token_ids == text.token_ids and answer.finish_reason == text.finish_reason
+        for answer in side.answers
+    )
+
+
+def _seconds(answer: Answer, count: int) -> float | None:
+    """From the first token to the last of the counted ones; None where there are not two."""
+    last = min(count, len(answer.arrivals))
+    return answer.arrivals[last - 1] - answer.arrivals[0] if last > 1 else None

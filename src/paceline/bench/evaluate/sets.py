@@ -1,0 +1,211 @@
+"""The prompt sets of an evaluation: what a user writes for one, and the prompts it stands for.
+
+demo                      a shipped set
+chat=prompts.json         a JSON file as `paceline bench` takes it, under a name
+code=prompts.jsonl        one object a line, with `messages`, `turns` or `prompt`
+mine=./chitchat           a set that `paceline synth` wrote: its held-out rows
+near=./chitchat:neighbour another choice of its rows, one of CHOICES
+own=prompts.jsonl:on_task a file of what the drafter is for; other files are out of domain
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.bench.prompts import load_prompts, shipped
+from paceline.core import InvalidRequest
+from paceline.synth.dataset import MANIFEST, Row, read_manifest, read_rows
+
+# Which rows of a synth set: their split, and of that split which part (None: all of it).
+CHOICES: dict[str, tuple[str, str | None]] = {
+    "held_out": ("held_out", None),
+    "on_task": ("held_out", "on_task"),
+    "replay": ("held_out", "replay"),
+    "neighbour": ("neighbour", None),
+}
+ON_TASK, OUT_OF_DOMAIN = "on task", "out of domain"
+EXPECTED = (
+    "[NAME=]PATH[:CHOICE] with a folder that `paceline synth` wrote, a JSON or JSONL file of "
+    "prompts, or a shipped set: " + ", ".join(shipped())
+)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. -]*")
+Encode = Callable[[Sequence[dict[str, str]]], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpec:
+    """One of SETS, parsed. `choice` is one of CHOICES for a folder, None for all else; `role` says
+    whether it is what the drafter was made for, or what must not get worse."""
+
+    name: str
+    path: str
+    choice: str | None = None
+    role: str = OUT_OF_DOMAIN
+
+
+@dataclass(frozen=True, slots=True)
+class EvalPrompt:
+    name: str
+    ids: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class EvalSet:
+    """Prompts as token ids. `answers` (what comes before one, and the answer itself) are of the
+    set's train split, where it has one. `target` is what the set says of the model it is for."""
+
+    spec: SetSpec
+    prompts: list[EvalPrompt]
+    answers: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    target: dict[str, Any] = field(default_factory=dict)
+    left_out: int = 0  # prompts that do not fit the context
+
+
+def parse_sets(values: Sequence[str]) -> list[SetSpec]:
+    """Raises InvalidRequest (field `sets`) for bad syntax, an unknown set, or a name twice."""
+    if not values:
+        raise InvalidRequest("sets", list(values), f"at least one {EXPECTED}")
+    specs = [_parse(value) for value in values]
+    for index, spec in enumerate(specs):
+        if spec.name in [other.name for other in specs[:index]]:
+            expected = "a name of its own for each set; write NAME=PATH"
+            raise InvalidRequest("sets", spec.name, expected)
+    return specs
+
+
+def _parse(value: str) -> SetSpec:
+    before, equals, after = value.partition("=")
+    named = bool(equals) and "/" not in before
+    name, rest = (before, after) if named else ("", value)
+    if named and not _NAME.fullmatch(name):
+        raise InvalidRequest("sets", value, "a name of letters, digits, '.', '_', '-' before '='")
+    path, colon, choice = rest.rpartition(":")
+    if not colon or Path(rest).exists():
+        path, choice = rest, ""
+    if choice and choice not in CHOICES:
+        expected = "one of " + ", ".join(CHOICES) + " after ':' (nothing a drafter was trained on)"
+        raise InvalidRequest("sets", value, expected)
+    if Path(path).is_dir():
+        if not (Path(path) / MANIFEST).is_file():
+            raise InvalidRequest("sets", value, f"a folder with {MANIFEST}, as synth writes it")
+        choice = choice or "held_out"
+        role = OUT_OF_DOMAIN if choice == "neighbour" else ON_TASK
+        return SetSpec(name or _default_name(path, choice), path, choice, role)
+    if path not in shipped() and not Path(path).is_file():
+        raise InvalidRequest("sets", value, EXPECTED)
+    if choice not in ("", "on_task"):
+        expected = "nothing or :on_task after prompts; only sets of synth have splits"
+        raise InvalidRequest("sets", value, expected)
+    return SetSpec(name or Path(path).stem, path, role=ON_TASK if choice else OUT_OF_DOMAIN)
+
+
+def _default_name(path: str, choice: str) -> str:
+    folder = Path(path).resolve().name
+    return folder if choice == "held_out" else f"{folder} {choice}"
+
+
+def load_set(spec: SetSpec, encode: Encode, *, prompts: int, fits: int, answers: int) -> EvalSet:
+    """Reads a set: `prompts` different prompts of at most `fits` tokens, spread evenly over it, and
+    up to `answers` answers of its train split.
+
+    Raises InvalidRequest (field `sets`) for a file of another shape, and for a set that is empty.
+    """
+    if spec.choice is None:
+        found, rest = _file_prompts(spec, encode), EvalSet(spec, [])
+    else:
+        split, part = CHOICES[spec.choice]
+        rows = [r for r in read_rows(Path(spec.path), split) if part is None or r.part == part]
+        found = [EvalPrompt(row.source, prompt_of(row)) for row in rows]
+        rest = EvalSet(spec, [], target=read_manifest(Path(spec.path)).target)
+    different: dict[tuple[int, ...], EvalPrompt] = {}
+    for prompt in found:
+        different.setdefault(prompt.ids, prompt)
+    fitting = [prompt for prompt in different.values() if len(prompt.ids) <= fits]
+    rest.left_out = len(different) - len(fitting)
+    if not fitting:
+        raise InvalidRequest("sets", spec.name, _why_empty(spec, rest.left_out, fits))
+    rest.prompts = evenly(fitting, prompts)
+    if spec.choice is not None:
+        rest.answers = _train_answers(Path(spec.path), rest.prompts, answers)
+    return rest
+
+
+def _why_empty(spec: SetSpec, left_out: int, fits: int) -> str:
+    if left_out:
+        return f"a prompt of at most {fits} tokens; {left_out} are longer than the context allows"
+    return f"at least one row in {spec.choice}" if spec.choice else "at least one prompt"
+
+
+def prompt_of(row: Row) -> tuple[int, ...]:
+    """What the target read before it said anything."""
+    return row.ids[: min((start for start, _ in row.spans), default=len(row.ids))]
+
+
+def evenly(items: Sequence[Any], count: int) -> list[Any]:
+    """`count` of the items, or all if there are no more: always the same ones, from all over."""
+    if len(items) <= count:
+        return list(items)
+    return [items[index * len(items) // count] for index in range(count)]
+
+
+def _train_answers(
+    folder: Path, prompts: Iterable[EvalPrompt], count: int
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Answers that the target gave to other prompts than these."""
+    asked = {prompt.ids for prompt in prompts}
+    rows = [row for row in read_rows(folder, "train") if prompt_of(row) not in asked]
+    chosen = evenly(rows, count)
+    return [(row.ids[:start], row.ids[start:end]) for row in chosen for start, end in row.spans]
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def _file_prompts(spec: SetSpec, encode: Encode) -> list[EvalPrompt]:
+    if not spec.path.endswith(".jsonl"):
+        try:
+            shaped = load_prompts(spec.path)
+        except InvalidRequest as error:
+            raise InvalidRequest("sets", spec.path, error.expected) from error
+        return [EvalPrompt(prompt.name, tuple(encode(prompt.messages))) for prompt in shaped]
+    try:
+        lines = Path(spec.path).read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("sets", spec.path, f"a readable JSONL file ({error})") from error
+    return [
+        EvalPrompt(f"{spec.name}#{number}", tuple(encode(_messages(f"{spec.path}:{number}", line))))
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
+
+
+def _messages(place: str, line: str) -> list[dict[str, str]]:
+    """The conversation of one line: its messages, its first turn, or its prompt."""
+    expected = 'an object with "messages", "turns" (texts; the first is asked) or "prompt" (text)'
+    try:
+        given = json.loads(line)
+    except ValueError as error:
+        raise InvalidRequest("sets", place, f"{expected}; {error}") from error
+    given = given if isinstance(given, dict) else {}
+    messages, turns, prompt = (given.get(key) for key in ("messages", "turns", "prompt"))
+    if isinstance(turns, list) and turns:
+        prompt = turns[0]
+    if isinstance(prompt, str) and prompt:
+        return [{"role": "user", "content": prompt}]
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+        raise InvalidRequest("sets", place, expected)
+    while messages and messages[-1]["role"] == "assistant":
+        messages = messages[:-1]  # an answer in a data set; the target gives its own
+    if not messages:
+        raise InvalidRequest("sets", place, "messages that somebody asks")
+    return messages
+
+
+def _is_message(message: Any) -> bool:
+    known = isinstance(message, dict) and {"role", "content"} <= set(message)
+    return known and all(isinstance(message[key], str) for key in ("role", "content"))

@@ -1,0 +1,84 @@
+"""How an evaluation's numbers are written, the same in terminal, page and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline.bench.evaluate.measure import DRAFTER, FULL, NGRAM, SUFFIX, THROUGHPUT, WHO
+from paceline.core import InvalidRequest
+
+FORMAT = "paceline-evaluation/1"
+POLICY, BLOCK = f"{DRAFTER}/{THROUGHPUT}", f"{DRAFTER}/{FULL}"
+NOTHING = "–"
+
+
+def check_format(given: Any, where: str) -> Mapping[str, Any]:
+    """Raises InvalidRequest (field `evaluation`) for what evaluate() did not write."""
+    if not isinstance(given, dict) or given.get("format") != FORMAT:
+        expected = f"what `paceline evaluate` wrote, in the format {FORMAT}"
+        raise InvalidRequest("evaluation", where, expected)
+    return given
+
+
+def names(result: Mapping[str, Any]) -> dict[str, str]:
+    """What the drafters are called, by WHO."""
+    return dict(zip(WHO, (str(result["drafter"]), NGRAM, f"{SUFFIX}, warmed"), strict=True))
+
+
+def number(value: float | None, unit: str = "", digits: int = 2) -> str:
+    return NOTHING if value is None else f"{value:.{digits}f}{unit}"
+
+
+def with_interval(value: float | None, interval: Sequence[float] | None, unit: str = "") -> str:
+    """`2.31× (2.10–2.52)`."""
+    if value is None or interval is None:
+        return number(value, unit)
+    low, high = interval
+    return f"{value:.2f}{unit} ({low:.2f}–{high:.2f})"
+
+
+def al(one: Mapping[str, Any], who: str = DRAFTER) -> str:
+    found = one["acceptance"][who]
+    return with_interval(found["al"], found["al_interval"])
+
+
+def speedup(one: Mapping[str, Any], side: str = POLICY) -> str:
+    found = one["speed"][side]
+    return with_interval(found["speedup"], found["speedup_interval"], "×")
+
+
+def percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{100 * value:.0f}%"
+
+
+def context(one: Mapping[str, Any]) -> str:
+    """A bin of contexts: `128–256`."""
+    return f"{_short(one['from'])}–{_short(one['to'])}"
+
+
+def _short(tokens: int) -> str:
+    return f"{tokens // 1024}k" if tokens >= 1024 else str(tokens)
+
+
+def same_text(result: Mapping[str, Any]) -> str:
+    return f"same text: {'yes' if result['same_text'] else 'NO'}"
+
+
+def described(result: Mapping[str, Any]) -> str:
+    """One line: who, on what, how much."""
+    settings, machine, own = result["settings"], result["machine"], result["drafters"][DRAFTER]
+    form = machine["quantize"] or machine["dtype"]
+    runs = _count(settings["runs"], "paired run")
+    threads = _count(machine["threads"], "thread")
+    place = f"{machine['name']}, {threads}, {machine['device']}, {form}"
+    return (
+        f"{result['drafter']} ({own['version']}, drafts of up to {own['block']}) for "
+        f"{result['model']}; up to {settings['prompts']} prompts of each set, up to "
+        f"{settings['tokens']} new tokens, {runs}; {place}; "
+        f"Paceline {result['paceline']}, {result['date'][:10]}"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,129 @@
+"""The page, the Markdown and the comparison, of evaluations that are made up."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from paceline.bench.evaluate import console
+from paceline.bench.evaluate.markdown import compare, evaluation_table, regressions
+from paceline.bench.evaluate.page import page
+from paceline.core import InvalidRequest
+from tests.bench.evaluate.made import made_up, random_rows, row
+
+
+def even(accepted: int, requests: int = 8) -> list[dict]:
+    """Requests whose every round accepts so many."""
+    return [row([accepted] * 10, name=f"p{index}") for index in range(requests)]
+
+
+def test_a_page_can_be_drawn_again_from_its_json() -> None:
+    made = made_up({"one": random_rows(8), "two <&>": random_rows(6, 1)})
+    again = json.loads(json.dumps(made))
+    assert page(again) == page(made)
+
+
+def test_a_page_says_what_the_json_says_and_loads_nothing() -> None:
+    made = made_up({"one": random_rows(8), "two <&>": random_rows(6, 1)})
+    text = page(made)
+    assert "<script" not in text and "src=" not in text and "href=" not in text
+    assert set(re.findall(r"https?://[^\"' ]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert "prefers-color-scheme:dark" in text
+    for one in made["results"]:
+        found = one["acceptance"]["drafter"]
+        low, high = found["al_interval"]
+        assert f"{found['al']:.2f} ({low:.2f}–{high:.2f})" in text
+        assert f">{found['rounds']}<" in text
+    assert "two &lt;&amp;&gt;" in text and "two <&>" not in text
+    assert "same text: yes" in text and "y = x" in text
+
+
+def test_its_charts_are_svg_with_a_bar_for_every_number() -> None:
+    text = page(made_up({"one": random_rows(8)}))
+    charts = [ElementTree.fromstring(c) for c in re.findall(r"<svg.*?</svg>", text, re.S)]
+    space = "{http://www.w3.org/2000/svg}"
+    titles = [chart.findall(f"{space}text")[0].text for chart in charts]
+    assert titles == [
+        "Acceptance length by set",
+        "Speedup against tokens per round: every set",
+        "Acceptance by position: one",
+        "Acceptance length by context: one",
+        "Speedup against tokens per round: one",
+    ]
+    bars = [b for b in charts[2].findall(f"{space}rect") if b.find(f"{space}title") is not None]
+    assert len(bars) == 4 * 3  # positions × drafters
+    assert len(charts[4].findall(f"{space}circle")) == 8 * 2  # requests × policies
+
+
+def test_another_text_is_shouted() -> None:
+    rows = random_rows(6)
+    rows[2]["same_text"]["ngram/full"] = False
+    made = made_up({"one": rows})
+    assert not made["same_text"]
+    assert 'class="bad">same text: NO' in page(made)
+    assert "Same text: no." in evaluation_table(made)
+
+
+def test_a_model_card_gets_a_markdown_table() -> None:
+    text = evaluation_table(made_up({"a|b": even(1), "two": even(2)}))
+    lines = text.splitlines()
+    assert lines[0].startswith("| set |  | T | AL incl. bonus (95%) |")
+    assert (
+        "| a\\|b | out of domain | 0 | 2.00 (2.00–2.00) | 2.00 | 2.00 | 2.00× (2.00–2.00) |" in text
+    )
+    assert "| two | 0 | 100% | 100% | 0% | 0% |" in text
+    assert "mine (v, drafts of up to 4) for tiny" in lines[-1]
+
+
+def test_the_terminals_table_fits_80_columns() -> None:
+    made = made_up({"one": random_rows(8), "a set with a long name": random_rows(6, 1)})
+    screen = Console(file=io.StringIO(), width=80)
+    screen.print(console.overview(made))
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in shown and "yes" in shown
+    assert any("accepted by position" in line for line in console.lines(made))
+
+
+# -- before and after ------------------------------------------------------------------------------
+
+
+def test_a_fall_of_more_than_the_limit_is_marked() -> None:
+    before = made_up({"task": even(2), "chat": even(2), "code": even(2)})
+    after = made_up({"task": even(3), "chat": even(1), "code": even(2)})
+    assert regressions(before, after) == [
+        "chat (out of domain, T = 0): AL 3.00 → 2.00 incl. bonus, -33.3%"
+    ]
+    assert regressions(before, after, limit=0.4) == []
+    text = compare(before, after)
+    assert "| task | out of domain | 0 | 3.00 | 4.00 | +33.3% | +33.3% to +33.3% |  |" in text
+    assert text.count("**fell by more than 5%**") == 1
+
+
+def test_sets_that_only_one_has_are_named() -> None:
+    before, after = made_up({"a": even(1), "b": even(1)}), made_up({"b": even(1), "c": even(1)})
+    text = compare(before, after)
+    assert "Only before: a (T = 0)." in text and "Only after: c (T = 0)." in text
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ({"format": "paceline-evaluation/9"}, "evaluation: got 'before'.*paceline-evaluation/1"),
+        ({"model": "other"}, "before: got 'other'.*an evaluation of tiny"),
+        ({"settings": {"tokens": 64, "seed": 0}}, "before: got 'tokens 64'.*with tokens 256"),
+        ({"results": []}, "before: got .*a set in common"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(before: dict, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        compare(made_up({"a": even(1)}, **before), made_up({"a": even(1)}))
+
+
+def test_other_prompts_cannot_be_compared() -> None:
+    with pytest.raises(InvalidRequest, match=r"before: got 'a'.*the same prompts"):
+        regressions(made_up({"a": even(1, 7)}), made_up({"a": even(1, 8)}))
