@@ -7,10 +7,22 @@ import sys
 from collections.abc import Sequence
 
 from paceline import __version__
-from paceline.cli import bench, chat, drafter, explain, generate, pull, quality, serve
+from paceline.cli import (
+    bench,
+    chat,
+    drafter,
+    evaluate,
+    explain,
+    generate,
+    pull,
+    quality,
+    serve,
+    synth,
+    train,
+)
 from paceline.core import PacelineError
 
-COMMANDS = (serve, generate, chat, bench, explain, pull, quality, drafter)
+COMMANDS = (serve, generate, chat, bench, explain, pull, quality, synth, train, evaluate, drafter)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -54,7 +54,7 @@ COPIES = ("embed_tokens.weight", "verifier_lm_head.weight", "verifier_norm.weigh
 class Provenance:
     """What a drafter was trained for, as far as its folder says: None is unknown.
 
-    `template` is a digest of the target's chat template (doctor.template_digest), `context` the
+    `template` is a digest of the target's chat template (identity.template_digest), `context` the
     longest training sequence in tokens, `window` the most context that a draft saw in training,
     `target` a name, `dtype` that of the target whose features it learnt from.
     """

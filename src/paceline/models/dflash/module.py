@@ -6,6 +6,8 @@ by. Parameters carry the checkpoint's names.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -13,6 +15,10 @@ from torch.nn import functional
 from paceline.models.config import Attention
 from paceline.models.dflash.config import DFlashConfig, SecondGeneration
 from paceline.models.rope import rope_tables
+
+Attend = Callable[[Attention, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""How a layer of some kind mixes values: q [queries, heads, head_dim] and k, v [context + queries,
+kv heads, head_dim] to [queries, heads, head_dim]. It decides who sees whom."""
 
 
 class RMSNorm(nn.Module):
@@ -26,7 +32,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * scale).to(x.dtype) * self.weight
+        return (wide * scale * self.weight).to(x.dtype)
 
 
 class DraftAttention(nn.Module):
@@ -49,10 +55,10 @@ class DraftAttention(nn.Module):
         x: torch.Tensor,
         context: torch.Tensor,
         angles: tuple[torch.Tensor, torch.Tensor],
-        visible: torch.Tensor,
+        kind: Attention,
+        attend: Attend,
     ) -> torch.Tensor:
-        """x [queries, hidden] at the last rows of `angles` [context + queries, head_dim / 2];
-        `visible` bool [queries, context + queries]."""
+        """x [queries, hidden] at the last rows of `angles` [context + queries, head_dim / 2]."""
         cos, sin = angles
         q = rotate(
             self.q_norm(self._heads(self.q_proj(x))), cos[len(context) :], sin[len(context) :]
@@ -60,14 +66,7 @@ class DraftAttention(nn.Module):
         both = torch.cat((context, x))
         k = rotate(self.k_norm(self._heads(self.k_proj(both))), cos, sin)
         v = self._heads(self.v_proj(both))
-        mixed = functional.scaled_dot_product_attention(
-            q.transpose(0, 1)[None],
-            k.transpose(0, 1)[None],
-            v.transpose(0, 1)[None],
-            attn_mask=visible,
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
-        return self.o_proj(mixed[0].transpose(0, 1).flatten(1))
+        return self.o_proj(attend(kind, q, k, v).flatten(1))
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(len(x), -1, self.head_dim)
@@ -153,15 +152,16 @@ class DraftLayer(nn.Module):
         x: torch.Tensor,
         context: torch.Tensor,
         angles: tuple[torch.Tensor, torch.Tensor],
-        visible: torch.Tensor,
         slots: torch.Tensor,
+        kind: Attention,
+        attend: Attend,
     ) -> torch.Tensor:
         normed = self.input_layernorm(x)
         if self.second is None:
-            x = x + self.self_attn(normed, context, angles, visible)
+            x = x + self.self_attn(normed, context, angles, kind, attend)
             return x + self.mlp(self.post_attention_layernorm(x))
         before, after = self.attention_conv.kernels(normed)
-        mixed = self.self_attn(convolve(normed, before, slots), context, angles, visible)
+        mixed = self.self_attn(convolve(normed, before, slots), context, angles, kind, attend)
         x = x + convolve(mixed, after, slots)
         normed = self.post_attention_layernorm(x)
         before, after = self.mlp_conv.kernels(normed)
@@ -176,7 +176,8 @@ class CandidateSelector(nn.Module):
         super().__init__()
         self.top_k = second.selector_top_k
         size = (config.layers.vocab_size, second.selector_rank)
-        self.predecessor_codebook = nn.Parameter(torch.zeros(size))
+        # One codebook is zero: at first the unary logits decide. Were both, neither would learn.
+        self.predecessor_codebook = nn.Parameter(torch.randn(size) * second.selector_rank**-0.5)
         self.successor_codebook = nn.Parameter(torch.zeros(size))
         self.hidden_projection = nn.Linear(
             config.layers.hidden_size, second.selector_rank, bias=False
@@ -209,24 +210,55 @@ class DFlashModule(nn.Module):
         block, hidden] anchor and masks; anchors int64 [blocks], the absolute positions of the
         anchors: each block sees the context strictly before its own.
         """
+        tokens = torch.arange(first, first + len(features), device=embedded.device)
+        return self.run(features, tokens, embedded, anchors, Dense(tokens, anchors, embedded))
+
+    def run(
+        self,
+        features: torch.Tensor,
+        tokens: torch.Tensor,
+        embedded: torch.Tensor,
+        anchors: torch.Tensor,
+        attend: Attend,
+    ) -> torch.Tensor:
+        """The same over any number of sequences side by side: `tokens` int64 [tokens] are the
+        positions of the features' rows, each in its own sequence, and `attend` knows which."""
         blocks, size, hidden = embedded.shape
-        device = embedded.device
         context = self.hidden_norm(self.fc(features))
-        tokens = torch.arange(first, first + len(context), device=device)
-        slots = torch.arange(size, device=device).repeat(blocks)
-        owner = torch.arange(blocks, device=device).repeat_interleave(size)
-        queries = anchors[owner] + slots
-        visible = {
-            kind: _visible(kind, tokens, queries, anchors[owner], owner)
-            for kind in set(self.config.attention)
-        }
+        slots = torch.arange(size, device=embedded.device).repeat(blocks)
+        queries = anchors.repeat_interleave(size) + slots
         positions = torch.cat((tokens, queries))
         cos, sin = rope_tables(self.config.layers, int(positions.max()) + 1)
-        angles = cos.to(device)[positions], sin.to(device)[positions]
+        angles = cos.to(positions.device)[positions], sin.to(positions.device)[positions]
         x = embedded.reshape(-1, hidden)
         for layer, kind in zip(self.layers, self.config.attention, strict=True):
-            x = layer(x, context, angles, visible[kind], slots)
+            x = layer(x, context, angles, slots, kind, attend)
         return self.norm(x).view(blocks, size, hidden)
+
+
+class Dense:
+    """One sequence's attention over a mask of everything: what faster forms must agree with."""
+
+    def __init__(self, tokens: torch.Tensor, anchors: torch.Tensor, embedded: torch.Tensor) -> None:
+        size = embedded.shape[1]
+        slots = torch.arange(size, device=anchors.device).repeat(len(anchors))
+        owner = torch.arange(len(anchors), device=anchors.device).repeat_interleave(size)
+        self._rows = tokens, anchors[owner] + slots, anchors[owner], owner
+        self._visible: dict[Attention, torch.Tensor] = {}
+
+    def __call__(
+        self, kind: Attention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        if kind not in self._visible:
+            self._visible[kind] = _visible(kind, *self._rows)
+        mixed = functional.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],
+            k.transpose(0, 1)[None],
+            v.transpose(0, 1)[None],
+            attn_mask=self._visible[kind],
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        return mixed[0].transpose(0, 1)
 
 
 def _visible(

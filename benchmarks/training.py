@@ -1,0 +1,98 @@
+"""What training a drafter costs, by phase, and what each lever does to it.
+
+    python benchmarks/training.py MODEL SET [--steps 6] [--device cpu] [--only block,layers]
+
+SET is a folder of `paceline synth`. Every row trains a new drafter for a few steps and changes one
+thing against the first row. Shares are of the machine's matmul peak, measured in the same process;
+`slots/s` counts the tokens that are learnt, a token once for every block that it stands in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from paceline.training.config import TrainConfig
+from paceline.training.cost import PHASES
+from paceline.training.run import prepare
+from paceline.training.trainer import Trainer
+from paceline.training.workers import Workers
+
+BASE: dict[str, Any] = {"layers": 3, "block": 8, "anchors": 32, "texts": 8, "micro": 8}
+LEVERS: dict[str, list[dict[str, Any]]] = {
+    "features": [{"features_gb": 0.0}],
+    "head": [{"head_tokens": 4096}, {"head_tokens": 0}],
+    "anchors": [{"anchors": 8}, {"anchors": 128}],
+    "layers": [{"layers": 1}, {"layers": 2}, {"layers": 5}],
+    "block": [{"block": 4}, {"block": 16}],
+    "micro": [{"micro": 1}, {"micro": 2}],
+    "optimizer": [{"optimizer": "adamw"}],
+    "objective": [{"mix": {"kl": 1.0}}, {"mix": {"lk_hybrid": 1.0}}],
+    "generation": [{"generation": "dflash2"}],
+}
+
+
+def measure(args: argparse.Namespace, out: Path, changes: dict[str, Any]) -> dict[str, float]:
+    """Numbers of `args.steps` steps, after as many over the same texts that are not counted."""
+    settings = {"features_gb": 8.0, **BASE, **changes}
+    config = TrainConfig(
+        args.model, (args.set,), str(out), steps=2 * args.steps, device=args.device,
+        dtype=args.dtype, eval_texts=1, **settings,
+    )  # fmt: skip
+    trainer = prepare(config, Workers(args.device))
+    trainer.order._texts = trainer.texts[: args.steps * config.texts]  # one epoch a pass
+    return passes(trainer, args.steps)
+
+
+def passes(trainer: Trainer, steps: int) -> dict[str, float]:
+    for _ in range(steps):
+        trainer.take_step()
+    trainer.numbers()
+    for _ in range(steps):
+        trainer.take_step()
+    return trainer.numbers()
+
+
+def row(name: str, numbers: dict[str, float], base: dict[str, float]) -> list[str]:
+    steps = numbers["seconds_per_step"]
+    whole = sum(numbers[f"ms/{phase}"] for phase in PHASES)
+    cells = [name, f"{numbers['slots_per_second']:.0f}",
+             f"{numbers['blocks_per_second'] / base['blocks_per_second']:.2f}",
+             f"{1e3 * steps:.0f}"]  # fmt: skip
+    for phase in PHASES:
+        share = numbers.get(f"peak_share/{phase}")
+        part = f"{100 * numbers[f'ms/{phase}'] / whole:.0f}%"
+        cells.append(part if share is None else f"{part} at {100 * share:.0f}%")
+    return [*cells, f"{100 * numbers['peak_share/all']:.0f}%"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("set")
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--only", default=",".join(LEVERS), help="levers, by name")
+    args = parser.parse_args()
+    console = Console(width=140)
+    table = Table(title=f"{Path(args.model).name}, {BASE}: share of the time, at share of the peak")
+    for column in ("", "slots/s", "blocks/s ÷ first row", "ms/step", *PHASES, "all"):
+        table.add_column(column)
+    with tempfile.TemporaryDirectory() as folder:
+        base = measure(args, Path(folder), {})
+        table.add_row(*row("as it is", base, base))
+        for lever in args.only.split(","):
+            for changes in LEVERS[lever]:
+                name = ", ".join(f"{key} {value}" for key, value in changes.items())
+                table.add_row(*row(name, measure(args, Path(folder), changes), base))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Drafters trained on what the target says: anchors, losses, trainer, evaluation, checkpoints."""

@@ -1,0 +1,169 @@
+"""Who sees whom when many blocks of many texts are trained at once.
+
+A block's slots see their own text strictly before the anchor, and one another. Over everything side
+by side that mask is nearly empty, so neither form builds it: on the CPU each text's context and its
+blocks are two small products under one softmax, on CUDA flex attention skips what is masked.
+`models.dflash.module.Dense` is the plain twin of both.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from paceline.models.config import Attention
+from paceline.training.packs import Pack
+
+GROUP = 16  # anchors of one text whose context is cut at the last of them
+
+
+class PackedAttention:
+    """The CPU's form, an `Attend` of `models.dflash.module` over one pack."""
+
+    def __init__(self, pack: Pack) -> None:
+        self._size = pack.ids.shape[1]
+        self._tokens = len(pack.tokens)
+        self._groups = [
+            (start, first, end := min(first + GROUP, last), pack.anchors[first:end])
+            for (start, _), (begin, last) in zip(pack.context, pack.blocks, strict=True)
+            for first in range(begin, last, GROUP)
+        ]
+        self._bias: dict[Attention, list[torch.Tensor]] = {}
+
+    def __call__(
+        self, kind: Attention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        size, tokens = self._size, self._tokens
+        if kind not in self._bias:
+            self._bias[kind] = [self._mask(kind, group[3], q.dtype) for group in self._groups]
+        mixed = []
+        for (start, first, last, anchors), bias in zip(self._groups, self._bias[kind], strict=True):
+            context = slice(start, start + int(anchors[-1]))
+            rows = slice(first * size, last * size)
+            own = slice(tokens + first * size, tokens + last * size)
+            mixed.append(_attend(q[rows], k[context], v[context], k[own], v[own], bias, size))
+        return torch.cat(mixed)
+
+    def _mask(self, kind: Attention, anchors: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """0 where a slot sees, -inf where it does not: [blocks * size, context + size]."""
+        size = self._size
+        slots = torch.arange(size)
+        queries = (anchors[:, None] + slots).flatten()
+        before = anchors.repeat_interleave(size)[:, None]
+        tokens = torch.arange(int(anchors[-1]))
+        context = tokens < before
+        block = torch.ones(len(anchors) * size, size, dtype=torch.bool)
+        if kind.causal:
+            block &= slots <= slots.repeat(len(anchors))[:, None]
+        if kind.window is not None:
+            context &= queries[:, None] - tokens < kind.window
+            block &= (slots.repeat(len(anchors))[:, None] - slots).abs() < kind.window
+        visible = torch.cat((context, block), dim=1)
+        return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, -torch.inf)
+
+
+def _attend(
+    q: torch.Tensor,
+    context_k: torch.Tensor,
+    context_v: torch.Tensor,
+    own_k: torch.Tensor,
+    own_v: torch.Tensor,
+    bias: torch.Tensor,
+    size: int,
+) -> torch.Tensor:
+    """Blocks of one text: q [rows, heads, dim] over context [tokens, kv heads, dim] and own slots
+    [rows, kv heads, dim], under one softmax."""
+    rows, heads, dim = q.shape
+    kv, tokens, blocks = context_k.shape[1], len(context_k), len(q) // size
+    group = heads // kv
+    q = (q * dim**-0.5).view(rows, kv, group, dim).permute(1, 2, 0, 3)  # kv, group, rows, dim
+    by_block = q.reshape(kv, group, blocks, size, dim).transpose(1, 2)
+    by_block = by_block.reshape(kv, blocks, group * size, dim)
+    own_k = own_k.view(blocks, size, kv, dim).permute(2, 0, 3, 1)
+    own_v = own_v.view(blocks, size, kv, dim).permute(2, 0, 1, 3)
+    far = (q.reshape(kv, group * rows, dim) @ context_k.permute(1, 2, 0)).view(
+        kv, group, rows, tokens
+    )
+    near = (by_block @ own_k).view(kv, blocks, group, size, size).transpose(1, 2)
+    scores = torch.cat((far, near.reshape(kv, group, rows, size)), dim=-1) + bias
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
+    far, near = weights.split((tokens, size), dim=-1)
+    mixed = (far.reshape(kv, group * rows, tokens) @ context_v.transpose(0, 1)).view(
+        kv, group, rows, dim
+    )
+    near = near.reshape(kv, group, blocks, size, size).transpose(1, 2)
+    near = near.reshape(kv, blocks, group * size, size) @ own_v
+    near = near.view(kv, blocks, group, size, dim).transpose(1, 2).reshape(kv, group, rows, dim)
+    return (mixed + near).permute(2, 0, 1, 3).reshape(rows, heads, dim)
+
+
+class FlexAttention:
+    """CUDA's form: one kernel over all texts, whose blocks of the mask that are empty are skipped
+    (`torch.nn.attention.flex_attention`)."""
+
+    def __init__(self, pack: Pack, compiled: bool = True) -> None:
+        from torch.nn.attention.flex_attention import flex_attention
+
+        device, size = pack.anchors.device, pack.ids.shape[1]
+        owner = torch.arange(len(pack.anchors), device=device).repeat_interleave(size)
+        slots = torch.arange(size, device=device).repeat(len(pack.anchors))
+        lengths = torch.tensor([end - start for start, end in pack.context], device=device)
+        blocks = torch.tensor([end - start for start, end in pack.blocks], device=device)
+        texts = torch.arange(len(lengths), device=device)
+        of_block = texts.repeat_interleave(blocks)
+        self._query = (owner, of_block[owner], pack.anchors[owner], slots)
+        self._key = (
+            torch.cat((texts.repeat_interleave(lengths), of_block[owner])),
+            torch.cat((pack.tokens, slots)),
+            torch.cat((torch.full_like(pack.tokens, -1), owner)),
+        )
+        self._masks: dict[Attention, Any] = {}
+        self._attend = _compiled() if compiled else flex_attention
+        self._compiled = compiled  # uncompiled, the mask of everything is made first
+
+    def __call__(
+        self, kind: Attention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        if kind not in self._masks:
+            self._masks[kind] = self._mask(kind, len(q), len(k), q.device)
+        mixed = self._attend(
+            q.transpose(0, 1)[None],
+            k.transpose(0, 1)[None].to(q.dtype),
+            v.transpose(0, 1)[None].to(q.dtype),
+            block_mask=self._masks[kind],
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        return mixed[0].transpose(0, 1)
+
+    def _mask(self, kind: Attention, queries: int, keys: int, device: torch.device) -> Any:
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        owner, text, anchor, slot = self._query
+        key_text, key_place, key_owner = self._key
+
+        def visible(batch: Any, head: Any, q: Any, k: Any) -> Any:
+            far = (key_owner[k] < 0) & (key_text[k] == text[q]) & (key_place[k] < anchor[q])
+            near = key_owner[k] == owner[q]
+            if kind.causal:
+                near = near & (key_place[k] <= slot[q])
+            if kind.window is not None:
+                far = far & (anchor[q] + slot[q] - key_place[k] < kind.window)
+                near = near & ((slot[q] - key_place[k]).abs() < kind.window)
+            return far | near
+
+        make = torch.compile(create_block_mask) if self._compiled else create_block_mask
+        return make(visible, None, None, queries, keys, device=str(device))
+
+
+@functools.cache
+def _compiled() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=True)
+
+
+def attention_over(pack: Pack) -> PackedAttention | FlexAttention:
+    """The form for the device that the pack is on."""
+    return FlexAttention(pack) if pack.features.is_cuda else PackedAttention(pack)

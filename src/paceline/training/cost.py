@@ -1,0 +1,125 @@
+"""What a training step costs: operations and seconds by phase, beside the machine's matmul peak."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from paceline.models.config import ModelConfig
+from paceline.models.dflash.config import DFlashConfig
+
+PHASES = ("target", "data", "drafter", "head", "optimiser")
+PROBE = 2048  # rows of the product that the peak is measured with
+
+
+@dataclass(slots=True)
+class Costs:
+    """Seconds and floating-point operations of each phase, summed over steps. Forward and backward
+    of a phase count together; the head's backward runs in its forward."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    operations: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    device: str = "cpu"
+
+    @contextmanager
+    def phase(self, name: str, operations: float = 0.0) -> Iterator[None]:
+        start = self.now()
+        yield
+        self.seconds[name] += self.now() - start
+        self.operations[name] += operations
+
+    def now(self) -> float:
+        """Seconds of a clock, when all that was asked of the device is done."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def numbers(self, peak: float, steps: int) -> dict[str, float]:
+        """For the log: milliseconds of a step, and share of `peak` (operations per second), by
+        phase."""
+        total = sum(self.seconds.values())
+        found = {f"ms/{name}": 1e3 * seconds / steps for name, seconds in self.seconds.items()}
+        for name, operations in self.operations.items():
+            if operations and self.seconds[name]:
+                found[f"peak_share/{name}"] = operations / self.seconds[name] / peak
+        if total:
+            found["peak_share/all"] = sum(self.operations.values()) / total / peak
+        return found
+
+
+@dataclass(slots=True)
+class Since:
+    """Sums over the steps since the last line of the log, and over the whole run."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    all_slots: float = 0.0
+    all_seconds: float = 0.0
+
+    def add(self, seconds: float, **values: float) -> None:
+        self.steps += 1
+        self.seconds += seconds
+        for name, value in values.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        self.all_slots += values["slots"]
+        self.all_seconds += seconds
+
+    def numbers(self) -> dict[str, float]:
+        """For the log. `slots` are tokens that were learnt, a token once for every block that it
+        stands in; `slots` and `hours` without more are the whole run's."""
+        steps, seconds = max(1, self.steps), max(self.seconds, 1e-9)
+        means = {name: total / steps for name, total in self.sums.items()}
+        return {
+            "loss": means["loss"],
+            "train/al": means["al"],
+            "grad_norm": means["grad_norm"],
+            "lr_share": means["lr_share"],
+            "slots_per_second": self.sums["slots"] / seconds,
+            "blocks_per_second": self.sums["blocks"] / seconds,
+            "seconds_per_step": seconds / steps,
+            "slots": self.all_slots,
+            "hours": self.all_seconds / 3600,
+        }
+
+
+def matmul_peak(dtype: torch.dtype, device: str, seconds: float = 0.3) -> float:
+    """Operations per second of a large product here, measured: the best of several."""
+    a, b = (torch.randn(PROBE, PROBE, device=device).to(dtype) for _ in range(2))
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end or best == float("inf"):
+        start = time.perf_counter()
+        a @ b
+        if device == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return 2 * PROBE**3 / best
+
+
+def layer_weights(shape: ModelConfig) -> int:
+    """Weights of one decoder layer's linear maps."""
+    q, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    return shape.hidden_size * (2 * q + 2 * kv + 3 * shape.intermediate_size)
+
+
+def target_operations(shape: ModelConfig, tokens: int) -> float:
+    """Of a forward without the head; attention itself, a few percent, is left out."""
+    return 2.0 * tokens * shape.num_layers * layer_weights(shape)
+
+
+def drafter_operations(config: DFlashConfig, tokens: int, slots: int) -> float:
+    """Forward and backward over `slots` block slots that see `tokens` context tokens."""
+    shape = config.layers
+    kv = 2 * shape.num_kv_heads * shape.head_dim * shape.hidden_size * shape.num_layers
+    fc = config.feature_size * shape.hidden_size
+    # The features need no gradient, so fc's backward is one product and not two.
+    return 2.0 * (3 * slots * shape.num_layers * layer_weights(shape) + tokens * (3 * kv + 2 * fc))
+
+
+def head_operations(config: DFlashConfig, rows: int, slots: int) -> float:
+    """Logits over `rows` of the head, and the gradient of the hidden states."""
+    return 4.0 * slots * rows * config.layers.hidden_size

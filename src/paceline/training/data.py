@@ -1,0 +1,87 @@
+"""Training texts and the order they are taken in, decided by counters alone: a run that is
+interrupted and resumed takes what an uninterrupted one would have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from paceline.core import InvalidRequest
+from paceline.synth.dataset import Manifest, read_rows
+from paceline.training.anchors import Text, draw_anchors, random_for, valid_anchors
+from paceline.training.packs import Pick
+
+SHUFFLE = (1 << 32) - 1  # stands for the order where draws of a text have its number
+
+
+def read_texts(folders: Sequence[Path], split: str, max_tokens: int, first: int = 0) -> list[Text]:
+    """Texts of a split, numbered from `first` on and cut to `max_tokens`; those without an anchor
+    are left out. Raises InvalidRequest (field `sets`) where none is left."""
+    texts: list[Text] = []
+    for folder in folders:
+        for row in read_rows(folder, split):
+            ids = torch.tensor(row.ids[:max_tokens])
+            said = torch.zeros(len(ids), dtype=torch.bool)
+            for start, end in row.spans:
+                said[start:end] = True
+            if len(valid_anchors(said)):
+                texts.append(Text(first + len(texts), ids, said))
+    if not texts:
+        named = ", ".join(str(folder) for folder in folders)
+        expected = f"a set whose split {split!r} has answers of two tokens or more"
+        raise InvalidRequest("sets", named, expected)
+    return texts
+
+
+def token_counts(texts: Sequence[Text], vocabulary: int) -> torch.Tensor:
+    """How often the target said each token: int64 [vocabulary]."""
+    return sum(
+        (torch.bincount(text.ids[text.said], minlength=vocabulary) for text in texts),
+        torch.zeros(vocabulary, dtype=torch.int64),
+    )
+
+
+def frequent_tokens(counts: torch.Tensor, most: int) -> torch.Tensor:
+    """The at most `most` tokens said most often, ascending int64 [n]; ties go to the lower id."""
+    order = torch.sort(counts, descending=True, stable=True).indices
+    return order[: min(most, int((counts > 0).sum()))].sort().values
+
+
+def check_target(manifests: Mapping[str, Manifest], identity: Mapping[str, str]) -> None:
+    """Raises InvalidRequest where a set was made with other weights, tokens or template."""
+    for folder, manifest in manifests.items():
+        for key, meaning in (
+            ("tokenizer_sha256", "tokenizer"),
+            ("template", "chat template"),
+            ("weights_sha256", "weights"),
+        ):
+            made, given = manifest.target.get(key), identity[key]
+            if made is not None and made != given:
+                expected = (
+                    f"a set made with this model's {meaning} ({key} {given[:12]}); this one was "
+                    f"made with {manifest.target.get('name')} ({made[:12]})"
+                )
+                raise InvalidRequest("sets", folder, expected)
+
+
+class Order:
+    """Which texts and anchors each step takes: all texts once per epoch, shuffled by the seed."""
+
+    def __init__(self, texts: Sequence[Text], per_step: int, anchors: int, seed: int) -> None:
+        self._texts, self._per_step = texts, per_step
+        self._anchors, self._seed = anchors, seed
+        self._shuffled: tuple[int, np.ndarray] = (-1, np.empty(0, dtype=np.int64))
+
+    def step(self, step: int) -> list[Pick]:
+        return [self._pick(step * self._per_step + turn) for turn in range(self._per_step)]
+
+    def _pick(self, turn: int) -> Pick:
+        epoch, place = divmod(turn, len(self._texts))
+        if self._shuffled[0] != epoch:
+            random = random_for(self._seed, epoch, SHUFFLE)
+            self._shuffled = epoch, random.permutation(len(self._texts))
+        text = self._texts[self._shuffled[1][place]]
+        return Pick(text, draw_anchors(text, self._anchors, self._seed, epoch))

@@ -1,0 +1,67 @@
+"""Optimizers by name, and the learning rate's course."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.training.config import MATRIX_LR, TrainConfig
+
+BETAS = (0.9, 0.95)
+CODEBOOKS = "codebook"  # tables with a row per token: looked up, not multiplied by
+
+
+class Optimizers:
+    """AdamW for everything, or Muon for the matrices and AdamW for the rest (Jordan et al. 2024).
+
+    The learning rates follow `course` of the run's progress. State saves and loads as one.
+    """
+
+    def __init__(self, module: nn.Module, config: TrainConfig) -> None:
+        self._config = config
+        self._parts: list[torch.optim.Optimizer] = []
+        named = list(module.named_parameters())
+        decay = config.weight_decay
+        if config.optimizer == "muon":
+            matrices = [p for n, p in named if p.ndim == 2 and CODEBOOKS not in n]
+            chosen = {id(p) for p in matrices}
+            named = [(n, p) for n, p in named if id(p) not in chosen]
+            self._parts.append(
+                torch.optim.Muon(
+                    matrices, lr=config.matrix_lr or MATRIX_LR, momentum=0.95, weight_decay=decay
+                )
+            )
+        rest = [p for _, p in named]
+        self._parts.append(
+            torch.optim.AdamW(rest, lr=config.lr, betas=BETAS, weight_decay=decay, fused=True)
+        )
+        self._peaks = [[group["lr"] for group in part.param_groups] for part in self._parts]
+
+    def step(self, share: float) -> None:
+        """One step at `share` of the peak learning rates; gradients are cleared."""
+        for part, peaks in zip(self._parts, self._peaks, strict=True):
+            for group, peak in zip(part.param_groups, peaks, strict=True):
+                group["lr"] = peak * share
+            part.step()
+            part.zero_grad(set_to_none=True)
+
+    def state(self) -> list[dict[str, Any]]:
+        return [part.state_dict() for part in self._parts]
+
+    def load(self, states: list[Mapping[str, Any]]) -> None:
+        for part, state in zip(self._parts, states, strict=True):
+            part.load_state_dict(dict(state))
+
+
+def course(step: int, total: int, warmup: float, final: float) -> float:
+    """Share of the peak learning rate in step `step` of `total`, counted from 0: a linear rise over
+    the share `warmup` of the steps, then a cosine down to `final`."""
+    rising = math.ceil(warmup * total)
+    if step < rising:
+        return (step + 1) / rising
+    done = (step - rising) / max(1, total - rising)
+    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * done))

@@ -1,0 +1,146 @@
+"""The shape of a new drafter: the target's own width, and a mask token that text never holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from paceline.core import InvalidRequest
+from paceline.models.config import ModelConfig
+from paceline.models.dflash.checkpoint import DFlashCheckpoint
+from paceline.models.dflash.config import DFlashConfig, default_layer_ids
+from paceline.training.config import TrainConfig
+
+LAYERS, BLOCK, TAPS = 3, 8, 5  # where the run names none
+CONVOLUTION = {  # DFlash 2's own sizes
+    "conv_kernel_size": 2,
+    "conv_group_size": 16,
+    "selector_rank": 256,
+    "selector_top_k": 16,
+}
+
+
+def drafter_json(config: TrainConfig, target: ModelConfig, mask_token: int) -> dict[str, Any]:
+    """A config.json in z-lab's format for a drafter of this target."""
+    layers = config.layers or LAYERS
+    taps = config.taps or min(TAPS, target.num_layers - 1)
+    if taps > target.num_layers - 1:
+        expected = f"at most {target.num_layers - 1}: the target's layers but the last"
+        raise InvalidRequest("taps", taps, expected)
+    second = config.generation == "dflash2"
+    sliding = config.window is not None
+    extra: dict[str, Any] = {
+        "mask_token_id": mask_token,
+        "target_layer_ids": tapped_layers(target.num_layers, taps),
+        **(CONVOLUTION if second else {}),
+    }
+    return {
+        "architectures": ["DFlash2DraftModel" if second else "DFlashDraftModel"],
+        "model_type": "qwen3",
+        "block_size": config.block or BLOCK,
+        "dflash_config": extra,
+        "num_target_layers": target.num_layers,
+        "num_hidden_layers": layers,
+        "layer_types": ["sliding_attention" if sliding else "full_attention"] * layers,
+        "is_causal": False,
+        "use_sliding_window": sliding,
+        "sliding_window": config.window,
+        "max_window_layers": 0 if sliding else layers,
+        "hidden_size": target.hidden_size,
+        "intermediate_size": target.intermediate_size,
+        "num_attention_heads": target.num_heads,
+        "num_key_value_heads": target.num_kv_heads,
+        "head_dim": target.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": target.rms_norm_eps,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "initializer_range": 0.02,
+        "rope_theta": target.rope.theta,
+        "rope_scaling": None,
+        "max_position_embeddings": target.max_position_embeddings,
+        "vocab_size": target.vocab_size,
+        "tie_word_embeddings": False,
+        "use_cache": True,
+        "dtype": "bfloat16",
+    }
+
+
+def tapped_layers(layers: int, count: int) -> list[int]:
+    """The authors' choice of `count` layers, or in a target that is too shallow for it the last
+    ones before its last: ascending, each once."""
+    spread = sorted(set(default_layer_ids(layers, count))) if layers > 4 else []
+    if len(spread) == count and spread[0] >= 0 and spread[-1] < layers - 1:
+        return spread
+    return list(range(layers - 1))[-count:]
+
+
+def reshaped(config: TrainConfig, checkpoint: DFlashCheckpoint) -> dict[str, Any]:
+    """The config.json of a drafter that is trained on: its own, with another block if asked for.
+
+    Raises InvalidRequest for what its weights decide already.
+    """
+    shape = checkpoint.config
+    has = {
+        "layers": shape.layers.num_layers,
+        "taps": len(shape.target_layer_ids),
+        "window": shape.attention[0].window,
+        "mask_token": shape.mask_token_id,
+        "generation": "dflash" if shape.second is None else "dflash2",
+    }
+    for name, value in has.items():
+        if getattr(config, name) not in (None, value):
+            expected = f"{value}, as the drafter {checkpoint.path.name} has it, or no init"
+            raise InvalidRequest(name, getattr(config, name), expected)
+    hf = dict(checkpoint.config_json)
+    extra = dict(hf.get("dflash_config") or {})
+    if config.block is not None:
+        extra.pop("block_size", None)
+        hf["block_size"] = config.block
+    return hf | {"dflash_config": extra}
+
+
+def check_fit(
+    shape: DFlashConfig, target: ModelConfig, eos_ids: Iterable[int], seen: Iterable[int]
+) -> None:
+    """Raises InvalidRequest for what serving would refuse, or text would trip over: another width
+    or depth, the last layer tapped, a mask token that means something. `seen` are the tokens of
+    the training texts."""
+    for name, own, needed in (
+        ("hidden_size", shape.layers.hidden_size, target.hidden_size),
+        ("vocab_size", shape.layers.vocab_size, target.vocab_size),
+        ("num_target_layers", shape.num_target_layers or target.num_layers, target.num_layers),
+    ):
+        if own != needed:
+            raise InvalidRequest("init", f"{name} {own}", f"a drafter for {name} {needed}")
+    if max(shape.target_layer_ids) >= target.num_layers - 1:
+        expected = f"layers 0 to {target.num_layers - 2} of the target"
+        raise InvalidRequest("init", f"target_layer_ids {shape.target_layer_ids}", expected)
+    mask = shape.mask_token_id
+    if mask in set(eos_ids) | set(seen) or mask >= target.vocab_size:
+        expected = "an id of the vocabulary that neither ends a text nor stands in the training set"
+        raise InvalidRequest("mask_token", mask, expected)
+
+
+def mask_token(
+    tokenizer: Any, embedding: torch.Tensor, eos_ids: Iterable[int], seen: Iterable[int]
+) -> int:
+    """A token for the mask slots: special, without a role, and in none of the training texts; else
+    a row of the embedding that no token has.
+
+    embedding [vocabulary, hidden]. Raises InvalidRequest (field `mask_token`) where there is none.
+    """
+    used = {*seen, *eos_ids}
+    roles = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+    roles |= set(tokenizer(tokenizer.chat_template or "", add_special_tokens=False)["input_ids"])
+    special = sorted(
+        token for token, added in tokenizer.added_tokens_decoder.items() if added.special
+    )
+    beyond = range(len(tokenizer), len(embedding))
+    for token in [*special, *beyond]:
+        if token not in used | roles and token < len(embedding) and embedding[token].any():
+            return int(token)
+    expected = "an id of the vocabulary that text never contains; none was found"
+    raise InvalidRequest("mask_token", None, expected)

@@ -1,0 +1,111 @@
+"""What a run must remember to go on exactly where it was, written so that a kill loses nothing.
+
+state.pt      weights, optimizers, scores and the step, replaced in one go
+drafter/      the best drafter so far, a folder that serves; replaced in one go as well
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from paceline.core import InvalidRequest, PacelineError
+from paceline.synth.dataset import write_whole
+
+STATE, DRAFTER = "state.pt", "drafter"
+FORMAT = 1
+# What a resumed run may be told anew: none of it changes what is computed. What paths lead to is
+# compared by content.
+PATHS = ("out", "model", "sets", "init", "held_out", "out_of_domain")
+FREE = (*PATHS, "trackers", "features_gb", "threads", "save_every")
+
+
+# What a disk that takes no more looks like from Python, from torch and from safetensors.
+WRITING = (OSError, RuntimeError, SafetensorError)
+
+
+class DiskFull(PacelineError):
+    """A run's folder could not be written to. What was saved before is whole."""
+
+
+def save_state(folder: Path, state: Mapping[str, Any]) -> None:
+    """Raises DiskFull where there is no room; the state before is then still there."""
+    buffer = io.BytesIO()
+    torch.save({"format": FORMAT, **state}, buffer)
+    try:
+        write_whole(folder / STATE, buffer.getvalue())
+    except WRITING as error:
+        (folder / f"{STATE}.tmp").unlink(missing_ok=True)
+        raise DiskFull(
+            f"{folder / STATE} could not be written ({error}); the run is saved up to its last "
+            "save: make room and start it again"
+        ) from error
+
+
+def load_state(
+    folder: Path, config: Mapping[str, Any], inputs: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The state of an interrupted run, or None. `inputs` says what target, sets and drafter hold.
+
+    Raises InvalidRequest where it belongs to a run with other settings or other inputs, naming the
+    first that differs.
+    """
+    path = folder / STATE
+    if not path.is_file():
+        return None
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    if state["format"] != FORMAT:
+        raise InvalidRequest("out", str(folder), "a run that this version of Paceline wrote")
+    for name, value in config.items():
+        before = state["config"].get(name)
+        if name not in FREE and before != _plain(value):
+            expected = f"{before!r}, as the run in {folder} began, or another --out"
+            raise InvalidRequest(name, value, expected)
+    for name, value in inputs.items():
+        if state["inputs"].get(name) != value:
+            expected = f"what the run in {folder} began with, or another --out"
+            raise InvalidRequest(name, config[name], expected)
+    return state
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
+    """Lets `write` fill a folder beside, and swaps it in: under the name there is a whole one, or
+    after a kill between two renames the one before, which `restore_folder` brings back."""
+    beside, old = _beside(folder)
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        write(beside)
+    except WRITING as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise DiskFull(
+            f"{folder} could not be written ({error}); the one before is still there"
+        ) from error
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(beside, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def restore_folder(folder: Path) -> None:
+    """Mends what a kill in `replace_folder` left."""
+    beside, old = _beside(folder)
+    if not folder.exists() and old.exists():
+        os.replace(old, folder)
+    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(beside, ignore_errors=True)
+
+
+def _beside(folder: Path) -> tuple[Path, Path]:
+    return folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")

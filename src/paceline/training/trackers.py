@@ -1,0 +1,116 @@
+"""Where a run's numbers go: a file of JSON lines always, and trackers by name."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from paceline.core import InvalidRequest
+
+LOG = "log.jsonl"
+PROJECT = "paceline"
+
+
+class Tracker(Protocol):
+    def log(self, step: int, numbers: Mapping[str, float]) -> None: ...
+    def close(self) -> None: ...
+
+
+class JsonLines:
+    """Appends to log.jsonl. A resumed run first drops what lies behind the step it resumes at."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self._path = folder / LOG
+        kept = [line for line in _lines(self._path) if json.loads(line)["step"] < step]
+        self._path.write_text("".join(kept), "utf-8")
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **numbers}) + "\n")
+
+    def close(self) -> None:
+        pass
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in _lines(folder / LOG)]
+
+
+def _lines(path: Path) -> list[str]:
+    """Whole lines only: a kill may have cut the last one."""
+    if not path.is_file():
+        return []
+    return [line for line in path.read_text("utf-8").splitlines(True) if line.endswith("\n")]
+
+
+class TensorBoard:
+    def __init__(self, folder: Path, config: Mapping[str, Any], step: int) -> None:
+        tracker_package("tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)
+        self._writer.add_text("config", json.dumps(dict(config), indent=1))
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandbLike:
+    """wandb, and trackio, which took over its interface."""
+
+    def __init__(self, name: str, folder: Path, config: Mapping[str, Any]) -> None:
+        self._module = tracker_package(name)
+        self._module.init(project=PROJECT, name=folder.name, config=dict(config))
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        self._module.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        self._module.finish()
+
+
+class MLflow:
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self._module = tracker_package("mlflow")
+        self._module.set_experiment(PROJECT)
+        self._module.start_run(run_name=folder.name)
+        self._module.log_params({name: str(value)[:500] for name, value in config.items()})
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        named = {name.replace("@", "_at_"): value for name, value in numbers.items()}
+        self._module.log_metrics(named, step=step)
+
+    def close(self) -> None:
+        self._module.end_run()
+
+
+def open_trackers(
+    names: Sequence[str], folder: Path, config: Mapping[str, Any], step: int
+) -> list[Tracker]:
+    """The log of JSON lines, and the trackers named. Raises InvalidRequest (field `trackers`) for
+    one whose package is not installed."""
+    opened: list[Tracker] = [JsonLines(folder, step)]
+    for name in names:
+        if name == "tensorboard":
+            opened.append(TensorBoard(folder, config, step))
+        elif name == "mlflow":
+            opened.append(MLflow(folder, config))
+        else:
+            opened.append(WandbLike(name, folder, config))
+    return opened
+
+
+def tracker_package(name: str) -> Any:
+    """The package of a tracker; raises InvalidRequest where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        expected = f"an installed package: pip install {name}"
+        raise InvalidRequest("trackers", name, expected) from error

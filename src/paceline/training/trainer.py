@@ -1,0 +1,265 @@
+"""The training loop: steps, evaluations, saves, and an end.
+
+One process or several, on CPU or CUDA. A run that was killed goes on from its last save and takes
+the same steps as one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from paceline.training.anchors import Text, block_labels
+from paceline.training.config import TrainConfig
+from paceline.training.cost import (
+    Costs,
+    Since,
+    drafter_operations,
+    head_operations,
+    matmul_peak,
+    target_operations,
+)
+from paceline.training.data import Order
+from paceline.training.evaluation import Score, Tally, packs_of
+from paceline.training.form import TrainingForm
+from paceline.training.losses import Soft, position_weights
+from paceline.training.optimizers import Optimizers, course
+from paceline.training.packs import Pack, Pick, make_pack
+from paceline.training.progress import Progress
+from paceline.training.state import load_state, save_state
+from paceline.training.target import Seen, Target
+from paceline.training.trackers import Tracker
+from paceline.training.workers import Workers
+
+LOG_EVERY = 10  # steps
+
+
+@dataclass
+class Trainer:
+    """Everything of one run. `held_out` and `out_of_domain` map names to texts that are only
+    evaluated; `export(progress, step)` writes the drafter of a new best score; `inputs` says what
+    target, sets and drafter hold, so that a run goes on with the same only."""
+
+    config: TrainConfig
+    form: TrainingForm
+    target: Target
+    texts: Sequence[Text]
+    held_out: dict[str, list[Text]]
+    out_of_domain: dict[str, list[Text]]
+    workers: Workers
+    export: Callable[[Progress, int], None]
+    inputs: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.order = Order(self.texts, config.texts, config.anchors, config.seed)
+        self.total = config.total_steps(len(self.texts))
+        self.optimizers = Optimizers(self.form.drafter, config)
+        self.progress = Progress(config.regression, judged=config.init is not None)
+        self.step = 0
+        self.target.prefer(self.texts)
+        self._wrapped = self.workers.wrap(self.form)
+        self._size = self.form.config.block_size
+        self._peak = matmul_peak(self.form.head.weight.dtype, config.device)
+        self._costs = Costs(device=config.device)
+        self._since = Since()
+
+    def resume(self) -> bool:
+        """Goes back to the run's last save, if there is one."""
+        state = load_state(self.config.folder, self.config.as_json(), self.inputs)
+        if state is None:
+            return False
+        self.form.drafter.load_state_dict(state["drafter"])
+        self.optimizers.load(state["optimizers"])
+        self.progress = Progress.from_json(state["progress"])
+        self._since = Since(**state["since"])
+        self.step = state["step"]
+        return True
+
+    def run(self, trackers: Sequence[Tracker], show: Callable[[dict[str, float]], None]) -> None:
+        """Trains to the end, to the patience's end, or to a regression that stops the run."""
+        if self.step == 0 and not self.progress.history:
+            self._evaluate(trackers, show)
+            self._save()  # from here on the folder is this run's
+        while self.step < self.total and not self.finished:
+            self.take_step()
+            last = self.step == self.total
+            if self.step % LOG_EVERY == 0 or last:
+                self._log(self.numbers(), trackers, show)
+            evaluated = self.step % self.config.eval_every == 0 or last
+            best = evaluated and self._evaluate(trackers, show)
+            if best or last or self.finished or self.step % self.config.save_every == 0:
+                self._save()
+        self.workers.wait()
+
+    @property
+    def finished(self) -> str | None:
+        """Why evaluations ended the run before its last step, or None."""
+        patience = self.config.patience
+        if patience and self.progress.waited >= patience:
+            return f"{patience} evaluations in a row were no better"
+        if self.config.on_regression == "stop" and self.progress.regressed:
+            return "acceptance out of domain fell by more than allowed"
+        return None
+
+    # -- one step ---------------------------------------------------------------------------------
+
+    def take_step(self) -> None:
+        """One optimizer step over the texts whose turn it is."""
+        config, workers, start = self.config, self.workers, self._costs.now()
+        picks = self.order.step(self.step)
+        whole = sum(len(pick.anchors) for pick in picks)
+        size = self._block_size()
+        norm = self._norm(picks, size)
+        mine = workers.mine(picks)
+        parts = [mine[i : i + config.micro] for i in range(0, len(mine), config.micro)]
+        sums = torch.zeros(3, dtype=torch.float64)
+        for index, part in enumerate(parts):
+            pack = self._pack(part, size)
+            with workers.together(self._wrapped, last=index == len(parts) - 1):
+                loss, right = self._forward_backward(pack, norm)
+            reached = right.cumprod(1).sum()
+            sums += torch.tensor([float(loss), float(reached), float(pack.counts.sum())])
+        with self._costs.phase("optimiser"):
+            grad = torch.nn.utils.clip_grad_norm_(self.form.drafter.parameters(), config.clip)
+            share = course(self.step, self.total, config.warmup, config.final_lr)
+            self.optimizers.step(share)
+        sums = workers.sum(sums)
+        self.step += 1
+        self._since.add(
+            self._costs.now() - start,
+            loss=float(sums[0]) / norm,
+            al=1 + float(sums[1]) / whole,
+            slots=float(sums[2]),
+            blocks=whole,
+            grad_norm=float(grad),
+            lr_share=share,
+        )
+
+    def _norm(self, picks: Sequence[Pick], size: int) -> float:
+        """What a step's summed loss is divided by: its blocks (D-PACE), or its weights' sum."""
+        if self.config.weights == "dpace":
+            return float(sum(len(pick.anchors) for pick in picks))
+        labels = [block_labels(pick.text, pick.anchors, size) for pick in picks]
+        counts = torch.cat([there for _, there in labels])
+        zero = torch.zeros(counts.shape)
+        return float(position_weights(self.config.weights, zero, counts, counts).sum())
+
+    def _block_size(self) -> int:
+        """Tokens of a block in this step."""
+        short = self.config.short_block
+        if short is None or self.step >= self.config.short_steps * self.total:
+            return self._size
+        return short
+
+    def _pack(self, picks: Sequence[Pick], size: int) -> Pack:
+        target, config = self.target, self.config
+        before = target.computed_tokens
+        with self._costs.phase("target"):
+            seen = [target.read(pick.text) for pick in picks]
+        tokens = target.computed_tokens - before
+        self._costs.operations["target"] += target_operations(target.shape, tokens)
+        with self._costs.phase("data"):
+            mask = self.form.config.mask_token_id
+            pack = make_pack(picks, [each.features for each in seen], size, mask)
+            if config.soft:
+                pack = self._soften(pack, picks, seen)
+            return pack.to(self.workers.device)
+
+    def _soften(self, pack: Pack, picks: Sequence[Pick], seen: Sequence[Seen]) -> Pack:
+        """The pack with what the target would have said in its blocks, where that is learnt."""
+        slots = pack.labels.shape[1]
+        found = [each.behind(pick.anchors, slots) for pick, each in zip(picks, seen, strict=True)]
+        likely, shares = (torch.cat(parts) for parts in zip(*found, strict=True))
+        if self.config.labels == "target":
+            pack = replace(pack, labels=likely[..., 0])
+        if set(self.config.mix) == {"ce"}:
+            return pack
+        rows = self.form.head.row_of.cpu()[likely]
+        return replace(pack, soft=Soft(rows, shares))
+
+    def _forward_backward(self, pack: Pack, norm: float) -> tuple[torch.Tensor, torch.Tensor]:
+        costs, config = self._costs, self.form.config
+        before = costs.seconds["head"]
+        start = costs.now()
+        outcome = self._wrapped(pack, costs)
+        (outcome.loss * (self.workers.count / norm)).backward()
+        inside = costs.seconds["head"] - before
+        costs.seconds["drafter"] += costs.now() - start - inside
+        slots = pack.ids.numel()
+        costs.operations["drafter"] += drafter_operations(config, len(pack.tokens), slots)
+        rows = len(self.form.head.weight)
+        costs.operations["head"] += head_operations(config, rows, pack.labels.numel())
+        return outcome.loss.detach(), outcome.right
+
+    # -- evaluation, saves, numbers ---------------------------------------------------------------
+
+    def scores(self, sets: dict[str, list[Text]]) -> dict[str, Score]:
+        """Expected acceptance length of every set."""
+        config, found = self.config, {}
+        self.form.eval()
+        for name, texts in sets.items():
+            tally = Tally(self._size - 1)
+            mask = self.form.config.mask_token_id
+            mine = self.workers.mine(texts)
+            if self.target.together:
+                for _ in range(-(-len(texts) // self.workers.count) - len(mine)):
+                    self.target.read(texts[0])  # for those that have one text more
+            packs = packs_of(
+                mine, config.eval_anchors, self.target.features, self._size, mask, config.micro
+            )
+            for pack in packs:
+                tally.add(self.form.right(pack.to(self.workers.device)), pack)
+            tally.sums = self.workers.sum(tally.sums)
+            found[name] = tally.score()
+        self.form.train()
+        return found
+
+    def _evaluate(
+        self, trackers: Sequence[Tracker], show: Callable[[dict[str, float]], None]
+    ) -> bool:
+        """Whether this evaluation is the best so far; its drafter is written then."""
+        held, other = self.scores(self.held_out), self.scores(self.out_of_domain)
+        best = self.progress.add(self.step, held, other)
+        self._log(self.progress.numbers(), trackers, show)
+        if best and self.workers.first and self.step:
+            self.export(self.progress, self.step)
+        return best
+
+    def _save(self) -> None:
+        if self.workers.first:
+            save_state(
+                self.config.folder,
+                {
+                    "config": self.config.as_json(),
+                    "inputs": self.inputs,
+                    "step": self.step,
+                    "drafter": self.form.drafter.state_dict(),
+                    "optimizers": self.optimizers.state(),
+                    "progress": self.progress.as_json(),
+                    "since": asdict(self._since),
+                },
+            )
+
+    def numbers(self) -> dict[str, float]:
+        """For the log, of the steps since it was asked last."""
+        since, costs = self._since, self._costs
+        numbers = since.numbers() | costs.numbers(self._peak, max(1, since.steps))
+        self._since = Since(all_slots=since.all_slots, all_seconds=since.all_seconds)
+        self._costs = Costs(device=self.config.device)
+        return numbers
+
+    def _log(
+        self,
+        numbers: dict[str, float],
+        trackers: Sequence[Tracker],
+        show: Callable[[dict[str, float]], None],
+    ) -> None:
+        if not self.workers.first:
+            return
+        for tracker in trackers:
+            tracker.log(self.step, numbers)
+        show({"step": self.step, **numbers})

@@ -1,0 +1,58 @@
+"""A tiny target and a set of what it says, for whole runs in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline import LLM, SamplingParams
+from paceline.models.identity import identity
+from paceline.models.loader import load_model
+from paceline.synth.dataset import Manifest, Row, write_manifest, write_shard
+from tests.engine.tiny import save_tiny
+
+PROMPTS = [f"{first} {second}" for first in ("fox", "zebra", "12", "ab") for second in "abcdef"]
+
+
+@pytest.fixture(scope="session")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("target") / "tiny"
+    folder.mkdir()
+    return save_tiny(folder, blur=0.0, num_layers=5)
+
+
+@pytest.fixture(scope="session")
+def trainset(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 greedy answers, four of them held out and four more called neighbours."""
+    return write_set(tmp_path_factory.mktemp("sets") / "tiny-set", target, PROMPTS)
+
+
+def write_set(folder: Path, target: Path, prompts: list[str], **named: str) -> Path:
+    folder.mkdir(parents=True)
+    llm = LLM(str(target), None, dtype="float32", backend="torch", threads=1)
+    results = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=40))
+    rows = []
+    for index, result in enumerate(results):
+        start, ids = len(result.prompt_ids), (*result.prompt_ids, *result.token_ids)
+        rows.append(
+            Row(
+                ids,
+                ((start, len(ids)),),
+                f"own#{index}",
+                "on_task",
+                "en",
+                "stop",
+                0.0,
+                0,
+                str(index),
+            )
+        )
+    shards = [
+        write_shard(folder, "train", 0, rows[:-8]),
+        write_shard(folder, "held_out", 0, rows[-8:-4]),
+        write_shard(folder, "neighbour", 0, rows[-4:]),
+    ]
+    about = identity(load_model(str(target))) | named
+    write_manifest(folder, Manifest(about, {"name": "tiny", "sources": []}, shards=shards))
+    return folder

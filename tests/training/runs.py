@@ -1,0 +1,45 @@
+"""What tests of whole runs share: small settings, and the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paceline.training.config import TrainConfig
+from paceline.training.run import train
+from paceline.training.trackers import read_log
+
+OPTIONS: dict[str, Any] = {
+    "layers": 2, "block": 6, "taps": 2, "mask_token": 250, "dtype": "float32", "threads": 1,
+    "texts": 4, "micro": 2, "anchors": 8, "optimizer": "adamw", "lr": 3e-3, "features_gb": 0.1,
+    "eval_every": 4, "save_every": 4,
+}  # fmt: skip
+
+
+def config(target: Path, trainset: Path, out: Path, **changes: Any) -> TrainConfig:
+    return TrainConfig(str(target), (str(trainset),), str(out), **{**OPTIONS, **changes})
+
+
+def quiet(text: str) -> None:
+    pass
+
+
+def losses(out: Path) -> dict[int, float]:
+    return {row["step"]: row["loss"] for row in read_log(out) if "loss" in row}
+
+
+def lengths(out: Path) -> list[float]:
+    return [row["held_out/tiny-set/al"] for row in read_log(out) if "held_out/tiny-set/al" in row]
+
+
+def drafter_of(settings: TrainConfig) -> Path:
+    """Trains, and gives the folder of the best drafter."""
+    result = train(settings, quiet)
+    assert result.drafter is not None, result.why
+    return result.drafter
+
+
+def arguments() -> list[str]:
+    """OPTIONS as the command takes them."""
+    return [part for name, value in OPTIONS.items()
+            for part in (f"--{name.replace('_', '-')}", str(value))]  # fmt: skip

@@ -1,0 +1,66 @@
+"""Which tokens are drafted behind, and what is learnt there."""
+
+from __future__ import annotations
+
+from paceline.training.anchors import (
+    block_labels,
+    draw_anchors,
+    valid_anchors,
+    window_of,
+)
+from tests.training.twins import random_text, slow_labels, text_of
+
+
+def test_an_anchor_and_the_token_behind_it_were_both_said():
+    text = text_of([9] * 10, "..xxx..x.x")
+    assert valid_anchors(text.said).tolist() == [2, 3]
+
+
+def test_a_prompts_last_token_is_no_anchor():
+    """In serving the target has said the first token of its answer before anything is drafted."""
+    text = text_of([9] * 6, "...xxx")
+    assert 2 not in valid_anchors(text.said).tolist()
+
+
+def test_anchors_are_drawn_anew_in_every_epoch_and_alike_in_every_run():
+    text = random_text(200, 50, 256)
+    first, again, later = (draw_anchors(text, 20, 7, epoch) for epoch in (0, 0, 1))
+    assert first.tolist() == again.tolist() == sorted(set(first.tolist()))
+    assert len(first) == 20 and set(first.tolist()) <= set(valid_anchors(text.said).tolist())
+    assert first.tolist() != later.tolist()
+    assert first.tolist() != draw_anchors(text, 20, 8, 0).tolist()
+
+
+def test_over_the_epochs_every_place_is_an_anchor():
+    text = random_text(60, 20, 256)
+    seen = {int(a) for epoch in range(60) for a in draw_anchors(text, 8, 0, epoch)}
+    assert seen == set(valid_anchors(text.said).tolist())
+
+
+def test_two_texts_do_not_share_their_draws():
+    one, other = random_text(200, 50, 256, 0), random_text(200, 50, 256, 1)
+    assert draw_anchors(one, 20, 0, 0).tolist() != draw_anchors(other, 20, 0, 0).tolist()
+
+
+def test_labels_are_the_slow_twins():
+    text = text_of(list(range(10, 30)), "....xxxxxxx...xxxxxx")
+    anchors = valid_anchors(text.said)
+    labels, there = block_labels(text, anchors, 6)
+    for row, anchor in enumerate(anchors.tolist()):
+        got = [
+            int(label) if known else None
+            for label, known in zip(labels[row], there[row], strict=True)
+        ]
+        assert got == slow_labels(text, anchor, 6), anchor
+
+
+def test_evaluations_take_neighbours_with_room_for_whole_blocks():
+    text = random_text(100, 20, 256, number=3)
+    window = window_of(text, 30, 6)
+    assert window.diff().eq(1).all() and len(window) == 30
+    assert window[0] >= 20 and window[-1] + 5 < 100
+    assert window.tolist() == window_of(text, 30, 6).tolist()
+    starts = {int(window_of(random_text(100, 20, 256, number=n), 30, 6)[0]) for n in range(20)}
+    assert len(starts) > 5
+    short = text_of([9] * 6, "...xxx")
+    assert window_of(short, 30, 6).tolist() == [3]

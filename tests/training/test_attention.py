@@ -1,0 +1,177 @@
+"""Attention over many texts at once against the mask of everything, and what must not leak."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from paceline.models.config import Attention
+from paceline.models.dflash.config import read_dflash_config
+from paceline.models.dflash.module import Dense, DFlashModule
+from paceline.training import attention as attention_module
+from paceline.training.anchors import draw_anchors
+from paceline.training.attention import FlexAttention, PackedAttention
+from paceline.training.packs import Pack, Pick, make_pack
+from tests.models.dflash.tiny import config_json, random_drafter_weights
+from tests.training.twins import random_text
+
+KINDS = [
+    Attention(None, False),
+    Attention(None, True),
+    Attention(5, False),
+    Attention(9, True),
+]
+SIZE, MASK = 6, 250
+
+
+def small_pack(features: int = 8) -> Pack:
+    texts = [random_text(tokens, 4, 256, n) for n, tokens in enumerate((40, 18, 61))]
+    picks = [Pick(text, draw_anchors(text, 19, 0, 0)) for text in texts]
+    generator = torch.Generator().manual_seed(3)
+    parts = [torch.randn(len(text), features, generator=generator) for text in texts]
+    return make_pack(picks, parts, SIZE, MASK)
+
+
+def rows(pack: Pack, heads: int, seed: int, keys: bool) -> torch.Tensor:
+    count = pack.ids.numel() + (len(pack.tokens) if keys else 0)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, heads, 16, generator=generator, requires_grad=True)
+
+
+def dense(pack: Pack, kind: Attention, q, k, v) -> torch.Tensor:
+    """Text by text, by the plain twin."""
+    mixed = []
+    for (start, end), (first, last) in zip(pack.context, pack.blocks, strict=True):
+        own = slice(first * SIZE, last * SIZE)
+        shifted = slice(len(pack.tokens) + first * SIZE, len(pack.tokens) + last * SIZE)
+        twin = Dense(
+            pack.tokens[start:end], pack.anchors[first:last], pack.ids[first:last, :, None]
+        )
+        keys = [torch.cat((part[start:end], part[shifted])) for part in (k, v)]
+        mixed.append(twin(kind, q[own], *keys))
+    return torch.cat(mixed)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_pack_sees_what_the_mask_of_everything_shows(kind, monkeypatch):
+    monkeypatch.setattr(attention_module, "GROUP", 7)  # several groups, the last one smaller
+    pack = small_pack()
+    q, k, v = rows(pack, 4, 0, False), rows(pack, 2, 1, True), rows(pack, 2, 2, True)
+    outer = torch.randn(q.shape, generator=torch.Generator().manual_seed(9))
+    found = []
+    for mixed in (PackedAttention(pack)(kind, q, k, v), dense(pack, kind, q, k, v)):
+        grads = torch.autograd.grad((mixed * outer).sum(), (q, k, v))
+        found.append((mixed.detach(), *grads))
+    for ours, twin in zip(*found, strict=True):
+        torch.testing.assert_close(ours, twin, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_flex_attention_sees_what_the_mask_of_everything_shows(kind):
+    """On the CPU it has no backward."""
+    pack = small_pack()
+    q, k, v = (
+        rows(pack, heads, seed, keys).detach()
+        for heads, seed, keys in ((4, 0, False), (2, 1, True), (2, 2, True))
+    )
+    mixed = FlexAttention(pack, compiled=False)(kind, q, k, v)
+    torch.testing.assert_close(mixed, dense(pack, kind, q, k, v), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_on_cuda_the_compiled_form_and_its_gradient_are_the_twins(kind):
+    pack = small_pack().to("cuda")
+    q, k, v = (
+        rows(pack, heads, seed, keys).detach().cuda().requires_grad_()
+        for heads, seed, keys in ((4, 0, False), (2, 1, True), (2, 2, True))
+    )
+    found = []
+    for mixed in (FlexAttention(pack)(kind, q, k, v), dense(pack, kind, q, k, v)):
+        grads = torch.autograd.grad(mixed.square().sum(), (q, k, v))
+        found.append((mixed.detach(), *grads))
+    for ours, twin in zip(*found, strict=True):
+        torch.testing.assert_close(ours, twin, rtol=1e-2, atol=1e-2)
+
+
+def drafter(**options) -> DFlashModule:
+    config = read_dflash_config(config_json(**{"layers": 2, "block": SIZE, **options}))
+    module = DFlashModule(config)
+    module.load_state_dict(random_drafter_weights(config))
+    return module.eval()
+
+
+def hidden(module: DFlashModule, pack: Pack, embedded: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return module.run(pack.features, pack.tokens, embedded, pack.anchors, PackedAttention(pack))
+
+
+@pytest.mark.parametrize("options", [{}, {"second": True}, {"sliding": "sf", "window": 7}], ids=str)
+def test_a_pack_gives_each_block_what_it_gets_alone(options):
+    module = drafter(**options)
+    pack = small_pack(module.config.feature_size)
+    embedded = torch.randn(*pack.ids.shape, 64, generator=torch.Generator().manual_seed(4))
+    together = hidden(module, pack, embedded)
+    for (start, end), (first, last) in zip(pack.context, pack.blocks, strict=True):
+        with torch.no_grad():
+            alone = module(pack.features[start:end], embedded[first:last], pack.anchors[first:last])
+        torch.testing.assert_close(together[first:last], alone, rtol=1e-4, atol=1e-4)
+
+
+def changed(module: DFlashModule, change) -> torch.Tensor:
+    """Which blocks' hidden states move when `change(features, embedded, pack)` was done."""
+    pack = small_pack(module.config.feature_size)
+    embedded = torch.randn(*pack.ids.shape, 64, generator=torch.Generator().manual_seed(4))
+    before = hidden(module, pack, embedded)
+    change(pack.features, embedded, pack)
+    return (hidden(module, pack, embedded) != before).flatten(1).any(1)
+
+
+@pytest.mark.parametrize("block", [0, 11, 30])
+def test_no_feature_at_or_behind_the_anchor_reaches_a_block(block):
+    def later(features, embedded, pack):
+        text = next(i for i, (first, last) in enumerate(pack.blocks) if first <= block < last)
+        start, end = pack.context[text]
+        features[start + int(pack.anchors[block]) : end] += 1
+        for other, (first, last) in enumerate(pack.context):
+            if other != text:  # nor does any other text
+                features[first:last] += 1
+
+    assert not changed(drafter(), later)[block]
+
+
+@pytest.mark.parametrize("block", [1, 11, 30])
+def test_the_feature_before_the_anchor_does_reach_it(block):
+    def earlier(features, embedded, pack):
+        text = next(i for i, (first, last) in enumerate(pack.blocks) if first <= block < last)
+        features[pack.context[text][0] + int(pack.anchors[block]) - 1] += 1
+
+    assert changed(drafter(), earlier)[block]
+
+
+def test_the_anchor_token_reaches_its_block_and_no_other():
+    def anchor(features, embedded, pack):
+        embedded[7, 0] += 1
+
+    assert changed(drafter(), anchor).nonzero().flatten().tolist() == [7]
+
+
+def test_labels_are_not_in_what_the_drafter_reads():
+    pack = small_pack()
+    assert (pack.ids[:, 1:] == MASK).all() and not (pack.labels == MASK).any()
+
+
+def test_the_check_finds_a_leak(monkeypatch):
+    """The same change is seen where a block may look at its own anchor's feature."""
+    whole = attention_module.PackedAttention._mask
+
+    def leaky(self, kind, anchors, dtype):
+        return whole(self, kind, (anchors + 1).clamp(max=int(anchors[-1])), dtype)
+
+    monkeypatch.setattr(attention_module.PackedAttention, "_mask", leaky)
+
+    def later(features, embedded, pack):
+        features[pack.context[0][0] + int(pack.anchors[3]) :] += 1
+
+    assert changed(drafter(), later)[3]

@@ -1,0 +1,101 @@
+"""Going on from a drafter, and what must not get worse meanwhile."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from paceline.core import InvalidRequest
+from paceline.models.dflash.checkpoint import load_checkpoint
+from paceline.training.evaluation import Score
+from paceline.training.progress import Progress
+from paceline.training.run import prepare, train
+from paceline.training.trackers import read_log
+from paceline.training.workers import Workers
+from tests.training.runs import config, drafter_of, lengths, quiet
+
+ONE = Workers("cpu")
+
+
+def test_training_goes_on_from_a_drafter_with_another_block(target, trainset, tmp_path):
+    first = drafter_of(config(target, trainset, tmp_path / "first", steps=8, anchors=32))
+    out = tmp_path / "second"
+    options = {"layers": None, "taps": None, "block": 9, "init": str(first)}
+    second = drafter_of(config(target, trainset, out, steps=40, anchors=32, **options))
+    checkpoint = load_checkpoint(second)
+    assert checkpoint.config.block_size == 9
+    start = load_checkpoint(first)
+    assert lengths(out)[0] >= lengths(tmp_path / "first")[-1] - 0.2
+    assert set(start.head_ids.tolist()) <= set(checkpoint.head_ids.tolist())
+    made = json.loads((second / "provenance.json").read_text())
+    assert made["before"]["step"] == 0 and made["init"] == "drafter"
+
+
+def test_a_regression_out_of_domain_stops_the_run_and_is_never_the_best(target, trainset, tmp_path):
+    """Far too large a learning rate: what was learnt before is lost."""
+    first = drafter_of(config(target, trainset, tmp_path / "first", steps=60, anchors=32))
+    out = tmp_path / "second"
+    watched = tmp_path / "watched"  # of the tiny target's other texts nothing can be learnt
+    shutil.copytree(trainset, watched)
+    options = {
+        "layers": None, "taps": None, "block": None, "init": str(first), "lr": 0.5,
+        "out_of_domain": {"watched": str(watched)},
+    }  # fmt: skip
+    said: list[str] = []
+    stopping = config(target, trainset, out, steps=20, on_regression="stop", **options)
+    result = train(stopping, said.append)
+    assert max(row["step"] for row in read_log(out)) == 4
+    assert any("REGRESSION" in line for line in said)
+    assert result.drafter is None and "fell by more than allowed" in str(result.why)
+    assert not (out / "drafter").exists()
+    again = train(stopping, quiet)  # the end was saved: nothing is trained twice
+    assert again == result and max(row["step"] for row in read_log(out)) == 4
+
+
+def test_random_weights_are_no_standard_to_fall_from(target, trainset, tmp_path):
+    """A run from scratch keeps its best drafter, however lucky its first weights were."""
+
+    def score(length: float) -> Score:
+        return Score(10, length, (length - 1,))
+
+    progress = Progress(0.05, judged=False)
+    assert not progress.add(0, {"own": score(3.0)}, {"other": score(3.0)})
+    assert progress.add(4, {"own": score(1.2)}, {"other": score(1.1)})
+    assert not progress.regressed and progress.best == 4
+
+
+def test_progress_flags_what_fell_by_more_than_allowed():
+    def score(length: float) -> Score:
+        return Score(10, length, (length - 1,))
+
+    progress = Progress(0.05, judged=True)
+    assert progress.add(0, {"own": score(1.5)}, {"other": score(2.0)})
+    assert progress.add(4, {"own": score(1.8)}, {"other": score(1.91)})
+    assert not progress.regressed
+    assert not progress.add(8, {"own": score(2.5)}, {"other": score(1.89)})
+    assert progress.regressions == {"other": pytest.approx(0.055)}
+    assert progress.best == 4 and progress.best_length == 1.8
+
+
+def test_patience_ends_a_run_that_no_longer_gets_better(target, trainset, tmp_path):
+    out = tmp_path / "run"
+    result = train(config(target, trainset, out, steps=100, lr=0.0, patience=2), quiet)
+    assert max(row["step"] for row in read_log(out)) == 12  # the first one after the start counts
+    assert result.drafter is not None and result.why == "2 evaluations in a row were no better"
+
+
+def test_a_whole_head_stays_whole(target, trainset, tmp_path):
+    """Going on from a drafter cuts nothing that it could draft before."""
+    first = drafter_of(config(target, trainset, tmp_path / "first", steps=8, head_tokens=0))
+    assert load_checkpoint(first).head_ids is None
+    options = {"layers": None, "taps": None, "block": None, "init": str(first)}
+    trainer = prepare(config(target, trainset, tmp_path / "second", steps=8, **options), ONE)
+    assert len(trainer.form.head.weight) == 256
+
+
+def test_a_drafter_of_another_shape_cannot_be_gone_on_from(target, trainset, tmp_path):
+    first = drafter_of(config(target, trainset, tmp_path / "first", steps=4))
+    with pytest.raises(InvalidRequest, match="layers: got 3; expected 2, as the drafter"):
+        train(config(target, trainset, tmp_path / "run", steps=4, init=str(first), layers=3), quiet)

@@ -1,0 +1,154 @@
+"""Losses, masks and weights against loops over single slots, gradients included."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from paceline.models.dflash.config import read_dflash_config
+from paceline.training import head as head_module
+from paceline.training.config import OBJECTIVES, POSITION_WEIGHTS
+from paceline.training.head import Head, Objective, head_loss
+from paceline.training.losses import Soft, position_weights, soft_loss
+from tests.models.dflash.tiny import config_json
+from tests.training.twins import slow_objective, slow_weights
+
+BLOCKS, SLOTS, HIDDEN, VOCABULARY, ROWS = 5, 5, 16, 40, 30
+CONFIG = read_dflash_config(config_json())
+
+
+class Case:
+    """Random hidden states, a head that lacks some tokens, and a target's distribution."""
+
+    def __init__(self, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.ids = torch.randperm(VOCABULARY, generator=generator)[:ROWS].sort().values
+        weight = torch.randn(ROWS, HIDDEN, generator=generator)
+        self.head = Head.of(weight, self.ids, VOCABULARY)
+        self.hidden = torch.randn(BLOCKS, SLOTS, HIDDEN, generator=generator)
+        self.tokens = torch.randint(VOCABULARY, (BLOCKS, SLOTS), generator=generator)
+        self.counts = torch.arange(SLOTS) < torch.tensor([5, 5, 3, 1, 4])[:, None]
+        logits = 2 * torch.randn(BLOCKS, SLOTS, VOCABULARY, generator=generator)
+        top = logits.softmax(-1).topk(6, dim=-1)
+        self.likely, self.shares = top.indices, top.values
+        self.soft = Soft(self.head.row_of[self.likely], self.shares)
+
+    @property
+    def labels(self) -> torch.Tensor:
+        return self.head.row_of[self.tokens]
+
+    def fast(self, hidden: torch.Tensor, objective: Objective) -> torch.Tensor:
+        soft = None if set(objective.mix) == {"ce"} else self.soft
+        return head_loss(CONFIG, hidden, self.head, self.labels, self.counts, soft, objective).loss
+
+    def slow(self, objective: Objective) -> float:
+        total = 0.0
+        for block in range(BLOCKS):
+            losses: list[float | None] = []
+            for slot in range(SLOTS):
+                there = bool(self.counts[block, slot])
+                label = int(self.labels[block, slot])
+                losses.append(-self._q(block, slot)[max(label, 0)].log().item() if there else None)
+            known = [bool(self.labels[block, slot] >= 0) for slot in range(SLOTS)]
+            weights = slow_weights(objective.weights, losses, known)
+            for slot in range(SLOTS):
+                if self.counts[block, slot]:
+                    total += weights[slot] * self._slot(block, slot, objective)
+        return total
+
+    def _q(self, block: int, slot: int) -> torch.Tensor:
+        return (self.head.weight @ self.hidden[block, slot]).softmax(-1)
+
+    def _slot(self, block: int, slot: int, objective: Objective) -> float:
+        q, p = self._q(block, slot), torch.zeros(ROWS)
+        for token, share in zip(self.likely[block, slot], self.shares[block, slot], strict=True):
+            row = int(self.head.row_of[token])
+            if row >= 0:
+                p[row] = share
+        label = int(self.labels[block, slot])
+        return sum(
+            share * slow_objective(name, p.tolist(), q.tolist(), None if label < 0 else label)
+            for name, share in objective.mix.items()
+        )
+
+
+@pytest.mark.parametrize("weights", POSITION_WEIGHTS)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_loss_is_the_sum_of_the_slow_twins(name, weights):
+    case, objective = Case(), Objective({name: 0.7}, weights)
+    assert float(case.fast(case.hidden, objective)) == pytest.approx(case.slow(objective), rel=1e-5)
+
+
+def test_a_mix_adds_its_parts():
+    case = Case(1)
+    mixed = Objective({"ce": 0.1, "tv": 0.9}, "exponential")
+    parts = [
+        float(case.fast(case.hidden, Objective({name: 1.0}, "exponential")))
+        for name in ("ce", "tv")
+    ]
+    assert float(case.fast(case.hidden, mixed)) == pytest.approx(0.1 * parts[0] + 0.9 * parts[1])
+
+
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "lk_hybrid"])
+def test_the_gradient_that_is_handed_on_is_the_slow_twins(name):
+    """By finite differences, in weights that do not move with the loss."""
+    case, objective = Case(2), Objective({name: 1.0}, "exponential")
+    hidden = case.hidden.clone().requires_grad_()
+    (3 * case.fast(hidden, objective)).backward()
+    assert hidden.grad is not None
+    whole = case.hidden
+    for place in ((0, 0, 3), (2, 1, 7), (4, 3, 0)):
+        values = []
+        for step in (1e-2, -1e-2):
+            case.hidden = whole.clone()
+            case.hidden[place] += step
+            values.append(case.slow(objective))
+        assert float(hidden.grad[place]) == pytest.approx(
+            3 * (values[0] - values[1]) / 2e-2, rel=2e-2, abs=1e-3
+        )
+    assert not hidden.grad[3, 1:].any()  # slots that are not there
+
+
+def test_lk_mixes_the_gradients_of_kl_and_tv_by_a_share_that_is_held_still():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(1, 1, 12, generator=generator)
+    soft = Soft(torch.tensor([[[2, 5, -1]]]), torch.tensor([[[0.5, 0.3, 0.1]]]))
+    grads = {}
+    for name in ("kl", "tv", "lk_hybrid"):
+        leaf = logits.clone().requires_grad_()
+        soft_loss(name, leaf.log_softmax(-1), soft).sum().backward()
+        grads[name] = leaf.grad
+    tv = float(soft_loss("tv", logits.log_softmax(-1), soft))
+    share = math.exp(-3 * (1 - tv))
+    expected = share * grads["kl"] + (1 - share) * grads["tv"]
+    torch.testing.assert_close(grads["lk_hybrid"], expected)
+
+
+def test_weights_carry_no_gradient():
+    loss = torch.rand(2, 4, requires_grad=True)
+    counts = torch.ones(2, 4, dtype=torch.bool)
+    assert not position_weights("dpace", loss, counts, counts).requires_grad
+
+
+def test_chunks_do_not_change_loss_or_gradient(monkeypatch):
+    case, objective = Case(3), Objective({"ce": 1.0})
+    found = []
+    for size in (1, 1 << 30):
+        monkeypatch.setattr(head_module, "CHUNK_BYTES", size)
+        hidden = case.hidden.clone().requires_grad_()
+        loss = case.fast(hidden, objective)
+        loss.backward()
+        found.append((float(loss.detach()), hidden.grad))
+    assert found[0][0] == pytest.approx(found[1][0])
+    torch.testing.assert_close(found[0][1], found[1][1])
+
+
+def test_a_token_that_the_head_lacks_is_never_right():
+    case = Case(4)
+    out = head_loss(
+        CONFIG, case.hidden, case.head, case.labels, case.counts, None, Objective({"ce": 1.0})
+    )
+    assert (case.labels < 0).any()
+    assert not out.right[case.labels < 0].any()

@@ -1,0 +1,134 @@
+"""What cannot be trained is refused by name, before time is spent."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from paceline.core import InvalidRequest
+from paceline.synth.dataset import read_manifest, read_rows, write_manifest
+from paceline.training.run import train
+from tests.training.conftest import PROMPTS, write_set
+from tests.training.runs import config, quiet
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "match"),
+    [
+        ("layers", 9, "layers: got 9; expected a whole number from 1 to 8"),
+        ("block", 1, "block: got 1"),
+        ("weights", "linear", "weights: got 'linear'; expected one of dpace"),
+        ("mix", {"mse": 1.0}, "mix: got 'mse'; expected objectives among ce, kl"),
+        ("mix", {}, "at least one objective"),
+        ("epochs", 1.0, "either steps or epochs"),
+        ("micro", 3, "a divisor of texts"),
+        ("trackers", ("excel",), "trackers: got 'excel'"),
+        ("lr", float("nan"), "lr: got nan"),
+        ("seed", -1, "seed: got -1"),
+        ("matrix_lr", 0.1, "matrix_lr: got 0.1; expected optimizer muon"),
+        ("soft_tokens", 8, "soft_tokens: got 8; expected an objective"),
+        ("short_share", 0.5, "short_share: got 0.5; expected short_block"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_by_name(field, value, match, target, tmp_path):
+    with pytest.raises(InvalidRequest, match=match):
+        config(target, tmp_path, tmp_path / "run", steps=1, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        ("tokenizer_sha256", "tokenizer"),
+        ("template", "chat template"),
+        ("weights_sha256", "weights"),
+    ],
+)
+def test_a_set_of_another_target_is_refused(key, what, target, tmp_path):
+    other = write_set(tmp_path / "other", target, PROMPTS, **{key: "0" * 64})
+    with pytest.raises(InvalidRequest, match=f"made with this model's {what}"):
+        train(config(target, other, tmp_path / "run", steps=1), quiet)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_shard_is_refused(target, trainset, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(trainset, copy)
+    data = bytearray((copy / "train-00000.parquet").read_bytes())
+    data[len(data) // 2] ^= 1
+    (copy / "train-00000.parquet").write_bytes(bytes(data))
+    with pytest.raises(InvalidRequest, match="changed or damaged"):
+        train(config(target, copy, tmp_path / "run", steps=1), quiet)
+
+
+def test_a_folder_that_is_no_set_is_refused(target, tmp_path):
+    with pytest.raises(InvalidRequest, match="paceline synth"):
+        train(config(target, tmp_path, tmp_path / "run", steps=1), quiet)
+
+
+def test_a_disk_without_room_is_refused_before_the_first_step(
+    target, trainset, tmp_path, monkeypatch
+):
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(InvalidRequest, match="MiB free"):
+        train(config(target, trainset, tmp_path / "run", steps=4), quiet)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"taps": 5}, "taps: got 5; expected at most 4"),
+        ({"mask_token": 3}, "mask_token: got 3; expected an id of the vocabulary that neither"),
+        ({"short_block": 6}, "short_block: got 6; expected less than the block's 6"),
+        ({"selector_share": 2.0}, "selector_share: got 2.0; expected generation dflash2"),
+        ({"generation": "dflash2", "head_tokens": 8}, "head_tokens: got 8; expected at least 16"),
+    ],
+    ids=str,
+)
+def test_a_shape_that_could_not_be_served_is_refused(changes, match, target, trainset, tmp_path):
+    with pytest.raises(InvalidRequest, match=match):
+        train(config(target, trainset, tmp_path / "run", steps=1, **changes), quiet)
+
+
+def test_a_mask_token_that_stands_in_the_texts_is_refused(target, trainset, tmp_path):
+    token = next(read_rows(trainset, "train")).ids[0]
+    with pytest.raises(InvalidRequest, match=f"mask_token: got {token}; expected an id"):
+        train(config(target, trainset, tmp_path / "run", steps=1, mask_token=token), quiet)
+
+
+def test_names_of_sets_are_not_shared(target, trainset, tmp_path):
+    twice = {"held_out": {"tiny-set": str(trainset)}}
+    with pytest.raises(InvalidRequest, match="a name of its own for every set"):
+        train(config(target, trainset, tmp_path / "run", steps=1, **twice), quiet)
+
+
+def test_a_set_that_is_to_be_watched_must_have_what_is_watched(target, trainset, tmp_path):
+    """A guard that looks at nothing would be none."""
+    bare = tmp_path / "bare"
+    shutil.copytree(trainset, bare)
+    manifest = read_manifest(bare)
+    manifest.shards = manifest.of("train")
+    write_manifest(bare, manifest)
+    watched = {"out_of_domain": {"bare": str(bare)}}
+    with pytest.raises(InvalidRequest, match=r"out_of_domain: .* a set with a held_out split"):
+        train(config(target, trainset, tmp_path / "run", steps=1, **watched), quiet)
+    with pytest.raises(InvalidRequest, match=r"held_out: .* a set with a held_out split"):
+        train(config(target, bare, tmp_path / "run", steps=1), quiet)
+
+
+def test_a_place_that_is_taken_is_refused(target, trainset, tmp_path):
+    taken = tmp_path / "file"
+    taken.write_text("")
+    with pytest.raises(InvalidRequest, match=r"out: .* a folder, new or of the same run"):
+        train(config(target, trainset, taken, steps=1), quiet)
+    (tmp_path / "run" / "drafter").mkdir(parents=True)
+    with pytest.raises(InvalidRequest, match="a folder without a drafter/ of another run"):
+        train(config(target, trainset, tmp_path / "run", steps=1), quiet)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_refused(target, trainset, tmp_path):
+    with pytest.raises(InvalidRequest, match="device: got 'cuda'; expected cpu"):
+        train(config(target, trainset, tmp_path / "run", steps=1, device="cuda"), quiet)
