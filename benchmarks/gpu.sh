@@ -3,15 +3,18 @@
 # host, which may have AMX where the development machine has not. Needs no network, and a model only
 # for the CPU kernels' ratios.
 #
-#   [MODEL=folder] bash benchmarks/gpu.sh     from the root, with a python3 that has torch
+#   [MODEL=folder] [SET=folder of `paceline synth`] bash benchmarks/gpu.sh     from the root, with a python3 that has torch
 set -u
 export PYTHONPATH=src:benchmarks PYTHONUNBUFFERED=1 PACELINE_CACHE="${PACELINE_CACHE:-$(mktemp -d)}"
 PY=${PYTHON:-python3}
 status=0
 $PY -c 'import torch; print("torch", torch.__version__, torch.cuda.get_device_name())' || exit 1
 grep -m1 "model name" /proc/cpuinfo
-timeout 240 $PY -m pytest -q -m cuda -p no:cacheprovider tests/models tests/engine || status=1
+timeout 240 $PY -m pytest -q -m cuda -p no:cacheprovider tests/models tests/engine tests/training || status=1
 timeout 120 $PY benchmarks/gpu.py || status=1
 timeout 120 $PY -m pytest -q -p no:cacheprovider tests/kernels -m "not slow and not model" || status=1
 if [ -n "${MODEL:-}" ]; then timeout 110 $PY benchmarks/kernels.py "$MODEL" || status=1; fi
+if [ -n "${MODEL:-}" ] && [ -n "${SET:-}" ]; then
+  timeout 150 $PY benchmarks/training.py "$MODEL" "$SET" --device cuda || status=1
+fi
 exit $status
