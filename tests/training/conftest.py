@@ -54,5 +54,6 @@ def write_set(folder: Path, target: Path, prompts: list[str], **named: str) -> P
         write_shard(folder, "neighbour", 0, rows[-4:]),
     ]
     about = identity(load_model(str(target))) | named
-    write_manifest(folder, Manifest(about, {"name": "tiny", "sources": []}, shards=shards))
+    app = {"description": {"name": "tiny"}, "sources": []}
+    write_manifest(folder, Manifest(about, app, shards=shards))
     return folder

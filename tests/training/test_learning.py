@@ -70,6 +70,7 @@ def test_what_is_kept_is_the_best_and_says_what_made_it(target, trainset, tmp_pa
     assert made["scores"]["held_out"]["tiny-set"]["length"] == pytest.approx(best)
     assert made["target"]["name"] == "tiny" and len(made["target"]["weights_sha256"]) == 64
     assert made["data"]["tiny-set"]["trained_on"] is True
+    assert made["data"]["tiny-set"]["app"] == "tiny"
     assert made["settings"]["mix"] == {"ce": 1.0}
     text = (drafter / "README.md").read_text()
     assert made["target"]["weights_sha256"] in text and "| tiny-set (held out) |" in text

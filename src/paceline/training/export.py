@@ -98,7 +98,7 @@ def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) ->
                 "digest": manifest.digest,
                 "trained_on": name in trained,
                 "user_data": manifest.user_data,
-                "app": manifest.app.get("name"),
+                "app": manifest.app.get("description", {}).get("name"),
                 "tokens": sum(shard.answer_tokens for shard in manifest.of("train")),
                 "sources": manifest.app.get("sources", []),
             }
