@@ -75,10 +75,16 @@ def save_tiny(folder: Path, blur: float = 0.02, **changes: Any) -> Path:
         weights[name] = weight + blur * torch.randn(weight.shape, generator=generator)
     save_file(weights, folder / "model.safetensors")
     byte_tokenizer().save_pretrained(folder)
-    hf = {
+    (folder / "config.json").write_text(json.dumps(hf_json(config, EOS)))
+    return folder
+
+
+def hf_json(config: ModelConfig, eos_token_id: int) -> dict[str, Any]:
+    """The config.json of a tiny model."""
+    return {
         "architectures": ["Qwen2ForCausalLM"],
         "hidden_act": "silu",
-        "vocab_size": VOCAB,
+        "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
         "num_hidden_layers": config.num_layers,
@@ -88,7 +94,5 @@ def save_tiny(folder: Path, blur: float = 0.02, **changes: Any) -> Path:
         "max_position_embeddings": config.max_position_embeddings,
         "tie_word_embeddings": True,
         "rope_theta": config.rope.theta,
-        "eos_token_id": EOS,
+        "eos_token_id": eos_token_id,
     }
-    (folder / "config.json").write_text(json.dumps(hf))
-    return folder

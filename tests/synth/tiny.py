@@ -16,7 +16,7 @@ from paceline.synth.app import App, read_app
 from paceline.synth.ask import Asker
 from paceline.synth.sources import Source, read_sources
 from paceline.synth.target import Target, load_target
-from tests.engine.tiny import tiny_config
+from tests.engine.tiny import hf_json, tiny_config
 
 START, END = "<|im_start|>", "<|im_end|>"
 TEMPLATE = (
@@ -50,21 +50,7 @@ def save_target(folder: Path, template: str = TEMPLATE, seed: int = 0) -> Path:
     save_file({name: weight.contiguous() for name, weight in weights.items()},
               folder / "model.safetensors")  # fmt: skip
     words.save_pretrained(folder)
-    hf = {
-        "architectures": ["Qwen2ForCausalLM"],
-        "hidden_act": "silu",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "rms_norm_eps": config.rms_norm_eps,
-        "max_position_embeddings": config.max_position_embeddings,
-        "tie_word_embeddings": True,
-        "rope_theta": config.rope.theta,
-        "eos_token_id": words.eos_token_id,
-    }
+    hf = hf_json(config, words.eos_token_id)
     (folder / "config.json").write_text(json.dumps(hf))
     return folder
 

@@ -39,7 +39,7 @@ def drafter_of(settings: TrainConfig) -> Path:
     return result.drafter
 
 
-def arguments() -> list[str]:
-    """OPTIONS as the command takes them."""
-    return [part for name, value in OPTIONS.items()
+def arguments(without: str = "") -> list[str]:
+    """OPTIONS as the command takes them, but for one."""
+    return [part for name, value in OPTIONS.items() if name != without
             for part in (f"--{name.replace('_', '-')}", str(value))]  # fmt: skip

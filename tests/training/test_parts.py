@@ -54,6 +54,19 @@ def test_the_learning_rate_rises_and_falls_as_a_cosine():
     assert course(0, 10, 0.0, 0.05) == 1.0
 
 
+def test_zero_is_something_said(target, trainset, tmp_path):
+    """A share of zero is no default: the selector learns nothing, and no matrix moves."""
+    options = {"generation": "dflash2", "selector_share": 0.0, "optimizer": "muon"}
+    settings = config(target, trainset, tmp_path, steps=2, matrix_lr=0.0, **options)
+    trainer = prepare(settings, Workers("cpu"))
+    before = {name: p.detach().clone() for name, p in trainer.form.drafter.named_parameters()}
+    for _ in range(2):
+        trainer.take_step()
+    for name, parameter in trainer.form.drafter.named_parameters():
+        still = parameter.ndim == 2 or name.startswith("candidate_selector")
+        assert torch.equal(parameter, before[name]) == still, name
+
+
 # -- scores ----------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ from tests.training.runs import config, quiet
         ("matrix_lr", 0.1, "matrix_lr: got 0.1; expected optimizer muon"),
         ("soft_tokens", 8, "soft_tokens: got 8; expected an objective"),
         ("short_share", 0.5, "short_share: got 0.5; expected short_block"),
+        ("shard_target", True, "features_gb: got 0.1; expected no shard_target"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(field, value, match, target, tmp_path):
@@ -96,6 +97,12 @@ def test_a_mask_token_that_stands_in_the_texts_is_refused(target, trainset, tmp_
     token = next(read_rows(trainset, "train")).ids[0]
     with pytest.raises(InvalidRequest, match=f"mask_token: got {token}; expected an id"):
         train(config(target, trainset, tmp_path / "run", steps=1, mask_token=token), quiet)
+
+
+def test_a_target_is_spread_over_several_processes_only(target, trainset, tmp_path):
+    alone = {"shard_target": True, "features_gb": None}
+    with pytest.raises(InvalidRequest, match="several processes, started by torchrun"):
+        train(config(target, trainset, tmp_path / "run", steps=1, **alone), quiet)
 
 
 def test_names_of_sets_are_not_shared(target, trainset, tmp_path):

@@ -26,7 +26,7 @@ from paceline.training.state import DiskFull
 from paceline.training.trackers import read_log
 from paceline.training.workers import Workers
 from tests.training.conftest import PROMPTS, write_set
-from tests.training.runs import OPTIONS, config, drafter_of, lengths, losses, quiet
+from tests.training.runs import arguments, config, drafter_of, lengths, losses, quiet
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -61,11 +61,8 @@ def test_a_killed_process_resumes_to_the_same_weights(target, trainset, tmp_path
     out = tmp_path / "killed"
     command = [
         sys.executable, "-m", "paceline.cli", "train", str(trainset), "--model", str(target),
-        "--out", str(out), "--steps", "24", "--save-every", "1",
+        "--out", str(out), "--steps", "24", "--save-every", "1", *arguments("save_every"),
     ]  # fmt: skip
-    for name, value in OPTIONS.items():
-        if name != "save_every":
-            command += [f"--{name.replace('_', '-')}", str(value)]
     for kills in range(2):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         before = (out / "state.pt").stat().st_mtime_ns if kills else 0
@@ -148,14 +145,12 @@ def test_two_processes_have_the_loss_curve_of_one(sharded, target, trainset, tmp
     """With the target whole in each of them, and with its layers spread over both."""
     settings = {"steps": 8, "mix": {"ce": 0.5, "kl": 0.5}}
     train(config(target, trainset, tmp_path / "one", **settings), quiet)
-    arguments = ["--shard-target"] if sharded else []
-    for name, value in OPTIONS.items():
-        arguments += [f"--{name.replace('_', '-')}", str(value)]
+    options = ["--shard-target", *arguments("features_gb")] if sharded else arguments()
     subprocess.run(
         [
             sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
             "-m", "paceline.cli", "train", str(trainset), "--model", str(target),
-            "--out", str(tmp_path / "two"), "--steps", "8", "--mix", "ce=0.5,kl=0.5", *arguments,
+            "--out", str(tmp_path / "two"), "--steps", "8", "--mix", "ce=0.5,kl=0.5", *options,
         ],
         check=True, timeout=240, stdout=subprocess.DEVNULL,
         env=os.environ | {"OMP_NUM_THREADS": "1"},

@@ -47,7 +47,7 @@ HELP = {
     "labels": "text, or target: its most likely tokens along the text",
     "soft_tokens": "tokens of its distribution that kl, tv, nla and lk_hybrid see (default 32)",
     "selector_share": "share of the selector's loss (dflash2, default 1)",
-    "features_gb": "memory that keeps the target's features, GiB",
+    "features_gb": "memory that keeps the target's features, GiB (default 4)",
     "shard_target": "spread the target over all processes (FSDP2), where it fits no single one",
     "dtype": "bfloat16 or float32",
     "device": "cpu or cuda",

@@ -21,7 +21,13 @@ REGRESSIONS = ("flag", "stop")
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 MAX_LAYERS, MAX_BLOCK = 8, 64
 # Where the run names none.
-SHORT_SHARE, MATRIX_LR, SOFT_TOKENS, SELECTOR_SHARE = 0.6, 0.02, 32, 1.0
+DEFAULTS: dict[str, float] = {
+    "short_share": 0.6,
+    "matrix_lr": 0.02,
+    "soft_tokens": 32,
+    "selector_share": 1.0,
+    "features_gb": 4.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class TrainConfig:
     A step takes `texts` texts with at most `anchors` blocks each, `micro` texts at a time. `epochs`
     or `steps` says how long, and for the share `short_share` (0.6) of it blocks are only
     `short_block` tokens long (None: never): later slots are hopeless then anyway.
-    `features_gb` bounds the memory that keeps the target's features; `shard_target` spreads a
+    `features_gb` (4) bounds the memory that keeps the target's features; `shard_target` spreads a
     target that fits no single device over all processes, and keeps none.
     `head_tokens` cuts the head to that many frequent tokens, 0 keeps all. `labels` are the text's
     own tokens or the target's most likely ones; `mix` shares out the objectives.
@@ -75,7 +81,7 @@ class TrainConfig:
     labels: str = "text"
     soft_tokens: int | None = None
     selector_share: float | None = None
-    features_gb: float = 4.0
+    features_gb: float | None = None
     shard_target: bool = False
     dtype: str = "bfloat16"
     device: str = "cpu"
@@ -122,8 +128,13 @@ class TrainConfig:
     @property
     def short_steps(self) -> float:
         """Share of the run with short blocks."""
-        share = SHORT_SHARE if self.short_share is None else self.short_share
-        return 0.0 if self.short_block is None else share
+        return 0.0 if self.short_block is None else self.value("short_share")
+
+    def value(self, name: str) -> float:
+        """A setting that is None unless the run names it, because without others it has no effect:
+        what the run says, or the default. Zero is something said."""
+        given = getattr(self, name)
+        return DEFAULTS[name] if given is None else float(given)
 
     @property
     def folder(self) -> Path:
@@ -203,6 +214,7 @@ def _check_effect(config: TrainConfig) -> None:
         ("matrix_lr", config.optimizer == "muon", "optimizer muon beside it"),
         ("soft_tokens", config.soft, "an objective or labels of the target's beside it"),
         ("short_share", config.short_block is not None, "short_block beside it"),
+        ("features_gb", not config.shard_target, "no shard_target beside it, which keeps none"),
     ):
         if getattr(config, name) is not None and not works:
             raise InvalidRequest(name, getattr(config, name), needed)

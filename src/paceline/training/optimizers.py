@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.training.config import MATRIX_LR, TrainConfig
+from paceline.training.config import TrainConfig
 
 BETAS = (0.9, 0.95)
 CODEBOOKS = "codebook"  # tables with a row per token: looked up, not multiplied by
@@ -32,7 +32,7 @@ class Optimizers:
             named = [(n, p) for n, p in named if id(p) not in chosen]
             self._parts.append(
                 torch.optim.Muon(
-                    matrices, lr=config.matrix_lr or MATRIX_LR, momentum=0.95, weight_decay=decay
+                    matrices, lr=config.value("matrix_lr"), momentum=0.95, weight_decay=decay
                 )
             )
         rest = [p for _, p in named]

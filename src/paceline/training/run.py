@@ -21,8 +21,9 @@ from paceline.models.networks import DTYPES, build_network
 from paceline.models.tensors import EMBEDDING
 from paceline.synth.dataset import Manifest, read_manifest
 from paceline.training import export
+from paceline.training.allocator import keep_freed_memory
 from paceline.training.anchors import Text
-from paceline.training.config import SELECTOR_SHARE, SOFT_TOKENS, TrainConfig
+from paceline.training.config import TrainConfig
 from paceline.training.data import check_target, frequent_tokens, read_texts, token_counts
 from paceline.training.form import TrainingForm
 from paceline.training.head import Head, Objective
@@ -64,9 +65,11 @@ def train(config: TrainConfig, show: Callable[[str], None]) -> Result:
     check_place(config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    if config.device == "cpu":
+        keep_freed_memory()
     workers = Workers(config.device)
     try:
-        workers.check(config.texts, config.micro)
+        workers.check(config.texts, config.micro, config.shard_target)
         trainer = prepare(config, workers)
         _run(trainer, show)
     finally:
@@ -86,7 +89,6 @@ def check_place(config: TrainConfig) -> None:
     folder = config.folder
     if folder.exists() and not folder.is_dir():
         raise InvalidRequest("out", config.out, "a folder, new or of the same run")
-    restore_folder(folder / DRAFTER)
     if (folder / DRAFTER).exists() and not (folder / STATE).exists():
         expected = f"a folder without a {DRAFTER}/ of another run in it"
         raise InvalidRequest("out", config.out, expected)
@@ -98,6 +100,7 @@ def _run(trainer: Trainer, show: Callable[[str], None]) -> None:
     trackers: list[Tracker] = []
     if workers.first:
         config.folder.mkdir(parents=True, exist_ok=True)
+        restore_folder(config.folder / DRAFTER)
         _check_room(trainer)
         show(describe(trainer, resumed))
         trackers = open_trackers(
@@ -117,9 +120,9 @@ def prepare(config: TrainConfig, workers: Workers) -> Trainer:
     named = identity(loaded)
     data = read_data(config, named, min(config.max_tokens, loaded.max_context))
     checkpoint = None if config.init is None else load_checkpoint(config.init)
-    hf = _drafter_config(config, loaded, checkpoint, data)
-    shape = read_dflash_config(hf)
     seen = torch.cat([text.ids for text in data.train]).unique().tolist()
+    hf = _drafter_config(config, loaded, checkpoint, seen)
+    shape = read_dflash_config(hf)
     check_fit(shape, loaded.config, loaded.eos_ids, seen)
     _check_shape(config, shape)
     ids = _head_ids(config, shape, token_counts(data.train, loaded.config.vocab_size), checkpoint)
@@ -128,7 +131,7 @@ def prepare(config: TrainConfig, workers: Workers) -> Trainer:
         _drafter(config, shape, checkpoint).to(workers.device),
         target.embedding.to(workers.device),
         Head.of(target.head[ids].to(workers.device), ids, loaded.config.vocab_size),
-        Objective(config.mix, config.weights, config.selector_share or SELECTOR_SHARE),
+        Objective(config.mix, config.weights, config.value("selector_share")),
         mask_embedding=None if checkpoint is None else checkpoint.mask_embedding,
         autocast=config.dtype == "bfloat16",
     )
@@ -151,11 +154,11 @@ def prepare(config: TrainConfig, workers: Workers) -> Trainer:
 def _target(
     config: TrainConfig, loaded: LoadedModel, shape: DFlashConfig, workers: Workers
 ) -> Target:
-    layers, soft = shape.target_layer_ids, (config.soft_tokens or SOFT_TOKENS) * config.soft
+    layers, soft = shape.target_layer_ids, int(config.value("soft_tokens")) * config.soft
     if config.shard_target:
         return ShardedTarget(loaded, layers, workers, DTYPES[config.dtype], soft)
     network, _ = build_network(loaded, dtype=config.dtype, device=config.device)
-    return LocalTarget(network, loaded.config, layers, int(config.features_gb * GIB), soft)
+    return LocalTarget(network, loaded.config, layers, int(config.value("features_gb") * GIB), soft)
 
 
 def read_data(config: TrainConfig, named: Mapping[str, str], most: int) -> Data:
@@ -210,13 +213,12 @@ def _drafter_config(
     config: TrainConfig,
     loaded: LoadedModel,
     checkpoint: DFlashCheckpoint | None,
-    data: Data,
+    seen: list[int],
 ) -> dict[str, Any]:
     if checkpoint is not None:
         return reshaped(config, checkpoint)
     if config.mask_token is not None:
         return drafter_json(config, loaded.config, config.mask_token)
-    seen = torch.cat([text.ids for text in data.train]).unique().tolist()
     return drafter_json(
         config,
         loaded.config,

@@ -38,8 +38,11 @@ class Workers:
         """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
-    def check(self, texts: int, micro: int) -> None:
-        """Raises InvalidRequest where a step's texts cannot be shared out evenly."""
+    def check(self, texts: int, micro: int, shard_target: bool) -> None:
+        """Raises InvalidRequest where a step's texts cannot be shared out evenly, and where there
+        is nobody to spread a target over."""
+        if shard_target and self.count == 1:
+            raise InvalidRequest("shard_target", True, "several processes, started by torchrun")
         if texts % (self.count * micro):
             expected = f"a multiple of {self.count} processes times micro ({micro})"
             raise InvalidRequest("texts", texts, expected)
