@@ -21,8 +21,8 @@ from harness import in_turns, machine, ratio, ratio_interval, table
 from prompts import encoded
 
 from paceline import LLM, SamplingParams
-from paceline.bench.record import loop_start
 from paceline.core import OutputDelta, SpeculativeParams
+from paceline.loops import loop_start
 
 MOST_TOKENS = 256
 _names = itertools.count()

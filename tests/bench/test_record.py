@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from paceline.bench.record import Answer, loop_start
+from paceline.bench.record import Answer
 
 
 def answer(arrivals: list[float], **counts: int) -> Answer:
@@ -28,20 +28,3 @@ def test_acceptance_length_includes_the_bonus_token() -> None:
 
 def test_tokens_per_forward_counts_forwards_without_a_draft_too() -> None:
     assert answer([1.1] * 8, draft_rounds=2, accepted=5).tokens_per_forward == pytest.approx(8 / 3)
-
-
-@pytest.mark.parametrize(
-    ("ids", "start"),
-    [
-        ([*range(20)], None),
-        ([7, 8, 9] * 2 + [1], None),
-        ([5, 6, *([1, 2, 3, 4] * 4)], 6),  # a period of four: cut after its first turn
-        ([5] * 11, None),
-        ([5] * 12, 1),
-        ([9, *([*range(30)] * 3), 1, 2], 31),
-        ([*range(16), 50, *range(16), 51, 52, *range(16)], 17),  # with other words in between
-        ([*range(16), 50, *range(16), 51, 52, *range(15)], None),
-    ],
-)
-def test_a_text_is_cut_where_it_starts_to_loop(ids: list[int], start: int | None) -> None:
-    assert loop_start(ids) == start

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline import LLM, SamplingParams
+from paceline.loops import MIN_TOKENS
 from paceline.models.identity import identity
 from paceline.models.loader import load_model
 from paceline.synth.dataset import Manifest, Row, write_manifest, write_shard
@@ -35,10 +36,12 @@ def write_set(folder: Path, target: Path, prompts: list[str], **named: str) -> P
     rows = []
     for index, result in enumerate(results):
         start, ids = len(result.prompt_ids), (*result.prompt_ids, *result.token_ids)
+        # The tiny target goes round in circles, and no piece may be long enough to be one.
+        pieces = range(start, len(ids), MIN_TOKENS - 1)
         rows.append(
             Row(
                 ids,
-                ((start, len(ids)),),
+                tuple((at, min(at + MIN_TOKENS - 1, len(ids))) for at in pieces),
                 f"own#{index}",
                 "on_task",
                 "en",

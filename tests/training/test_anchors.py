@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from paceline.synth.dataset import Manifest, Row, write_manifest, write_shard
 from paceline.training.anchors import (
     block_labels,
     draw_anchors,
     valid_anchors,
     window_of,
 )
+from paceline.training.data import read_texts
 from tests.training.twins import random_text, slow_labels, text_of
 
 
@@ -64,3 +66,18 @@ def test_evaluations_take_neighbours_with_room_for_whole_blocks():
     assert len(starts) > 5
     short = text_of([9] * 6, "...xxx")
     assert window_of(short, 30, 6).tolist() == [3]
+
+
+# -- texts -----------------------------------------------------------------------------------------
+
+
+def test_nothing_is_learnt_from_a_text_that_goes_round_in_circles(tmp_path):
+    """But for the first turn; prompts may repeat what they like."""
+    prompt, answer = [7] * 20, [*range(20), *[30, 31, 32, 33] * 9]
+    spans = ((20, 20 + len(answer)),)
+    row = Row((*prompt, *answer), spans, "own#0", "on_task", "en", "length", 0.0, 0, "0")
+    shards = [write_shard(tmp_path, "train", 0, [row])]
+    write_manifest(tmp_path, Manifest({}, {}, shards=shards))
+    (text,) = read_texts([tmp_path], "train", 1000)
+    assert text.said.nonzero()[:, 0].tolist() == [*range(20, 20 + 20 + 4)]
+    assert text.ids.tolist() == list(row.ids)

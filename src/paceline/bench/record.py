@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
-
-LOOP_REPEATS = 3
-LOOP_MIN_TOKENS = 12  # shorter repeats ("- - -", a table's rule) are ordinary text
-LOOP_MAX_PERIOD = 64
-LOOP_NGRAM = 16  # a run so long that is said again and again is a loop, whatever stands between
 
 
 class Round(NamedTuple):
@@ -78,38 +72,3 @@ class Answer:
         """Tokens committed per target forward, forwards without a draft included."""
         forwards = len(self.token_ids) - self.accepted
         return len(self.token_ids) / forwards if forwards > 0 else 1.0
-
-
-def loop_start(token_ids: Sequence[int]) -> int | None:
-    """Number of tokens before a text starts to loop, or None if it never does.
-
-    A loop is a run of tokens that stands three times in a row, at least 12 tokens in all, or a run
-    of 16 that is said a third time, wherever. Drafters guess a loop for free, so what follows the
-    first turn says nothing about real text.
-    """
-    starts = (_three_in_a_row(token_ids), _said_three_times(token_ids))
-    return min((start for start in starts if start is not None), default=None)
-
-
-def _three_in_a_row(token_ids: Sequence[int]) -> int | None:
-    for end in range(LOOP_MIN_TOKENS, len(token_ids) + 1):
-        for period in range(1, min(LOOP_MAX_PERIOD, end // LOOP_REPEATS) + 1):
-            turns = max(LOOP_REPEATS, -(-LOOP_MIN_TOKENS // period))
-            length = period * turns
-            if length > end:
-                continue
-            tail = token_ids[end - length : end]
-            if all(tail[i] == tail[i - period] for i in range(period, length)):
-                return end - length + period
-    return None
-
-
-def _said_three_times(token_ids: Sequence[int]) -> int | None:
-    """Where the second turn starts of the n-gram that is the first to come a third time."""
-    places: dict[tuple[int, ...], list[int]] = {}
-    for start in range(len(token_ids) - LOOP_NGRAM + 1):
-        found = places.setdefault(tuple(token_ids[start : start + LOOP_NGRAM]), [])
-        found.append(start)
-        if len(found) == LOOP_REPEATS:
-            return found[1]
-    return None

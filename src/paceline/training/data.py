@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from paceline.core import InvalidRequest
+from paceline.loops import loop_start
 from paceline.synth.dataset import Manifest, read_rows
 from paceline.training.anchors import Text, draw_anchors, random_for, valid_anchors
 from paceline.training.packs import Pick
@@ -19,14 +20,16 @@ SHUFFLE = (1 << 32) - 1  # stands for the order where draws of a text have its n
 
 def read_texts(folders: Sequence[Path], split: str, max_tokens: int, first: int = 0) -> list[Text]:
     """Texts of a split, numbered from `first` on and cut to `max_tokens`; those without an anchor
-    are left out. Raises InvalidRequest (field `sets`) where none is left."""
+    are left out, and so is what the target says once it goes round in circles. Raises
+    InvalidRequest (field `sets`) where none is left."""
     texts: list[Text] = []
     for folder in folders:
         for row in read_rows(folder, split):
             ids = torch.tensor(row.ids[:max_tokens])
             said = torch.zeros(len(ids), dtype=torch.bool)
             for start, end in row.spans:
-                said[start:end] = True
+                looping = loop_start(row.ids[start:end])
+                said[start : end if looping is None else start + looping] = True
             if len(valid_anchors(said)):
                 texts.append(Text(first + len(texts), ids, said))
     if not texts:

@@ -56,7 +56,7 @@ class TrainingForm(nn.Module):
             features = pack.features if self._autocast else pack.features.float()
             attend = attention_over(pack)
             hidden = self.drafter.run(features, pack.tokens, embedded, pack.anchors, attend)
-        return hidden[:, 1:]
+        return hidden[:, 1:].contiguous()  # bf16 products of a view copy the head, slot by slot
 
     def forward(self, pack: Pack, costs: Costs | None = None) -> Outcome:
         hidden = self.hidden(pack)

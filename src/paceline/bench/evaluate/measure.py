@@ -14,9 +14,10 @@ from typing import Any
 from paceline.bench.evaluate.sets import EvalPrompt, EvalSet
 from paceline.bench.evaluate.warm import WarmedSuffix
 from paceline.bench.inprocess import ask_engine
-from paceline.bench.record import Answer, loop_start
+from paceline.bench.record import Answer
 from paceline.core import SamplingParams, SpeculativeParams
 from paceline.engine.engine import Engine
+from paceline.loops import loop_start
 
 AR = "ar"
 DRAFTER, NGRAM, SUFFIX = "drafter", "ngram", "suffix"
