@@ -54,7 +54,13 @@ def test_a_run_learns_and_leaves_a_drafter_that_serves(target, trainset, tmp_pat
 
 
 def test_every_drafter_that_is_written_passes_the_doctor(target, trainset, tmp_path):
-    options = {"generation": "dflash2", "window": 16, "block": 5, "head_tokens": 200}
+    options = {
+        "generation": "dflash2",
+        "selector_rank": 8,
+        "window": 16,
+        "block": 5,
+        "head_tokens": 200,
+    }
     drafter = drafter_of(config(target, trainset, tmp_path / "run", steps=60, **options))
     conversations = [[{"role": "user", "content": prompt}] for prompt in PROMPTS[:6]]
     fixed = {"dtype": "float32", "backend": "torch", "threads": 1}

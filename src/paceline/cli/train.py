@@ -25,6 +25,7 @@ HELP = {
     "block": "tokens of a block, the anchor included (default 8, or --init's)",
     "taps": "target layers whose outputs the drafter sees (default 5)",
     "window": "tokens of context that a draft sees (default: all)",
+    "selector_rank": "numbers per token in each codebook of DFlash 2's selector (default 256)",
     "mask_token": "id of the mask slots' token (default: one that text never holds)",
     "steps": "optimizer steps",
     "epochs": "passes over the texts, in place of --steps",

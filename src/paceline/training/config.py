@@ -37,7 +37,8 @@ class TrainConfig:
     `sets` are folders that `paceline synth` wrote; `held_out` maps names to further sets whose
     `held_out` split is only evaluated, and `out_of_domain` those that must not get worse. `init` is
     a drafter to go on from, None trains from random weights. `block`, `layers`, `taps`, `window`,
-    `mask_token` and `generation` shape a new drafter (None: a default; with `init`, what it has).
+    `mask_token`, `generation` and `selector_rank` (DFlash 2) shape a new drafter (None: a default;
+    with `init`, what it has).
 
     A step takes `texts` texts with at most `anchors` blocks each, `micro` texts at a time. `epochs`
     or `steps` says how long, and for the share `short_share` (0.6) of it blocks are only
@@ -60,6 +61,7 @@ class TrainConfig:
     taps: int | None = None
     window: int | None = None
     mask_token: int | None = None
+    selector_rank: int | None = None
     steps: int | None = None
     epochs: float | None = None
     short_block: int | None = None
@@ -167,6 +169,7 @@ _WHOLE: dict[str, tuple[int, int]] = {
     "taps": (1, 64),
     "window": (1, 1 << 20),
     "mask_token": (0, 1 << 31),
+    "selector_rank": (1, 4096),
     "steps": (1, 10**9),
     "texts": (1, 1 << 16),
     "micro": (1, 1 << 16),

@@ -31,7 +31,8 @@ def read_texts(folders: Sequence[Path], split: str, max_tokens: int, first: int 
                 looping = loop_start(row.ids[start:end])
                 said[start : end if looping is None else start + looping] = True
             if len(valid_anchors(said)):
-                texts.append(Text(first + len(texts), ids, said))
+                end = int(said.nonzero()[-1]) + 1  # nobody looks behind it
+                texts.append(Text(first + len(texts), ids[:end], said[:end]))
     if not texts:
         named = ", ".join(str(folder) for folder in folders)
         expected = f"a set whose split {split!r} has answers of two tokens or more"

@@ -243,8 +243,9 @@ def _check_shape(config: TrainConfig, shape: DFlashConfig) -> None:
     short = config.short_block
     if short is not None and short >= shape.block_size:
         raise InvalidRequest("short_block", short, f"less than the block's {shape.block_size}")
-    if config.selector_share is not None and shape.second is None:
-        raise InvalidRequest("selector_share", config.selector_share, "generation dflash2")
+    for name in ("selector_share", "selector_rank"):
+        if getattr(config, name) is not None and shape.second is None:
+            raise InvalidRequest(name, getattr(config, name), "generation dflash2")
 
 
 def _head_ids(

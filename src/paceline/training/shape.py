@@ -14,12 +14,8 @@ from paceline.models.dflash.config import DFlashConfig, default_layer_ids
 from paceline.training.config import TrainConfig
 
 LAYERS, BLOCK, TAPS = 3, 8, 5  # where the run names none
-CONVOLUTION = {  # DFlash 2's own sizes
-    "conv_kernel_size": 2,
-    "conv_group_size": 16,
-    "selector_rank": 256,
-    "selector_top_k": 16,
-}
+RANK = 256  # DFlash 2's own sizes
+CONVOLUTION = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_top_k": 16}
 
 
 def drafter_json(config: TrainConfig, target: ModelConfig, mask_token: int) -> dict[str, Any]:
@@ -34,7 +30,7 @@ def drafter_json(config: TrainConfig, target: ModelConfig, mask_token: int) -> d
     extra: dict[str, Any] = {
         "mask_token_id": mask_token,
         "target_layer_ids": tapped_layers(target.num_layers, taps),
-        **(CONVOLUTION if second else {}),
+        **(CONVOLUTION | {"selector_rank": config.selector_rank or RANK} if second else {}),
     }
     return {
         "architectures": ["DFlash2DraftModel" if second else "DFlashDraftModel"],
@@ -89,6 +85,7 @@ def reshaped(config: TrainConfig, checkpoint: DFlashCheckpoint) -> dict[str, Any
         "window": shape.attention[0].window,
         "mask_token": shape.mask_token_id,
         "generation": "dflash" if shape.second is None else "dflash2",
+        "selector_rank": shape.second and shape.second.selector_rank,
     }
     for name, value in has.items():
         if getattr(config, name) not in (None, value):
