@@ -19,7 +19,16 @@ from tests.training.conftest import PROMPTS
 from tests.training.runs import config, drafter_of, lengths
 
 
-@pytest.mark.parametrize("options", [{}, {"generation": "dflash2"}, {"optimizer": "muon"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"generation": "dflash2"},
+        {"generation": "dflash2", "labels": "target", "mix": {"ce": 0.5, "kl": 0.5}},
+        {"optimizer": "muon"},
+    ],
+    ids=str,
+)
 def test_one_batch_is_learnt_by_heart(options, target, trainset, tmp_path):
     """Acceptance length becomes the block's size: nothing is missing between text and slot."""
     rich = config(

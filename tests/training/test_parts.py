@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -203,6 +204,7 @@ class Recorder:
     def __getattr__(self, name: str):
         def call(*given, **named):
             self.calls.append((name, {"given": given, **named}))
+            return SimpleNamespace(info=SimpleNamespace(run_id="the-first"))
 
         return call
 
@@ -219,6 +221,26 @@ def test_a_tracker_gets_settings_and_numbers(name, tmp_path, monkeypatch):
     assert '"lr"' in said and '"loss": 2.0' in said and '"step": 5' in said
     assert len(Counter(call for call, _ in recorder.calls)) >= 3
     assert read_log(tmp_path) == [{"step": 5, "loss": 2.0}]
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "key"),
+    [("wandb", "init", "id"), ("trackio", "init", "name"), ("mlflow", "start_run", "run_id")],
+)
+def test_a_run_that_goes_on_is_the_same_one_for_its_tracker(
+    name, begin, key, tmp_path, monkeypatch
+):
+    def begun(step: int) -> list[Any]:
+        recorder = Recorder()
+        monkeypatch.setitem(__import__("sys").modules, name, recorder)
+        open_trackers((name,), tmp_path, {"lr": 0.1}, step)
+        return [given.get(key) for call, given in recorder.calls if call == begin]
+
+    first, on, later = begun(0), begun(5), begun(10)
+    assert on == later and on[0] is not None
+    assert first == on or (name == "mlflow" and first == [None])
+    if name != "mlflow":  # which names its runs itself
+        assert begun(0) != on
 
 
 def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_read(tmp_path, monkeypatch):

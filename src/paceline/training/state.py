@@ -86,6 +86,7 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
     shutil.rmtree(beside, ignore_errors=True)
     try:
         write(beside)
+        _settle(beside)
     except WRITING as error:
         shutil.rmtree(beside, ignore_errors=True)
         raise DiskFull(
@@ -105,6 +106,16 @@ def restore_folder(folder: Path) -> None:
         os.replace(old, folder)
     shutil.rmtree(old, ignore_errors=True)
     shutil.rmtree(beside, ignore_errors=True)
+
+
+def _settle(folder: Path) -> None:
+    """Brings a folder's files to the disk: a rename must not get there before them."""
+    for path in (*folder.iterdir(), folder):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _beside(folder: Path) -> tuple[Path, Path]:

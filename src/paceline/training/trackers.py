@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from paceline.core import InvalidRequest
+from paceline.synth.dataset import write_whole
 
 LOG = "log.jsonl"
 PROJECT = "paceline"
@@ -63,11 +65,15 @@ class TensorBoard:
 
 
 class WandbLike:
-    """wandb, and trackio, which took over its interface."""
+    """wandb, and trackio, which took over its interface but knows a run by its name."""
 
     def __init__(self, name: str, folder: Path, config: Mapping[str, Any]) -> None:
         self._module = tracker_package(name)
-        self._module.init(project=PROJECT, name=folder.name, config=dict(config))
+        run = remembered(folder, name) or remember(folder, name, uuid.uuid4().hex[:8])
+        named = {"name": f"{folder.name}-{run}"}
+        if name == "wandb":
+            named = {"name": folder.name, "id": run}
+        self._module.init(project=PROJECT, config=dict(config), resume="allow", **named)
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         self._module.log(dict(numbers), step=step)
@@ -80,8 +86,13 @@ class MLflow:
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self._module = tracker_package("mlflow")
         self._module.set_experiment(PROJECT)
-        self._module.start_run(run_name=folder.name)
+        before = remembered(folder, "mlflow")
+        if before is not None:
+            self._module.start_run(run_id=before)
+            return
+        run = self._module.start_run(run_name=folder.name)
         self._module.log_params({name: str(value)[:500] for name, value in config.items()})
+        remember(folder, "mlflow", str(run.info.run_id))
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         named = {name.replace("@", "_at_"): value for name, value in numbers.items()}
@@ -91,13 +102,26 @@ class MLflow:
         self._module.end_run()
 
 
+def remembered(folder: Path, tracker: str) -> str | None:
+    """The tracker's name for this folder's run, where an interrupted one began it."""
+    path = folder / f"{tracker}.id"
+    return path.read_text("utf-8") if path.is_file() else None
+
+
+def remember(folder: Path, tracker: str, run: str) -> str:
+    write_whole(folder / f"{tracker}.id", run.encode())
+    return run
+
+
 def open_trackers(
     names: Sequence[str], folder: Path, config: Mapping[str, Any], step: int
 ) -> list[Tracker]:
-    """The log of JSON lines, and the trackers named. Raises InvalidRequest (field `trackers`) for
-    one whose package is not installed."""
+    """The log of JSON lines, and the trackers named; a run that goes on at `step` goes on there
+    too. Raises InvalidRequest (field `trackers`) for one whose package is not installed."""
     opened: list[Tracker] = [JsonLines(folder, step)]
     for name in names:
+        if step == 0:
+            (folder / f"{name}.id").unlink(missing_ok=True)
         if name == "tensorboard":
             opened.append(TensorBoard(folder, config, step))
         elif name == "mlflow":
