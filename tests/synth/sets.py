@@ -20,7 +20,8 @@ Parts = tuple[App, list[Source], Asker]
 
 def fresh(parts: Parts, answers: str = "fake") -> Manifest:
     app, sources, asker = parts
-    return new_manifest(app, sources, asker.target.identity | {"answers": answers}, False)
+    target = asker.target.identity | {"answers": answers}
+    return new_manifest(app, sources, target, asker.binding, False)
 
 
 def run(parts: Parts, out: Path, answerer: FakeAnswerer | None = None) -> Collector:

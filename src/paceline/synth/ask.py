@@ -11,6 +11,7 @@ from paceline.engine.tool_calls import arguments_schema, calls_grammar, format_o
 from paceline.llm import encode_chat, render_chat
 from paceline.synth.answer import Answer, Ask
 from paceline.synth.app import App
+from paceline.synth.bounds import Binding
 from paceline.synth.plan import Item
 from paceline.synth.prompts import Message, Prompt, keyed, make_prompt
 from paceline.synth.source_spec import SourceSpec
@@ -75,6 +76,12 @@ class Asker:
 
     def bound(self, spec: SourceSpec) -> bool:
         return spec.own_system and bool(self.app.bounds)
+
+    @property
+    def binding(self) -> Binding | None:
+        """What answers are bound to, where any are."""
+        names = tuple(spec.name for spec in self.app.sources if self.bound(spec))
+        return Binding(self.grammar, names) if self.grammar is not None and names else None
 
     def messages(self, spec: SourceSpec, prompt: Prompt) -> list[Message]:
         """The conversation as the application sends it."""

@@ -60,8 +60,8 @@ class Shard:
 @dataclass(slots=True)
 class Manifest:
     """What a set is. `target` has name, weights_sha256, tokenizer_sha256 and template (a digest, as
-    in identity.template_digest); `app` is the application as it was read; `counts` says what was
-    dropped, and why."""
+    in identity.template_digest); `app` is the application as it was read, and what its
+    answers were bound to (bounds.read_binding); `counts` says what was dropped, and why."""
 
     target: dict[str, Any]
     app: dict[str, Any]

@@ -13,19 +13,28 @@ from typing import Any
 
 from paceline.core import InvalidRequest
 from paceline.synth.app import App
+from paceline.synth.bounds import Binding
 from paceline.synth.collect import CannotWrite
 from paceline.synth.dataset import MANIFEST, SPLITS, Manifest, read_manifest, write_manifest
 from paceline.synth.sources import Source
 
 BYTES_PER_TOKEN = 4  # an int32 before it is compressed: an estimate on the safe side
 PROMPT_SHARE = 4  # tokens written for each token of an answer
+BOUND = "what answers are bound to"
 
 
 def new_manifest(
-    app: App, sources: Sequence[Source], target: dict[str, Any], user_data: bool
+    app: App,
+    sources: Sequence[Source],
+    target: dict[str, Any],
+    binding: Binding | None,
+    user_data: bool,
 ) -> Manifest:
-    description = {**app.given, "size": {app.size.unit: app.size.amount}}
-    about = {"description": description, "sources": [source.as_json() for source in sources]}
+    about = {
+        "description": {**app.given, "size": {app.size.unit: app.size.amount}},
+        "sources": [source.as_json() for source in sources],
+        "bound": None if binding is None else binding.as_json(),
+    }
     return Manifest(target=target, app=about, user_data=user_data)
 
 
@@ -89,6 +98,8 @@ def _same(folder: Path, found: Manifest, fresh: Manifest) -> Manifest:
             # A model keeps its identity under another name.
             now = {name: value for name, value in now.items() if name != "name"}
             there = {name: value for name, value in there.items() if name in now}
+        elif field == "app" and BOUND not in there:
+            now.pop(BOUND)  # a set that was begun before manifests said it
         if there != now:
             what = _difference(field, there, now)
             expected = f"a set of the same making; {what}. Give another folder, or --restart"
@@ -103,6 +114,8 @@ def _fixed(value: Any) -> Any:
     return {
         **{name: part for name, part in value["description"].items() if name != "size"},
         "content of the sources": value["sources"],
+        # The description may name a file, and tools compile to what their format is read to be.
+        **({BOUND: value["bound"]} if "bound" in value else {}),
     }
 
 

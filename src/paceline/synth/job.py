@@ -40,7 +40,8 @@ class Job:
     def manifest(self, answers: str | None = None) -> Manifest:
         """Of a set that is still empty."""
         target = self.asker.target.identity | ({} if answers is None else {"answers": answers})
-        return new_manifest(self.app, self.sources, target, self.user_data)
+        binding = self.asker.binding
+        return new_manifest(self.app, self.sources, target, binding, self.user_data)
 
     def check(self, out: Path, *, restart: bool = False) -> None:
         """Raises InvalidRequest where the set could not be made in `out`; writes nothing."""
