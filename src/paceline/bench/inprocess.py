@@ -57,14 +57,19 @@ def ask_engine(
 
 
 def _round(position: int, drafted: int, kinds: Sequence[TokenKind]) -> Round:
-    """A round commits one token more than it accepts. Where it ends with an accepted one, the text
-    has ended there: that token stands for the bonus, and nothing was there to draft after it."""
-    accepted = len(kinds) - 1
-    return Round(position, accepted if kinds[-1] is TokenKind.ACCEPTED else drafted, accepted)
+    """A round commits one token more than it accepts. Where it has no bonus, the text ended inside
+    the draft, or the grammar left no choice behind it: the last accepted token stands for the
+    bonus, and nothing was there to draft after it.
+
+    What the grammar forced is no merit of a draft: plain decoding gets it without a forward too.
+    """
+    accepted = max(0, len(kinds) - kinds.count(TokenKind.FORCED) - 1)
+    return Round(position, drafted if TokenKind.BONUS in kinds else accepted, accepted)
 
 
 def _take(answer: Answer, delta: OutputDelta, now: float) -> None:
     answer.token_ids += delta.token_ids
+    answer.kinds += delta.kinds
     answer.arrivals += [now] * len(delta.token_ids)
     answer.text += delta.text
     answer.logprobs += [row.logprob for row in delta.logprobs or ()]

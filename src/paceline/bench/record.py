@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from paceline.core import TokenKind
+
 
 class Round(NamedTuple):
     """A target forward after the one that gave the first token.
 
     `position` is the index of the first output token that it committed, `drafted` how many draft
     tokens it verified, and `accepted` how many of them stand: it committed one token more. Where
-    the text ends inside a draft, its last token is that one.
+    the text ends inside a draft, its last token is that one. What a grammar forced is in neither.
     """
 
     position: int
@@ -25,7 +27,7 @@ class Answer:
 
     `arrivals[i]` is when token i reached the reader; tokens of one step share a time. `accepted`
     counts drafted tokens that were committed and `draft_rounds` the rounds that had a draft;
-    `rounds` are there for answers of an engine in this process.
+    `rounds` and `kinds`, how each token came to be, are there for an engine in this process.
     `logprobs` are there where they were asked for; `distance` (total variation) and
     `replaced_tokens` belong to lossy budgets.
     """
@@ -39,6 +41,7 @@ class Answer:
     accepted: int = 0
     draft_tokens: int = 0
     rounds: list[Round] = field(default_factory=list)
+    kinds: list[TokenKind] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     distance: float = 0.0
     replaced_tokens: int = 0

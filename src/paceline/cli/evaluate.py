@@ -133,7 +133,7 @@ def _add_to_card(drafter: Path, result: Mapping[str, Any]) -> None:
 
     answers = ("results",)
     summary = {name: value for name, value in result.items() if name not in answers}
-    kept = ("set", "role", "temperature", "requests", "acceptance", "speed")
+    kept = ("set", "role", "temperature", "requests", "bound", "grammar", "acceptance", "speed")
     summary["results"] = [{name: one[name] for name in kept} for one in result["results"]]
     add_evaluation(drafter, evaluation_table(result), summary)
 

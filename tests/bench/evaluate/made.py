@@ -40,6 +40,8 @@ def row(
         "output_tokens": tokens,
         "output_sha256": "",
         "counted_tokens": tokens if counted is None else counted,
+        "forced_tokens": 0,
+        "grammar_sha256": None,
         "finish_reason": "stop",
         "same_text": dict.fromkeys(sides, True),
         "seconds": {side: [1.0 if side == AR else seconds] for side in TIMED},
@@ -59,7 +61,7 @@ def made_up(sets: dict[str, list[dict[str, Any]]], **changes: Any) -> dict[str, 
     """An evaluation of these rows at T = 0, as evaluate() returns it."""
     results = [
         {"set": name, "role": "out of domain", "choice": None, "temperature": 0.0, "left_out": 0,
-         "warmed": "nothing", **summary(rows, BLOCKS, 256), "rows": rows}
+         "warmed": "nothing", "grammar": None, **summary(rows, BLOCKS, 256), "rows": rows}
         for name, rows in sets.items()
     ]  # fmt: skip
     return {

@@ -52,6 +52,8 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
             f"{words.context(each)}: {each['al']:.2f} ({each['rounds']} rounds)"
             for each in found["contexts"]
         )
+        if (bound := words.bound(one)) is not None:
+            yield f"  {bound}"
         if one["looping"]:
             yield f"  {one['looping']} of {one['requests']} answers loop and are cut there"
         if one["left_out"]:

@@ -24,11 +24,12 @@ from paceline.bench.evaluate.measure import (
     WHO,
     Bench,
     Progress,
+    grammar_digest,
 )
 from paceline.bench.evaluate.sets import EvalSet, SetSpec, load_set, parse_sets
 from paceline.bench.evaluate.warm import WarmedSuffix
 from paceline.bench.evaluate.words import FORMAT
-from paceline.core import InvalidRequest, SamplingParams
+from paceline.core import Grammar, InvalidRequest, SamplingParams
 from paceline.core.errors import check_integer
 from paceline.doctor import encoded
 from paceline.drafters.spec import parse_spec
@@ -132,6 +133,8 @@ def _load(llm: LLM, spec: SetSpec, settings: Settings) -> EvalSet:
         answers=WARM_ANSWERS,
     )
     _check_target(llm, found)
+    if found.grammar is not None:
+        llm.engine.grammars.compiler.compile(found.grammar)  # or refuses it, while nothing has run
     vocabulary = llm.engine.vocab_size
     for prompt in found.prompts:
         if not prompt.ids or max(prompt.ids) >= vocabulary:
@@ -180,9 +183,17 @@ def _result(bench: Bench, chosen: EvalSet, temperature: float) -> dict[str, Any]
         "temperature": temperature,
         "left_out": chosen.left_out,
         "warmed": warmed,
+        "grammar": _told(chosen.grammar),
         **summary(rows, blocks, bench.tokens),
         "rows": rows,
     }
+
+
+def _told(grammar: Grammar | None) -> dict[str, str] | None:
+    """A grammar without its text, which is the application's own."""
+    if grammar is None:
+        return None
+    return {"kind": grammar.kind, "sha256": grammar_digest(grammar)}
 
 
 def summary(rows: Sequence[dict[str, Any]], blocks: dict[str, int], tokens: int) -> dict[str, Any]:
@@ -192,6 +203,8 @@ def summary(rows: Sequence[dict[str, Any]], blocks: dict[str, int], tokens: int)
         "looping": sum(row["counted_tokens"] < row["output_tokens"] for row in rows),
         "output_tokens": sum(row["output_tokens"] for row in rows),
         "counted_tokens": sum(row["counted_tokens"] for row in rows),
+        "forced_tokens": sum(row["forced_tokens"] for row in rows),
+        "bound": sum(row["grammar_sha256"] is not None for row in rows),
         "same_text": all(all(row["same_text"].values()) for row in rows),
         "acceptance": {
             who: numbers.acceptance(rows, f"{who}/{FULL}", tokens=tokens, block=blocks[who])

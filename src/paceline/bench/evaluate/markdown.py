@@ -37,11 +37,17 @@ def evaluation_table(result: Result) -> str:
          *(words.percent(p["share"]) for p in one["acceptance"][DRAFTER]["positions"])]
         for one in result["results"]
     ]  # fmt: skip
+    bound = [
+        f"- {one['set']}, T = {one['temperature']:g}: {said}"
+        for one in result["results"]
+        if (said := words.bound(one)) is not None
+    ]
     return "\n\n".join(
         (
             table(header, rows),
             "Share of rounds that accepted at least so many draft tokens:",
             table(["set", "T", *map(str, range(1, own + 1))], shares),
+            *(["\n".join(bound)] if bound else []),
             f"{words.described(result)}. {words.same_text(result).capitalize()}.",
         )
     )
@@ -112,9 +118,13 @@ def _change(
 ) -> Iterator[Change]:
     """Nothing where either has no rounds to count."""
     rows = old["rows"], new["rows"]
-    if [row["prompt_sha256"] for row in rows[0]] != [row["prompt_sha256"] for row in rows[1]]:
-        expected = "an evaluation of the same prompts (the set, or --prompts, was another)"
-        raise InvalidRequest("before", new["set"], expected)
+    for key, expected in (
+        ("prompt_sha256", "of the same prompts (the set, or --prompts, was another)"),
+        ("grammar_sha256", "whose answers were bound as these are, to the same grammar"),
+    ):
+        told = [[row.get(key) for row in each] for each in rows]
+        if told[0] != told[1]:
+            raise InvalidRequest("before", new["set"], f"an evaluation {expected}")
     als = [one["acceptance"][DRAFTER]["al"] for one in (old, new)]
     if None in als:
         return

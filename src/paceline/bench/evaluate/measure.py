@@ -15,7 +15,7 @@ from paceline.bench.evaluate.sets import EvalPrompt, EvalSet
 from paceline.bench.evaluate.warm import WarmedSuffix
 from paceline.bench.inprocess import ask_engine
 from paceline.bench.record import Answer
-from paceline.core import SamplingParams, SpeculativeParams
+from paceline.core import Grammar, SamplingParams, SpeculativeParams, TokenKind
 from paceline.engine.engine import Engine
 from paceline.loops import loop_start
 
@@ -56,8 +56,9 @@ class Bench:
         """Rows of a set's prompts at one temperature, and how the suffix drafter was warmed."""
         scopes, warmed = self._warm(chosen, temperature)
         sides = [dict[str, Side]() for _ in chosen.prompts]
-        for name in (*TIMED, *ONCE):  # what is lazy is paid for before anything is timed
-            self._ask(chosen, 0, name, temperature, scopes[0])
+        for index in _one_of_each(chosen):  # what is lazy is paid for before anything is timed
+            for name in (*TIMED, *ONCE):
+                self._ask(chosen, index, name, temperature, scopes[index])
         for run in range(self.runs):
             for index in range(len(chosen.prompts)):
                 for name in self._order(run, index):
@@ -87,16 +88,22 @@ class Bench:
     def _ask(
         self, chosen: EvalSet, index: int, name: str, temperature: float, scope: bytes
     ) -> Answer:
+        prompt = chosen.prompts[index]
         params = SamplingParams(
-            temperature=temperature, max_tokens=self.tokens, seed=self.seed + index
+            temperature=temperature,
+            max_tokens=self.tokens,
+            seed=self.seed + index,
+            grammar=prompt.grammar,
         )
+        bound = "free" if prompt.grammar is None else "bound"
         return ask_engine(
             self.engine,
-            list(chosen.prompts[index].ids),
+            list(prompt.ids),
             params,
             self._wish(name),
             salt=scope,
-            cohort=f"{chosen.spec.name} {temperature:g} {name}",  # a policy learns from its own
+            # A policy learns from its own.
+            cohort=f"{chosen.spec.name} {temperature:g} {name} {bound}",
         )
 
     def _wish(self, name: str) -> SpeculativeParams:
@@ -136,6 +143,8 @@ class Bench:
             "output_tokens": len(text.token_ids),
             "output_sha256": digest(text.token_ids),
             "counted_tokens": counted,
+            "forced_tokens": text.kinds[:counted].count(TokenKind.FORCED),
+            "grammar_sha256": prompt.grammar and grammar_digest(prompt.grammar),
             "finish_reason": text.finish_reason,
             "same_text": {name: _same(side, text) for name, side in sides.items() if name != AR},
             "seconds": {name: [_seconds(a, counted) for a in side.answers]
@@ -147,6 +156,16 @@ class Bench:
 
 def digest(ids: Sequence[int]) -> str:
     return hashlib.sha256(" ".join(map(str, ids)).encode()).hexdigest()[:16]
+
+
+def grammar_digest(grammar: Grammar) -> str:
+    return hashlib.sha256(f"{grammar.kind}\n{grammar.source}".encode()).hexdigest()[:16]
+
+
+def _one_of_each(chosen: EvalSet) -> list[int]:
+    """The first prompt, and the first that is bound otherwise."""
+    grammars = [prompt.grammar for prompt in chosen.prompts]
+    return [grammars.index(grammar) for grammar in dict.fromkeys(grammars)]
 
 
 def _same(side: Side, text: Answer) -> bool:

@@ -37,9 +37,9 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> float | None:
 
 def interval(above: Sequence[float], below: Sequence[float]) -> list[float] | None:
     """95% bootstrap interval of sum(above) ÷ sum(below), pairs drawn with replacement; always the
-    same for the same numbers. None for fewer than FEWEST pairs."""
+    same for the same numbers. None for fewer than FEWEST pairs, and where all of `below` is 0."""
     count = len(above)
-    if count < FEWEST:
+    if count < FEWEST or not any(below):
         return None
     chosen = np.random.default_rng(0).integers(0, count, (DRAWS, count))
     sums = np.asarray(below, dtype=float)[chosen].sum(1)

@@ -51,6 +51,9 @@ LEGEND = (
     ("counted", "answers end for all numbers where they start to loop: where a run of at least 12 "
      "tokens has stood three times in a row, or 16 tokens were said a third time, they are cut "
      "after its first turn."),
+    ("forced", "where an application's grammar leaves exactly one token, that token is committed "
+     "without a forward of its own, by plain decoding as well. No round's AL counts such tokens; "
+     "the time per token does, with AR and with drafts."),
     ("suffix, warmed", "suffix decoding that has seen answers to other prompts before, as it would "
      "have after a while of serving."),
 )  # fmt: skip
@@ -135,6 +138,8 @@ def _set(result: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     notes = [f"suffix was warmed with {one['warmed']}"]
     if one["left_out"]:
         notes.append(f"{one['left_out']} prompts were longer than the context allows: left out")
+    if (bound := words.bound(one)) is not None:
+        notes.insert(0, bound)
     charts = [_positions(result, one), _contexts(result, one),
               _cloud(result, one["rows"], one["set"])]  # fmt: skip
     return (

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench.prompts import load_prompts, shipped
-from paceline.core import InvalidRequest
+from paceline.core import Grammar, InvalidRequest
+from paceline.synth.bounds import read_binding
 from paceline.synth.dataset import MANIFEST, Row, read_manifest, read_rows
 
 # Which rows of a synth set: their split, and of that split which part (None: all of it).
@@ -50,8 +51,11 @@ class SetSpec:
 
 @dataclass(frozen=True, slots=True)
 class EvalPrompt:
+    """`grammar` is what the application's answers to it are bound to; None: they are free."""
+
     name: str
     ids: tuple[int, ...]
+    grammar: Grammar | None = None
 
 
 @dataclass(slots=True)
@@ -64,6 +68,11 @@ class EvalSet:
     answers: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     target: dict[str, Any] = field(default_factory=dict)
     left_out: int = 0  # prompts that do not fit the context
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """What answers are bound to, of those prompts that have such."""
+        return next((prompt.grammar for prompt in self.prompts if prompt.grammar), None)
 
 
 def parse_sets(values: Sequence[str]) -> list[SetSpec]:
@@ -113,18 +122,17 @@ def load_set(spec: SetSpec, encode: Encode, *, prompts: int, fits: int, answers:
     """Reads a set: `prompts` different prompts of at most `fits` tokens, spread evenly over it, and
     up to `answers` answers of its train split.
 
-    Raises InvalidRequest (field `sets`) for a file of another shape, and for a set that is empty.
+    Raises InvalidRequest (field `sets`) for a file of another shape, and for a set that is empty;
+    for a manifest that is wrong about what answers are bound to it names the place in there.
     """
     if spec.choice is None:
         found, rest = _file_prompts(spec, encode), EvalSet(spec, [])
     else:
-        split, part = CHOICES[spec.choice]
-        rows = [r for r in read_rows(Path(spec.path), split) if part is None or r.part == part]
-        found = [EvalPrompt(row.source, prompt_of(row)) for row in rows]
+        found = _rows_prompts(Path(spec.path), *CHOICES[spec.choice])
         rest = EvalSet(spec, [], target=read_manifest(Path(spec.path)).target)
-    different: dict[tuple[int, ...], EvalPrompt] = {}
+    different: dict[tuple[tuple[int, ...], Grammar | None], EvalPrompt] = {}
     for prompt in found:
-        different.setdefault(prompt.ids, prompt)
+        different.setdefault((prompt.ids, prompt.grammar), prompt)
     fitting = [prompt for prompt in different.values() if len(prompt.ids) <= fits]
     rest.left_out = len(different) - len(fitting)
     if not fitting:
@@ -139,6 +147,16 @@ def _why_empty(spec: SetSpec, left_out: int, fits: int) -> str:
     if left_out:
         return f"a prompt of at most {fits} tokens; {left_out} are longer than the context allows"
     return f"at least one row in {spec.choice}" if spec.choice else "at least one prompt"
+
+
+def _rows_prompts(folder: Path, split: str, part: str | None) -> list[EvalPrompt]:
+    """Each asked as the application asks it: bound to its grammar where its answers were."""
+    binding = read_binding(read_manifest(folder).app, f"{folder / MANIFEST}: app")
+    return [
+        EvalPrompt(row.source, prompt_of(row), binding.of(row.source) if binding else None)
+        for row in read_rows(folder, split)
+        if part is None or row.part == part
+    ]
 
 
 def prompt_of(row: Row) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from paceline.core import InvalidRequest
 FORMAT = "paceline-evaluation/1"
 POLICY, BLOCK = f"{DRAFTER}/{THROUGHPUT}", f"{DRAFTER}/{FULL}"
 NOTHING = "–"
+KINDS = {"json_schema": "a JSON schema", "regex": "a regex", "lark": "a Lark grammar"}
 
 
 def check_format(given: Any, where: str) -> Mapping[str, Any]:
@@ -59,6 +60,19 @@ def context(one: Mapping[str, Any]) -> str:
 
 def _short(tokens: int) -> str:
     return f"{tokens // 1024}k" if tokens >= 1024 else str(tokens)
+
+
+def bound(one: Mapping[str, Any]) -> str | None:
+    """What a set's answers were bound to, and how much of them that is; None where they are free,
+    and in a result that is older than this."""
+    grammar = one.get("grammar")
+    if grammar is None:
+        return None
+    return (
+        f"{one['bound']} of {one['requests']} answers were bound to {KINDS[grammar['kind']]} "
+        f"({grammar['sha256'][:8]}) as the application binds them: {one['forced_tokens']} of "
+        f"{one['counted_tokens']} counted tokens were forced, and are in no AL"
+    )
 
 
 def same_text(result: Mapping[str, Any]) -> str:
