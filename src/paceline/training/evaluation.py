@@ -2,7 +2,8 @@
 
 Every block is judged by the text itself, and blocks follow one another as in serving: the next one
 starts where the one before was rejected. So this is what serving accepts where the text was greedy
-and every round drafts a whole block; `paceline evaluate` asks the engine.
+and every round drafts a whole block; `paceline evaluate` asks the engine. Tokens that a grammar
+forced are guessed and counted here as all others are, where serving commits them by itself.
 """
 
 from __future__ import annotations
