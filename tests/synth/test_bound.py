@@ -12,6 +12,7 @@ from paceline.core import InvalidRequest
 from paceline.synth.bounds import Binding, read_binding
 from paceline.synth.dataset import MANIFEST, read_manifest
 from paceline.synth.folder import open_set
+from paceline.synth.job import Job
 
 from .fake import FakeAnswerer, by_seed
 from .sets import fresh, run
@@ -42,7 +43,7 @@ def test_it_is_what_the_engine_was_asked_with(
     target: Path, tmp_path: Path, bounds: dict[str, Any], kind: str
 ) -> None:
     parts = made(tmp_path, target, sources=SOURCES, mix=None, **bounds)
-    run(parts, tmp_path / "set", answerer := ending())
+    Job(*parts).make(tmp_path / "set", answerer := ending())
     found = binding(tmp_path / "set")
     assert found is not None and found.grammar.kind == kind
     assert found.sources == ("task", "far")

@@ -19,7 +19,9 @@ from paceline.bench.inprocess import ask_engine
 from paceline.bench.record import Answer
 from paceline.core import Grammar, InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.synth.dataset import MANIFEST
+from tests.synth.fake import FakeAnswerer, by_seed
 from tests.synth.sets import run as make
+from tests.synth.test_ask import TOOLS
 from tests.synth.tiny import made, save_target
 
 SCHEMA = {
@@ -32,6 +34,7 @@ CHANGES: dict[str, Any] = {"held_out": 0.3, "mix": {"on_task": 0.5, "replay": 0.
                                                     "neighbour": 0.1}}  # fmt: skip
 ENGINE: dict[str, Any] = {"dtype": "float32", "backend": "torch", "threads": 1,
                           "kv_memory": 2**24}  # fmt: skip
+ENDING = FakeAnswerer(lambda ask: (by_seed(ask)[0], "stop"))
 Said = dict[tuple[int, ...], list[Answer]]
 
 
@@ -41,9 +44,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("bound")
     parts = made(home, save_target(home / "target"), grammar={"kind": "json", "value": SCHEMA},
                  **CHANGES)  # fmt: skip
-    from tests.synth.fake import FakeAnswerer, by_seed
-
-    make(parts, home / "mine", FakeAnswerer(lambda ask: (by_seed(ask)[0], "stop")))
+    make(parts, home / "mine", ENDING)
     return home
 
 
@@ -106,6 +107,16 @@ def test_bound_answers_keep_to_the_grammar_on_every_side_and_free_ones_do_not(
     assert one["bound"] == sum(row["prompt"].startswith("task#") for row in one["rows"])
     assert 0 < one["bound"] < one["requests"] and one["grammar"]["kind"] == "json_schema"
     assert one["forced_tokens"] == sum(row["forced_tokens"] for row in one["rows"])
+
+
+def test_tools_bind_answers_to_calls(home: Path, tmp_path: Path, said: Said) -> None:
+    parts = made(tmp_path, home / "target", tools=TOOLS, context=800, **CHANGES)
+    make(parts, tmp_path / "tools", ENDING)
+    result = judged(home, f"{tmp_path}/tools:on_task", prompts=3)
+    assert result["same_text"] and result["results"][0]["grammar"]["kind"] == "lark"
+    assert {a.text[:40] for each in said.values() for a in each} == {
+        '<tool_call>\n{"name": "refund", "argument'
+    }
 
 
 def test_choices_of_a_set_without_bound_rows_are_free(home: Path) -> None:
