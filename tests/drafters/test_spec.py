@@ -47,8 +47,8 @@ def test_existing_path_without_a_slash_is_a_model(tmp_path, monkeypatch):
     [
         (
             "ngrams",
-            "drafter: got 'ngrams'; expected one of auto, dflash, draft_model, ngram, replay, "
-            "suffix",
+            "drafter: got 'ngrams'; expected one of auto, dflash, draft_model, hybrid, ngram, "
+            "replay, suffix",
         ),
         ("eagle:x", "drafter: got 'eagle'; expected one of auto"),
         ("x=eagle", "drafter: got 'eagle'; expected one of auto"),
@@ -79,6 +79,7 @@ def test_bad_syntax_is_refused(text, message):
         ("auto,min_ngram=2", "got 'min_ngram'"),
         ("ngram:file", "got 'file'; expected no value after ngram"),
         ("draft_model", "expected a model"),
+        ("hybrid", "a DFlash drafter after it"),
         ("draft_model:/m/x,draw=dice", "draw: got 'dice'; expected one of coupled, sample, argmax"),
     ],
 )
@@ -88,7 +89,8 @@ def test_bad_options_are_refused_when_built(text, message):
 
 
 def test_every_kind_is_registered():
-    assert kinds() == ["auto", "dflash", "draft_model", "ngram", "replay", "suffix"]
+    expected = ["auto", "dflash", "draft_model", "hybrid", "ngram", "replay", "suffix"]
+    assert kinds() == expected
     for kind in ("auto", "ngram", "suffix"):
         drafter = build(parse_spec(f"mine={kind},max_draft_len=3"))
         assert (drafter.name, drafter.max_draft_len, drafter.kv) == ("mine", 3, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.drafters import auto, dflash, draft_model, ngram, replay, suffix
+from paceline.drafters import auto, dflash, draft_model, hybrid, ngram, replay, suffix
 from paceline.drafters.base import build, kinds
 from paceline.drafters.spec import parse_spec, resolve
 
@@ -11,6 +11,7 @@ __all__ = [
     "build",
     "dflash",
     "draft_model",
+    "hybrid",
     "kinds",
     "ngram",
     "parse_spec",

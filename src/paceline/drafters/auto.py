@@ -1,8 +1,12 @@
-"""`auto`: suffix decoding, and prompt lookup where it has nothing to say."""
+"""`auto`: suffix decoding, and prompt lookup where it has nothing to say.
+
+For a target that a drafter is shipped for, the engine builds `hybrid` in its place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from paceline.core import DraftBatch, KVSpec, Request
 from paceline.drafters.base import Drafter, DrafterSpec, ObservedRows, TargetInfo, register
@@ -63,9 +67,13 @@ class ChainDrafter:
             part.release(requests)
 
 
+def look_up_drafter(name: str, settings: Mapping[str, Any]) -> ChainDrafter:
+    """Everything that drafts from texts alone, with settings as SUFFIX_OPTIONS reads them."""
+    lengths = {k: v for k, v in settings.items() if k == "max_draft_len"}
+    return ChainDrafter(name, [SuffixDrafter(**settings), NgramDrafter(**lengths)])
+
+
 @register("auto")
 def _build(spec: DrafterSpec) -> ChainDrafter:
     refuse_value(spec)
-    settings = read_options(spec, SUFFIX_OPTIONS)
-    lengths = {k: v for k, v in settings.items() if k == "max_draft_len"}
-    return ChainDrafter(spec.name, [SuffixDrafter(**settings), NgramDrafter(**lengths)])
+    return look_up_drafter(spec.name, read_options(spec, SUFFIX_OPTIONS))

@@ -115,6 +115,19 @@ class Rehearsing(Protocol):
         ...
 
 
+@runtime_checkable
+class LookingUp(Protocol):
+    """A drafter some of whose drafts take next to no time, and need neither features nor KV."""
+
+    def look_up(
+        self, requests: Sequence[Request], lengths: Sequence[int]
+    ) -> tuple[DraftBatch, list[bool]]:
+        """Those drafts, without q, and of each request whether they are all that it should get:
+        propose() is not expected to bring more. It may be called before propose() and in place of
+        it, and must not look at what a draft was drawn with."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DrafterSpec:
     """A parsed `NAME[=VALUE][,key=value…]`: what to register and how to build it."""

@@ -357,11 +357,11 @@ def _build(spec: DrafterSpec) -> DFlashDrafter:
     if spec.value is None:
         expected = f"a drafter after it: {spec.kind}:PATH or a hub id"
         raise InvalidRequest(f"drafter {spec.name}", spec.kind, expected)
-    settings = read_options(spec, _READERS)
+    settings = read_options(spec, DFLASH_OPTIONS)
     return DFlashDrafter(spec.name, load_checkpoint(spec.value), **settings)
 
 
-_READERS = {
+DFLASH_OPTIONS = {
     "max_draft_len": draft_len(),
     "window": whole(1, 2**31 - 1),
     "head": one_of(*HEADS),

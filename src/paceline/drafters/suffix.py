@@ -153,7 +153,7 @@ class SuffixDrafter:
         shared = self.cache.trie(request.salt)
         if shared is not None:
             other = shared.draft(request.tokens, length, self.min_token_prob)
-            if _expected_accepted(other[1]) > _expected_accepted(best[1]):
+            if expected_accepted(other[1]) > expected_accepted(best[1]):
                 best = other
         return best
 
@@ -165,7 +165,7 @@ class SuffixDrafter:
                 self.cache.store(request.salt, request.prompt_ids, request.output_ids)
 
 
-def _expected_accepted(estimates: Sequence[float]) -> float:
+def expected_accepted(estimates: Sequence[float]) -> float:
     """Sum of the path's probabilities: the mean number of tokens that would be accepted."""
     return sum(accumulate(estimates, mul))
 

@@ -12,6 +12,8 @@ import torch
 from paceline import drafters as drafter_room
 from paceline.core import DraftPolicy, InvalidRequest
 from paceline.drafters.base import Drafter, DrafterSpec, TargetInfo, build
+from paceline.drafters.shipped import Shipped
+from paceline.drafters.shipped import find as find_shipped
 from paceline.engine.config import EngineConfig
 from paceline.engine.cost_table import CostSource, starting_costs
 from paceline.engine.engine import Engine
@@ -21,6 +23,8 @@ from paceline.engine.quality import quality_of
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
+
+NETWORKS = ("draft_model", "dflash", "hybrid")  # kinds of drafters that run one
 
 
 def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Engine:
@@ -44,7 +48,8 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         max_positions=max_context + 1,
     )
     quality = quality_of(config, loaded, network) if config.quantize else None
-    drafters = make_drafters(config)
+    shipped = shipped_drafter(config, loaded)
+    drafters = make_drafters(config, shipped)
     plan = plan_memory(
         config,
         target=network,
@@ -66,6 +71,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         default_drafter=next(iter(drafters), None),
     )
     engine.plan, engine.backend, engine.quality = plan, why, quality
+    engine.shipped = shipped
     source = CostSource(
         forward=lambda rows, requests: timed_step(network, rows, requests),
         rows=min(config.token_budget, plan.num_blocks * BLOCK_SIZE, plan.max_model_len),
@@ -92,15 +98,26 @@ def _identity(config: EngineConfig, loaded: LoadedModel, network: str) -> dict[s
     }
 
 
-def make_drafters(config: EngineConfig) -> dict[str, Drafter]:
-    """Builds the drafters the config names. Raises InvalidRequest for a name used twice."""
+def shipped_drafter(config: EngineConfig, loaded: LoadedModel) -> Shipped | None:
+    """What is shipped for this target, where the config leaves the choice to us."""
+    specs = map(drafter_room.parse_spec, config.drafter_specs)
+    return find_shipped(loaded) if any(spec.kind == "auto" for spec in specs) else None
+
+
+def make_drafters(config: EngineConfig, shipped: Shipped | None = None) -> dict[str, Drafter]:
+    """Builds the drafters the config names; `auto` with the one that is shipped for the target.
+
+    Raises InvalidRequest for a name used twice.
+    """
     made: dict[str, Drafter] = {}
     kinds = set()
     for text in config.drafter_specs:
         spec = drafter_room.resolve(drafter_room.parse_spec(text))
         if spec.name in made:
             raise InvalidRequest("drafter", spec.name, "a name of its own for each drafter")
-        if spec.kind in ("draft_model", "dflash"):
+        if spec.kind == "auto" and shipped is not None and shipped.mismatch is None:
+            spec = with_shipped(spec, shipped)
+        if spec.kind in NETWORKS:
             spec = replace(spec, options=_network_options(config, spec))
         made[spec.name] = build(spec)
         kinds.add(spec.kind)
@@ -109,10 +126,17 @@ def make_drafters(config: EngineConfig) -> dict[str, Drafter]:
     if length is not None and length > most:
         expected = f"fixed:k with k up to {most}, the longest draft of these drafters"
         raise InvalidRequest("draft_policy", config.draft_policy, expected)
-    if config.draft_window is not None and "dflash" not in kinds:
+    if config.draft_window is not None and not kinds & {"dflash", "hybrid"}:
         expected = "a DFlash drafter beside it: nobody else looks at a window"
         raise InvalidRequest("draft_window", config.draft_window, expected)
     return made
+
+
+def with_shipped(spec: DrafterSpec, shipped: Shipped) -> DrafterSpec:
+    """`auto` where a drafter is shipped: look-ups and that one. A value or an option that `auto`
+    does not know is refused as ever."""
+    build(spec)
+    return replace(spec, kind="hybrid", value=str(shipped.folder))
 
 
 def _network_options(config: EngineConfig, spec: DrafterSpec) -> tuple[tuple[str, str], ...]:

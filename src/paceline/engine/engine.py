@@ -16,6 +16,7 @@ from paceline.core import (
     TokenKind,
 )
 from paceline.drafters.base import Drafter, ObservedRows
+from paceline.drafters.shipped import Shipped
 from paceline.engine.admission import Admission
 from paceline.engine.baseline import Baseline
 from paceline.engine.config import EngineConfig, EngineStats
@@ -94,6 +95,7 @@ class Engine:
         ).make_requests
         self.plan: MemoryPlan | None = None
         self.quality: Quality | None = None
+        self.shipped: Shipped | None = None  # for this target, if it was asked for
         self.backend = ""
 
     def use_costs(self, costs: Costs) -> None:

@@ -58,8 +58,18 @@ def start_up_table(engine: Engine) -> list[tuple[str, str]]:
         ("bandwidth bound", f"{bound * 1e3:.1f} ms a step at {bandwidth:.0f} GB/s"),
         ("step by rows", steps),
         ("drafter", "; ".join(drafters) or "none: plain decoding (AR)"),
+        *_shipped(engine),
         ("rule", config.rule + ("" if engine.verifier.lossless else " (NOT lossless)")),
     ]
+
+
+def _shipped(engine: Engine) -> list[tuple[str, str]]:
+    """Whether the drafter that is shipped for this model is in use; nothing where none is."""
+    if engine.shipped is None:
+        return []
+    if engine.shipped.mismatch is not None:
+        return [("shipped drafter", f"NOT used: {engine.shipped.mismatch}")]
+    return [("shipped drafter", f"used: DFlash, trained for these weights of {engine.model_name}")]
 
 
 def _quantized(engine: Engine) -> list[tuple[str, str]]:
