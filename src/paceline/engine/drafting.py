@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from paceline.core import Request
-from paceline.drafters.base import Drafter, ObservedRows
+from paceline.core import DraftBatch, Request
+from paceline.drafters.base import Drafter, LookingUp, ObservedRows
 from paceline.engine.backlog import Backlog
 from paceline.engine.costs import Costs
 from paceline.engine.kv_cache import KVCache
@@ -152,40 +152,76 @@ class Drafting:
         self._asked = frozenset()
         if not by_drafter:
             return q
-        rows, decoding = _plain_rows(scheduled)
-        drafted: list[Scheduled] = []
+        asked: list[Scheduled] = []
         for name, entries in by_drafter.items():
-            lengths = self.lengths.draft_lengths(entries, rows=rows, decoding=decoding)
-            asked = [(e, n) for e, n in zip(entries, lengths, strict=True) if n]
-            if asked:
-                self._show(name, self._backlog.take(entry.request.id for entry, _ in asked))
-                drafted += self._propose(name, asked, q)
-        self._asked = frozenset(entry.request.id for entry in drafted)
-        self._cut(scheduled, drafted, q)
+            open_ = self._look_up(name, entries)
+            if open_:
+                asked += self._ask(name, open_, scheduled, q)
+        self._asked = frozenset(entry.request.id for entry in asked)
+        self._cut(scheduled, [entry for entry in scheduled if entry.draft], q)
         self.seconds += time.perf_counter() - start
         return q
+
+    def _look_up(self, name: str, entries: list[Scheduled]) -> list[Scheduled]:
+        """Gives requests what their drafter can draft in no time, where it can; returns those that
+        should get more than that, or have got nothing."""
+        drafter = self.drafters[name]
+        if not isinstance(drafter, LookingUp):
+            return entries
+        welcome = [entry for entry in entries if self.lengths.looks_up(entry.request)]
+        if not welcome:
+            return entries
+        requests = [entry.request for entry in welcome]
+        drafts, enough = drafter.look_up(requests, [entry.draft_room for entry in welcome])
+        for index, entry in enumerate(welcome):
+            self._put(entry, drafts, index, entry.draft_room)
+            entry.looked_up = bool(entry.draft)
+        done = {request.id for request, is_done in zip(requests, enough, strict=True) if is_done}
+        return [entry for entry in entries if entry.request.id not in done]
+
+    def _ask(
+        self, name: str, entries: list[Scheduled], scheduled: list[Scheduled], q: dict[str, Any]
+    ) -> list[Scheduled]:
+        """Has one drafter draft for those of whom the controller thinks that it pays; returns them.
+        The others keep what was looked up."""
+        rows, decoding = _plain_rows(scheduled)
+        here = {entry.request.id for entry in entries}
+        rows += sum(len(e.draft) for e in scheduled if e.looked_up and e.request.id not in here)
+        lengths = self.lengths.draft_lengths(entries, rows=rows, decoding=decoding)
+        asked = [(e, n) for e, n in zip(entries, lengths, strict=True) if n]
+        if not asked:
+            return []
+        self._show(name, self._backlog.take(entry.request.id for entry, _ in asked))
+        return self._propose(name, asked, q)
 
     def _propose(
         self, name: str, asked: list[tuple[Scheduled, int]], q: dict[str, list[Any]]
     ) -> list[Scheduled]:
-        """One drafter's drafts, put into their entries with the confidence it gave for each."""
+        """One drafter's drafts, put into their entries."""
         start = time.perf_counter()
         requests = [entry.request for entry, _ in asked]
         drafts = self.drafters[name].propose(requests, [length for _, length in asked])
         seconds = time.perf_counter() - start
         for index, (entry, length) in enumerate(asked):
-            entry.draft = drafts.tokens[index][:length]
-            entry.drafted = list(entry.draft)
+            entry.looked_up, entry.forced = False, frozenset()
+            if entry.cut_by == "grammar":  # so it was with what was looked up
+                entry.cut_by = None
+            self._put(entry, drafts, index, length)
             rows = drafts.q_rows(index)
             if rows is not None:
                 q[entry.request.id] = rows
-            known = None if drafts.confidence is None else drafts.confidence[index][:length]
-            entry.confidence = self._fit(entry, known, sampled=rows is not None)
         entries = [entry for entry, _ in asked]
         longest = max(len(entry.drafted) for entry in entries)
         if longest and self.costs is not None:
             self.costs.of(name).proposed([length for _, length in asked], longest, seconds)
         return entries
+
+    def _put(self, entry: Scheduled, drafts: DraftBatch, index: int, length: int) -> None:
+        """A draft into its entry, with the confidence that its drafter gave for each token."""
+        entry.draft = drafts.tokens[index][:length]
+        entry.drafted = list(entry.draft)
+        known = None if drafts.confidence is None else drafts.confidence[index][:length]
+        entry.confidence = self._fit(entry, known, sampled=drafts.q_rows(index) is not None)
 
     def _fit(
         self, entry: Scheduled, confidence: Sequence[float] | None, *, sampled: bool

@@ -36,6 +36,7 @@ class Scheduled:
     drafted: list[int] = field(default_factory=list)  # as the drafter gave it, before any cut
     confidence: Sequence[float] | None = None  # of what is left of it once it fits the grammar
     cut_by: str | None = None
+    looked_up: bool = False  # the draft took no time: its drafter was not asked for more
 
     @property
     def rows(self) -> int:

@@ -27,6 +27,11 @@ class LengthController(Protocol):
         asked of requests without a drafter."""
         ...
 
+    def looks_up(self, request: Request) -> bool:
+        """Whether drafts that take no time are welcome whatever draft_lengths() says, which then is
+        asked about the others alone. They are marked in `Scheduled.looked_up`."""
+        ...
+
     def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         """Bounds on the drafts of requests of one drafter; where zero, it is not even asked."""
         ...
@@ -58,6 +63,9 @@ class WholeDrafts:
 
     def sees(self, request: Request) -> bool:
         return True
+
+    def looks_up(self, request: Request) -> bool:
+        return False  # every draft is bounded beforehand
 
     def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         return [entry.draft_room for entry in batch]

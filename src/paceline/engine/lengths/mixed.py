@@ -21,6 +21,9 @@ class LengthsByPolicy:
     def sees(self, request: Request) -> bool:
         return self._controllers[request.policy].sees(request)
 
+    def looks_up(self, request: Request) -> bool:
+        return self._controllers[request.policy].looks_up(request)
+
     def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         lengths = [0] * len(batch)
         for controller, own in self._shares(batch):

@@ -29,7 +29,7 @@ PATIENCE = 8  # steps without that room until a drafter does not even see the te
 NEGLIGIBLE = 0.01  # a draft token less likely to stand than this is never worth a row
 PROVED = 4  # rounds that accepted something, after which the next pause is a short one again
 
-Cohort = tuple[str, str, bool]
+Cohort = tuple[str, str, bool, bool]
 
 
 @dataclass(slots=True)
@@ -70,6 +70,9 @@ class ThroughputLengths:
 
     def sees(self, request: Request) -> bool:
         return self._idle[request.drafter or ""] < PATIENCE
+
+    def looks_up(self, request: Request) -> bool:
+        return True  # a row that does not pay is cut
 
     def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         name = batch[0].request.drafter or ""
@@ -144,14 +147,15 @@ class ThroughputLengths:
     def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         survivals = []
         for entry in batch:
-            state, record = self._state(entry.request), self._record(entry.request)
+            state = self._state(entry.request)
+            record = self._record(entry.request, entry.looked_up)
             state.proposal, state.forced = list(entry.draft), entry.forced
             state.confidence = entry.confidence
             drafted = len(entry.draft) - len(entry.forced)
             known = record.predict(entry.request.id, drafted, entry.confidence)
             rates = with_forced(entry, known)
             survivals.append([s for s in accumulate(rates, mul) if s >= NEGLIGIBLE])
-        names = {entry.request.drafter or "" for entry in batch}
+        names = {entry.request.drafter or "" for entry in batch if not entry.looked_up}
         spent = sum(self._spent.get(name, 0.0) for name in names)
         _, lengths = best_lengths(PlainStep(rows, decoding, self.costs.step), survivals, spent)
         for entry, length in zip(batch, lengths, strict=True):
@@ -186,13 +190,14 @@ class ThroughputLengths:
             self._record(request).by_position.learn(request.id, 0, 1)
         if not judged:
             return
-        if accepted:
+        if accepted and not entry.looked_up:
             state.accepted += 1
             if state.accepted == PROVED:
                 state.failed = False
                 state.rest.proved()
                 self._record(request).paid()
-        self._record(request).learn(request.id, accepted, judged, confidence)
+        record = self._record(request, entry.looked_up)
+        record.learn(request.id, accepted, judged, confidence)
 
     def forget(self, request_id: str) -> None:
         self._states.pop(request_id, None)
@@ -216,9 +221,10 @@ class ThroughputLengths:
         rates = self._record(entry.request).by_position.predict(entry.request.id, entry.draft_room)
         return list(accumulate(rates, mul))
 
-    def _record(self, request: Request) -> CohortRecord:
-        return self._records[self._cohort(request)]
+    def _record(self, request: Request, looked_up: bool = False) -> CohortRecord:
+        return self._records[self._cohort(request, looked_up)]
 
-    def _cohort(self, request: Request) -> Cohort:
-        """Greedy text is easier to draft than sampled text, whoever asks for it."""
-        return request.drafter or "", request.cohort, request.params.greedy
+    def _cohort(self, request: Request, looked_up: bool) -> Cohort:
+        """Greedy text is easier to draft than sampled text, whoever asks for it; and what a drafter
+        looks up is another thing than what it is asked for."""
+        return request.drafter or "", request.cohort, request.params.greedy, looked_up
