@@ -1,0 +1,299 @@
+"""Look-ups and DFlash in one drafter: text, features and KV, and who drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from paceline.core import DraftBatch, InvalidRequest, Request
+from paceline.drafters import build, parse_spec
+from paceline.drafters.auto import ChainDrafter
+from paceline.drafters.hybrid import PRIOR, HybridDrafter, Standing
+from paceline.drafters.ngram import NgramDrafter
+from paceline.engine.engine import Engine
+from tests.drafters.watched import SIZES, Planter, check_drafts, jobs, make_engine, run
+from tests.models.dflash.tiny import write_drafter
+
+
+class Silent(NgramDrafter):
+    """Looks nothing up."""
+
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
+        empty: list[list[Any]] = [[] for _ in requests]
+        return DraftBatch(tokens=empty, confidence=[[] for _ in requests])
+
+
+def watch_dflash(engine: Engine, truth: dict[Any, list[int]], rate: float) -> Planter:
+    hybrid = engine.drafters["h"]
+    watched = Planter(hybrid.dflash, truth, rate)
+    hybrid.dflash = watched
+    return watched
+
+
+def truth_of(work: list[Any]) -> tuple[list[list[int]], dict[Any, list[int]]]:
+    outputs = run(make_engine(None, prefix_cache=False), work, together=1)
+    return outputs, {tuple(p): out for (p, _), out in zip(work, outputs, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def work() -> list[Any]:
+    """Some end in what was said before: there is something to look up."""
+    twice = (0, 1, 4, 5, 8, 9)
+    return [(p[:60] * 2 if i in twice else p, params) for i, (p, params) in enumerate(jobs(14))]
+
+
+def test_drafts_are_those_of_training_and_the_text_is_the_same(work, tmp_path):
+    """Greedy and sampled, in batches, through preemption and prefix hits, look-ups in between: what
+    DFlash drafted from was complete and in place."""
+    folder = write_drafter(tmp_path / "d")
+    outputs, truth = truth_of(work)
+    per_token = make_engine(f"h=hybrid:{folder}", **SIZES).plan.kv_bytes_per_token
+    engine = make_engine(f"h=hybrid:{folder}", **SIZES, kv_memory=per_token * 16 * 15)
+    watched = watch_dflash(engine, truth, 0.7)
+    assert run(engine, work, together=8) == outputs, "the text changed"
+    stats = engine.stats()
+    assert stats.preemptions > 0 and stats.prefix_hits > 0, "memory was never short"
+    assert len(watched.drafts) > 100, "DFlash was hardly asked"
+    assert stats.spec_drafts > len(watched.drafts) + 50, "hardly anything was looked up"
+    check_drafts(watched)
+
+
+def test_control_a_dflash_that_misses_what_was_looked_up_drafts_something_else(work, tmp_path):
+    folder = write_drafter(tmp_path / "d")
+    outputs, truth = truth_of(work)
+    engine = make_engine(f"h=hybrid:{folder}")
+    hybrid, watched = engine.drafters["h"], watch_dflash(engine, truth, 0.7)
+    observe, look_up, drafted = watched.observe, hybrid.look_up, set()
+
+    def looked(requests, lengths):
+        found, enough = look_up(requests, lengths)
+        drafted.clear()
+        drafted.update(r.id for r, done in zip(requests, enough, strict=True) if done)
+        return found, enough
+
+    def forgetful(rows):
+        for row in rows:
+            if row.request.id in drafted:
+                row.features = row.features * 0
+        observe(rows)
+
+    hybrid.look_up, watched.observe = looked, forgetful
+    assert run(engine, work, together=8) == outputs, "the text must not depend on it"
+    with pytest.raises(AssertionError):
+        check_drafts(watched)
+
+
+def acceptance(engine: Engine) -> tuple[Any, ...]:
+    stats = engine.stats()
+    return (
+        stats.spec_drafts,
+        stats.spec_draft_tokens,
+        stats.spec_accepted_tokens,
+        tuple(stats.spec_accepted_per_pos),
+    )
+
+
+def test_it_accepts_what_dflash_alone_does_where_nothing_is_looked_up(work, tmp_path):
+    folder = write_drafter(tmp_path / "d")
+    outputs, truth = truth_of(work)
+    found = []
+    for spec in (f"h=dflash:{folder}", f"h=hybrid:{folder}"):
+        engine = make_engine(spec, max_num_seqs=1)
+        drafter = engine.drafters["h"]
+        if isinstance(drafter, HybridDrafter):
+            drafter.lookup = ChainDrafter("silent", [Silent()])
+            watch_dflash(engine, truth, 0.6)
+        else:
+            watched = Planter(drafter, truth, 0.6)
+            engine.drafters["h"] = engine.drafting.drafters["h"] = watched
+        assert run(engine, work, together=1) == outputs
+        found.append(acceptance(engine))
+    alone, hybrid = found
+    assert hybrid == alone and alone[2] > 100
+
+
+class Wrong(Planter):
+    """Drafts nothing that is ever said."""
+
+    def propose(self, requests: Any, lengths: Any) -> Any:
+        proposed = self._drafter.propose(requests, lengths)
+        for request, tokens in zip(requests, proposed.tokens, strict=True):
+            known = self._truth[tuple(request.prompt_ids)]
+            for index in range(len(tokens)):
+                at = request.output_len + index
+                if at < len(known):
+                    tokens[index] = (known[at] + 1) % 256
+        return proposed
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known-from-the-start", "found-out"])
+def test_it_accepts_what_is_looked_up_where_dflash_is_hopeless(work, known, tmp_path, monkeypatch):
+    folder = write_drafter(tmp_path / "d")
+    outputs, truth = truth_of(work)
+    plain = make_engine("auto", max_num_seqs=1)
+    run(plain, work, together=1)
+    if known:
+        monkeypatch.setattr(Standing, "expected", lambda self, length: 1e-9)
+    engine = make_engine(f"h=hybrid:{folder}", max_num_seqs=1)
+    hybrid = engine.drafters["h"]
+    hybrid.dflash = Wrong(hybrid.dflash, truth, 0.0)
+    assert run(engine, work, together=1) == outputs
+    looked_up, accepted = (e.stats().spec_accepted_tokens for e in (plain, engine))
+    assert looked_up > 100
+    if known:
+        assert accepted == looked_up
+    else:
+        assert 0.9 * looked_up < accepted
+
+
+# -- who drafts ------------------------------------------------------------------------------------
+
+
+class Fake:
+    """A part that drafts what it is told, by the request's first token."""
+
+    feature_layers, lookback, kv, weight_bytes, reach = (0,), 0, None, 0, 100
+    version, max_draft_len = "1", 4
+
+    def __init__(self, drafts: dict[int, tuple[list[int], list[float]]]) -> None:
+        self.drafts, self.asked = drafts, []
+
+    def begin(self, requests: Any, held: Any) -> None: ...
+    def release(self, requests: Any) -> None: ...
+
+    def propose(self, requests: Any, lengths: Any) -> DraftBatch:
+        self.asked += [request.tokens[0] for request in requests]
+        found = [self.drafts.get(request.tokens[0], ([], [])) for request in requests]
+        return DraftBatch(
+            tokens=[list(tokens) for tokens, _ in found],
+            confidence=[list(sure) for _, sure in found],
+            q=[[None] * len(tokens) or None for tokens, _ in found],
+        )
+
+
+STRONG, WEAK, NONE, BEST = 1, 2, 3, 4
+LOOKUP = {
+    STRONG: ([10, 11, 12], [0.9, 0.9, 0.9]),  # 2.4 tokens
+    WEAK: ([20], [0.5]),
+    BEST: ([40], [0.9375]),  # what DFlash is expected to bring: 1/2 + 1/4 + 1/8 + 1/16
+}
+DFLASH = {key: ([30 + key] * 4, [0.01] * 4) for key in (STRONG, WEAK, NONE, BEST)}
+
+
+def parts(dflash: Any = DFLASH) -> tuple[HybridDrafter, Fake, Fake]:
+    lookup, model = Fake(LOOKUP), Fake(dflash)
+    return HybridDrafter("h", lookup, model), lookup, model  # type: ignore[arg-type]
+
+
+def started(hybrid: HybridDrafter, requests: list[Request]) -> list[Request]:
+    hybrid.begin(requests, [0] * len(requests))
+    return requests
+
+
+def test_a_strong_look_up_spares_dflash_its_forward_and_a_weak_one_does_not(make_request):
+    hybrid, _, model = parts()
+    requests = started(hybrid, [make_request([key, 9]) for key in (STRONG, WEAK, NONE, BEST)])
+    batch = hybrid.propose(requests, [4] * 4)
+    assert batch.tokens == [[10, 11, 12], [32] * 4, [33] * 4, [40]]
+    assert model.asked == [WEAK, NONE], "equal expectations: the look-up, which is free"
+    assert batch.confidence == [[0.9] * 3, [0.01] * 4, [0.01] * 4, [0.9375]]
+    assert [batch.q_rows(i) is None for i in range(4)] == [True, False, False, True]
+    found, enough = hybrid.look_up(requests, [4] * 4)
+    assert enough == [True, False, False, True] and found.tokens[WEAK - 1] == [20]
+
+
+def test_a_short_draft_is_compared_with_a_short_draft(make_request):
+    hybrid, _, model = parts()
+    requests = started(hybrid, [make_request([WEAK, 9]), make_request([NONE, 9])])
+    assert hybrid.propose(requests, [1, 0]).tokens[0] == [20], "0.5 against 0.5"
+    assert model.asked == []
+
+
+def test_the_choice_does_not_depend_on_who_shares_the_batch(make_request):
+    keys = [STRONG, WEAK, NONE, BEST, WEAK]
+    hybrid, _, _ = parts()
+    together = hybrid.propose(started(hybrid, [make_request([k, 9]) for k in keys]), [4] * 5)
+    for index, key in enumerate(keys):
+        alone, _, _ = parts()
+        batch = alone.propose(started(alone, [make_request([key, 9])]), [4])
+        assert batch.tokens[0] == together.tokens[index]
+
+
+def test_what_stood_of_dflashs_drafts_in_this_request_moves_the_choice(make_request):
+    hybrid, _, model = parts()
+    good, bad = started(hybrid, [make_request([WEAK, 9]), make_request([WEAK, 9])])
+    for _ in range(12):
+        batch = hybrid.propose([good, bad], [4, 4])
+        assert batch.tokens[0] == [32] * 4
+        good.tokens += [32] * 4
+        bad.tokens += [99]
+    assert batch.tokens[1] == [20], "0.5 is more than a DFlash brings that never stood"
+    model.asked.clear()
+    fresh = make_request([WEAK, 9])
+    started(hybrid, [fresh])
+    assert hybrid.propose([fresh, bad], [4, 4]).tokens == [[32] * 4, [20]], "each its own"
+
+
+def test_a_draft_is_judged_once_by_what_was_said_in_its_place():
+    standing = Standing()
+    assert standing.expected(2) == pytest.approx(0.75)
+    standing.proposal, standing.end = [7, 8, 9], 2
+    standing.judge([1, 2])
+    assert standing.judged == PRIOR, "nothing was said yet"
+    standing.judge([1, 2, 7, 5])
+    before = standing.stood, standing.judged
+    assert before == pytest.approx((0.95 * PRIOR / 2 + 1, 0.95 * PRIOR + 2))
+    standing.judge([1, 2, 7, 5, 6])
+    assert (standing.stood, standing.judged) == before
+    for _ in range(200):
+        standing.proposal, standing.end = [7], 0
+        standing.judge([8])
+    assert standing.expected(7) < 1e-3, "a hopeless one is not hoped for"
+
+
+def test_past_dflashs_positions_and_where_it_is_silent_look_ups_draft(make_request):
+    hybrid, _, model = parts()
+    long = started(hybrid, [make_request([WEAK] + [9] * 100)])
+    assert hybrid.propose(long, [4]).tokens == [[20]] and model.asked == []
+    mute, _, model = parts({})
+    short = started(mute, [make_request([WEAK, 9])])
+    assert mute.propose(short, [4]).tokens == [[20]] and model.asked == [WEAK]
+
+
+def test_streams_go_on_past_the_end_of_dflash(tmp_path):
+    folder = write_drafter(tmp_path / "d", max_position_embeddings=60)
+    work = [(prompt[:40] * 2, params) for prompt, params in jobs(4)]
+    outputs, _ = truth_of(work)
+    engine = make_engine(f"h=hybrid:{folder}")
+    assert run(engine, work, together=4) == outputs
+    assert engine.stats().spec_accepted_tokens > 0
+
+
+# -- how it is asked for ---------------------------------------------------------------------------
+
+
+def test_it_is_a_kind_of_its_own_with_the_options_of_both(tmp_path):
+    folder = write_drafter(tmp_path / "d", head_ids=list(range(100)))
+    made = build(parse_spec(f"mine=hybrid:{folder}"))
+    assert isinstance(made, HybridDrafter) and made.name == "mine"
+    assert (made.max_draft_len, made.dflash.max_draft_len) == (15, 5)
+    assert made.kv == made.dflash.kv and made.feature_layers == (0,) and made.parallel
+    assert made.version == f"suffix-1+ngram-1+dflash-{made.dflash.version}"
+    short = build(parse_spec(f"hybrid:{folder},max_draft_len=3,min_token_prob=0.4,head=full"))
+    assert (short.max_draft_len, short.dflash.max_draft_len) == (3, 3)
+    assert build(parse_spec(f"hybrid:{folder},max_draft_len=9")).dflash.max_draft_len == 5
+    for option, message in (("head=half", "got 'half'"), ("colour=red", "one of max_draft_len")):
+        with pytest.raises(InvalidRequest, match=message):
+            build(parse_spec(f"hybrid:{folder},{option}"))
+
+
+def test_the_engine_runs_it_where_the_target_runs(tmp_path):
+    folder = write_drafter(tmp_path / "d", layers=3)
+    engine = make_engine(f"hybrid:{folder}", draft_window=20, rule="token")
+    dflash, plan = engine.drafters["hybrid"].dflash, engine.plan
+    assert (dflash.window, dflash._draw, dflash._dtype) == (20, "sample", "float32")
+    assert plan.drafter_kv_bytes_per_token == 2 * 3 * 2 * 16 * 4
+    assert plan.drafter_weight_bytes == dflash.weight_bytes > 0
+    assert engine.drafting.costs.of("hybrid").propose([15]) > 0, "it was rehearsed"
