@@ -13,7 +13,15 @@ from paceline.drafters.auto import ChainDrafter
 from paceline.drafters.hybrid import PRIOR, HybridDrafter, Standing
 from paceline.drafters.ngram import NgramDrafter
 from paceline.engine.engine import Engine
-from tests.drafters.watched import SIZES, Planter, check_drafts, jobs, make_engine, run
+from tests.drafters.watched import (
+    SIZES,
+    Planter,
+    check_drafts,
+    jobs,
+    make_engine,
+    run,
+    watch_dflash,
+)
 from tests.models.dflash.tiny import write_drafter
 
 
@@ -23,13 +31,6 @@ class Silent(NgramDrafter):
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         empty: list[list[Any]] = [[] for _ in requests]
         return DraftBatch(tokens=empty, confidence=[[] for _ in requests])
-
-
-def watch_dflash(engine: Engine, truth: dict[Any, list[int]], rate: float) -> Planter:
-    hybrid = engine.drafters["h"]
-    watched = Planter(hybrid.dflash, truth, rate)
-    hybrid.dflash = watched
-    return watched
 
 
 def truth_of(work: list[Any]) -> tuple[list[list[int]], dict[Any, list[int]]]:

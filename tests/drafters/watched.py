@@ -59,6 +59,16 @@ def watch(engine: Engine, truth: dict[tuple[int, ...], list[int]], rate: float =
     return watched
 
 
+def watch_dflash(
+    engine: Engine, truth: dict[tuple[int, ...], list[int]], rate: float = 0.8
+) -> Planter:
+    """The same for the DFlash part of a hybrid."""
+    (name,) = engine.drafters
+    hybrid: Any = engine.drafters[name]
+    hybrid.dflash = watched = Planter(hybrid.dflash, truth, rate)
+    return watched
+
+
 def jobs(count: int) -> list[tuple[list[int], SamplingParams]]:
     rng = random.Random(5)
     shared = [rng.randrange(256) for _ in range(40)]

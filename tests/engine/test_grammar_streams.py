@@ -51,6 +51,7 @@ DRAFTERS = {
     "ngram": "ngram,max_draft_len=5,min_ngram=1",
     "draft_model": "small=draft_model:{},max_draft_len=6,min_token_prob=0.05",
     "dflash": "d={}/dflash",
+    "hybrid": "hybrid:{}/dflash",
     "replay": "replay,al=4,max_draft_len=7",
 }
 

@@ -16,7 +16,7 @@ import pytest
 from paceline.engine.budget import StepCost
 from paceline.engine.costs import Costs
 from paceline.engine.engine import Engine
-from tests.drafters.watched import watch
+from tests.drafters.watched import watch, watch_dflash
 from tests.engine.test_streams import Finished, dflash_truth, expected, jobs, run
 from tests.engine.tiny import EngineFactory, save_tiny
 from tests.models.dflash.tiny import write_drafter
@@ -29,11 +29,12 @@ DRAFTERS = {
     "draft_model": f"small=draft_model:{{}},max_draft_len={MOST},min_token_prob=0.2",
     "replay": f"replay,al=4,max_draft_len={MOST}",
     "dflash": f"d={{}}/dflash,max_draft_len={MOST}",
+    "hybrid": f"h=hybrid:{{}}/dflash,max_draft_len={MOST}",
 }
 CHUNKS = {"max_model_len": 240, "token_budget": 24, "max_num_seqs": 24}
 BLOCKS = 15  # for up to eight requests of up to ten blocks each
 
-# Forty of 2304 mixes, on one backend: the single features are tested on each.
+# Forty-nine of 2688 mixes, on one backend: the single features are tested on each.
 one_backend = pytest.mark.parametrize(
     "make_engine", [("native", "bfloat16", "cpu")], ids=["native-bfloat16"], indirect=True
 )
@@ -71,7 +72,11 @@ def drawn_mixes(count: int) -> list[Mix]:
 
 
 # What users run by default, with everything else against it.
-CHOSEN = [Mix("draft_model", 7, 8, "memory", "throughput", t) for t in (0.0, 1.0)]
+CHOSEN = [
+    Mix(drafter, 7, 8, "memory", "throughput", temperature)
+    for drafter in ("draft_model", "hybrid")
+    for temperature in (0.0, 1.0)
+]
 TRUTHS: dict[float, list[Finished]] = {}
 
 
@@ -98,6 +103,8 @@ def build(make_engine: EngineFactory, mix: Mix, folder: Path, truth: list[Finish
         engine.drafting.use(Costs(StepCost([1, 12, 64], [10.0, 11.0, 60.0])))
     if mix.drafter == "dflash":
         watch(engine, dflash_truth(truth, work_at(mix.temperature)))
+    if mix.drafter == "hybrid":
+        watch_dflash(engine, dflash_truth(truth, work_at(mix.temperature)))
     if mix.drafter == "replay":
         said = iter(truth)
         for prompt, params in work_at(mix.temperature):
@@ -107,7 +114,7 @@ def build(make_engine: EngineFactory, mix: Mix, folder: Path, truth: list[Finish
 
 
 @one_backend
-@pytest.mark.parametrize("mix", [*drawn_mixes(40), *CHOSEN], ids=str)
+@pytest.mark.parametrize("mix", [*drawn_mixes(49), *CHOSEN], ids=str)
 def test_any_mix_gives_the_same_streams(
     make_engine: EngineFactory, tmp_path: Path, mix: Mix
 ) -> None:

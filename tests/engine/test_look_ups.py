@@ -1,0 +1,155 @@
+"""What a drafter looks up goes on whatever its other drafts cost, and is counted apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.drafters.base import LookingUp
+from paceline.engine.budget import StepCost
+from paceline.engine.costs import Costs
+from paceline.engine.engine import Engine
+from tests.drafters import watched as dflash_tests
+from tests.drafters.watched import check_drafts, watch_dflash
+from tests.engine import test_grammar_streams as grammars
+from tests.engine.test_streams import dflash_truth, expected, jobs, run
+from tests.engine.tiny import EngineFactory
+from tests.models.dflash.tiny import write_drafter
+
+one_backend = pytest.mark.parametrize(
+    "make_engine", [("native", "bfloat16", "cpu")], ids=["native-bfloat16"], indirect=True
+)
+
+
+def ready(engine: Engine, seconds: float = 0.0) -> Engine:
+    """Rows that are nearly free up to a point; `seconds` for a pass of any drafter. Nothing is
+    learned from this machine's steps."""
+    step = StepCost([1, 12, 64], [10.0, 11.0, 60.0])
+    engine.scheduler.cost = None
+    costs = Costs(step, {name: drafter.parallel for name, drafter in engine.drafters.items()})
+    for name in engine.drafters if seconds else ():
+        for count in (1, 8):
+            costs.of(name).proposed([15] * count, 15, seconds)
+        costs.of(name).proposed = lambda *_: None  # type: ignore[method-assign]
+    engine.drafting.use(costs)
+    return engine
+
+
+def hybrid_engine(make_engine: EngineFactory, folder: Path, **options: Any) -> Engine:
+    spec = f"h=hybrid:{write_drafter(folder / 'd')}"
+    return make_engine(spec, draft_policy="throughput", **options)
+
+
+class NoLookUps:
+    """A hybrid that says nothing of its look-ups."""
+
+    def __init__(self, drafter: Any) -> None:
+        self._drafter = drafter
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "look_up":
+            raise AttributeError(name)
+        return getattr(self._drafter, name)
+
+
+@one_backend
+def test_look_ups_go_on_while_asking_does_not_pay(
+    make_engine: EngineFactory, tmp_path: Path
+) -> None:
+    work = jobs(12, longest=120)
+    truth = expected(make_engine, work)
+    accepted: dict[str, int] = {}
+    for name in ("auto", "hybrid", "hidden"):
+        if name == "auto":
+            engine = ready(make_engine("auto", draft_policy="throughput"))
+        else:
+            engine = ready(hybrid_engine(make_engine, tmp_path), seconds=50.0)
+            hybrid = engine.drafters["h"]
+            asked, propose = [], hybrid.dflash.propose
+            hybrid.dflash.propose = lambda *a, p=propose, n=asked: (n.append(1), p(*a))[1]
+            if name == "hidden":
+                hidden = NoLookUps(hybrid)
+                assert isinstance(hybrid, LookingUp) and not isinstance(hidden, LookingUp)
+                engine.drafters["h"] = engine.drafting.drafters["h"] = hidden
+        assert run(engine, work, together=4) == truth
+        accepted[name] = engine.stats().spec_accepted_tokens
+        if name == "hybrid":
+            assert 0 < len(asked) < engine.stats().steps / 4, "tried, and given up"
+    assert accepted["hybrid"] > 0.9 * accepted["auto"] > 100
+    assert accepted["hidden"] < 0.5 * accepted["auto"], "the control: pauses cost the look-ups"
+
+
+@one_backend
+def test_what_was_looked_up_is_counted_apart(make_engine: EngineFactory, tmp_path: Path) -> None:
+    work = [(prompt, replace(params, n=1)) for prompt, params in jobs(12)]
+    truth = expected(make_engine, work)
+    engine = ready(hybrid_engine(make_engine, tmp_path))
+    watch_dflash(engine, {}, rate=0.0)  # random weights: next to nothing stands
+    assert run(engine, work, together=4) == truth
+    records = engine.drafting.lengths._controllers["throughput"]._records
+    first = {looked_up: [] for looked_up in (False, True)}
+    for (_, _, _, looked_up), record in records.items():
+        first[looked_up].append(record.by_position.predict("another", 1)[0])
+    assert 3 * max(first[False]) < min(first[True]), first
+    assert max(first[True]) < 0.5, "learnt: before anything is known it is 0.6"
+
+
+def test_dflash_sees_what_was_looked_up_before_it_drafts_again(tmp_path: Path) -> None:
+    """Rows of rounds in which it was not asked wait for it: none is missing when it is."""
+    folder = write_drafter(tmp_path / "d")
+    work = [(p[:60] * 2, params) for p, params in dflash_tests.jobs(10)]
+    plain = dflash_tests.make_engine(None, prefix_cache=False)
+    outputs = dflash_tests.run(plain, work, together=1)
+    truth = {tuple(p): out for (p, _), out in zip(work, outputs, strict=True)}
+    engine = ready(dflash_tests.make_engine(f"h=hybrid:{folder}", draft_policy="throughput"))
+    watched, waited = watch_dflash(engine, truth, 0.5), []
+    take = engine.drafting._backlog.take
+    engine.drafting._backlog.take = lambda ids: [waited.append(r) or r for r in take(ids)]
+    assert dflash_tests.run(engine, work, together=5) == outputs
+    assert len(waited) > 20 and len(watched.drafts) > 100
+    check_drafts(watched)
+
+
+@one_backend
+@pytest.mark.parametrize("rule", ["match", "token", "block"])
+def test_a_grammar_is_kept_whether_drafts_are_looked_up_or_drawn(
+    make_engine: EngineFactory, tmp_path: Path, rule: str
+) -> None:
+    """What was forced into a look-up must not be taken for forced in the draft that replaces it."""
+    engine = ready(hybrid_engine(make_engine, tmp_path, rule=rule))
+    lengths = engine.drafting.lengths
+    lengths.draft_lengths = lambda batch, **_: [entry.draft_room for entry in batch]
+    draft, replaced = engine.drafting.draft, []
+
+    def checked_draft(scheduled):
+        q = draft(scheduled)
+        for entry in scheduled:
+            if entry.request.id in q:
+                replaced.append(entry)
+                assert not entry.forced and not entry.looked_up
+        return q
+
+    engine.drafting.draft = checked_draft
+    work = grammars.jobs()
+    finished = grammars.run(engine, work, together=6)
+    if rule == "match":
+        assert finished == grammars.expected(make_engine, work)
+    checked = 0
+    for (_, params), stream in zip(grammars.each_choice(work), finished, strict=True):
+        checked += grammars.conforms(params.grammar, stream.text, stream.end[0], params.stop)
+    assert checked > 10 and engine.stats().spec_accepted_tokens > 0
+    assert (len(replaced) > 50) == (rule != "match")
+
+
+@one_backend
+@pytest.mark.parametrize("together", [1, 8], ids=["alone", "batch-of-8"])
+def test_streams_are_equal(make_engine: EngineFactory, tmp_path: Path, together: int) -> None:
+    work = jobs(16)
+    truth = expected(make_engine, work)
+    engine = ready(hybrid_engine(make_engine, tmp_path))
+    watch_dflash(engine, dflash_truth(truth, work), 0.5)
+    assert run(engine, work, together=together) == truth
+    assert engine.stats().spec_accepted_tokens > 100
