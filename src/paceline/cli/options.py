@@ -82,7 +82,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="SPEC",
         help="[NAME=]KIND[:VALUE][,key=value...], or [NAME=] and a drafter's folder or hub id; "
-        "repeat it to load several, the first is the default; `auto` is suffix + ngram, `none` "
+        "repeat it to load several, the first is the default; `auto` is suffix + ngram, and the "
+        "DFlash drafter that is shipped for the model if one is, `none` "
         "serves without (default: auto)",
     )
     add_draft_window_option(group)

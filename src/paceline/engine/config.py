@@ -18,7 +18,8 @@ class EngineConfig:
 
     model            catalogue name, Hugging Face folder, GGUF file or hub id
     drafter          drafter specs, `[NAME=]KIND[:VALUE][,key=value…]`, the first is the default;
-                     "auto" is suffix + ngram; None serves without drafters
+                     "auto" is suffix + ngram, and the DFlash drafter that is shipped for the
+                     model, if one is; None serves without drafters
     dtype, device    "bfloat16" or "float32"; "cpu" or "cuda"
     quantize         "int8": linear layers of target and drafters in int8 on CPU, in fp8 on CUDA;
                      None leaves them in `dtype`, in which everything else stays in any case
