@@ -18,6 +18,7 @@ from tests.drafters.watched import (
     Planter,
     check_drafts,
     jobs,
+    look_up_first,
     make_engine,
     run,
     watch_dflash,
@@ -70,13 +71,13 @@ def test_control_a_dflash_that_misses_what_was_looked_up_drafts_something_else(w
 
     def looked(requests, lengths):
         found, enough = look_up(requests, lengths)
-        drafted.clear()
-        drafted.update(r.id for r, done in zip(requests, enough, strict=True) if done)
+        pairs = zip(requests, enough, strict=True)
+        drafted.update((r.id, len(r.tokens) - 1) for r, done in pairs if done)
         return found, enough
 
     def forgetful(rows):
         for row in rows:
-            if row.request.id in drafted:
+            if (row.request.id, row.start) in drafted:
                 row.features = row.features * 0
         observe(rows)
 
@@ -196,7 +197,7 @@ def started(hybrid: HybridDrafter, requests: list[Request]) -> list[Request]:
 def test_a_strong_look_up_spares_dflash_its_forward_and_a_weak_one_does_not(make_request):
     hybrid, _, model = parts()
     requests = started(hybrid, [make_request([key, 9]) for key in (STRONG, WEAK, NONE, BEST)])
-    batch = hybrid.propose(requests, [4] * 4)
+    batch = look_up_first(hybrid, requests, [4] * 4)
     assert batch.tokens == [[10, 11, 12], [32] * 4, [33] * 4, [40]]
     assert model.asked == [WEAK, NONE], "equal expectations: the look-up, which is free"
     assert batch.confidence == [[0.9] * 3, [0.01] * 4, [0.01] * 4, [0.9375]]
@@ -208,17 +209,17 @@ def test_a_strong_look_up_spares_dflash_its_forward_and_a_weak_one_does_not(make
 def test_a_short_draft_is_compared_with_a_short_draft(make_request):
     hybrid, _, model = parts()
     requests = started(hybrid, [make_request([WEAK, 9]), make_request([NONE, 9])])
-    assert hybrid.propose(requests, [1, 0]).tokens[0] == [20], "0.5 against 0.5"
+    assert look_up_first(hybrid, requests, [1, 0]).tokens[0] == [20], "0.5 against 0.5"
     assert model.asked == []
 
 
 def test_the_choice_does_not_depend_on_who_shares_the_batch(make_request):
     keys = [STRONG, WEAK, NONE, BEST, WEAK]
     hybrid, _, _ = parts()
-    together = hybrid.propose(started(hybrid, [make_request([k, 9]) for k in keys]), [4] * 5)
+    together = look_up_first(hybrid, started(hybrid, [make_request([k, 9]) for k in keys]), [4] * 5)
     for index, key in enumerate(keys):
         alone, _, _ = parts()
-        batch = alone.propose(started(alone, [make_request([key, 9])]), [4])
+        batch = look_up_first(alone, started(alone, [make_request([key, 9])]), [4])
         assert batch.tokens[0] == together.tokens[index]
 
 
@@ -226,7 +227,7 @@ def test_what_stood_of_dflashs_drafts_in_this_request_moves_the_choice(make_requ
     hybrid, _, model = parts()
     good, bad = started(hybrid, [make_request([WEAK, 9]), make_request([WEAK, 9])])
     for _ in range(12):
-        batch = hybrid.propose([good, bad], [4, 4])
+        batch = look_up_first(hybrid, [good, bad], [4, 4])
         assert batch.tokens[0] == [32] * 4
         good.tokens += [32] * 4
         bad.tokens += [99]
@@ -234,7 +235,7 @@ def test_what_stood_of_dflashs_drafts_in_this_request_moves_the_choice(make_requ
     model.asked.clear()
     fresh = make_request([WEAK, 9])
     started(hybrid, [fresh])
-    assert hybrid.propose([fresh, bad], [4, 4]).tokens == [[32] * 4, [20]], "each its own"
+    assert look_up_first(hybrid, [fresh, bad], [4, 4]).tokens == [[32] * 4, [20]], "each its own"
 
 
 def test_a_draft_is_judged_once_by_what_was_said_in_its_place():
@@ -254,13 +255,13 @@ def test_a_draft_is_judged_once_by_what_was_said_in_its_place():
     assert standing.expected(7) < 1e-3, "a hopeless one is not hoped for"
 
 
-def test_past_dflashs_positions_and_where_it_is_silent_look_ups_draft(make_request):
+def test_past_dflashs_positions_look_ups_draft_and_where_it_is_silent_they_stay(make_request):
     hybrid, _, model = parts()
     long = started(hybrid, [make_request([WEAK] + [9] * 100)])
-    assert hybrid.propose(long, [4]).tokens == [[20]] and model.asked == []
+    assert look_up_first(hybrid, long, [4]).tokens == [[20]] and model.asked == []
     mute, _, model = parts({})
     short = started(mute, [make_request([WEAK, 9])])
-    assert mute.propose(short, [4]).tokens == [[20]] and model.asked == [WEAK]
+    assert look_up_first(mute, short, [4]).tokens == [[20]] and model.asked == [WEAK]
 
 
 def test_streams_go_on_past_the_end_of_dflash(tmp_path):
@@ -290,11 +291,13 @@ def test_it_is_a_kind_of_its_own_with_the_options_of_both(tmp_path):
             build(parse_spec(f"hybrid:{folder},{option}"))
 
 
-def test_the_engine_runs_it_where_the_target_runs(tmp_path):
-    folder = write_drafter(tmp_path / "d", layers=3)
+def test_the_engine_runs_it_where_the_target_runs(tmp_path, monkeypatch):
+    folder, lengths = write_drafter(tmp_path / "d", layers=3), []
+    monkeypatch.setattr(HybridDrafter, "rehearse", lambda self, count, n: lengths.append(n))
     engine = make_engine(f"hybrid:{folder}", draft_window=20, rule="token")
     dflash, plan = engine.drafters["hybrid"].dflash, engine.plan
     assert (dflash.window, dflash._draw, dflash._dtype) == (20, "sample", "float32")
     assert plan.drafter_kv_bytes_per_token == 2 * 3 * 2 * 16 * 4
     assert plan.drafter_weight_bytes == dflash.weight_bytes > 0
-    assert engine.drafting.costs.of("hybrid").propose([15]) > 0, "it was rehearsed"
+    assert engine.drafting.costs.of("hybrid").propose([5]) > 0, "it was rehearsed"
+    assert set(lengths) == {5}, "with drafts that DFlash makes"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from paceline.core import SamplingParams, SpeculativeParams
+from paceline.core import DraftBatch, Request, SamplingParams, SpeculativeParams
 from paceline.drafters.reference import Recorder, Trained
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
@@ -67,6 +67,20 @@ def watch_dflash(
     hybrid: Any = engine.drafters[name]
     hybrid.dflash = watched = Planter(hybrid.dflash, truth, rate)
     return watched
+
+
+def look_up_first(drafter: Any, requests: list[Request], lengths: list[int]) -> DraftBatch:
+    """What each request gets in a round, as the engine asks for it."""
+    found, enough = drafter.look_up(requests, lengths)
+    found.q = [None] * len(requests)
+    asked = [index for index, is_enough in enumerate(enough) if not is_enough]
+    if asked:
+        drafted = drafter.propose([requests[i] for i in asked], [lengths[i] for i in asked])
+        for row, index in enumerate(asked):
+            if drafted.tokens[row]:
+                found.tokens[index], found.q[index] = drafted.tokens[row], drafted.q_rows(row)
+                found.confidence[index] = drafted.confidence[row]
+    return found
 
 
 def jobs(count: int) -> list[tuple[list[int], SamplingParams]]:

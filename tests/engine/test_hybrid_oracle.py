@@ -13,6 +13,7 @@ from paceline.drafters.draw import DRAWS, draw_token
 from paceline.drafters.hybrid import HybridDrafter
 from paceline.engine import sampler
 from paceline.engine.verify import make_verifier
+from tests.drafters.watched import look_up_first
 from tests.engine import oracle
 from tests.engine.oracle import BIASED, EXACT, GAMMA, RULES, RULES_WITH_Q, Outcomes, error, logits
 
@@ -61,7 +62,7 @@ def law(
         while request.output_len < oracle.LENGTH:
             if choose is None:
                 who.add(hybrid.look_up([request], [GAMMA])[1][0])
-                batch = hybrid.propose([request], [GAMMA])
+                batch = look_up_first(hybrid, [request], [GAMMA])
             else:
                 parts = (hybrid.lookup, hybrid.dflash)
                 batch = choose(*(part.propose([request], [GAMMA]) for part in parts))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from paceline.drafters.base import LookingUp
 from paceline.engine.budget import StepCost
 from paceline.engine.costs import Costs
 from paceline.engine.engine import Engine
@@ -43,18 +42,6 @@ def hybrid_engine(make_engine: EngineFactory, folder: Path, **options: Any) -> E
     return make_engine(spec, draft_policy="throughput", **options)
 
 
-class NoLookUps:
-    """A hybrid that says nothing of its look-ups."""
-
-    def __init__(self, drafter: Any) -> None:
-        self._drafter = drafter
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "look_up":
-            raise AttributeError(name)
-        return getattr(self._drafter, name)
-
-
 @one_backend
 def test_look_ups_go_on_while_asking_does_not_pay(
     make_engine: EngineFactory, tmp_path: Path
@@ -62,24 +49,22 @@ def test_look_ups_go_on_while_asking_does_not_pay(
     work = jobs(12, longest=120)
     truth = expected(make_engine, work)
     accepted: dict[str, int] = {}
-    for name in ("auto", "hybrid", "hidden"):
+    for name in ("auto", "hybrid", "only when asked"):
         if name == "auto":
             engine = ready(make_engine("auto", draft_policy="throughput"))
         else:
-            engine = ready(hybrid_engine(make_engine, tmp_path), seconds=50.0)
+            engine = ready(hybrid_engine(make_engine, tmp_path), seconds=20.0)
             hybrid = engine.drafters["h"]
             asked, propose = [], hybrid.dflash.propose
             hybrid.dflash.propose = lambda *a, p=propose, n=asked: (n.append(1), p(*a))[1]
-            if name == "hidden":
-                hidden = NoLookUps(hybrid)
-                assert isinstance(hybrid, LookingUp) and not isinstance(hidden, LookingUp)
-                engine.drafters["h"] = engine.drafting.drafters["h"] = hidden
+            if name == "only when asked":
+                engine.drafting.lengths.looks_up = lambda request: False
         assert run(engine, work, together=4) == truth
         accepted[name] = engine.stats().spec_accepted_tokens
         if name == "hybrid":
             assert 0 < len(asked) < engine.stats().steps / 4, "tried, and given up"
     assert accepted["hybrid"] > 0.9 * accepted["auto"] > 100
-    assert accepted["hidden"] < 0.5 * accepted["auto"], "the control: pauses cost the look-ups"
+    assert accepted["only when asked"] < 0.5 * accepted["auto"], "the control"
 
 
 @one_backend
@@ -95,6 +80,24 @@ def test_what_was_looked_up_is_counted_apart(make_engine: EngineFactory, tmp_pat
         first[looked_up].append(record.by_position.predict("another", 1)[0])
     assert 3 * max(first[False]) < min(first[True]), first
     assert max(first[True]) < 0.5, "learnt: before anything is known it is 0.6"
+
+
+@one_backend
+@pytest.mark.parametrize("policy", ["throughput", "fixed", "ema"])
+def test_what_is_asked_for_and_timed_is_dflashs_alone(
+    make_engine: EngineFactory, tmp_path: Path, policy: str
+) -> None:
+    """No draft longer than its block is hoped for, and no look-up makes it look cheap."""
+    engine = ready(hybrid_engine(make_engine, tmp_path))
+    hybrid, price = engine.drafters["h"], engine.drafting.costs.of("h")
+    block, asked, timed = hybrid.dflash.max_draft_len, [], []
+    propose = hybrid.dflash.propose
+    hybrid.dflash.propose = lambda r, n: (asked.append(list(n)), propose(r, n))[1]
+    price.proposed = lambda n, *_: timed.append(list(n))
+    run(engine, [(p * 2, params) for p, params in jobs(8)], together=4, policy=policy)
+    assert asked == timed and len(asked) > 20
+    assert max(map(max, asked)) <= block < hybrid.max_draft_len
+    assert sum(map(len, asked)) < engine.stats().spec_drafts, "nothing was looked up"
 
 
 def test_dflash_sees_what_was_looked_up_before_it_drafts_again(tmp_path: Path) -> None:

@@ -117,15 +117,25 @@ class Rehearsing(Protocol):
 
 @runtime_checkable
 class LookingUp(Protocol):
-    """A drafter some of whose drafts take next to no time, and need neither features nor KV."""
+    """A drafter some of whose drafts take next to no time, and need neither features nor KV.
+
+    `longest_proposed` is the longest of its other drafts, which propose() makes. The engine asks
+    for those only after look_up() has been asked in the same round.
+    """
+
+    longest_proposed: int
 
     def look_up(
         self, requests: Sequence[Request], lengths: Sequence[int]
     ) -> tuple[DraftBatch, list[bool]]:
         """Those drafts, without q, and of each request whether they are all that it should get:
-        propose() is not expected to bring more. It may be called before propose() and in place of
-        it, and must not look at what a draft was drawn with."""
+        propose() is not expected to bring more. Must not look at what is still to be drawn."""
         ...
+
+
+def longest_proposed(drafter: Drafter) -> int:
+    """The longest draft that it makes when it is asked to propose one."""
+    return drafter.longest_proposed if isinstance(drafter, LookingUp) else drafter.max_draft_len
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ Who drafts is decided for each request in each round, before DFlash runs:
     the draft, of the product of its confidences) as DFlash is expected to bring: a + a² + … + aⁿ
     for n tokens, where a is the share of DFlash's tokens that stood so far in this request.
 
-Nothing but the request's own text goes into that. So the choice does not depend on who shares the
-batch, and no rule of verification is biased by it: it is made before a token is drawn.
+What goes into that was said, or drawn and judged, in earlier rounds. So no rule of verification is
+biased by the choice: it is made before a token of this round is drawn.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Standing:
 class HybridDrafter:
     """Look-ups and one DFlash drafter, whose features, KV and weights are the whole's.
 
-    DFlash sees every row that it is shown, whoever drafted it. Where it drafts nothing, past the
-    end of its positions for one, the request gets what was looked up.
+    DFlash sees every row that it is shown, whoever drafted it. Past the end of its positions a
+    request gets what is looked up.
     """
 
     parallel = True
@@ -77,6 +77,7 @@ class HybridDrafter:
         self.name, self.lookup, self.dflash = name, lookup, dflash
         self.version = f"{lookup.version}+dflash-{dflash.version}"
         self.max_draft_len = max(lookup.max_draft_len, dflash.max_draft_len)
+        self.longest_proposed = dflash.max_draft_len
         self.feature_layers, self.lookback = dflash.feature_layers, dflash.lookback
         self.kv: KVSpec | None = dflash.kv
         self.weight_bytes = dflash.weight_bytes
@@ -88,8 +89,7 @@ class HybridDrafter:
         self.weight_bytes = self.dflash.weight_bytes
 
     def rehearse(self, requests: int, length: int) -> None:
-        """Of DFlash, whose block may be shorter than what is looked up."""
-        self.dflash.rehearse(requests, min(length, self.dflash.max_draft_len))
+        self.dflash.rehearse(requests, length)
 
     def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
         self.lookup.begin(requests, held)
@@ -113,21 +113,12 @@ class HybridDrafter:
         return found, [self._enough(*pair) for pair in pairs]
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
-        found, enough = self.look_up(requests, lengths)
-        asked = [index for index, is_enough in enumerate(enough) if not is_enough]
-        if not asked:
-            return found
-        drafted = self.dflash.propose([requests[i] for i in asked], [lengths[i] for i in asked])
-        assert found.confidence is not None and drafted.confidence is not None
-        found.q = [None] * len(requests)
-        for row, index in enumerate(asked):
-            tokens, request = drafted.tokens[row], requests[index]
-            if tokens:
-                found.tokens[index], found.q[index] = tokens, drafted.q_rows(row)
-                found.confidence[index] = drafted.confidence[row]
-                standing = self._standings[request.id, request.choice]
-                standing.proposal, standing.end = list(tokens), len(request.tokens)
-        return found
+        """DFlash's drafts: look_up() has been asked before."""
+        drafted = self.dflash.propose(requests, lengths)
+        for request, tokens in zip(requests, drafted.tokens, strict=True):
+            standing = self._standings[request.id, request.choice]
+            standing.proposal, standing.end = list(tokens), len(request.tokens)
+        return drafted
 
     def release(self, requests: Sequence[Request]) -> None:
         self.lookup.release(requests)
@@ -141,7 +132,7 @@ class HybridDrafter:
         standing.judge(request.tokens)
         if self.dflash.reach is not None and len(request.tokens) > self.dflash.reach:
             return True
-        most = min(length, self.dflash.max_draft_len)
+        most = min(length, self.longest_proposed)
         return expected_accepted(confidence) >= standing.expected(most)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline import __version__
-from paceline.drafters.base import Drafter, Rehearsing
+from paceline.drafters.base import Drafter, Rehearsing, longest_proposed
 from paceline.engine.budget import REPEATS, StepCost, timed
 from paceline.engine.costs import Costs
 from paceline.engine.machine import cpu_name, usable_cores
@@ -73,7 +73,7 @@ def _measure(source: CostSource) -> Costs:
     costs = _empty(source, StepCost.measure(source.forward, source.rows, source.requests))
     for name, drafter in source.drafters.items():
         if isinstance(drafter, Rehearsing):
-            length = drafter.max_draft_len
+            length = longest_proposed(drafter)
             blocks = -(-(length + 1) // BLOCK_SIZE)
             many = max(1, min(TOGETHER, source.requests, source.rows // (blocks * BLOCK_SIZE)))
             costs.of(name).rehearse(drafter.rehearse, many, length)

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from paceline.core import DraftBatch, Request
-from paceline.drafters.base import Drafter, LookingUp, ObservedRows
+from paceline.drafters.base import Drafter, LookingUp, ObservedRows, longest_proposed
 from paceline.engine.backlog import Backlog
 from paceline.engine.costs import Costs
 from paceline.engine.kv_cache import KVCache
@@ -154,7 +154,9 @@ class Drafting:
             return q
         asked: list[Scheduled] = []
         for name, entries in by_drafter.items():
-            open_ = self._look_up(name, entries)
+            welcome = [(e, e.draft_room) for e in entries if self.lengths.looks_up(e.request)]
+            done = self._look_up(name, welcome)
+            open_ = [entry for entry in entries if entry.request.id not in done]
             if open_:
                 asked += self._ask(name, open_, scheduled, q)
         self._asked = frozenset(entry.request.id for entry in asked)
@@ -162,33 +164,33 @@ class Drafting:
         self.seconds += time.perf_counter() - start
         return q
 
-    def _look_up(self, name: str, entries: list[Scheduled]) -> list[Scheduled]:
-        """Gives requests what their drafter can draft in no time, where it can; returns those that
-        should get more than that, or have got nothing."""
+    def _look_up(self, name: str, wanted: list[tuple[Scheduled, int]]) -> set[str]:
+        """Gives requests what their drafter can draft in no time, up to these lengths, where it
+        can; returns the ids of those that should get no more than that."""
         drafter = self.drafters[name]
-        if not isinstance(drafter, LookingUp):
-            return entries
-        welcome = [entry for entry in entries if self.lengths.looks_up(entry.request)]
-        if not welcome:
-            return entries
-        requests = [entry.request for entry in welcome]
-        drafts, enough = drafter.look_up(requests, [entry.draft_room for entry in welcome])
-        for index, entry in enumerate(welcome):
-            self._put(entry, drafts, index, entry.draft_room)
+        if not wanted or not isinstance(drafter, LookingUp):
+            return set()
+        requests = [entry.request for entry, _ in wanted]
+        drafts, enough = drafter.look_up(requests, [length for _, length in wanted])
+        for index, (entry, length) in enumerate(wanted):
+            self._put(entry, drafts, index, length)
             entry.looked_up = bool(entry.draft)
-        done = {request.id for request, is_done in zip(requests, enough, strict=True) if is_done}
-        return [entry for entry in entries if entry.request.id not in done]
+            entry.longest_proposed = drafter.longest_proposed
+        return {request.id for request, is_done in zip(requests, enough, strict=True) if is_done}
 
     def _ask(
         self, name: str, entries: list[Scheduled], scheduled: list[Scheduled], q: dict[str, Any]
     ) -> list[Scheduled]:
         """Has one drafter draft for those of whom the controller thinks that it pays; returns them.
-        The others keep what was looked up."""
+        The others keep what was looked up, or get that now, as long as the controller says."""
         rows, decoding = _plain_rows(scheduled)
         here = {entry.request.id for entry in entries}
         rows += sum(len(e.draft) for e in scheduled if e.looked_up and e.request.id not in here)
         lengths = self.lengths.draft_lengths(entries, rows=rows, decoding=decoding)
-        asked = [(e, n) for e, n in zip(entries, lengths, strict=True) if n]
+        wanted = [(e, n) for e, n in zip(entries, lengths, strict=True) if n]
+        late = [(e, n) for e, n in wanted if not self.lengths.looks_up(e.request)]
+        done, most = self._look_up(name, late), longest_proposed(self.drafters[name])
+        asked = [(e, min(n, most)) for e, n in wanted if e.request.id not in done]
         if not asked:
             return []
         self._show(name, self._backlog.take(entry.request.id for entry, _ in asked))
@@ -203,6 +205,8 @@ class Drafting:
         drafts = self.drafters[name].propose(requests, [length for _, length in asked])
         seconds = time.perf_counter() - start
         for index, (entry, length) in enumerate(asked):
+            if entry.looked_up and not drafts.tokens[index]:
+                continue  # better than nothing
             entry.looked_up, entry.forced = False, frozenset()
             if entry.cut_by == "grammar":  # so it was with what was looked up
                 entry.cut_by = None
@@ -210,11 +214,10 @@ class Drafting:
             rows = drafts.q_rows(index)
             if rows is not None:
                 q[entry.request.id] = rows
-        entries = [entry for entry, _ in asked]
-        longest = max(len(entry.drafted) for entry in entries)
+        longest = max(drafts.lengths)
         if longest and self.costs is not None:
             self.costs.of(name).proposed([length for _, length in asked], longest, seconds)
-        return entries
+        return [entry for entry, _ in asked]
 
     def _put(self, entry: Scheduled, drafts: DraftBatch, index: int, length: int) -> None:
         """A draft into its entry, with the confidence that its drafter gave for each token."""

@@ -36,11 +36,19 @@ class Scheduled:
     drafted: list[int] = field(default_factory=list)  # as the drafter gave it, before any cut
     confidence: Sequence[float] | None = None  # of what is left of it once it fits the grammar
     cut_by: str | None = None
-    looked_up: bool = False  # the draft took no time: its drafter was not asked for more
+    looked_up: bool = False  # the draft took no time: it is not one that its drafter was asked for
+    longest_proposed: int | None = None  # draft that it would be asked for; None: as `draft_room`
 
     @property
     def rows(self) -> int:
         return self.count + len(self.draft)
+
+    @property
+    def ask_room(self) -> int:
+        """Most draft tokens that its drafter can be asked for."""
+        if self.longest_proposed is None:
+            return self.draft_room
+        return min(self.draft_room, self.longest_proposed)
 
     @property
     def samples(self) -> bool:

@@ -29,7 +29,7 @@ class LengthController(Protocol):
 
     def looks_up(self, request: Request) -> bool:
         """Whether drafts that take no time are welcome whatever draft_lengths() says, which then is
-        asked about the others alone. They are marked in `Scheduled.looked_up`."""
+        asked about the others alone. They are marked in `Scheduled.looked_up`, whenever made."""
         ...
 
     def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:

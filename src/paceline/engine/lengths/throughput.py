@@ -86,7 +86,7 @@ class ThroughputLengths:
             for entry in batch:  # no less load than when there was no room
                 entry.cut_by = "cost"
             return [0] * len(batch)
-        price, room = self.costs.of(name), [entry.draft_room for entry in batch]
+        price, room = self.costs.of(name), [entry.ask_room for entry in batch]
         step = PlainStep(rows, decoding, self.costs.step, price)
         drafting = price.propose(room) + price.observe(len(batch))
         if self._cuts and drafting < FREE * self.costs.step(rows, decoding):
@@ -103,7 +103,7 @@ class ThroughputLengths:
                 lengths[index] = length
         for entry, state, length in zip(batch, states, lengths, strict=True):
             state.asked = length > 0
-            if length < entry.draft_room:
+            if length < entry.ask_room:
                 entry.cut_by = "rest" if state.rest.left else "cost"
         asked = [length for length in lengths if length]
         self._spent[name] = price.propose(asked) + price.observe(len(asked)) if asked else 0.0
@@ -124,7 +124,7 @@ class ThroughputLengths:
             state = self._state(entry.request)
             if not length and (state.rest.trial or state.new):
                 state.rest.trial = state.rest.trial or TRIAL
-                lengths[index] = min(TRIAL, entry.draft_room)
+                lengths[index] = min(TRIAL, entry.ask_room)
             elif not length:
                 state.rest.begin(self._clock[name])
                 state.accepted = 0
@@ -185,7 +185,7 @@ class ThroughputLengths:
             if token != true:
                 break
             accepted += 1
-        if not judged and asked:
+        if asked and (entry.looked_up or not judged):
             # It had nothing to say: that, too, tells what asking it brings.
             self._record(request).by_position.learn(request.id, 0, 1)
         if not judged:
@@ -218,7 +218,7 @@ class ThroughputLengths:
 
     def _survivals(self, entry: Scheduled) -> list[float]:
         """Of a draft that is still to be made: that it stands up to each position."""
-        rates = self._record(entry.request).by_position.predict(entry.request.id, entry.draft_room)
+        rates = self._record(entry.request).by_position.predict(entry.request.id, entry.ask_room)
         return list(accumulate(rates, mul))
 
     def _record(self, request: Request, looked_up: bool = False) -> CohortRecord:
