@@ -13,7 +13,7 @@ from paceline.bench import report
 from paceline.bench.load import compare_load, run_load, same_text
 from paceline.bench.paired import Pair, compare
 from paceline.bench.prompts import Prompt, load_prompts
-from paceline.bench.record import Answer
+from paceline.bench.record import Answer, Drafted
 from paceline.core import InvalidRequest
 
 PROMPTS = [Prompt(name, "copying", ({"role": "user", "content": name},)) for name in ("one", "two")]
@@ -128,6 +128,21 @@ def test_when_time_is_short_there_are_fewer_runs_but_whole_ones() -> None:
 def test_the_table_fits_a_terminal_of_80_columns() -> None:
     pairs, _ = compared()
     assert "…" not in shown(report.pair_table(pairs, "title"))
+
+
+def test_who_drafted_is_summed_over_the_runs_of_a_kind() -> None:
+    pairs, _ = compared()
+    assert report.parts_tables(pairs) == []
+    for pair in pairs:
+        for answer in pair.on:
+            answer.parts = {"dflash": Drafted(3, 20, 6)}
+    pairs[0].on[0].parts["suffix"] = Drafted(rounds=2, tokens=10, accepted=7)
+    (table,) = report.parts_tables(pairs)
+    rows = [line.split() for line in shown(table).splitlines() if "copying" in line]
+    assert rows == [
+        ["copying", "dflash", "12", "24", "80", "3.00"],
+        ["copying", "suffix", "2", "7", "10", "4.50"],
+    ]
 
 
 def test_load_without_and_with_speculation_takes_turns() -> None:

@@ -14,15 +14,17 @@ import pytest
 
 from paceline.bench.http import ChatClient, ServerError, served_model
 from paceline.bench.prompts import Prompt
+from paceline.bench.record import Drafted
 from paceline.bench.server_process import ServerProcess
 from paceline.core import PacelineError
 
 PROMPT = Prompt("hello", "chat", ({"role": "user", "content": "Hello"},))
 COUNTS = {"num_spec_steps": 1, "num_accepted_draft_tokens": 2, "num_draft_tokens": 4}
+ALL_COUNTS = {**COUNTS, "parts": {"ngram": COUNTS}}
 EVENTS: list[dict[str, Any]] = [
     {"choices": [{"delta": {"content": "Hi "}, "token_ids": [1]}]},
     {"choices": [{"delta": {"content": "you"}, "token_ids": [2, 3, 4], "finish_reason": "stop"}]},
-    {"choices": [], "usage": {}, "metrics": {"speculative_decoding": COUNTS}},
+    {"choices": [], "usage": {}, "metrics": {"speculative_decoding": ALL_COUNTS}},
 ]
 
 
@@ -78,6 +80,7 @@ def test_tokens_text_and_acceptance_come_from_the_stream(server: str) -> None:
     assert answer.token_ids == [1, 2, 3, 4]
     assert (answer.text, answer.finish_reason) == ("Hi you", "stop")
     assert answer.acceptance_length == 3.0
+    assert answer.parts == {"ngram": Drafted(rounds=1, tokens=4, accepted=2)}
     assert answer.arrivals[1] == answer.arrivals[3]  # one step, one time
 
 

@@ -14,6 +14,7 @@ from paceline.cli import explain, main
 TOKEN = {"id": 1, "text": "Hi"}
 ROUND: dict[str, Any] = {
     "position": 0, "proposed": 2, "verified": 2, "accepted": 1, "forced": 0, "cut_by": "cost",
+    "drafter": "auto", "part": "suffix",
     "draft_ms": 0.5, "step_ms": 2.0, "step_requests": 1, "step_rows": 3,
     "drafted_tokens": [TOKEN, {"id": 2, "text": "x"}],
     "verified_tokens": [TOKEN, {"id": 2, "text": "x"}],
@@ -48,7 +49,8 @@ def test_a_servers_rounds(
     assert asked == [("http://h:1", "/v1/requests/c-1/rounds", "k")]
     shown = capsys.readouterr().out
     assert "2 2 1" in shown and "cost" in shown and "AL 2.00" in shown
-    assert "drafted 2, verified 2, accepted 1" in html.read_text(encoding="utf-8")
+    assert "1 of them drafted (by suffix 1×)" in shown and shown.count("suffix") == 2
+    assert "drafted 2 by suffix, verified 2, accepted 1" in html.read_text(encoding="utf-8")
 
 
 def test_as_json(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:

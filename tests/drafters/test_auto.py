@@ -14,6 +14,7 @@ def test_ngram_speaks_where_suffix_is_silent(make_request):
     drafter.begin([sure, unsure], [0, 0])
     batch = drafter.propose([sure, unsure], [3, 2])
     assert batch.tokens == [[1, 2, 3], [9, 9]]
+    assert batch.parts == ["suffix", "ngram"]
     assert shy.propose([unsure], [2]).tokens == [[]]
     assert [len(c) for c in batch.confidence] == [3, 2]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from paceline.engine.costs import Costs
 from paceline.engine.engine import Engine
 from tests.engine.test_grammar import GRAMMARS
 from tests.engine.tiny import EngineFactory
+from tests.models.dflash.tiny import write_drafter
 
 PROMPT = [5, 6, 7, 8] * 8
+EXPECTED_PARTS = {"auto": {"suffix"}, "hybrid": {"suffix", "dflash"}, "ngram": set()}
 ONE_BACKEND = pytest.mark.parametrize(
     "make_engine", [("torch", "float32", "cpu")], ids=["torch-float32"], indirect=True
 )
@@ -58,6 +61,29 @@ def test_rounds_add_up(make_engine: EngineFactory) -> None:
         assert position == deltas[-1].completion_tokens
         counted = stats.draft_tokens, stats.accepted_tokens, stats.forced_tokens
         assert (drafted, accepted, forced) == counted and drafted
+
+
+@pytest.mark.parametrize("kind", ["auto", "hybrid", "ngram"])
+def test_the_part_that_drafted_is_named(
+    make_engine: EngineFactory, tmp_path: Path, kind: str
+) -> None:
+    folder = write_drafter(tmp_path / "d") if kind == "hybrid" else None
+    deltas = explained(make_engine(kind if folder is None else f"{kind}:{folder}"))
+    counted: dict[str, list[int]] = {}
+    for one in (delta.round for delta in deltas if delta.round is not None):
+        assert one.record.part is None or one.drafted
+        if one.verified and one.record.part is not None:
+            counts = counted.setdefault(one.record.part, [0, 0, 0])
+            for index, value in enumerate((1, one.record.verified, one.record.accepted)):
+                counts[index] += value
+    stats = deltas[-1].stats
+    assert set(counted) == EXPECTED_PARTS[kind]
+    assert counted == {
+        name: [part.draft_rounds, part.draft_tokens, part.accepted_tokens]
+        for name, part in stats.by_part().items()
+    }
+    if kind != "ngram":
+        assert sum(counts[2] for counts in counted.values()) == stats.accepted_tokens > 0
 
 
 def test_who_did_not_ask_gets_none(make_engine: EngineFactory) -> None:

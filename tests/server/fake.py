@@ -62,6 +62,7 @@ class FakeAsyncEngine:
 
     `step` is the seconds between two steps; `capacity` how many streams fit, `others` how many of
     those places are taken already; `fail` ends streams with an error, as a dying engine does.
+    `part` names the part of the drafter that drafts.
     `submitted` and `aborted` note what came in and what was freed.
     """
 
@@ -73,6 +74,7 @@ class FakeAsyncEngine:
         max_model_len: int = 512,
         fail: bool = False,
         drafter: bool = True,
+        part: str | None = None,
     ) -> None:
         tokenizer = byte_tokenizer()
         drafters = {"ngram": SimpleNamespace(max_draft_len=4)} if drafter else {}
@@ -86,7 +88,7 @@ class FakeAsyncEngine:
             eos_ids=frozenset({tokenizer.eos_token_id}),
             grammars=SimpleNamespace(compiler=compiler()),
         )
-        self.step, self.fail, self.others = step, fail, 0
+        self.step, self.fail, self.others, self.part = step, fail, 0, part
         self.room = Room(capacity, lambda: len(self._running) + self.others, lambda: 0)
         self.draining, self.alive = False, True
         self.submitted: list[Request] = []
@@ -181,7 +183,7 @@ class FakeAsyncEngine:
         request.tokens += tokens
         request.first_token = request.first_token or time.monotonic()
         if request.drafter:
-            request.stats.record(min(4, count), count - 1)
+            request.stats.record(min(4, count), count - 1, self.part)
         if request.output_len >= request.max_tokens:
             reason = reason or FinishReason.LENGTH
         delta = OutputDelta(request_id="", choice=0, token_ids=tokens)

@@ -198,6 +198,15 @@ def test_spec_metrics_modes() -> None:
     assert detailed["per_step_drafted"] == [3, 3, 2]
 
 
+def test_drafts_are_counted_by_the_part_that_made_them() -> None:
+    client = Client(FakeAsyncEngine(part="suffix"), ServerSettings())
+    body = client.complete(prompt=["a", "b"], max_tokens=8).json()
+    Completion.model_validate(body)
+    assert body["metrics"]["speculative_decoding"]["parts"] == {
+        "suffix": {"num_spec_steps": 6, "num_accepted_draft_tokens": 10, "num_draft_tokens": 16}
+    }
+
+
 def test_several_choices_sum_their_speculation() -> None:
     client = Client(FakeAsyncEngine(), ServerSettings(spec_metrics="detailed"))
     body = client.complete(prompt=["a", "b"], n=2, max_tokens=8).json()

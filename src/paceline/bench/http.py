@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from paceline.bench.prompts import Prompt
-from paceline.bench.record import Answer
+from paceline.bench.record import Answer, Drafted
 from paceline.core import PacelineError
 
 
@@ -121,3 +121,9 @@ def _take(answer: Answer, event: dict[str, Any], now: float) -> None:
         answer.draft_rounds = counts["num_spec_steps"]
         answer.accepted = counts["num_accepted_draft_tokens"]
         answer.draft_tokens = counts["num_draft_tokens"]
+        answer.parts = {
+            name: Drafted(
+                part["num_spec_steps"], part["num_draft_tokens"], part["num_accepted_draft_tokens"]
+            )
+            for name, part in counts.get("parts", {}).items()
+        }

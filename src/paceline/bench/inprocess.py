@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.bench.prompts import Prompt
-from paceline.bench.record import Answer, Round
+from paceline.bench.record import Answer, Drafted, Round
 from paceline.core import OutputDelta, SamplingParams, SpeculativeParams, TokenKind
 
 if TYPE_CHECKING:
@@ -85,3 +85,8 @@ def _take(answer: Answer, delta: OutputDelta, now: float) -> None:
         answer.draft_tokens = delta.stats.draft_tokens
         answer.distance = delta.stats.distance
         answer.replaced_tokens = delta.stats.replaced_tokens
+        if delta.finished:
+            answer.parts = {
+                name: Drafted(part.draft_rounds, part.draft_tokens, part.accepted_tokens)
+                for name, part in delta.stats.by_part().items()
+            }

@@ -21,13 +21,22 @@ class Round(NamedTuple):
     accepted: int
 
 
+class Drafted(NamedTuple):
+    """What one part of a drafter drafted: rounds, and tokens verified and accepted in them."""
+
+    rounds: int
+    tokens: int
+    accepted: int
+
+
 @dataclass(slots=True)
 class Answer:
     """One streamed answer. Times are seconds on one monotonic clock.
 
     `arrivals[i]` is when token i reached the reader; tokens of one step share a time. `accepted`
-    counts drafted tokens that were committed and `draft_rounds` the rounds that had a draft;
-    `rounds` and `kinds`, how each token came to be, are there for an engine in this process.
+    counts drafted tokens that were committed and `draft_rounds` the rounds that had a draft; where
+    the drafter has several parts, `parts` counts both for each. `rounds` and `kinds`, how each
+    token came to be, are there for an engine in this process.
     `logprobs` are there where they were asked for; `distance` (total variation) and
     `replaced_tokens` belong to lossy budgets.
     """
@@ -40,6 +49,7 @@ class Answer:
     draft_rounds: int = 0
     accepted: int = 0
     draft_tokens: int = 0
+    parts: dict[str, Drafted] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
     kinds: list[TokenKind] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)

@@ -69,6 +69,24 @@ def speedup_lines(pairs: Sequence[Pair]) -> list[str]:
     return lines
 
 
+def parts_tables(pairs: Sequence[Pair]) -> list[Table]:
+    """Which part of the drafter drafted for each kind of prompt, over all runs; no table where it
+    is of one piece."""
+    table = base_table("Who drafted")
+    table.add_column("prompts")
+    table.add_column("drafted by")
+    for name in ("rounds", "accepted", "of drafted", "AL"):
+        table.add_column(name, justify="right")
+    for kind in _kinds(pairs):
+        answers = [answer for pair in pairs if pair.prompt.kind == kind for answer in pair.on]
+        for name in sorted({name for answer in answers for name in answer.parts}):
+            drafted = [answer.parts[name] for answer in answers if name in answer.parts]
+            rounds, tokens, accepted = (sum(counts) for counts in zip(*drafted, strict=True))
+            length = f"{1 + accepted / rounds:.2f}"
+            table.add_row(kind, name, str(rounds), str(accepted), str(tokens), length)
+    return [table] if table.row_count else []
+
+
 def notes(pairs: Sequence[Pair]) -> list[str]:
     """What the columns mean."""
     lines = [

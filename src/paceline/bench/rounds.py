@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -26,6 +27,7 @@ def table(choice: Mapping[str, Any]) -> Table:
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in ("at", "drafted\nverified\naccepted", "forced", "ms"):
         made.add_column(name, justify="right", no_wrap=True)
+    made.add_column("by", max_width=8, overflow="fold")
     made.add_column("no longer\nbecause of", max_width=10)
     made.add_column("tokens", overflow="fold", min_width=30)
     for one in choice["rounds"]:
@@ -34,6 +36,7 @@ def table(choice: Mapping[str, Any]) -> Table:
             f"{one['proposed']} {one['verified']} {one['accepted']}" if one["proposed"] else "",
             str(one["forced"] or ""),
             f"{one['step_ms'] + one['draft_ms']:.1f}",
+            (one["part"] or one["drafter"]) if one["proposed"] else "",
             one["cut_by"] or "",
             _tokens(one),
         )
@@ -66,16 +69,20 @@ def summary(choice: Mapping[str, Any]) -> str:
     accepted = sum(one["accepted"] for one in drafted)
     tokens = sum(len(one["committed_tokens"]) for one in rounds)
     length = 1 + accepted / len(drafted) if drafted else 1.0
-    reasons: dict[str, int] = {}
-    for one in rounds:
-        if one["cut_by"]:
-            reasons[one["cut_by"]] = reasons.get(one["cut_by"], 0) + 1
-    why = ", ".join(f"{reason} {count}×" for reason, count in sorted(reasons.items()))
+    why = _counted(one["cut_by"] for one in rounds)
+    who = _counted(one["part"] for one in drafted)
     return (
-        f"{tokens} tokens in {len(rounds)} rounds, {len(drafted)} of them drafted; "
+        f"{tokens} tokens in {len(rounds)} rounds, {len(drafted)} of them drafted"
+        f"{f' (by {who})' if who else ''}; "
         f"AL {length:.2f} incl. bonus; forced {sum(one['forced'] for one in rounds)}; "
         f"drafts kept short by: {why or 'nothing'}"
     )
+
+
+def _counted(names: Iterable[str | None]) -> str:
+    """`cost 3×, rest 12×`"""
+    counts = Counter(name for name in names if name)
+    return ", ".join(f"{name} {count}×" for name, count in sorted(counts.items()))
 
 
 def legend() -> Text:
@@ -138,8 +145,9 @@ def _choice(choice: Mapping[str, Any]) -> str:
 def _round(one: Round, longest: float) -> str:
     took = one["step_ms"] + one["draft_ms"]
     why = f"; no longer because of: {escape(one['cut_by'])}" if one["cut_by"] else ""
+    who = f" by {escape(one['part'])}" if one["part"] else ""
     meta = (
-        f"position {one['position']} · drafted {one['proposed']}, verified {one['verified']}, "
+        f"position {one['position']} · drafted {one['proposed']}{who}, verified {one['verified']}, "
         f"accepted {one['accepted']}, forced {one['forced']}{why} · {took:.1f} ms "
         f"({one['draft_ms']:.1f} drafting) · {one['step_requests']} requests, "
         f"{one['step_rows']} rows"

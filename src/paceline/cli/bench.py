@@ -197,6 +197,8 @@ def _show_pairs(console: Console, pairs: list[Pair], title: str) -> int:
     console.print(report.pair_table(pairs, title))
     for line in report.notes(pairs):
         console.print(line, style="dim")
+    for table in report.parts_tables(pairs):
+        console.print(table)
     for line in report.speedup_lines(pairs):
         console.print(line)
     same = all(pair.same_text for pair in pairs)

@@ -20,12 +20,14 @@ class DraftBatch:
 
     `q[i]` says what the i-th draft was drawn from: None (deterministic: a one-hot) or one row per
     draft token, each a float array [vocabulary] or a SparseRow. `confidence[i][j]` in [0, 1] is the
-    drafter's own estimate that token j is accepted given that those before it are.
+    drafter's own estimate that token j is accepted given that those before it are. `parts[i]` names
+    the part that made the i-th draft, of a drafter that has several.
     """
 
     tokens: list[list[int]]
     q: list[list[Any] | None] | None = None
     confidence: list[list[float]] | None = None
+    parts: list[str] | None = None
 
     @property
     def lengths(self) -> list[int]:
@@ -33,6 +35,9 @@ class DraftBatch:
 
     def q_rows(self, index: int) -> list[Any] | None:
         return None if self.q is None else self.q[index]
+
+    def part(self, index: int) -> str | None:
+        return None if self.parts is None else self.parts[index]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -45,10 +46,11 @@ class SpeculationStats:
     replaced_tokens: int = 0  # accepted in place of another one of the target's
     per_step_drafted: list[int] = field(default_factory=list)
     per_step_accepted: list[int] = field(default_factory=list)
+    per_step_part: list[str | None] = field(default_factory=list)  # of a drafter that has several
     seconds: float = 0.0  # of the steps that committed its tokens, drafting included
     ar_seconds: float = 0.0  # of as many steps without drafts, by the cost table
 
-    def record(self, drafted: int, accepted: int) -> None:
+    def record(self, drafted: int, accepted: int, part: str | None = None) -> None:
         self.rounds += 1
         if drafted:
             self.draft_rounds += 1
@@ -56,6 +58,20 @@ class SpeculationStats:
             self.accepted_tokens += accepted
             self.per_step_drafted.append(drafted)
             self.per_step_accepted.append(accepted)
+            self.per_step_part.append(part)
+
+    def add(self, other: SpeculationStats) -> None:
+        """Counts another request's drafted rounds as well."""
+        for drafted, accepted, part in other._steps():
+            self.record(drafted, accepted, part)
+
+    def by_part(self) -> dict[str, SpeculationStats]:
+        """The drafted rounds of each part of a drafter that has several; else nothing."""
+        parts: dict[str, SpeculationStats] = {}
+        for drafted, accepted, part in self._steps():
+            if part is not None:
+                parts.setdefault(part, SpeculationStats()).record(drafted, accepted)
+        return parts
 
     @property
     def acceptance_length(self) -> float:
@@ -80,6 +96,9 @@ class SpeculationStats:
             counts[accepted] += 1
         return counts
 
+    def _steps(self) -> Iterator[tuple[int, int, str | None]]:
+        return zip(self.per_step_drafted, self.per_step_accepted, self.per_step_part, strict=True)
+
 
 @dataclass(slots=True)
 class RequestMetrics:
@@ -100,6 +119,8 @@ class RoundRecord:
     time            seconds since the epoch, at the end of the step
     cohort          of the request: what acceptance is counted together for
     drafter         and its version; None where the request drafts with nobody
+    part            of the drafter that made the draft: of `auto` "suffix" or "ngram", of `hybrid`
+                    "dflash" as well; None without a draft, and for a drafter of one piece
     position        index of the first output token that the round committed
     proposed        tokens that the drafter gave
     verified        of these, and of what the grammar forced among them, that got a row
@@ -117,6 +138,7 @@ class RoundRecord:
     cohort: str
     drafter: str | None
     version: str | None
+    part: str | None
     position: int
     proposed: int
     verified: int

@@ -52,15 +52,16 @@ class ChainDrafter:
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         tokens: list[list[int]] = [[] for _ in requests]
         confidence: list[list[float]] = [[] for _ in requests]
+        parts = [""] * len(requests)
         open_ = list(range(len(requests)))
         for part in self._parts:
             batch = part.propose([requests[i] for i in open_], [lengths[i] for i in open_])
             for row, index in enumerate(open_):
-                tokens[index] = batch.tokens[row]
+                tokens[index], parts[index] = batch.tokens[row], part.name
                 known = batch.confidence
                 confidence[index] = [0.5] * len(tokens[index]) if known is None else known[row]
             open_ = [index for index in open_ if not tokens[index]]
-        return DraftBatch(tokens=tokens, confidence=confidence)
+        return DraftBatch(tokens=tokens, confidence=confidence, parts=parts)
 
     def release(self, requests: Sequence[Request]) -> None:
         for part in self._parts:

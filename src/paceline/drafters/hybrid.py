@@ -25,6 +25,8 @@ from paceline.drafters.spec import read_options
 from paceline.drafters.suffix import SUFFIX_OPTIONS, expected_accepted
 from paceline.models.dflash.checkpoint import load_checkpoint
 
+DFLASH = "dflash"  # the part's name; look-ups have their own
+
 # Half or twice of any of these changes the acceptance length by a percent at most: replayed over 40
 # answers of SmolLM2-135M, with drafters from poor to good.
 USUAL = 0.5  # share of DFlash's tokens that stand, before anything is known of the request
@@ -115,6 +117,7 @@ class HybridDrafter:
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         """DFlash's drafts: look_up() has been asked before."""
         drafted = self.dflash.propose(requests, lengths)
+        drafted.parts = [DFLASH] * len(requests)
         for request, tokens in zip(requests, drafted.tokens, strict=True):
             standing = self._standings[request.id, request.choice]
             standing.proposal, standing.end = list(tokens), len(request.tokens)

@@ -20,7 +20,7 @@ def count_round(stats: EngineStats, entry: Scheduled, delta: OutputDelta) -> Non
     request, kinds = entry.request, delta.kinds
     drafted = len(entry.draft) - len(entry.forced)
     accepted, forced = kinds.count(TokenKind.ACCEPTED), kinds.count(TokenKind.FORCED)
-    request.stats.record(drafted, accepted)
+    request.stats.record(drafted, accepted, entry.part)
     request.stats.forced_tokens += forced
     stats.generation_tokens += len(kinds)
     stats.forced_tokens += forced

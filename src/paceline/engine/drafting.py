@@ -220,9 +220,10 @@ class Drafting:
         return [entry for entry, _ in asked]
 
     def _put(self, entry: Scheduled, drafts: DraftBatch, index: int, length: int) -> None:
-        """A draft into its entry, with the confidence that its drafter gave for each token."""
+        """A draft into its entry, with what its drafter says of it."""
         entry.draft = drafts.tokens[index][:length]
         entry.drafted = list(entry.draft)
+        entry.part = drafts.part(index) if entry.drafted else None
         known = None if drafts.confidence is None else drafts.confidence[index][:length]
         entry.confidence = self._fit(entry, known, sampled=drafts.q_rows(index) is not None)
 

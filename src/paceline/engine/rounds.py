@@ -53,6 +53,7 @@ class Explainer:
             cohort=request.cohort,
             drafter=drafter,
             version=None if drafter is None else self._drafters[drafter].version,
+            part=entry.part,
             position=delta.completion_tokens - len(delta.token_ids),
             proposed=len(entry.drafted),
             verified=len(entry.draft),

@@ -35,6 +35,7 @@ class Scheduled:
     forced: frozenset[int] = frozenset()  # which of the draft's tokens the grammar leaves no choice
     drafted: list[int] = field(default_factory=list)  # as the drafter gave it, before any cut
     confidence: Sequence[float] | None = None  # of what is left of it once it fits the grammar
+    part: str | None = None  # of the drafter, where it has several, that made the draft
     cut_by: str | None = None
     looked_up: bool = False  # the draft took no time: it is not one that its drafter was asked for
     longest_proposed: int | None = None  # draft that it would be asked for; None: as `draft_room`

@@ -162,8 +162,7 @@ class Job:
             return None
         total = SpeculationStats()
         for one in counts:
-            for drafted, accepted in zip(one.per_step_drafted, one.per_step_accepted, strict=True):
-                total.record(drafted, accepted)
+            total.add(one)
         histogram = total.histogram()
         shown: dict[str, Any] = {
             "mean_acceptance_length": total.acceptance_length,
@@ -174,6 +173,16 @@ class Job:
             "num_draft_tokens": total.draft_tokens,
             "num_spec_tokens": self.draft_bound,
         }
+        parts = total.by_part()
+        if parts:
+            shown["parts"] = {
+                name: {
+                    "num_spec_steps": part.draft_rounds,
+                    "num_accepted_draft_tokens": part.accepted_tokens,
+                    "num_draft_tokens": part.draft_tokens,
+                }
+                for name, part in parts.items()
+            }
         if self.spec_metrics == "detailed" and len(counts) == 1:
             shown["per_step_accepted"] = total.per_step_accepted
             shown["per_step_drafted"] = total.per_step_drafted

@@ -22,9 +22,18 @@ class Usage(BaseModel):
     prompt_tokens_details: PromptTokensDetails
 
 
+class PartDecoding(BaseModel):
+    """The rounds that one part of a drafter drafted."""
+
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+
+
 class SpeculativeDecoding(BaseModel):
     """Rounds with a draft, of all choices together, under vLLM's names; lengths include the bonus
-    token where they say `acceptance_length`, and do not elsewhere."""
+    token where they say `acceptance_length`, and do not elsewhere. `parts` are those of a drafter
+    that is made of several, by name."""
 
     mean_acceptance_length: float
     draft_acceptance_rate: float
@@ -35,6 +44,7 @@ class SpeculativeDecoding(BaseModel):
     num_spec_tokens: int
     per_step_accepted: list[int] | None = None
     per_step_drafted: list[int] | None = None
+    parts: dict[str, PartDecoding] | None = None
 
 
 class Lossy(BaseModel):
