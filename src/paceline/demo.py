@@ -100,8 +100,8 @@ def run(screen: Screen, runs: int) -> int:
         side_by_side(pairs[0]),
         table(pairs),
         *(Text(line, style="dim") for line in report.notes(pairs)),
-        *(report.parts_tables(pairs)),
         "",
+        *report.parts_tables(pairs),
         *(Text(line) for line in report.speedup_lines(pairs)),
         Text(report.same_text_line(same), style="bold green" if same else "bold red"),
         f"server {'stopped cleanly' if clean else 'did NOT stop cleanly'}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from paceline import demo
 from paceline.bench.paired import Pair
 from paceline.bench.prompts import Prompt
-from paceline.bench.record import Answer
+from paceline.bench.record import Answer, Drafted
+from paceline.drafters.shipped import FOLDERS
 from paceline.models import catalog
 
 
@@ -21,7 +23,9 @@ def pair(last_token: int) -> Pair:
         return Answer(0.0, [1, 2, last], [0.1, 0.2, 0.3], "text", "stop")
 
     prompt = Prompt("one", "copying", ({"role": "user", "content": "Copy this."},))
-    return Pair(prompt, off=[answer(3)], on=[answer(last_token)])
+    drafted = answer(last_token)
+    drafted.parts = {"dflash": Drafted(rounds=4, tokens=28, accepted=9)}
+    return Pair(prompt, off=[answer(3)], on=[drafted])
 
 
 class FakeServer:
@@ -64,7 +68,10 @@ def test_the_exit_code_tells_whether_all_is_well(
     monkeypatch.setattr(FakeServer, "clean", clean)
     monkeypatch.setattr(demo, "measure", measure)
     assert demo.main([]) == code
-    assert line in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert line in out
+    rows = [row.split() for row in out.splitlines()]
+    assert ["copying", "dflash", "4", "9", "28", "3.25"] in rows
 
 
 @pytest.mark.model
@@ -76,5 +83,9 @@ def test_the_demo_says_that_the_text_is_the_same(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\nsame text: yes\n" in done.stdout
     assert "server stopped cleanly" in done.stdout
+    shipped = (FOLDERS / demo.MODEL).is_dir()
+    assert shipped == ("used: DFlash" in done.stdout)
+    assert re.search(r" suffix +\d", done.stdout)
+    assert shipped or not re.search(r" dflash +\d", done.stdout)
     drawn = picture.read_text("utf-8")
     assert "speedup" in drawn and "@font-face" not in drawn

@@ -72,7 +72,7 @@ def speedup_lines(pairs: Sequence[Pair]) -> list[str]:
 def parts_tables(pairs: Sequence[Pair]) -> list[Table]:
     """Which part of the drafter drafted for each kind of prompt, over all runs; no table where it
     is of one piece."""
-    table = base_table("Who drafted")
+    table = base_table("Who drafted: suffix and ngram look up, dflash is a trained drafter")
     table.add_column("prompts")
     table.add_column("drafted by")
     for name in ("rounds", "accepted", "of drafted", "AL"):
