@@ -34,7 +34,7 @@ DRAFTERS = {
 CHUNKS = {"max_model_len": 240, "token_budget": 24, "max_num_seqs": 24}
 BLOCKS = 15  # for up to eight requests of up to ten blocks each
 
-# Forty-nine of 2688 mixes, on one backend: the single features are tested on each.
+# Forty-nine of 4032 mixes, on one backend: the single features are tested on each.
 one_backend = pytest.mark.parametrize(
     "make_engine", [("native", "bfloat16", "cpu")], ids=["native-bfloat16"], indirect=True
 )
