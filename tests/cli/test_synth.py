@@ -142,17 +142,9 @@ def test_without_the_extra_its_name_is_told(
 def test_the_support_application_makes_a_set_of_tool_calls(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = Path(__file__).resolve().parents[2]
+    app = Path(__file__).resolve().parents[2] / "apps" / "support.yaml"
     out = tmp_path / "set"
-    command = [
-        "synth",
-        str(root / "apps" / "support.yaml"),
-        "-o",
-        str(out),
-        "--rows",
-        "30",
-        "--json",
-    ]
+    command = ["synth", str(app), "-o", str(out), "--rows", "30", "--json"]
     assert main(command) == 0
     counts = json.loads(capsys.readouterr().out)["counts"]
     assert counts["rows"] == 30 and counts["rows_on_task"] > 15
