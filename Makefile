@@ -24,7 +24,7 @@ PYTEST := $(PY) -m pytest
 HAS_TORCH := 'import sys, torch; v = torch.__version__.split(".")[:2]; sys.exit(list(map(int, v)) < [2, 11])'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-picture test test-all lint format types bench soak docs clean
+.PHONY: help demo demo-picture demo-train test test-all lint format types bench soak docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -34,6 +34,9 @@ demo: $(VENV)/.ready-core ## serve SmolLM2 and show speculation off and on, side
 
 demo-picture: $(VENV)/.ready-core ## the same, and draw docs/images/demo.svg from its real output
 	$(PY) -m paceline.demo --svg docs/images/demo.svg
+
+demo-train: $(VENV)/.ready-train ## a drafter for an application: data, training, before and after, serving
+	$(PY) -m paceline.demo_train $(ARGS)
 
 test: $(VENV)/.ready-test ## the tests, without the slow ones
 	$(PYTEST) -m "not slow" $(ARGS)
@@ -94,7 +97,7 @@ $(VENV)/.ready-torch: | $(VENV)/bin/python
 $(VENV)/.ready-core: pyproject.toml $(VENV)/.ready-torch
 	$(call install,.)
 
-$(VENV)/.ready-test $(VENV)/.ready-dev $(VENV)/.ready-docs: $(VENV)/.ready-%: $(VENV)/.ready-core
+$(VENV)/.ready-train $(VENV)/.ready-test $(VENV)/.ready-dev $(VENV)/.ready-docs: $(VENV)/.ready-%: $(VENV)/.ready-core
 	$(call install,.[$*])
 
 define install

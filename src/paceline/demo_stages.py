@@ -1,0 +1,135 @@
+"""A story told in stages: `paceline` commands, shown, run, and not repeated once they are done.
+
+What is done is kept beside what was made: by which command, and in how many seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from paceline.synth.dataset import write_whole
+
+RECORD = "stages.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`command` is what stands behind `paceline`, `makes` a file or folder that is there when it is
+    done, and `gave` tells in a few lines what came of it."""
+
+    name: str
+    title: str
+    why: str
+    command: tuple[str, ...]
+    makes: Path
+    gave: Callable[[], list[str]]
+
+
+Execute = Callable[[Sequence[str]], int]
+
+
+def execute(command: Sequence[str]) -> int:
+    """Runs `paceline` with these arguments by this very interpreter. Returns its exit code."""
+    return subprocess.run([sys.executable, "-m", "paceline.cli", *command], check=False).returncode
+
+
+def run_stages(
+    console: Console,
+    folder: Path,
+    stages: Sequence[Stage],
+    of: int,
+    execute: Execute = execute,
+) -> int:
+    """Runs those that are not done, in order, and whatever stands behind one that was run.
+
+    Returns 0, or the exit code of the stage that failed: it is the last one then. `of` is how many
+    chapters the story has.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    anew = False
+    for number, stage in enumerate(stages, 1):
+        headline(console, number, of, stage.title, stage.why, stage.command)
+        done = read_record(folder).get(stage.name, {})
+        if anew or done.get("command") != list(stage.command) or not stage.makes.exists():
+            anew = True
+            code = _run(console, folder, stage, execute)
+            if code != 0:
+                return code
+        else:
+            say(console, f"done before, in {minutes(done['seconds'])}: not repeated", "green")
+        for line in stage.gave():
+            say(console, line, "bold")
+    return 0
+
+
+def _run(console: Console, folder: Path, stage: Stage, execute: Execute) -> int:
+    _keep(folder, stage.name, None)  # from here on what it made before no longer counts
+    started = time.perf_counter()
+    code = execute(stage.command)
+    if code != 0:
+        say(
+            console,
+            f"'paceline {stage.command[0]}' ended with exit code {code}; what is wrong stands "
+            f"above. Once it is mended, `make demo-train` goes on from here; without {folder} it "
+            "begins anew.",
+            "bold red",
+        )
+        return code
+    seconds = time.perf_counter() - started
+    _keep(folder, stage.name, {"command": list(stage.command), "seconds": seconds})
+    say(console, f"done in {minutes(seconds)}", "green")
+    return 0
+
+
+def headline(
+    console: Console, number: int, of: int, title: str, why: str, command: Sequence[str]
+) -> None:
+    console.print()
+    console.rule(Text(f"{number} of {of}: {title}", style="bold"), align="left")
+    say(console, why)
+    say(console, f"$ paceline {shlex.join(command)}", "cyan")
+    console.print()
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """As it is: paths and commands hold brackets, and lines are for copying."""
+    console.print(Text(text, style=style), soft_wrap=True)
+
+
+def minutes(seconds: float) -> str:
+    """`48 s`, `3 min 20 s`."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
+
+
+def seconds_of(folder: Path, names: Sequence[str]) -> dict[str, float]:
+    """How long each stage took in the run that finished it."""
+    record = read_record(folder)
+    return {name: float(record[name]["seconds"]) for name in names}
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Empty where nothing was done yet, or what is there cannot be read."""
+    try:
+        found = json.loads((folder / RECORD).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _keep(folder: Path, name: str, done: dict[str, Any] | None) -> None:
+    record = {key: value for key, value in read_record(folder).items() if key != name}
+    if done is not None:
+        record[name] = done
+    write_whole(folder / RECORD, json.dumps(record, indent=1).encode() + b"\n")

@@ -1,0 +1,305 @@
+"""`python -m paceline.demo_train`: a drafter for an application, from its description to serving.
+
+Every stage is a `paceline` command that a user could give, printed before it runs. Run it again and
+finished stages are not repeated. Exit code 0 when all is done and every text is the same, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from paceline import drafters
+from paceline.bench import report
+from paceline.bench.evaluate import words
+from paceline.bench.evaluate.measure import DRAFTER
+from paceline.bench.http import ChatClient
+from paceline.bench.paired import Pair, compare
+from paceline.bench.prompts import Prompt
+from paceline.bench.server_process import ServerProcess
+from paceline.core import PacelineError
+from paceline.demo import MODEL, START_SECONDS, WIDTH, side_by_side
+from paceline.demo_stages import Stage, headline, minutes, run_stages, say, seconds_of
+from paceline.synth.app import App, load_app
+from paceline.synth.dataset import read_manifest
+from paceline.training.trackers import read_log
+
+APP = Path("apps/support.yaml")
+SHIPPED = Path(drafters.__file__).parent / "shipped" / MODEL
+NAME = "support"
+# Long enough for the answers, which are calls, and gentle enough to leave alone what was learnt
+# before: at the rates of a drafter from random weights, other text loses more than 5%.
+RECIPE = (
+    "--block 16 --texts 8 --anchors 16 --lr 5e-4 --matrix-lr 0.005 --eval-every 50 --save-every 50"
+)
+RUNS = 3
+CHAPTERS = 5
+# Customers that no training set has seen.
+REQUESTS = {
+    "late": "Hello! My parcel KZ-20417 was due last Friday. Where is it now?",
+    "broken": "Hi, the toaster of BX-71093 arrived broken and I want my money back. Thanks.",
+    "moved": "I moved, so please send order AT-55820 to 14 Garden Row, Lund.",
+    "cancel": "Please cancel RX-30968, I found it cheaper in another shop.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where everything goes, what it begins from, and how much is done: these sizes take less than
+    half an hour on two cores."""
+
+    out: Path = Path("demo-train")
+    drafter: Path = SHIPPED
+    rows: int = 1600
+    steps: int = 300
+    prompts: int = 10  # evaluated of each set
+    tokens: int = 64  # of each answer that is evaluated
+
+    @property
+    def set(self) -> Path:
+        return self.out / NAME
+
+    @property
+    def trained(self) -> Path:
+        return self.out / "run" / "drafter"
+
+    def report(self, when: str) -> Path:
+        return self.out / f"{when}.html"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    plan = _parsed(argv)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, WIDTH)
+    try:
+        return run(console, plan)
+    except PacelineError as error:
+        print(f"demo-train: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        say(console, "\nstopped; `make demo-train` goes on from here")
+        return 130
+
+
+def _parsed(argv: Sequence[str] | None) -> Plan:
+    plan = Plan()
+    parser = argparse.ArgumentParser(prog="python -m paceline.demo_train", description=__doc__)
+    parser.add_argument("--out", type=Path, default=plan.out, help="where everything goes")
+    parser.add_argument(
+        "--drafter", type=Path, default=plan.drafter, help="the drafter to begin from"
+    )
+    parser.add_argument("--rows", type=int, default=plan.rows, help="texts of the training set")
+    parser.add_argument("--steps", type=int, default=plan.steps, help="training steps")
+    parser.add_argument("--prompts", type=int, default=plan.prompts, help="evaluated of each set")
+    parser.add_argument("--tokens", type=int, default=plan.tokens, help="longest answer evaluated")
+    return Plan(**vars(parser.parse_args(argv)))
+
+
+def run(console: Console, plan: Plan) -> int:
+    """Everything, in order. Returns the exit code.
+
+    Raises PacelineError where it cannot begin, or the server does not come up.
+    """
+    if not APP.is_file():
+        raise PacelineError(f"{APP} is not here: start it in the folder of the repository")
+    if not (plan.drafter / "config.json").is_file():
+        raise PacelineError(f"no drafter in {plan.drafter} to begin from; name one with --drafter")
+    say(console, f"A drafter for {APP}, a shop's support agent that answers in calls.", "bold")
+    say(console, "Nobody's data is used. Stop it whenever you like: run again, it goes on.")
+    told = stages(plan)
+    code = run_stages(console, plan.out, told, CHAPTERS)
+    if code != 0:
+        return code
+    code = serve(console, plan, load_app(APP))
+    epilogue(console, plan, [stage.name for stage in told])
+    return code
+
+
+# -- the stages ------------------------------------------------------------------------------------
+
+
+def stages(plan: Plan) -> list[Stage]:
+    """What is done before the drafter serves."""
+    made, begin = str(plan.set), shown(plan.drafter)
+    return [
+        Stage(
+            "synth",
+            "a training set, out of the application's description",
+            "The target answers made-up customers under the application's own prompt and grammar. "
+            "Some plain chat is added, so that the drafter does not forget the rest.",
+            ("synth", str(APP), "--out", made, "--rows", str(plan.rows)),
+            plan.set / "manifest.json",
+            lambda: _set_lines(plan),
+        ),
+        _evaluation(
+            plan,
+            "before",
+            "what the drafter that is there already is worth here",
+            "It was trained for chat in general. Each prompt is answered without and with it; the "
+            "text is the same, only the time is not.",
+            begin,
+        ),
+        Stage(
+            "train",
+            "training, from that drafter on",
+            "It learns to say at once what the target says one by one. AL is how many tokens a "
+            "round would commit, on texts that it does not learn from.",
+            ("train", made, "--out", str(plan.out / "run"), "--init", begin, *RECIPE.split(),
+             "--steps", str(plan.steps)),
+            plan.trained / "config.json",
+            lambda: _training_lines(plan),
+        ),
+        _evaluation(
+            plan,
+            "after",
+            "what it is worth now, and whether anything else got slower",
+            "The same prompts again, in the engine that will serve it.",
+            str(plan.trained),
+            "--before", str(plan.report("before").with_suffix(".json")), "--card",
+        ),
+    ]  # fmt: skip
+
+
+def _evaluation(plan: Plan, when: str, title: str, why: str, drafter: str, *more: str) -> Stage:
+    sets = (
+        f"{NAME}={plan.set}:on_task",
+        f"chat={plan.set}:replay",
+        f"code={plan.set}:neighbour",
+        "demo",
+    )
+    sizes = ("--temperatures", "0", "--prompts", str(plan.prompts), "--tokens", str(plan.tokens))
+    command = ("evaluate", MODEL, drafter, *sets, *sizes, "--out", str(plan.report(when)), *more)
+    made = plan.report(when).with_suffix(".json")
+    return Stage(when, title, why, command, made, lambda: _evaluation_lines(plan, when))
+
+
+def shown(path: Path) -> str:
+    """As short as it can be copied from here."""
+    whole = path.resolve()
+    here = Path.cwd()
+    return str(whole.relative_to(here) if whole.is_relative_to(here) else path)
+
+
+# -- what they gave --------------------------------------------------------------------------------
+
+
+def _set_lines(plan: Plan) -> list[str]:
+    counts = read_manifest(plan.set).counts
+    return [
+        f"{counts.get('rows', 0)} texts, {counts.get('rows_on_task', 0)} of them the "
+        f"application's, with {counts.get('answer_tokens', 0)} tokens that the target said"
+    ]
+
+
+def _training_lines(plan: Plan) -> list[str]:
+    key = f"held_out/{plan.set.name}/al"
+    lengths = [row[key] for row in read_log(plan.out / "run") if key in row]
+    if not lengths:
+        return []
+    before, best = lengths[0], max(lengths)
+    return [f"AL on held-out texts: {before:.2f} before the first step, {best:.2f} at best"]
+
+
+def _evaluation_lines(plan: Plan, when: str) -> list[str]:
+    lines = [
+        "{}: AL {} incl. bonus, {} as fast as without".format(one["set"], *_numbers(one))
+        for one in _results(plan, when)
+    ]
+    return [*lines, f"by position, by context, by request: {plan.report(when)}"]
+
+
+def _numbers(one: Mapping[str, Any]) -> tuple[str, str]:
+    """AL and speedup of a set."""
+    speed = one["speed"][words.POLICY]["speedup"]
+    return words.number(one["acceptance"][DRAFTER]["al"]), words.number(speed, "×")
+
+
+def _results(plan: Plan, when: str) -> list[dict[str, Any]]:
+    path = plan.report(when).with_suffix(".json")
+    return list(json.loads(path.read_text("utf-8"))["results"])
+
+
+# -- serving ---------------------------------------------------------------------------------------
+
+
+def serve(console: Console, plan: Plan, app: App) -> int:
+    """A server with the new drafter, asked as the application asks. Returns the exit code."""
+    arguments = (MODEL, "--drafter", f"{NAME}={plan.trained}")
+    headline(
+        console,
+        CHAPTERS,
+        CHAPTERS,
+        "serving with it",
+        "New customers write to the server, each answered without and with speculation.",
+        ("serve", *arguments),
+    )
+    server = ServerProcess(arguments, log=plan.out / "server.log")
+    try:
+        with console.status("starting the server"):
+            server.wait_until_healthy(START_SECONDS)
+        pairs = asyncio.run(ask(server.url, app))
+    finally:
+        clean = server.stop()
+    same = all(pair.same_text for pair in pairs)
+    console.print(side_by_side(pairs[0]))
+    console.print(report.pair_table(pairs, f"{NAME}, {RUNS} paired runs of each request"))
+    for line in (*report.notes(pairs), *report.speedup_lines(pairs)):
+        say(console, line)
+    say(console, report.same_text_line(same), "bold green" if same else "bold red")
+    if not clean:
+        say(console, f"the server did NOT stop cleanly: see {plan.out / 'server.log'}", "bold red")
+    return 0 if same and clean else 1
+
+
+async def ask(url: str, app: App) -> list[Pair]:
+    """Each of REQUESTS with speculation off and on, in turns."""
+    assert app.bounds.grammar is not None and app.params.max_tokens is not None  # support.yaml's
+    schema = {"name": NAME, "schema": json.loads(app.bounds.grammar.source)}
+    bound = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    client = ChatClient(url, model=MODEL, max_tokens=app.params.max_tokens, extra=bound)
+    prompts = [Prompt(name, NAME, messages(app, text)) for name, text in REQUESTS.items()]
+    try:
+        await client(prompts[0], None)  # what is lazy is paid for before anything is timed
+        return await compare(prompts, client, runs=RUNS)
+    finally:
+        await client.close()
+
+
+def messages(app: App, text: str) -> tuple[dict[str, str], ...]:
+    """What the application sends when a customer writes `text`."""
+    user = {"role": "user", "content": app.template.replace("{prompt}", text)}
+    return (user,) if app.system is None else ({"role": "system", "content": app.system}, user)
+
+
+def epilogue(console: Console, plan: Plan, names: Sequence[str]) -> None:
+    """Before and after in one table, the time it took, and where to go from here."""
+    table = report.base_table("before and after")
+    table.add_column("set")
+    for column in ("AL\nbefore", "\nafter", "speedup\nbefore", "\nafter"):
+        table.add_column(column, justify="right")
+    for old, new in zip(_results(plan, "before"), _results(plan, "after"), strict=True):
+        (al, speed), (al_now, speed_now) = _numbers(old), _numbers(new)
+        table.add_row(new["set"], al, al_now, speed, speed_now)
+    console.print()
+    console.print(table)
+    times = seconds_of(plan.out, names)
+    each = ", ".join(f"{name} {minutes(seconds)}" for name, seconds in times.items())
+    say(console, f"{minutes(sum(times.values()))} in all: {each}")
+    say(
+        console,
+        "For your own application: copy apps/support.yaml, say what yours is, and give the same "
+        "commands (`source .venv/bin/activate` first). docs/your-drafter.md goes through them.",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""The training demo: its stages with made-up commands, its own commands, and all of it for real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from paceline import demo_train
+from paceline.cli import build_parser
+from paceline.demo_stages import Stage, run_stages, seconds_of
+from paceline.demo_train import APP, RECIPE, Plan
+from paceline.synth.app import load_app
+from paceline.training.config import TrainConfig
+from tests.cli.test_demo import FakeServer, pair
+from tests.docs.blocks import ROOT
+
+
+class Story:
+    """Three stages, each of which writes a file; `fails` names one that does not."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.ran, self.fails = folder, list[str](), ""
+
+    def run(self, rows: int = 4) -> int:
+        self.ran = []
+        commands = {"first": ("synth", str(rows)), "second": ("train",), "third": ("evaluate",)}
+        told = [
+            Stage(name, f"the {name}", "why", command, self.folder / name, lambda: ["gave"])
+            for name, command in commands.items()
+        ]
+        return run_stages(Console(width=100), self.folder, told, 3, self.execute)
+
+    def execute(self, command: Sequence[str]) -> int:
+        name = {"synth": "first", "train": "second", "evaluate": "third"}[command[0]]
+        self.ran.append(name)
+        if name == self.fails:
+            return 3
+        (self.folder / name).write_text("made")
+        return 0
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Story:
+    return Story(tmp_path / "out")
+
+
+def test_finished_stages_are_not_repeated(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    assert story.run() == 0 and story.ran == ["first", "second", "third"]
+    shown = capsys.readouterr().out
+    assert "1 of 3: the first" in shown and "$ paceline synth 4" in shown and "done in" in shown
+    assert story.run() == 0 and story.ran == []
+    assert capsys.readouterr().out.count("not repeated") == 3
+    assert set(seconds_of(story.folder, ["first", "third"])) == {"first", "third"}
+
+
+def test_a_failed_stage_ends_the_story_and_the_next_run_begins_with_it(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story.fails = "second"
+    assert story.run() == 3 and story.ran == ["first", "second"]
+    shown = capsys.readouterr().out
+    assert "'paceline train' ended with exit code 3" in shown and "the third" not in shown
+    story.fails = ""
+    assert story.run() == 0 and story.ran == ["second", "third"]
+
+
+def test_what_stands_behind_a_stage_that_ran_is_run_as_well(story: Story) -> None:
+    story.run()
+    assert story.run(rows=5) == 0 and story.ran == ["first", "second", "third"]
+    (story.folder / "second").unlink()
+    assert story.run(rows=5) == 0 and story.ran == ["second", "third"]
+    story.fails = "second"
+    (story.folder / "second").unlink()
+    story.run(rows=5)
+    story.fails = ""
+    assert story.run(rows=5) == 0 and story.ran == ["second", "third"]
+
+
+@pytest.mark.parametrize("record", ["", "[]", '{"first": '])
+def test_a_record_that_a_kill_or_a_hand_broke_is_begun_anew(story: Story, record: str) -> None:
+    story.run()
+    (story.folder / "stages.json").write_text(record)
+    assert story.run() == 0 and story.ran == ["first", "second", "third"]
+
+
+def test_the_commands_are_such_that_paceline_takes_them(tmp_path: Path) -> None:
+    plan = Plan(out=tmp_path / "a folder", drafter=tmp_path / "begin", rows=7, steps=5, prompts=2)
+    told = demo_train.stages(plan)
+    assert [stage.name for stage in told] == ["synth", "before", "train", "after"]
+    synth, before, train, after = (build_parser().parse_args(stage.command) for stage in told)
+    assert synth.app == APP and synth.rows == 7
+    assert train.sets == [str(synth.out)] and train.init == before.drafter == str(plan.drafter)
+    assert TrainConfig(train.model, tuple(train.sets), train.out, steps=train.steps).steps == 5
+    assert after.drafter == f"{train.out}/drafter" and after.before == plan.out / "before.json"
+    assert before.sets == after.sets and before.prompts == after.prompts == 2
+    assert before.out.with_suffix(".json") == after.before
+
+
+def test_the_recipe_is_one_that_training_takes() -> None:
+    given = build_parser().parse_args(["train", "set", "--out", "x", *RECIPE.split()])
+    names = [word[2:].replace("-", "_") for word in RECIPE.split() if word.startswith("--")]
+    TrainConfig("m", ("set",), "x", steps=1, **{name: getattr(given, name) for name in names})
+
+
+def test_without_a_drafter_or_outside_the_repository_it_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    out = str(tmp_path / "out")
+    assert demo_train.main(["--drafter", str(tmp_path), "--out", out]) == 1
+    assert f"no drafter in {tmp_path}" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert demo_train.main([]) == 1
+    assert "apps/support.yaml is not here" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("last_token", "clean", "code", "line"),
+    [
+        (3, True, 0, "same text: yes"),
+        (4, True, 1, "same text: no"),
+        (3, False, 1, "did NOT stop cleanly"),
+    ],
+)
+def test_serving_tells_whether_all_is_well(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    last_token: int,
+    clean: bool,
+    code: int,
+    line: str,
+) -> None:
+    async def ask(*_: Any) -> Any:
+        return [pair(last_token)]
+
+    monkeypatch.setattr(demo_train, "ServerProcess", FakeServer)
+    monkeypatch.setattr(FakeServer, "clean", clean)
+    monkeypatch.setattr(demo_train, "ask", ask)
+    app = load_app(ROOT / APP)
+    assert demo_train.serve(Console(width=100), Plan(), app) == code
+    shown = capsys.readouterr().out
+    assert line in shown and "$ paceline serve smollm2-135m --drafter support=" in shown
+
+
+def test_requests_are_sent_as_the_application_sends_them() -> None:
+    app = load_app(ROOT / APP)
+    system, user = demo_train.messages(app, "Where is it?")
+    assert system == {"role": "system", "content": app.system}
+    assert user == {"role": "user", "content": "Where is it?"}
+
+
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_all_of_it_runs_and_is_not_repeated(tmp_path: Path) -> None:
+    def paceline(*words: str) -> None:
+        subprocess.run([sys.executable, "-m", "paceline.cli", *words], cwd=ROOT, check=True)
+
+    given, begin = str(tmp_path / "given"), str(tmp_path / "begin")
+    paceline("synth", str(APP), "--out", given, "--rows", "60")
+    paceline("train", given, "--out", begin, "--layers", "1", "--taps", "2", "--steps", "12")
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "paceline.demo_train", "--out", str(out)]
+    command += ["--drafter", f"{begin}/drafter", "--rows", "60", "--steps", "40"]
+    command += ["--prompts", "2", "--tokens", "8"]
+    first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "same text: yes" in first.stdout and "before and after" in first.stdout
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert again.returncode == 0 and again.stdout.count("not repeated") == 4
+    after = json.loads((out / "after.json").read_text())
+    assert [one["set"] for one in after["results"]] == ["support", "chat", "code", "demo"]
