@@ -165,11 +165,11 @@ def test_all_of_it_runs_and_is_not_repeated(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-m", "paceline.cli", *words], cwd=ROOT, check=True)
 
     given, begin = str(tmp_path / "given"), str(tmp_path / "begin")
-    paceline("synth", str(APP), "--out", given, "--rows", "60")
+    paceline("synth", str(APP), "--out", given, "--rows", "160")
     paceline("train", given, "--out", begin, "--layers", "1", "--taps", "2", "--steps", "12")
     out = tmp_path / "out"
     command = [sys.executable, "-m", "paceline.demo_train", "--out", str(out)]
-    command += ["--drafter", f"{begin}/drafter", "--rows", "60", "--steps", "40"]
+    command += ["--drafter", f"{begin}/drafter", "--rows", "160", "--steps", "40"]
     command += ["--prompts", "2", "--tokens", "8"]
     first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stdout + first.stderr
