@@ -17,7 +17,6 @@ from typing import Any
 
 from rich.console import Console
 
-from paceline import drafters
 from paceline.bench import report
 from paceline.bench.evaluate import words
 from paceline.bench.evaluate.measure import DRAFTER
@@ -28,12 +27,12 @@ from paceline.bench.server_process import ServerProcess
 from paceline.core import PacelineError
 from paceline.demo import MODEL, START_SECONDS, WIDTH, side_by_side
 from paceline.demo_stages import Stage, headline, minutes, run_stages, say, seconds_of
+from paceline.drafters import shipped
 from paceline.synth.app import App, load_app
 from paceline.synth.dataset import read_manifest
 from paceline.training.trackers import read_log
 
 APP = Path("apps/support.yaml")
-SHIPPED = Path(drafters.__file__).parent / "shipped" / MODEL
 NAME = "support"
 # Long enough for the answers, which are calls, and gentle enough to leave alone what was learnt
 # before: at the rates of a drafter from random weights, other text loses more than 5%.
@@ -57,7 +56,7 @@ class Plan:
     half an hour on two cores."""
 
     out: Path = Path("demo-train")
-    drafter: Path = SHIPPED
+    drafter: Path = shipped.FOLDERS / MODEL
     rows: int = 1600
     steps: int = 300
     prompts: int = 10  # evaluated of each set

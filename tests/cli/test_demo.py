@@ -44,7 +44,7 @@ class FakeServer:
         return self.clean
 
 
-@pytest.mark.parametrize(
+outcomes = pytest.mark.parametrize(
     ("last_token", "clean", "code", "line"),
     [
         (3, True, 0, "same text: yes"),
@@ -52,6 +52,9 @@ class FakeServer:
         (3, False, 1, "did NOT stop cleanly"),
     ],
 )
+
+
+@outcomes
 def test_the_exit_code_tells_whether_all_is_well(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

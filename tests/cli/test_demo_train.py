@@ -18,7 +18,7 @@ from paceline.demo_stages import Stage, run_stages, seconds_of
 from paceline.demo_train import APP, RECIPE, Plan
 from paceline.synth.app import load_app
 from paceline.training.config import TrainConfig
-from tests.cli.test_demo import FakeServer, pair
+from tests.cli.test_demo import FakeServer, outcomes, pair
 from tests.docs.blocks import ROOT
 
 
@@ -122,14 +122,7 @@ def test_without_a_drafter_or_outside_the_repository_it_says_what_is_missing(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("last_token", "clean", "code", "line"),
-    [
-        (3, True, 0, "same text: yes"),
-        (4, True, 1, "same text: no"),
-        (3, False, 1, "did NOT stop cleanly"),
-    ],
-)
+@outcomes
 def test_serving_tells_whether_all_is_well(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

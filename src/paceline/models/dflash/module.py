@@ -288,7 +288,10 @@ def draft_logits(config: DFlashConfig, hidden: torch.Tensor, head: torch.Tensor)
 
 def scaled_logits(config: DFlashConfig, logits: torch.Tensor) -> torch.Tensor:
     """What the config makes of the head's raw output (Gemma's targets cap it), in float32."""
-    return capped(logits.float() * config.output_multiplier, config.softcap)
+    logits = logits.float()
+    if config.output_multiplier != 1:  # a product with 1 takes as long as with anything else
+        logits = logits * config.output_multiplier
+    return capped(logits, config.softcap)
 
 
 def capped(logits: torch.Tensor, softcap: float | None) -> torch.Tensor:
