@@ -70,7 +70,7 @@ def measure(job: Job, batch: int) -> list[object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("app")
+    parser.add_argument("app", type=Path)
     parser.add_argument("--rows", type=int, default=192)
     parser.add_argument("--batches", default="16,64")
     args = parser.parse_args()
@@ -79,7 +79,7 @@ def main() -> None:
     rows = [measure(job, int(batch)) for batch in args.batches.split(",")]
     header = ("places", "mean batch", "tokens", "tokens/s", "ms: products / weights / KV",
               "roofline tokens/s", "share")  # fmt: skip
-    table(f"synth, {Path(args.app).stem}: {machine()}", header, rows)
+    table(f"synth, {args.app.stem}: {machine()}", header, rows)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from harness import machine, table
 
 from paceline.training.allocator import keep_freed_memory
 from paceline.training.config import TrainConfig
@@ -61,11 +60,13 @@ def passes(trainer: Trainer, steps: int) -> dict[str, float]:
 
 
 def row(name: str, numbers: dict[str, float], base: dict[str, float]) -> list[str]:
-    steps = numbers["seconds_per_step"]
     whole = sum(numbers[f"ms/{phase}"] for phase in PHASES)
-    cells = [name, f"{numbers['slots_per_second']:.0f}",
-             f"{numbers['blocks_per_second'] / base['blocks_per_second']:.2f}",
-             f"{1e3 * steps:.0f}"]  # fmt: skip
+    cells = [
+        name,
+        f"{numbers['blocks_per_second'] / base['blocks_per_second']:.2f}",
+        f"{numbers['slots_per_second']:.0f}",
+        f"{1e3 * numbers['seconds_per_step']:.0f}",
+    ]
     for phase in PHASES:
         share = numbers.get(f"peak_share/{phase}")
         part = f"{100 * numbers[f'ms/{phase}'] / whole:.0f}%"
@@ -82,22 +83,20 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--only", default=",".join(LEVERS), help="levers, by name")
     args = parser.parse_args()
-    console = Console(width=140)
-    table = Table(title=f"{Path(args.model).name}, {BASE}: share of the time, at share of the peak")
-    for column in ("", "slots/s", "blocks/s ÷ first row", "ms/step", *PHASES, "all"):
-        table.add_column(column)
     with tempfile.TemporaryDirectory() as folder:
         before = measure(args, Path(folder), {})  # training keeps what is freed from its start on
         keep_freed_memory()
         base = measure(args, Path(folder), {})
-        table.add_row(*row("as it is", base, base))
-        table.add_row(*row(GIVEN_BACK, before, base))
+        rows = [row("as it is", base, base), row(GIVEN_BACK, before, base)]
         for lever in args.only.split(","):
             for changes in LEVERS[lever]:
                 name = ", ".join(f"{key} {value}" for key, value in changes.items())
                 print(name, flush=True)
-                table.add_row(*row(name, measure(args, Path(folder), changes), base))
-    console.print(table)
+                rows.append(row(name, measure(args, Path(folder), changes), base))
+    shape = ", ".join(f"{key} {value}" for key, value in BASE.items())
+    header = ("", "blocks/s ÷ first row", "slots/s", "ms a step", *PHASES, "all")
+    table(f"{Path(args.model).name}, {shape}: share of time, at share of peak, {machine()}",
+          header, rows)  # fmt: skip
 
 
 if __name__ == "__main__":
