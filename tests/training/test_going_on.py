@@ -30,7 +30,19 @@ def test_training_goes_on_from_a_drafter_with_another_block(target, trainset, tm
     assert lengths(out)[0] >= lengths(tmp_path / "first")[-1] - 0.2
     assert set(start.head_ids.tolist()) <= set(checkpoint.head_ids.tolist())
     made = json.loads((second / "provenance.json").read_text())
-    assert made["before"]["step"] == 0 and made["init"] == "drafter"
+    assert made["before"]["step"] == 0 and made["init"]["name"] == "drafter"
+    assert made["init"]["made"]["step"] <= 8 and made["init"]["made"]["init"] is None
+    text = " ".join((second / "README.md").read_text().split())
+    assert "Trained from random weights for" in text and ", then for" in text
+
+
+def test_a_provenance_that_cannot_be_read_is_refused_first(target, trainset, tmp_path):
+    first = drafter_of(config(target, trainset, tmp_path / "first", steps=8, anchors=32))
+    (first / "provenance.json").write_text("{}")
+    options = {"layers": None, "taps": None, "block": None, "init": str(first)}
+    with pytest.raises(InvalidRequest, match=r"init: got .* expected a drafter whose prov"):
+        train(config(target, trainset, tmp_path / "run", steps=4, **options), quiet)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_regression_out_of_domain_stops_the_run_and_is_never_the_best(target, trainset, tmp_path):

@@ -67,16 +67,36 @@ def add_evaluation(folder: Path, table: str, summary: Mapping[str, Any]) -> None
 
 
 def _shape(made: Mapping[str, Any]) -> str:
-    shape, settings = made["shape"], made["settings"]
-    mix = ", ".join(f"{share:g} {name}" for name, share in settings["mix"].items())
-    start = "random weights" if made["init"] is None else f"the drafter `{made['init']}`"
+    shape = made["shape"]
     layers = ", ".join(map(str, shape["target_layer_ids"]))
+    first, *later = _stages(made)
+    begun = made["init"]
+    while begun is not None and begun["made"] is not None:
+        begun = begun["made"]["init"]
+    start = "random weights" if begun is None else f"the drafter `{begun['name']}`"
     return (
         f"{shape['layers']} layers, {made['weights'] / 1e6:.1f} M weights, blocks of "
         f"{shape['block']}, features of the target's layers {layers}, head cut to "
-        f"{shape['head_tokens']} frequent tokens. Trained from {start} for {made['step']} steps of "
-        f"{settings['texts']} texts with at most {settings['anchors']} blocks each; {mix}, "
-        f"{settings['weights']} position weights, {settings['optimizer']}, seed {settings['seed']}."
+        f"{shape['head_tokens']} frequent tokens. Trained from {start} for {_settings(first)}"
+        + "".join(f", then for {_settings(stage)}" for stage in later)
+        + "."
+    )
+
+
+def _stages(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The runs that made a drafter, the first one first, as far back as is known."""
+    before = made["init"]
+    known = before is not None and before["made"] is not None
+    return [*(_stages(before["made"]) if known else ()), made]
+
+
+def _settings(made: Mapping[str, Any]) -> str:
+    settings = made["settings"]
+    mix = ", ".join(f"{share:g} {name}" for name, share in settings["mix"].items())
+    return (
+        f"{made['step']} steps of {settings['texts']} texts with at most {settings['anchors']} "
+        f"blocks each ({mix}, {settings['weights']} position weights, {settings['optimizer']}, "
+        f"seed {settings['seed']})"
     )
 
 
@@ -85,9 +105,11 @@ def _data(made: Mapping[str, Any]) -> str:
         "| set | trained on | tokens the target said | user data | digest |",
         "|---|---|---|---|---|",
     ]
-    for name, data in made["data"].items():
+    rows = [(name, data) for stage in _stages(made) for name, data in stage["data"].items()]
+    learnt = {data["digest"] for _, data in rows if data["trained_on"]}
+    for name, data in {data["digest"]: (name, data) for name, data in rows}.values():
         lines.append(
-            f"| {name} | {_yes(data['trained_on'])} | {data['tokens']} | "
+            f"| {name} | {_yes(data['digest'] in learnt)} | {data['tokens']} | "
             f"{_yes(data['user_data'])} | `{data['digest'][:12]}` |"
         )
     return "\n".join(lines)

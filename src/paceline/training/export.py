@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from paceline import __version__
+from paceline.core import InvalidRequest
 from paceline.models.dflash.checkpoint import save_checkpoint
 from paceline.synth.dataset import Manifest
 from paceline.training import card
@@ -29,13 +30,14 @@ from paceline.training.state import DRAFTER, replace_folder
 @dataclass(frozen=True, slots=True)
 class Made:
     """What a run knows of its drafter before the first step: `target` is models.identity's, `hf`
-    the drafter's config.json, `head_ids` int64 [n], or None for the whole head, `longest` the
-    longest text in tokens."""
+    the drafter's config.json, `before` the history of the one it goes on from, `head_ids` int64
+    [n], or None for the whole head, `longest` the longest text in tokens."""
 
     config: TrainConfig
     hf: Mapping[str, Any]
     target: Mapping[str, Any]
     manifests: Mapping[str, Manifest]
+    before: Mapping[str, Any] | None
     head_ids: torch.Tensor | None
     longest: int
 
@@ -92,7 +94,7 @@ def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) ->
             "target_layer_ids": list(form.config.target_layer_ids),
             "head_tokens": len(form.head.weight),
         },
-        "init": None if config.init is None else Path(config.init).name,
+        "init": None if made.before is None else dict(made.before),
         "data": {
             name: {
                 "digest": manifest.digest,
@@ -110,3 +112,22 @@ def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) ->
         "before": progress.history[0] if config.init is not None else None,
         "regressions": progress.regressions,
     }
+
+
+def history(folder: Path) -> dict[str, Any]:
+    """What a drafter was before: its folder's name, and how it was made, where that is known. Its
+    scores are no longer those of any drafter here.
+
+    Raises InvalidRequest (field `init`) for a provenance that cannot be read.
+    """
+    path, made = folder / card.PROVENANCE, None
+    if path.is_file():
+        try:
+            found = json.loads(path.read_text("utf-8"))
+            made = {name: found[name] for name in ("init", "data", "settings", "step")}
+        except (ValueError, TypeError, KeyError) as error:
+            expected = (
+                f"a drafter whose {card.PROVENANCE} is as `paceline train` wrote it ({error})"
+            )
+            raise InvalidRequest("init", str(folder), expected) from error
+    return {"name": folder.name, "made": made}

@@ -137,7 +137,8 @@ def prepare(config: TrainConfig, workers: Workers) -> Trainer:
     )
     longest = max(len(text) for text in data.train)
     cut = None if len(ids) == len(target.head) else ids
-    made = export.Made(config, hf, named, data.manifests, cut, longest)
+    before = None if config.init is None else export.history(Path(config.init))
+    made = export.Made(config, hf, named, data.manifests, before, cut, longest)
     inputs = {
         "model": named["weights_sha256"],
         "sets": [data.manifests[Path(folder).name].digest for folder in config.sets],
