@@ -1,0 +1,106 @@
+"""How a drafter got better: acceptance length against the hours and tokens of its training.
+
+    python benchmarks/curves.py RUN [RUN ...] [--svg FILE]
+
+RUN is a folder of `paceline train`; of several, each goes on from the one before. Acceptance
+lengths are the run's own, along texts that it does not learn from. A machine that was needed for
+something else pauses a run: where steps took more than three times the median, the median counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from harness import machine, table
+
+from paceline.bench.plot import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Axis,
+    drawing,
+    frame,
+    legend,
+    x_tick,
+    y_tick,
+)  # fmt: skip
+from paceline.training.trackers import read_log
+
+PAUSE = 3
+SUFFIX = "/al"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """After so many steps, hours and learnt tokens: acceptance length by set."""
+
+    step: int
+    hours: float
+    tokens: float
+    lengths: dict[str, float]
+
+
+def evaluations(runs: Sequence[str]) -> Iterator[Evaluation]:
+    steps = 0
+    hours = tokens = 0.0
+    for number, run in enumerate(runs):
+        rows = read_log(Path(run))
+        usual = median(row["seconds_per_step"] for row in rows if "seconds_per_step" in row)
+        last = before = 0
+        for row in rows:
+            if "seconds_per_step" in row:
+                taken, seconds = row["step"] - last, row["seconds_per_step"]
+                hours += taken * (seconds if seconds < PAUSE * usual else usual) / 3600
+                tokens += row["slots"] - before
+                last, before = row["step"], row["slots"]
+            found = {k.removesuffix(SUFFIX): v for k, v in row.items() if k.endswith(SUFFIX)}
+            found = {k: v for k, v in found.items() if "/" in k and not k.startswith("train")}
+            if found and (row["step"] or not number):
+                yield Evaluation(steps + row["step"], hours, tokens, found)
+        steps += last
+
+
+def curve(points: Sequence[Evaluation]) -> str:
+    """An SVG of every set's acceptance length against hours."""
+    names = list(points[0].lengths)
+    x_axis = Axis.around([p.hours for p in points], LEFT, WIDTH - RIGHT)
+    heights = [length for p in points for length in p.lengths.values()]
+    y_axis = Axis.around(heights, HEIGHT - BOTTOM, TOP)
+    parts = [
+        *frame("acceptance length in training", "hours", "AL incl. bonus, held-out texts"),
+        *legend(names, range(len(names))),
+        *(x_tick(x_axis(value), f"{value:.3g}") for value in x_axis.ticks),
+        *(y_tick(y_axis(value), f"{value:.3g}") for value in y_axis.ticks),
+    ]
+    for index, name in enumerate(names):
+        path = " ".join(f"{x_axis(p.hours):.1f},{y_axis(p.lengths[name]):.1f}" for p in points)
+        parts.append(f'<polyline points="{path}" class="line s{index}"/>')
+    return drawing(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("--svg", type=Path)
+    args = parser.parse_args()
+    points = list(evaluations(args.runs))
+    names = list(points[0].lengths)
+    rows = [
+        (p.step, f"{p.hours:.2f}", f"{p.tokens / 1e6:.2f}", *(f"{p.lengths[n]:.2f}" for n in names))
+        for p in points
+    ]
+    title = f"{', '.join(Path(run).name for run in args.runs)}: {machine()}"
+    table(title, ("step", "hours", "M tokens learnt", *names), rows)
+    if args.svg is not None:
+        args.svg.write_text(curve(points), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
