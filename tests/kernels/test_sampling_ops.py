@@ -42,6 +42,27 @@ def test_gumbel_argmax_equals_the_twin(temperature: float) -> None:
         assert ops.gumbel_argmax(row, **keys) == reference.gumbel_argmax(row, **keys)
 
 
+def test_rows_drawn_at_once_are_those_drawn_one_by_one() -> None:
+    logits = torch.stack([row for row in rows(4) if len(row) == 1000])
+    chosen = [*range(len(logits)), 3, 0]
+    keys = {
+        "inv_temperatures": [1 / (0.3 + 0.2 * index) for index in range(len(chosen))],
+        "seeds": [7 * index for index in range(len(chosen))],
+        "choices": [index % 3 for index in range(len(chosen))],
+        "positions": [index + 1 for index in range(len(chosen))],
+    }
+    alone = [
+        ops.gumbel_argmax(
+            logits[row], inv_temperature=inv, seed=seed, choice=choice, position=position
+        )
+        for row, inv, seed, choice, position in zip(chosen, *keys.values(), strict=True)
+    ]
+    assert ops.gumbel_argmax_rows(logits, chosen, **keys) == alone
+    wide = torch.zeros(1000, len(logits)).T.copy_(logits)  # not contiguous: the twin's turn
+    assert ops.gumbel_argmax_rows(wide, chosen, **keys) == alone
+    assert len(set(alone)) > 5
+
+
 @pytest.mark.parametrize("filters", FILTERS)
 def test_top_threshold_equals_the_twin(filters: tuple[int, float, float]) -> None:
     for index, row in enumerate(rows(2)):

@@ -123,7 +123,21 @@ class SamplingParams:
     @property
     def plain_argmax(self) -> bool:
         """Whether the target's token is the argmax of the raw logits, a grammar's mask aside."""
-        return self.greedy and not (self.penalised or self.logit_bias or self.min_tokens)
+        return self.greedy and not self._changed
+
+    @property
+    def filtered(self) -> bool:
+        """Whether some tokens are left out for being unlikely beside the others."""
+        return not self.greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
+    @property
+    def plain_draw(self) -> bool:
+        """Whether it is that of the raw logits with the noise on them."""
+        return not (self.greedy or self.filtered or self._changed)
+
+    @property
+    def _changed(self) -> bool:
+        return bool(self.penalised or self.logit_bias or self.min_tokens)
 
 
 @dataclass(frozen=True, slots=True)

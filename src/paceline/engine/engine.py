@@ -32,7 +32,7 @@ from paceline.engine.output import Output
 from paceline.engine.quality import Quality
 from paceline.engine.rounds import Explainer, Step
 from paceline.engine.runner import Runner
-from paceline.engine.sampler import TargetRows
+from paceline.engine.sampler import TargetRows, draw_first
 from paceline.engine.scheduler import Scheduled, Scheduler
 from paceline.engine.startup import start_up_table
 from paceline.engine.text import TextStream
@@ -170,6 +170,8 @@ class Engine:
         output = self.runner.forward(plan.scheduled, layers)
         argmax = output.argmax.tolist()
         masks = {} if building is None else building.result()
+        # The rules that judge by q do not ask for the target's own token.
+        first = {} if self.verifier.needs_q else draw_first(plan.first_rows(), output.logits)
         deltas, rounds, observed, row, out = [], [], [], 0, 0
         for entry in plan.scheduled:
             request, before = entry.request, entry.request.computed
@@ -183,6 +185,7 @@ class Engine:
                     entry.draft,
                     masks.get(request.id),
                     entry.forced,
+                    first.get(out),
                 )
                 deltas.append(self._round(entry, rows, q.get(request.id)))
                 out = end

@@ -9,7 +9,7 @@ speculation, and a row's token does not depend on how the row came to be compute
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ import torch
 from paceline.core import Request, TokenLogprobs
 from paceline.engine.masks import RowMasks
 from paceline.kernels import ops
+
+TOGETHER = 4  # requests whose first tokens are worth drawing at once
 
 
 class Noise:
@@ -88,8 +90,10 @@ class TargetRows:
         draft: Sequence[int],
         masks: RowMasks | None = None,
         forced: Collection[int] = (),
+        first: int | None = None,
     ) -> None:
-        self.request, self.draft = request, draft
+        """`first` is what draw_first() has drawn at row 0."""
+        self.request, self.draft, self._first = request, draft, first
         self._masks, self._forced = masks, forced
         self.position = request.position
         self.noise = Noise(request.seed, request.choice)
@@ -105,7 +109,7 @@ class TargetRows:
         # The best of all tokens, where the grammar allows it, is the best of those it allows: most
         # rows never need their mask laid over the whole vocabulary. Not so where top_k, top_p or
         # min_p leave some out: which ones depends on the mask.
-        if self._masks is None or not self._filtered:
+        if self._masks is None or not self.request.params.filtered:
             token = self._best(row)
             if self._masks is None or self._masks.allows(row, token):
                 return token
@@ -119,7 +123,7 @@ class TargetRows:
         """Probability of one token at row `row`: probs(row)[token], for less."""
         if row in self._forced or self.request.params.greedy:
             return float(token == self.token(row))
-        if self._filtered or self._masks is not None:
+        if self.request.params.filtered or self._masks is not None:
             return float(self.probs(row)[token])
         logits = self._processed(row) * (1.0 / self.request.params.temperature)
         return math.exp(float(logits[token]) - ops.logsumexp(logits))
@@ -130,7 +134,7 @@ class TargetRows:
             return token == self.draft[row]
         if self._masks is not None and not self._masks.allows(row, token):
             return False
-        if self._filtered:
+        if self.request.params.filtered:
             return self.prob(row, token) > 0
         return float(self._processed(row)[token]) > -math.inf
 
@@ -169,6 +173,8 @@ class TargetRows:
         """The row's token, were there no grammar."""
         if self.request.params.plain_argmax:
             return self._argmax[row]
+        if row == 0 and self._first is not None:
+            return self._first
         return self._choose(self._processed(row), row)
 
     def _choose(self, logits: torch.Tensor, row: int) -> int:
@@ -182,16 +188,9 @@ class TargetRows:
     def _masked(self, logits: torch.Tensor, row: int) -> torch.Tensor:
         return logits if self._masks is None else self._masks.apply(row, logits)
 
-    @property
-    def _filtered(self) -> bool:
-        """Whether some tokens are left out for being unlikely beside the others."""
-        params = self.request.params
-        filtered = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
-        return filtered and not params.greedy
-
     def _keep(self, logits: torch.Tensor, inv_temperature: float) -> tuple[float, int] | None:
         params = self.request.params
-        if not self._filtered:
+        if not self.request.params.filtered:
             return None
         return ops.top_threshold(logits, inv_temperature, params.top_k, params.top_p, params.min_p)
 
@@ -227,6 +226,27 @@ class TargetRows:
             amount = params.frequency_penalty * counts + params.presence_penalty
             at = torch.from_numpy(ids).to(logits.device)
             logits[at] -= torch.from_numpy(amount.astype(np.float32)).to(logits.device)
+
+
+def draw_first(sampled: Iterable[tuple[Request, int]], logits: torch.Tensor) -> dict[int, int]:
+    """Tokens of first rows, which a round asks for whatever it accepts, drawn by all threads at
+    once; rows behind a draft are drawn one after the other, and only if asked for.
+
+    `sampled` are requests with their first row in logits [rows, V]. Tokens by row; none where they
+    are too few for it to pay.
+    """
+    plain = [(request, row) for request, row in sampled if request.params.plain_draw]
+    if len(plain) < TOGETHER:
+        return {}
+    tokens = ops.gumbel_argmax_rows(
+        logits,
+        [row for _, row in plain],
+        inv_temperatures=[1.0 / request.params.temperature for request, _ in plain],
+        seeds=[request.seed for request, _ in plain],
+        choices=[request.choice for request, _ in plain],
+        positions=[request.position for request, _ in plain],
+    )
+    return {row: token for (_, row), token in zip(plain, tokens, strict=True)}
 
 
 def one_hot(token: int, vocab_size: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from paceline.core import Request
@@ -64,6 +64,14 @@ class Plan:
     scheduled: list[Scheduled] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+
+    def first_rows(self) -> Iterator[tuple[Request, int]]:
+        """Requests that get a token, each with the first of its rows in the step's logits."""
+        row = 0
+        for entry in self.scheduled:
+            if entry.samples:
+                yield entry.request, row
+                row += 1 + len(entry.draft)
 
 
 class Scheduler:

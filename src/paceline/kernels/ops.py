@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from ctypes import c_double, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from functools import cache
 
+import numpy as np
 import torch
 
 from paceline.kernels import build, reference
@@ -31,6 +33,7 @@ __all__ = [
     "ROLE_TARGET",
     "argmax",
     "gumbel_argmax",
+    "gumbel_argmax_rows",
     "gumbel_noise",
     "gumbel_noise_of",
     "logsumexp",
@@ -90,6 +93,42 @@ def gumbel_argmax(
     return native.pl_gumbel_argmax(
         logits.data_ptr(), len(logits), noise, inv_temperature, threshold, tie_id
     )
+
+
+def gumbel_argmax_rows(
+    logits: torch.Tensor,
+    rows: Sequence[int],
+    *,
+    inv_temperatures: Sequence[float],
+    seeds: Sequence[int],
+    choices: Sequence[int],
+    positions: Sequence[int],
+) -> list[int]:
+    """gumbel_argmax() of some rows of `logits` [R, V], the target's noise for each: on the CPU the
+    rows are shared out among the threads."""
+    keys = list(zip(seeds, choices, positions, strict=True))
+    native = _native(logits)
+    if native is None:
+        drawn = zip(rows, inv_temperatures, keys, strict=True)
+        return [
+            gumbel_argmax(
+                logits[row], inv_temperature=inv, seed=seed, choice=choice, position=position
+            )
+            for row, inv, (seed, choice, position) in drawn
+        ]
+    count, ids = len(rows), np.empty(len(rows), dtype=np.int64)
+    noises = (_Noise * count)(*(_noise(*key, 0, ROLE_TARGET) for key in keys))
+    native.pl_gumbel_argmax_rows(
+        logits.data_ptr(),
+        logits.shape[1],
+        np.array(rows, dtype=np.int64).ctypes.data,
+        count,
+        noises,
+        np.array(inv_temperatures, dtype=np.float32).ctypes.data,
+        torch.get_num_threads(),
+        ids.ctypes.data,
+    )
+    return [int(token) for token in ids]
 
 
 def gumbel_noise(
@@ -170,6 +209,10 @@ def _library() -> ctypes.CDLL | None:
     noise, out = ctypes.POINTER(_Noise), c_void_p
     signatures = {
         "pl_gumbel_argmax": ([c_void_p, c_int64, noise, c_float, c_float, c_int32], c_int64),
+        "pl_gumbel_argmax_rows": (
+            [c_void_p, c_int64, c_void_p, c_int64, noise, c_void_p, c_int64, c_void_p],
+            None,
+        ),
         "pl_gumbel_noise": ([c_void_p, c_int64, noise], None),
         "pl_total_weight": ([c_void_p, c_int64, c_float, out], c_int64),
         "pl_top_threshold": (

@@ -231,6 +231,17 @@ int64_t pl_gumbel_argmax(const float* logits, int64_t count, const PlNoise* nois
     return found.id;
 }
 
+// The same of `count` rows of logits, each with its own noise, shared out among the threads.
+void pl_gumbel_argmax_rows(const float* logits, int64_t vocab, const int64_t* rows, int64_t count,
+                           const PlNoise* noises, const float* inv_temperatures, int64_t threads,
+                           int64_t* ids) {
+    const float all = -std::numeric_limits<float>::infinity();
+#pragma omp parallel for num_threads((int)threads)
+    for (int64_t i = 0; i < count; i++)
+        ids[i] = pl_gumbel_argmax(logits + rows[i] * vocab, vocab, noises + i, inv_temperatures[i],
+                                  all, std::numeric_limits<int32_t>::max());
+}
+
 void pl_gumbel_noise(float* out, int64_t count, const PlNoise* noise) {
     for (int64_t start = 0; start < count; start += kRun) {
         UVec bits[4];
