@@ -42,7 +42,7 @@ class Drafter:
     """Draws from Q, one token after another, as a draft model does."""
 
     feature_layers: tuple[int, ...] = ()
-    parallel, reach = True, None
+    parallel, reach, max_draft_len = True, None, GAMMA
 
     def __init__(self, draw: str, tells: str) -> None:
         """Its confidence is the largest probability, or that of the token that was `drawn`."""
