@@ -13,28 +13,16 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from harness import machine, table
 
-from paceline.bench.plot import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
-    Axis,
-    drawing,
-    frame,
-    legend,
-    x_tick,
-    y_tick,
-)  # fmt: skip
+from paceline.bench.plot import lines
 from paceline.training.trackers import read_log
 
 PAUSE = 3
 SUFFIX = "/al"
+KINDS = ("held_out", "out_of_domain")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +49,10 @@ def evaluations(runs: Sequence[str]) -> Iterator[Evaluation]:
                 tokens += row["slots"] - before
                 last, before = row["step"], row["slots"]
             found = {k.removesuffix(SUFFIX): v for k, v in row.items() if k.endswith(SUFFIX)}
-            found = {k: v for k, v in found.items() if "/" in k and not k.startswith("train")}
+            found = {k: v for k, v in found.items() if k.startswith(KINDS)}
             if found and (row["step"] or not number):
                 yield Evaluation(steps + row["step"], hours, tokens, found)
         steps += last
-
-
-def curve(points: Sequence[Evaluation]) -> str:
-    """An SVG of every set's acceptance length against hours."""
-    names = list(points[0].lengths)
-    x_axis = Axis.around([p.hours for p in points], LEFT, WIDTH - RIGHT)
-    heights = [length for p in points for length in p.lengths.values()]
-    y_axis = Axis.around(heights, HEIGHT - BOTTOM, TOP)
-    parts = [
-        *frame("acceptance length in training", "hours", "AL incl. bonus, held-out texts"),
-        *legend(names, range(len(names))),
-        *(x_tick(x_axis(value), f"{value:.3g}") for value in x_axis.ticks),
-        *(y_tick(y_axis(value), f"{value:.3g}") for value in y_axis.ticks),
-    ]
-    for index, name in enumerate(names):
-        path = " ".join(f"{x_axis(p.hours):.1f},{y_axis(p.lengths[name]):.1f}" for p in points)
-        parts.append(f'<polyline points="{path}" class="line s{index}"/>')
-    return drawing(parts)
 
 
 def main() -> None:
@@ -91,7 +61,7 @@ def main() -> None:
     parser.add_argument("--svg", type=Path)
     args = parser.parse_args()
     points = list(evaluations(args.runs))
-    names = list(points[0].lengths)
+    names = [n for n in points[0].lengths if all(n in p.lengths for p in points)]
     rows = [
         (p.step, f"{p.hours:.2f}", f"{p.tokens / 1e6:.2f}", *(f"{p.lengths[n]:.2f}" for n in names))
         for p in points
@@ -99,7 +69,17 @@ def main() -> None:
     title = f"{', '.join(Path(run).name for run in args.runs)}: {machine()}"
     table(title, ("step", "hours", "M tokens learnt", *names), rows)
     if args.svg is not None:
-        args.svg.write_text(curve(points), "utf-8")
+        kinds = {kind: [n for n in names if n.startswith(f"{kind}/")] for kind in KINDS}
+        series = {
+            f"{kind}, mean of {len(of)}": [
+                (p.hours, mean(p.lengths[n] for n in of)) for p in points
+            ]
+            for kind, of in kinds.items()
+            if of
+        }
+        told = {"title": "Acceptance length in training", "x_label": "hours",
+                "y_label": "AL incl. bonus, by the texts themselves"}  # fmt: skip
+        args.svg.write_text(lines(series, **told), "utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
@@ -77,6 +77,25 @@ def scatter(points: Sequence[Point], *, title: str, x_label: str, y_label: str) 
     for (x, y), point in zip(places, points, strict=True):
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="s0"/>')
         parts.append(text(x + 7, y - 7, point.label, anchor="start"))
+    return drawing(parts)
+
+
+def lines(
+    series: Mapping[str, Sequence[tuple[float, float]]], *, title: str, x_label: str, y_label: str
+) -> str:
+    """The SVG text of one line for each name, through its points in the order given."""
+    points = [point for line in series.values() for point in line]
+    x_axis = Axis.around([x for x, _ in points], LEFT, WIDTH - RIGHT)
+    y_axis = Axis.around([y for _, y in points], HEIGHT - BOTTOM, TOP)
+    parts = [
+        *frame(title, x_label, y_label),
+        *legend(list(series), range(len(series))),
+        *(x_tick(x_axis(value), f"{value:.3g}") for value in x_axis.ticks),
+        *(y_tick(y_axis(value), f"{value:.3g}") for value in y_axis.ticks),
+    ]
+    for index, line in enumerate(series.values()):
+        path = " ".join(f"{x_axis(x):.1f},{y_axis(y):.1f}" for x, y in line)
+        parts.append(f'<polyline points="{path}" class="s{index} line"/>')
     return drawing(parts)
 
 
