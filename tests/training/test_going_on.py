@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from paceline.core import InvalidRequest
 from paceline.models.dflash.checkpoint import load_checkpoint
+from paceline.synth.dataset import read_manifest, read_rows, write_manifest, write_shard
+from paceline.training import run
 from paceline.training.evaluation import Score
 from paceline.training.progress import Progress
 from paceline.training.run import prepare, train
 from paceline.training.trackers import read_log
 from paceline.training.workers import Workers
-from tests.training.runs import config, drafter_of, lengths, quiet
+from tests.training.runs import OPTIONS, config, drafter_of, lengths, quiet
 
 ONE = Workers("cpu")
 
@@ -105,6 +108,27 @@ def test_a_whole_head_stays_whole(target, trainset, tmp_path):
     options = {"layers": None, "taps": None, "block": None, "init": str(first)}
     trainer = prepare(config(target, trainset, tmp_path / "second", steps=8, **options), ONE)
     assert len(trainer.form.head.weight) == 256
+
+
+def test_a_few_texts_that_hold_the_mask_token_are_left_out(target, trainset, tmp_path, monkeypatch):
+    """A drafter's mask token was chosen for the texts it began with."""
+    rows = list(read_rows(trainset, "train"))
+    mask = OPTIONS["mask_token"]
+    first = drafter_of(config(target, trainset, tmp_path / "first", steps=8))
+    shutil.copytree(trainset, tmp_path / "more")
+    odd = [replace(row, ids=(mask, *row.ids[1:])) for row in rows[:1]]
+    shard = write_shard(tmp_path / "more", "train", 1, odd)
+    manifest = read_manifest(trainset)
+    write_manifest(tmp_path / "more", replace(manifest, shards=[*manifest.shards, shard]))
+    options = {"layers": None, "taps": None, "block": None, "mask_token": None, "init": str(first)}
+    settings = config(target, tmp_path / "more", tmp_path / "run", steps=8, **options)
+    with pytest.raises(InvalidRequest, match=f"mask_token: got {mask}; expected an id"):
+        train(settings, quiet)  # one text of 17 is not few
+    monkeypatch.setattr(run, "FEW", 0.1)
+    said: list[str] = []
+    assert train(settings, said.append).drafter is not None
+    assert said[0] == f"left out 1 texts that hold token {mask}, the drafter's mask token"
+    assert f"; {len(rows)} texts with" in said[1]
 
 
 def test_a_drafter_of_another_shape_cannot_be_gone_on_from(target, trainset, tmp_path):

@@ -40,6 +40,11 @@ def read_texts(folders: Sequence[Path], split: str, max_tokens: int, first: int 
     return texts
 
 
+def without_token(texts: Sequence[Text], token: int) -> list[Text]:
+    """The texts in which `token` stands nowhere."""
+    return [text for text in texts if not bool((text.ids == token).any())]
+
+
 def token_counts(texts: Sequence[Text], vocabulary: int) -> torch.Tensor:
     """How often the target said each token: int64 [vocabulary]."""
     return sum(
