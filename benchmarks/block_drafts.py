@@ -1,14 +1,16 @@
 """A DFlash drafter served: what it costs and what it buys.
 
-    python benchmarks/block_drafts.py WHAT MODEL [DRAFTER]
+    python benchmarks/block_drafts.py WHAT MODEL [DRAFTER] [--set FOLDER[:CHOICE]]
 
     speedup   DRAFTER: against AL and measured costs
     draws     DRAFTER: argmax or coupled, at T > 0
     cost      of a draft, 1 to 5 layers, whole and cut head
     context   of a draft, over short and long contexts
 
-DRAFTER is what overfit_drafter.py wrote; its prompts.json holds the prompts. `cost` and `context`
-use random drafters of the model's own width: nothing is accepted, the time is the same.
+DRAFTER is what overfit_drafter.py wrote, whose prompts.json holds the prompts; or any other, with a
+set of `paceline synth`: its held-out prompts (CHOICE: those of a part) are asked as its application
+asks them. `cost` and `context` use random drafters of the model's own width: nothing is accepted,
+the time is the same.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import torch
 from harness import in_turns, machine, ratio, table
 
 from paceline import LLM, SamplingParams
+from paceline.bench.evaluate.sets import EvalPrompt, load_set, parse_sets
 from paceline.core import SpeculativeParams
 from paceline.drafters.base import ObservedRows
 from paceline.models.config import ModelConfig
@@ -41,8 +44,25 @@ CUT = 8192  # rows of a cut head: what a list of frequent tokens is likely to ho
 _names = itertools.count()
 
 
-def trained_prompts(drafter: str) -> list[list[int]]:
-    return json.loads((Path(drafter) / "prompts.json").read_text())
+def asked(args: argparse.Namespace) -> list[EvalPrompt]:
+    """What is asked: prompts of `--set`, else those whose answers the drafter knows by heart."""
+    if args.set is None:
+        known = json.loads((Path(args.drafter) / "prompts.json").read_text())[: args.prompts]
+        return [EvalPrompt(str(number), tuple(ids)) for number, ids in enumerate(known)]
+
+    def refuse(_: object) -> list[int]:
+        raise SystemExit(f"--set {args.set}: a folder that `paceline synth` wrote is needed")
+
+    (spec,) = parse_sets([args.set])
+    return load_set(spec, refuse, prompts=args.prompts, fits=1024 - TOKENS, answers=0).prompts
+
+
+def params_of(prompt: EvalPrompt, **more: float | None) -> SamplingParams:
+    """To the last token, where nothing says what an answer ends with."""
+    free = prompt.grammar is None
+    return SamplingParams(
+        max_tokens=TOKENS, grammar=prompt.grammar, ignore_eos=free, **{"temperature": 0, **more}
+    )
 
 
 # -- what it buys ----------------------------------------------------------------------------------
@@ -75,14 +95,14 @@ class Steady:
     last one has its first token to when the first one ends."""
 
     def __init__(
-        self, llm: LLM, prompts: Sequence[list[int]], wishes: SpeculativeParams,
-        params: SamplingParams, clock: Clock | None = None,
+        self, llm: LLM, prompts: Sequence[EvalPrompt], wishes: SpeculativeParams,
+        clock: Clock | None = None, **sampling: float | None,
     ) -> None:  # fmt: skip
         self.requests = []
         for prompt in prompts:
-            name = f"run{next(_names)}"
+            name, params = f"run{next(_names)}", params_of(prompt, **sampling)
             self.requests += llm.engine.make_requests(
-                prompt, params, wishes, request_id=name, salt=name.encode()
+                list(prompt.ids), params, wishes, request_id=name, salt=name.encode()
             )
         llm.engine.add(self.requests)
         while not all(request.output_len for request in self.requests):
@@ -96,7 +116,7 @@ class Steady:
         self.seconds = time.perf_counter() - start
         self.tokens = self._tokens() - begun
         self.parts = {} if clock is None else clock.take()
-        self.acceptance_length = self.tokens / (steps * len(self.requests))
+        self.tokens_per_step = self.tokens / (steps * len(self.requests))
         while llm.engine.has_work:
             llm.engine.step()
 
@@ -105,9 +125,11 @@ class Steady:
 
 
 def speedup(args: argparse.Namespace) -> None:
-    """Speedup against AL ÷ (t_verify / t_AR + t_draft / t_AR), all measured in one run."""
-    prompts = trained_prompts(args.drafter)[: args.prompts]
-    rows = []
+    """Speedup against AL ÷ (t_verify / t_AR + t_draft / t_AR), all measured in one run.
+
+    AL is steps of AR ÷ steps with drafts: what a grammar forces comes free to both.
+    """
+    prompts, rows = asked(args), []
     for head, together in itertools.product(("full", "cut"), args.together):
         llm = LLM(args.model, f"d={args.drafter},head={head}", prefix_cache=False,
                   draft_policy=args.policy, max_model_len=1024, max_stretch=1e3,
@@ -116,22 +138,21 @@ def speedup(args: argparse.Namespace) -> None:
         clock.watch(engine.runner.network, "forward", "forward")
         clock.watch(engine.drafters["d"], "propose", "draft")
         clock.watch(engine.drafters["d"], "observe", "inject")
-        params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
         batches = [prompts[i : i + together] for i in range(0, len(prompts), together)]
         batches = [batch for batch in batches if len(batch) == together]
-        Steady(llm, batches[0], SpeculativeParams(), params)
+        Steady(llm, batches[0], SpeculativeParams())
         ratios, predictions, lengths, parts = [], [], [], defaultdict(list)
         for batch in batches * args.rounds:
-            plain = Steady(llm, batch, SpeculativeParams(off=True), params, clock)
+            plain = Steady(llm, batch, SpeculativeParams(off=True), clock)
             alone = statistics.mean(plain.parts["forward"])
-            drafted = Steady(llm, batch, SpeculativeParams(), params, clock)
+            drafted = Steady(llm, batch, SpeculativeParams(), clock)
             steps = len(drafted.parts["forward"])
             taken = {name: sum(seconds) / steps for name, seconds in drafted.parts.items()}
             speed = drafted.tokens / drafted.seconds, plain.tokens / plain.seconds
             ratios.append(speed[0] / speed[1])
             cost = (taken["forward"] + taken.get("draft", 0.0)) / alone
-            predictions.append(drafted.acceptance_length / cost)
-            lengths.append(drafted.acceptance_length)
+            lengths.append(drafted.tokens_per_step / plain.tokens_per_step)
+            predictions.append(lengths[-1] / cost)
             for name, seconds in taken.items():
                 parts[name].append(seconds / alone)
         measured = statistics.median(a / b for a, b in zip(ratios, predictions, strict=True))
@@ -303,7 +324,7 @@ def context(args: argparse.Namespace) -> None:
 
 def draws(args: argparse.Namespace) -> None:
     """AL where requests sample: the drafter's argmax against a draw with the target's own noise."""
-    prompts, rows = trained_prompts(args.drafter)[: args.prompts], []
+    prompts, rows = asked(args), []
     names = ("argmax", "coupled")
     llm = LLM(args.model, [f"{d}={args.drafter},draw={d}" for d in names], prefix_cache=False,
               draft_policy="fixed", max_model_len=1024)  # fmt: skip
@@ -312,9 +333,9 @@ def draws(args: argparse.Namespace) -> None:
         for name in names:
             rounds = accepted = 0
             for index, prompt in enumerate(prompts):
-                params = SamplingParams(temperature=temperature, seed=index, max_tokens=TOKENS,
-                                        ignore_eos=True)  # fmt: skip
-                (request,) = Steady(llm, [prompt], SpeculativeParams(drafter=name), params).requests
+                wishes = SpeculativeParams(drafter=name)
+                sampling = {"temperature": temperature, "seed": index}
+                (request,) = Steady(llm, [prompt], wishes, **sampling).requests
                 rounds += request.stats.draft_rounds
                 accepted += request.stats.accepted_tokens
             lengths[name] = 1 + accepted / rounds
@@ -328,6 +349,7 @@ def main() -> None:
     parser.add_argument("what", choices=["speedup", "cost", "context", "draws"])
     parser.add_argument("model")
     parser.add_argument("drafter", nargs="?")
+    parser.add_argument("--set", metavar="FOLDER[:CHOICE]", help="of `paceline synth`")
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--block", type=int, default=8)

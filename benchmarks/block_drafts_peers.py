@@ -1,9 +1,8 @@
 """The same DFlash folder here and in vLLM: acceptance by position, and speed end to end.
 
-    python benchmarks/block_drafts_peers.py MODEL DRAFTER --vllm PYTHON [--set FOLDER]
+    python benchmarks/block_drafts_peers.py MODEL DRAFTER --vllm PYTHON [--set FOLDER[:CHOICE]]
 
-DRAFTER is what overfit_drafter.py wrote, whose prompts.json holds the prompts, or any other with a
-training set, whose held-out prompts are asked. MODEL is a Hugging Face folder.
+Prompts as for block_drafts.py, answered freely. MODEL is a Hugging Face folder.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ import argparse
 import json
 from pathlib import Path
 
-from block_drafts import TOKENS, trained_prompts
+from block_drafts import TOKENS, asked
 from harness import Worker, in_turns, machine, ratio, table
-
-from paceline.synth.dataset import read_rows
 
 
 class Positions:
@@ -38,18 +35,13 @@ class Positions:
         return 1 + sum(self.accepted) / self.drafts
 
 
-def held_out_prompts(folder: str) -> list[list[int]]:
-    return [list(row.ids[: row.spans[0][0]]) for row in read_rows(Path(folder), "held_out")]
-
-
 def peers(args: argparse.Namespace) -> None:
     """Acceptance by position and end-to-end time, ours and vLLM's, greedy, prompts one by one.
 
     A drafter that knows its texts by heart accepts little where an engine's own rounding led the
     model to another text. So acceptance is compared on the prompts that both answer alike.
     """
-    known = held_out_prompts(args.set) if args.set else trained_prompts(args.drafter)
-    prompts = known[: args.prompts]
+    prompts = [list(prompt.ids) for prompt in asked(args)]
     size = json.loads((Path(args.drafter) / "config.json").read_text())["block_size"] - 1
     ours = Worker("paceline", args.model, drafter=f"d={args.drafter}", draft_policy=args.policy)
     spec = {"method": "dflash", "model": args.drafter, "num_speculative_tokens": size}
@@ -118,7 +110,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("drafter")
     parser.add_argument("--vllm", metavar="PYTHON", required=True, help="of an environment with it")
-    parser.add_argument("--set", metavar="FOLDER", help="of `paceline synth`")
+    parser.add_argument("--set", metavar="FOLDER[:CHOICE]", help="of `paceline synth`")
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--policy", default="fixed")
