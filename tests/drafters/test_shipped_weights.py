@@ -1,0 +1,42 @@
+"""The drafters in the repository: small, whole, and for the very models that carry their names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paceline import LLM, SamplingParams
+from paceline.drafters import shipped
+from paceline.drafters.shipped import PROVENANCE
+from paceline.models.catalog import CATALOGUE
+from tests.engine.test_real_model import TALKS
+
+FOLDERS = sorted(path for path in shipped.FOLDERS.iterdir() if (path / "config.json").is_file())
+MOST_BYTES = 30_000_000
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_each_is_small_and_says_what_it_is_for(folder: Path) -> None:
+    assert folder.name in CATALOGUE
+    assert sum(path.stat().st_size for path in folder.iterdir()) < MOST_BYTES
+    made_for = json.loads((folder / PROVENANCE).read_text())["target"]
+    card = (folder / "README.md").read_text()
+    assert made_for["weights_sha256"] in card and "## Served" in card
+
+
+@pytest.mark.model
+def test_the_demos_model_is_drafted_for_and_says_the_same() -> None:
+    llm = LLM("smollm2-135m", "auto", draft_policy="fixed", max_model_len=1024)
+    assert llm.engine.shipped is not None and llm.engine.shipped.mismatch is None
+    for temperature in (0.0, 1.0):
+        params = SamplingParams(temperature=temperature, max_tokens=48, seed=3)
+        alone = [llm.chat(talk, params, "off") for talk in TALKS]
+        drafted = [llm.chat(talk, params, {"drafter": "auto"}) for talk in TALKS]
+        assert [r.token_ids for r in drafted] == [r.token_ids for r in alone]
+        if temperature == 0:
+            parts = [r.stats.by_part["dflash"] for r in drafted if "dflash" in r.stats.by_part]
+            rounds = sum(part.draft_rounds for part in parts)
+            assert rounds > 20
+            assert sum(part.accepted_tokens for part in parts) > 0.3 * rounds
