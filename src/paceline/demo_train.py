@@ -52,8 +52,8 @@ REQUESTS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where everything goes, what it begins from, and how much is done: these sizes take less than
-    half an hour on two cores."""
+    """Where everything goes, what it begins from, and how much is done: these sizes took a
+    quarter of an hour on two cores."""
 
     out: Path = Path("demo-train")
     drafter: Path = shipped.FOLDERS / MODEL

@@ -188,6 +188,14 @@ def test_no_prompt_meets_its_own_answer(home: Path, monkeypatch: pytest.MonkeyPa
         assert len(warmed[scope]) == 3 and ids not in warmed[scope]
 
 
+@pytest.mark.parametrize("drafter", ["mine=suffix", "mine=auto"])
+def test_a_drafter_that_remembers_does_not_copy_its_own_answer(home: Path, drafter: str) -> None:
+    """Random text repeats itself too little to be looked up; an answer that was given before is
+    copied whole."""
+    (one,) = run(home, drafter, runs=2)["results"]
+    assert one["acceptance"]["drafter"]["al"] < 1.5
+
+
 def test_a_set_with_a_train_split_warms_with_that(home: Path, tmp_path: Path) -> None:
     folder = synth_set(tmp_path / "mine", train=5)
     sets = [f"task={folder}", f"near={folder}:neighbour"]

@@ -88,7 +88,10 @@ class Bench:
     def _ask(
         self, chosen: EvalSet, index: int, name: str, temperature: float, scope: bytes
     ) -> Answer:
+        """Suffix decoding looks into `scope`. The others get one of their own each time: a prompt
+        is answered several times, and a drafter that remembers would copy its answer."""
         prompt = chosen.prompts[index]
+        own = scope if name.startswith(SUFFIX) else uuid.uuid4().bytes
         params = SamplingParams(
             temperature=temperature,
             max_tokens=self.tokens,
@@ -101,7 +104,7 @@ class Bench:
             list(prompt.ids),
             params,
             self._wish(name),
-            salt=scope,
+            salt=own,
             # A policy learns from its own.
             cohort=f"{chosen.spec.name} {temperature:g} {name} {bound}",
         )
