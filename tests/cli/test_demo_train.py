@@ -163,7 +163,7 @@ def test_all_of_it_runs_and_is_not_repeated(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "paceline.demo_train", "--out", str(out)]
     command += ["--drafter", f"{begin}/drafter", "--rows", "160", "--steps", "40"]
-    command += ["--prompts", "2", "--tokens", "8"]
+    command += ["--prompts", "2", "--tokens", "32"]
     first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stdout + first.stderr
     assert "same text: yes" in first.stdout and "before and after" in first.stdout
