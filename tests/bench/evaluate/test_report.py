@@ -124,6 +124,12 @@ def test_what_cannot_be_compared_is_refused(before: dict, said: str) -> None:
         compare(made_up({"a": even(1)}, **before), made_up({"a": even(1)}))
 
 
+def test_answers_too_short_to_count_a_round_cannot_be_compared() -> None:
+    short = made_up({"a": [row([1, 1, 1], name=f"p{i}", counted=1) for i in range(8)]})
+    with pytest.raises(InvalidRequest, match=r"tokens: got 256.*count a round of 4 draft tokens"):
+        compare(short, short)
+
+
 def test_other_prompts_cannot_be_compared() -> None:
     with pytest.raises(InvalidRequest, match=r"before: got 'a'.*the same prompts"):
         regressions(made_up({"a": even(1, 7)}), made_up({"a": even(1, 8)}))

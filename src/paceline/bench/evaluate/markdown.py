@@ -88,18 +88,23 @@ class Change:
 def changes(before: Result, after: Result) -> list[Change]:
     """Of every set and temperature that both have.
 
-    Raises InvalidRequest (field `before`) where they cannot be compared: another model, other
-    settings, other prompts, or nothing in common.
+    Raises InvalidRequest where they cannot be compared: field `before` for another model, other
+    settings, other prompts, or nothing in common; `tokens` where neither counts a round.
     """
     check_comparable(before, after["model"], after["settings"])
     old = {(one["set"], one["temperature"]): one for one in before["results"]}
-    found = []
-    for one in after["results"]:
-        other = old.get((one["set"], one["temperature"]))
-        if other is not None:
-            found += list(_change(other, one, before, after))
-    if not found:
+    both = [
+        (old[key], one)
+        for one in after["results"]
+        if (key := (one["set"], one["temperature"])) in old
+    ]
+    if not both:
         raise InvalidRequest("before", sorted({name for name, _ in old}), "a set in common")
+    found = [change for each in both for change in _change(*each, before, after)]
+    if not found:
+        block = after["drafters"][DRAFTER]["block"]
+        expected = f"answers long enough to count a round of {block} draft tokens in"
+        raise InvalidRequest("tokens", after["settings"]["tokens"], expected)
     return found
 
 
