@@ -357,6 +357,8 @@ def main() -> None:
     parser.add_argument("--together", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--contexts", type=int, nargs="+", default=[1024, 4096, 16384])
     args = parser.parse_args()
+    if args.set is not None and args.what in ("cost", "context"):
+        parser.error(f"--set {args.set}: {args.what} uses random tokens; leave --set out")
     globals()[args.what](args)
 
 
