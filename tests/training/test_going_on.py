@@ -127,7 +127,7 @@ def test_a_few_texts_that_hold_the_mask_token_are_left_out(target, trainset, tmp
     monkeypatch.setattr(run, "FEW", 0.1)
     said: list[str] = []
     assert train(settings, said.append).drafter is not None
-    assert said[0] == f"left out 1 texts that hold token {mask}, the drafter's mask token"
+    assert said[0] == f"left out 1 text that holds token {mask}, the drafter's mask token"
     assert f"; {len(rows)} texts with" in said[1]
 
 

@@ -133,13 +133,7 @@ def prepare(
     data = read_data(config, named, min(config.max_tokens, loaded.max_context))
     checkpoint = None if config.init is None else load_checkpoint(config.init)
     if checkpoint is not None:
-        mask = checkpoint.config.mask_token_id
-        kept = without_token(data.train, mask)
-        left_out = len(data.train) - len(kept)
-        if 0 < left_out <= FEW * len(data.train):
-            data = replace(data, train=kept)
-            if show is not None:
-                show(f"left out {left_out} texts that hold token {mask}, the drafter's mask token")
+        data = _without_mask(data, checkpoint.config.mask_token_id, show)
     seen = torch.cat([text.ids for text in data.train]).unique().tolist()
     hf = _drafter_config(config, loaded, checkpoint, seen)
     shape = read_dflash_config(hf)
@@ -228,6 +222,19 @@ def _spread(texts: list[Text], most: int) -> list[Text]:
     if len(texts) <= most:
         return texts
     return [texts[int(i)] for i in torch.linspace(0, len(texts) - 1, most)]
+
+
+def _without_mask(data: Data, mask: int, show: Callable[[str], None] | None) -> Data:
+    """`data` without its few texts that hold the drafter's mask token. Where there are many, all of
+    them stay, and check_fit() refuses the drafter."""
+    kept = without_token(data.train, mask)
+    left_out = len(data.train) - len(kept)
+    if not 0 < left_out <= FEW * len(data.train):
+        return data
+    if show is not None:
+        texts = "1 text that holds" if left_out == 1 else f"{left_out} texts that hold"
+        show(f"left out {texts} token {mask}, the drafter's mask token")
+    return replace(data, train=kept)
 
 
 def _drafter_config(
