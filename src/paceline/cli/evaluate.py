@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,6 +65,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=1, help="paired runs (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the first prompt's noise")
     parser.add_argument(
+        "--warm",
+        action="store_true",
+        help="look-ups of auto and hybrid remember the answers that suffix is warmed with",
+    )
+    parser.add_argument(
         "--before", type=Path, metavar="JSON", help="an earlier evaluation to compare with"
     )
     parser.add_argument(
@@ -101,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
         temperatures=args.temperatures,
         runs=args.runs,
         seed=args.seed,
+        warm=args.warm,
     )
     _check_out(args.out)
     if args.fail_on_regression and args.before is None:
@@ -172,7 +179,7 @@ def _measure(
 
         def started(llm: Any, answers: int) -> None:
             if before is not None:
-                settings_now = {"tokens": settings.tokens, "seed": settings.seed}
+                settings_now = dataclasses.asdict(settings)
                 check_comparable(before, llm.engine.model_name, settings_now)
             progress.update(task, total=answers)
 

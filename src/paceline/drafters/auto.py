@@ -30,20 +30,20 @@ class ChainDrafter:
     weight_bytes = 0
 
     def __init__(self, name: str, parts: Sequence[Drafter]) -> None:
-        self.name, self._parts = name, tuple(parts)
+        self.name, self.parts = name, tuple(parts)
         self.version = "+".join(f"{part.name}-{part.version}" for part in parts)
         self.max_draft_len = max(part.max_draft_len for part in parts)
 
     def attach(self, target: TargetInfo) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.attach(target)
 
     def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.begin(requests, held)
 
     def observe(self, rows: Sequence[ObservedRows]) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.observe(rows)
 
     def held_tokens(self, request: Request) -> int:
@@ -54,7 +54,7 @@ class ChainDrafter:
         confidence: list[list[float]] = [[] for _ in requests]
         parts = [""] * len(requests)
         open_ = list(range(len(requests)))
-        for part in self._parts:
+        for part in self.parts:
             batch = part.propose([requests[i] for i in open_], [lengths[i] for i in open_])
             for row, index in enumerate(open_):
                 tokens[index], parts[index] = batch.tokens[row], part.name
@@ -64,7 +64,7 @@ class ChainDrafter:
         return DraftBatch(tokens=tokens, confidence=confidence, parts=parts)
 
     def release(self, requests: Sequence[Request]) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.release(requests)
 
 

@@ -13,10 +13,11 @@ import pytest
 from paceline import LLM, SamplingParams
 from paceline.bench.evaluate import measure, numbers
 from paceline.bench.evaluate.evaluation import Settings, evaluate
-from paceline.bench.evaluate.warm import WarmedSuffix
+from paceline.bench.evaluate.warm import HeldCache, hold
 from paceline.bench.record import Answer
 from paceline.core import FinishReason, InvalidRequest, ModelError, Request
 from paceline.drafters.replay import true_tokens
+from paceline.drafters.suffix import SuffixDrafter
 from paceline.models.identity import identity
 from paceline.models.loader import load_model
 from paceline.synth.dataset import read_manifest, write_manifest, write_shard
@@ -154,33 +155,34 @@ def test_a_looping_text_does_not_raise_the_acceptance_length(home: Path) -> None
 
 
 def test_a_warmed_suffix_drafter_keeps_nothing_of_what_it_answers() -> None:
-    drafter = WarmedSuffix("suffix")
-    drafter.warm(b"scope", [((1, 2), (3, 4, 5))])
+    drafter = SuffixDrafter("suffix")
+    (memory,) = hold(drafter)
+    memory.warm(b"scope", [((1, 2), (3, 4, 5))])
     request = Request(id="a", prompt_ids=[1, 2], params=SamplingParams(), max_draft_len=3)
     request.salt, request.tokens = b"scope", [1, 2, 3]
     drafter.begin([request], [0])
     assert drafter.propose([request], [3]).tokens == [[4, 5]]
     request.finish_reason = FinishReason.STOP
     drafter.release([request])
-    assert len(drafter.cache) == 1
+    assert len(memory) == len(drafter.cache) == 1
 
 
 def test_no_prompt_meets_its_own_answer(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warmed: dict[bytes, set[tuple[int, ...]]] = {}
     asked: dict[tuple[int, ...], set[bytes]] = {}
-    ask, warm = measure.ask_engine, WarmedSuffix.warm
+    ask, warm = measure.ask_engine, HeldCache.warm
 
     def spy_ask(engine: Any, ids: list[int], params: Any, wish: Any, **more: Any) -> Answer:
         if wish.drafter == "beside-suffix":
             asked.setdefault(tuple(ids), set()).add(more["salt"])
         return ask(engine, ids, params, wish, **more)
 
-    def spy_warm(self: WarmedSuffix, scope: bytes, answers: Any) -> None:
+    def spy_warm(self: HeldCache, scope: bytes, answers: Any) -> None:
         warmed.setdefault(scope, set()).update(tuple(context) for context, _ in answers)
         warm(self, scope, answers)
 
     monkeypatch.setattr(measure, "ask_engine", spy_ask)
-    monkeypatch.setattr(WarmedSuffix, "warm", spy_warm)
+    monkeypatch.setattr(HeldCache, "warm", spy_warm)
     result = run(home, "ngram", tokens=8, runs=2)
     assert "every other prompt" in result["results"][0]["warmed"]
     assert len(asked) == len(PROMPTS)
@@ -194,6 +196,27 @@ def test_a_drafter_that_remembers_does_not_copy_its_own_answer(home: Path, draft
     copied whole."""
     (one,) = run(home, drafter, runs=2)["results"]
     assert one["acceptance"]["drafter"]["al"] < 1.5
+
+
+@pytest.mark.parametrize("drafter", ["mine=suffix", "mine=auto"])
+def test_a_warmed_drafter_has_what_suffix_has(home: Path, drafter: str) -> None:
+    """Asked twice, each prompt's answer is among those that the other half was warmed with."""
+    doubled = home / "doubled.jsonl"
+    doubled.write_text("\n".join(json.dumps({"prompt": p}) for p in PROMPTS for _ in range(2)))
+    cold, warmed = (
+        run(home, drafter, [str(doubled)], temperatures=(0.0,), warm=warm)["results"][0]
+        for warm in (False, True)
+    )
+    alone, own, suffix = (
+        one["acceptance"][who]["al"]
+        for one, who in ((cold, "drafter"), (warmed, "drafter"), (warmed, "suffix"))
+    )
+    assert own > 1.2 * alone and own >= suffix
+
+
+def test_only_what_remembers_can_be_warmed(home: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"warm: got 'ngram'.*suffix, auto or hybrid"):
+        run(home, "ngram", warm=True)
 
 
 def test_a_set_with_a_train_split_warms_with_that(home: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from paceline.bench.evaluate.measure import (
     grammar_digest,
 )
 from paceline.bench.evaluate.sets import EvalSet, SetSpec, load_set, parse_sets
-from paceline.bench.evaluate.warm import WarmedSuffix
+from paceline.bench.evaluate.warm import hold
 from paceline.bench.evaluate.words import FORMAT
 from paceline.core import Grammar, InvalidRequest, SamplingParams
 from paceline.core.errors import check_integer
@@ -52,6 +52,7 @@ class Settings:
     temperatures   each evaluated by itself; 0 is argmax
     runs           paired runs of each prompt, for the speed
     seed           of the first prompt's noise; the next has the next
+    warm           the drafter's look-ups remember the answers that suffix is warmed with
     """
 
     prompts: int = 40
@@ -59,6 +60,7 @@ class Settings:
     temperatures: tuple[float, ...] = (0.0, 1.0)
     runs: int = 1
     seed: int = 0
+    warm: bool = False
 
     def __post_init__(self) -> None:
         expected = f"from 2 to {MOST_TOKENS}: in longer answers small models loop, which flatters"
@@ -110,12 +112,18 @@ def evaluate(
 
 
 def _bench(llm: LLM, drafter: str, settings: Settings, progress: Progress) -> Bench:
-    suffix = WarmedSuffix(BESIDE[SUFFIX])
-    llm.engine.drafters[BESIDE[SUFFIX]] = suffix
+    memories = hold(llm.engine.drafters[BESIDE[SUFFIX]])
+    if settings.warm:
+        own = hold(llm.engine.drafters[drafter])
+        if not own:
+            expected = "a drafter that remembers answers: suffix, auto or hybrid"
+            raise InvalidRequest("warm", drafter, expected)
+        memories += own
     return Bench(
         engine=llm.engine,
         names={DRAFTER: drafter, **BESIDE},
-        suffix=suffix,
+        memories=memories,
+        warm=settings.warm,
         tokens=settings.tokens,
         runs=settings.runs,
         seed=settings.seed,

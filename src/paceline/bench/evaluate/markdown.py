@@ -112,10 +112,10 @@ def check_comparable(before: Result, model: str, settings: Mapping[str, Any]) ->
     words.check_format(before, "before")
     if before["model"] != model:
         raise InvalidRequest("before", before["model"], f"an evaluation of {model}")
-    for key in ("tokens", "seed"):
-        if before["settings"][key] != settings[key]:
-            expected = f"an evaluation with {key} {settings[key]}"
-            raise InvalidRequest("before", f"{key} {before['settings'][key]}", expected)
+    for key in ("tokens", "seed", "warm"):
+        then, now = (each.get(key, False) for each in (before["settings"], settings))
+        if then != now:
+            raise InvalidRequest("before", f"{key} {then}", f"an evaluation with {key} {now}")
 
 
 def _change(

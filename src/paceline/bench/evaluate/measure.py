@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.bench.evaluate.sets import EvalPrompt, EvalSet
-from paceline.bench.evaluate.warm import WarmedSuffix
+from paceline.bench.evaluate.warm import HeldCache
 from paceline.bench.inprocess import ask_engine
 from paceline.bench.record import Answer
 from paceline.core import Grammar, SamplingParams, SpeculativeParams, TokenKind
@@ -38,11 +38,13 @@ class Side:
 
 @dataclass(slots=True)
 class Bench:
-    """One engine with the drafter and those beside it. `names` are the registered names by WHO."""
+    """One engine with the drafter and those beside it. `names` are the registered names by WHO,
+    `memories` what is warmed for each set: suffix's, and with `warm` the drafter's own."""
 
     engine: Engine
     names: dict[str, str]
-    suffix: WarmedSuffix
+    memories: list[HeldCache]
+    warm: bool
     tokens: int
     runs: int
     seed: int
@@ -88,10 +90,12 @@ class Bench:
     def _ask(
         self, chosen: EvalSet, index: int, name: str, temperature: float, scope: bytes
     ) -> Answer:
-        """Suffix decoding looks into `scope`. The others get one of their own each time: a prompt
-        is answered several times, and a drafter that remembers would copy its answer."""
+        """Suffix decoding looks into `scope`, and the drafter if it is warmed. The others get one
+        of their own each time: a prompt is answered several times, and a drafter that remembers
+        would copy its answer."""
         prompt = chosen.prompts[index]
-        own = scope if name.startswith(SUFFIX) else uuid.uuid4().bytes
+        looking = (SUFFIX, DRAFTER) if self.warm else (SUFFIX,)
+        own = scope if name.startswith(looking) else uuid.uuid4().bytes
         params = SamplingParams(
             temperature=temperature,
             max_tokens=self.tokens,
@@ -119,20 +123,27 @@ class Bench:
     def _warm(self, chosen: EvalSet, temperature: float) -> tuple[list[bytes], str]:
         """The scope that each prompt is asked in, with answers remembered that may help it."""
         count = len(chosen.prompts)
-        self.suffix.forget()
+        for memory in self.memories:
+            memory.forget()
         if chosen.answers:
             scope = uuid.uuid4().bytes
-            self.suffix.warm(scope, chosen.answers)
-            return [scope] * count, f"{len(self.suffix.cache)} answers of the set's train split"
+            self._remember(scope, chosen.answers)
+            return [scope] * count, f"{len(self.memories[0])} answers of the set's train split"
         halves = [uuid.uuid4().bytes, uuid.uuid4().bytes]
         for index, prompt in enumerate(chosen.prompts):
             said = self._ask(chosen, index, f"{DRAFTER}/{FULL}", temperature, halves[0])
-            self.suffix.warm(halves[1 - index % 2], [(prompt.ids, said.token_ids)])
+            self._remember(halves[1 - index % 2], [(prompt.ids, said.token_ids)])
             self.progress(f"{chosen.spec.name}, T = {temperature:g}: answers to warm with")
         if count < 2:
             return halves[:1] * count, "nothing: the set has no train split and no other prompt"
         how = "the answers to every other prompt of the set (each half with those of the other)"
         return [halves[index % 2] for index in range(count)], how
+
+    def _remember(
+        self, scope: bytes, answers: Sequence[tuple[Sequence[int], Sequence[int]]]
+    ) -> None:
+        for memory in self.memories:
+            memory.warm(scope, answers)
 
     def _row(self, prompt: EvalPrompt, sides: dict[str, Side], seed: int) -> dict[str, Any]:
         text = sides[AR].answers[0]

@@ -135,7 +135,8 @@ def _speed_table(found: Sequence[Any]) -> str:
 
 
 def _set(result: Mapping[str, Any], one: Mapping[str, Any]) -> str:
-    notes = [f"suffix was warmed with {one['warmed']}"]
+    who = "suffix and the drafter itself were" if words.warm(result) else "suffix was"
+    notes = [f"{who} warmed with {one['warmed']}"]
     if one["left_out"]:
         notes.append(f"{one['left_out']} prompts were longer than the context allows: left out")
     if (bound := words.bound(one)) is not None:

@@ -75,6 +75,11 @@ def bound(one: Mapping[str, Any]) -> str | None:
     )
 
 
+def warm(result: Mapping[str, Any]) -> bool:
+    """Whether the drafter remembered the answers that suffix was warmed with."""
+    return bool(result["settings"].get("warm", False))
+
+
 def same_text(result: Mapping[str, Any]) -> str:
     return f"same text: {'yes' if result['same_text'] else 'NO'}"
 
@@ -86,8 +91,9 @@ def described(result: Mapping[str, Any]) -> str:
     runs = _count(settings["runs"], "paired run")
     threads = _count(machine["threads"], "thread")
     place = f"{machine['name']}, {threads}, {machine['device']}, {form}"
+    warmed = ", warmed as suffix is" if warm(result) else ""
     return (
-        f"{result['drafter']} ({own['version']}, drafts of up to {own['block']}) for "
+        f"{result['drafter']} ({own['version']}, drafts of up to {own['block']}{warmed}) for "
         f"{result['model']}; up to {settings['prompts']} prompts of each set, up to "
         f"{settings['tokens']} new tokens, {runs}; {place}; "
         f"Paceline {result['paceline']}, {result['date'][:10]}"
