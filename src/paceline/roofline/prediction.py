@@ -205,6 +205,7 @@ def _drafter(
             drafter.kind,
             served,
             model=scenario.checkpoint or "MODEL",
+            family=scenario.architecture.family,
             drafter=drafter.checkpoint,
             tensor_parallel=scenario.tensor_parallel,
         ),
