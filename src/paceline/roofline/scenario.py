@@ -121,7 +121,7 @@ class Scenario:
         """Raises InvalidRequest that names the field, ModelError for a config that is not known."""
         _check_keys(stated)
         filled = {**DEFAULTS, **stated}
-        architecture = _architecture(filled["model"], filled["precision"])
+        architecture = read_model(filled["model"], filled["precision"])
         name, calibration = _calibration(filled["calibration"], architecture)
         one_device = "a whole number of devices, 1 to 1024"
         check_integer("tensor_parallel", filled["tensor_parallel"], 1, 1024, one_device)
@@ -136,7 +136,7 @@ class Scenario:
             raise InvalidRequest("checkpoint", checkpoint, "a folder or a hub id")
         return cls(
             architecture=architecture,
-            hardware=_hardware(filled["hardware"]),
+            hardware=read_hardware(filled["hardware"]),
             drafters=_drafters(filled["drafters"], architecture),
             checkpoint=checkpoint,
             batch=batch,
@@ -176,7 +176,7 @@ def _check_keys(stated: Any) -> None:
             raise InvalidRequest(key, None, "a value: it has no default")
 
 
-def _architecture(model: Any, precision: Any) -> Architecture:
+def read_model(model: Any, precision: Any) -> Architecture:
     if isinstance(model, str):
         return read_architecture(model_config(model), precision=precision, name=model)
     if isinstance(model, Mapping) and isinstance(model.get("config"), Mapping):
@@ -195,7 +195,7 @@ def _read(config: Mapping[str, Any], precision: Any, name: str) -> Architecture:
         raise ModelError(message) from error
 
 
-def _hardware(stated: Any) -> Hardware:
+def read_hardware(stated: Any) -> Hardware:
     if isinstance(stated, str):
         return hardware(stated)
     if isinstance(stated, Mapping):
