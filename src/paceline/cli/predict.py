@@ -121,8 +121,10 @@ def run(args: argparse.Namespace) -> int:
     ):
         console.print(shown)
     if traffic is not None:
+        title = f"\nTraffic: {traffic.requests} requests, {traffic.source}"
+        console.print(title, style="bold", markup=False)
         console.print(predict_show.traffic_table(traffic))
-        for line in predict_show.verdict_lines(result, traffic, verdicts):
+        for line in predict_show.verdict_lines(traffic, verdicts):
             console.print(line, soft_wrap=True)
         result["traffic"] = traffic.as_json()
         result["end_to_end"] = verdicts

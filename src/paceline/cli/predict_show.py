@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 TIERS = ("ceiling", "calibrated")
+CONTEXT = ("by_context", "context")
 ENGINES = {"paceline": "Paceline", "vllm": "vLLM", "sglang": "SGLang"}
 Answer = Mapping[str, Any]
 
@@ -19,13 +20,15 @@ def tables(
 ) -> Iterator[Table | str]:
     yield from _head(answer)
     for drafter in answer["drafters"]:
+        yield f"\n[bold]{escape(drafter['name'])}: by draft length[/] (AL incl. bonus, times in ms)"
         yield curve_table(drafter)
         yield _best(drafter)
-    if by_batch:
-        yield optimum_table(answer, "by_batch", "batch")
-    if by_context:
-        yield optimum_table(answer, "by_context", "context")
+    for wanted, view, over in ((by_batch, "by_batch", "batch"), (by_context, *CONTEXT)):
+        if wanted:
+            yield f"\n[bold]Best by {over}: speedup at draft length[/]"
+            yield optimum_table(answer, view, over)
     if components:
+        yield "\n[bold]Where a step's time goes, ms[/]"
         yield components_table(answer)
     for note in answer["notes"]:
         yield f"[dim]note: {escape(note)}[/]"
@@ -49,7 +52,7 @@ def _head(answer: Answer) -> Iterator[str]:
 
 def curve_table(drafter: Answer) -> Table:
     """One row a draft length; `<` marks each tier's best."""
-    table = _table(f"{drafter['name']}: by draft length (AL incl. bonus, times in ms)")
+    table = plain_table()
     for name in ("draft", "AL", "step\nceiling", "\ncalibr.", "TPOT\nceiling", "\ncalibr.",
                  "speedup\nceiling", "\ncalibr.", "break-\neven AL"):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
@@ -82,7 +85,7 @@ def _best(drafter: Answer) -> str:
 
 def optimum_table(answer: Answer, view: str, over: str) -> Table:
     """Best draft length and its speedup over batch or context, for every drafter."""
-    table = _table(f"The optimum by {over}: speedup at draft length")
+    table = plain_table()
     table.add_column(over, justify="right")
     for drafter in answer["drafters"]:
         for tier in TIERS:
@@ -101,7 +104,7 @@ def optimum_table(answer: Answer, view: str, over: str) -> Table:
 
 def components_table(answer: Answer) -> Table:
     """Milliseconds of a step: AR, and each drafter's best."""
-    table = _table("Where a step's time goes, ms")
+    table = plain_table()
     table.add_column("")
     columns: list[Mapping[str, float]] = []
     for tier in TIERS:
@@ -120,7 +123,7 @@ def components_table(answer: Answer) -> Table:
 
 
 def traffic_table(traffic: Any) -> Table:
-    table = _table(f"Traffic: {traffic.requests} requests, {traffic.source}")
+    table = plain_table()
     for name in ("", "mean", "p50", "p90", "p99"):
         table.add_column(name, justify="right" if name else "left")
     for name, spread in (("prompt", traffic.prompt_tokens), ("output", traffic.output_tokens)):
@@ -129,9 +132,7 @@ def traffic_table(traffic: Any) -> Table:
     return table
 
 
-def verdict_lines(
-    answer: Answer, traffic: Any, verdicts: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
+def verdict_lines(traffic: Any, verdicts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     share = traffic.decode_share
     known = "unknown" if share is None else f"{share:.0%}"
     yield (
@@ -166,13 +167,7 @@ def flag_lines(answer: Answer) -> Iterator[str]:
                 yield f"  {engine + ':':<10}{line}"
 
 
-def _table(title: str) -> Table:
-    return Table(
-        title=escape(title),
-        title_justify="left",
-        title_style="bold",
-        header_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+def plain_table() -> Table:
+    """Narrow enough for a terminal of 80 columns. Titles are lines of their own: a table's would
+    wrap at its width."""
+    return Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
