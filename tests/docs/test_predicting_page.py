@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,7 @@ SKIPPED = "…"  # a line of the page that stands for several
 def examples() -> list[tuple[Block, Block]]:
     """Each block of commands that is followed by a block of what it prints."""
     found = [block for block in blocks(PAGE) if block.language in ("bash", "text")]
-    pairs = zip(found, found[1:], strict=False)
-    return [(block, shown) for block, shown in pairs if shown.language == "text"]
+    return [(block, shown) for block, shown in pairwise(found) if shown.language == "text"]
 
 
 def printed(block: Block, capsys: pytest.CaptureFixture[str]) -> list[str]:

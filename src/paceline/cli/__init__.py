@@ -17,6 +17,7 @@ from paceline.cli import (
     predict,
     pull,
     quality,
+    roofline,
     serve,
     synth,
     train,
@@ -36,6 +37,7 @@ COMMANDS = (
     evaluate,
     drafter,
     predict,
+    roofline,
 )
 
 
