@@ -14,15 +14,31 @@ from paceline.cli import (
     evaluate,
     explain,
     generate,
+    predict,
     pull,
     quality,
+    roofline,
     serve,
     synth,
     train,
 )
 from paceline.core import PacelineError
 
-COMMANDS = (serve, generate, chat, bench, explain, pull, quality, synth, train, evaluate, drafter)
+COMMANDS = (
+    serve,
+    generate,
+    chat,
+    bench,
+    explain,
+    pull,
+    quality,
+    synth,
+    train,
+    evaluate,
+    drafter,
+    predict,
+    roofline,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
