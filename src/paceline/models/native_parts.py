@@ -185,6 +185,15 @@ def layer_shapes(config: ModelConfig) -> list[Shape]:
     ]
 
 
+def streamed_by_part(shapes: Sequence[Shape], recipe: Recipe) -> dict[str, int]:
+    """Bytes of the arena that the matrices of each name take, together what a Packer has used."""
+    parts: dict[str, int] = {}
+    for name, n, k in shapes:
+        size = packed_bytes(n, k, 1 if recipe.takes(name) else 2)
+        parts[name] = parts.get(name, 0) + padded(size, PAGE)
+    return parts
+
+
 def model_structure(config: ModelConfig, layers: ctypes.Array[abi.Layer]) -> abi.Model:
     """The kernels' model with its shape filled in; weights are still to come."""
     return abi.Model(

@@ -1,0 +1,137 @@
+"""The roofline beside the spans: what each has to take, and which gap is the largest.
+
+A decode step has to read the weights and the keys and values of every token in sight. At the
+bandwidth of a pure read loop over the same weights that is the bound; everything else, and whatever
+a part takes beyond its bound, is a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from paceline.core import KVSpec
+from paceline.models import parts
+from paceline.profiling.tree import Node, Steps
+
+UNACCOUNTED = "unaccounted"
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """What the read loops gave: `streamed` bytes in `seconds`, the median of `reads` loops."""
+
+    streamed: int
+    seconds: float
+    reads: int
+
+    def time(self, count: float) -> float:
+        """Seconds to read so many bytes."""
+        return self.seconds * count / self.streamed
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a profile, per decode step: seconds, and the bound where there is one. A parent's
+    bound is the sum of its parts'. `leaf`: no part of it is a line of its own."""
+
+    path: Path
+    seconds: float
+    spans: float
+    bound: float | None
+    leaf: bool
+
+    @property
+    def name(self) -> str:
+        return self.path[-1]
+
+    @property
+    def depth(self) -> int:
+        return len(self.path) - 1
+
+    @property
+    def gap(self) -> float:
+        """Seconds beyond the bound: negative where reading ahead hid some of it elsewhere."""
+        return self.seconds - (self.bound or 0.0)
+
+
+def forward_bounds(
+    streamed_parts: Mapping[str, int], kv: KVSpec, steps: Steps, bandwidth: Bandwidth
+) -> dict[Path, float]:
+    """Seconds per decode step by place in the tree: each part's weights once, and the keys and
+    values that attention reads."""
+    forward = (steps.tree.name, "forward")
+    found: dict[Path, float] = {
+        (*forward, name): bandwidth.time(size) for name, size in streamed_parts.items()
+    }
+    seen = kv.bytes_per_token * steps.mean("seen")
+    found[*forward, parts.ATTENTION] = bandwidth.time(seen)
+    return found
+
+
+def rows_of(steps: Steps, bounds: Mapping[Path, float]) -> list[Row]:
+    """The tree as lines, depth first; leaves sum to the steps' time."""
+    return list(_rows(steps.tree, (), steps.decode_steps, bounds))
+
+
+def _rows(node: Node, above: Path, steps: int, bounds: Mapping[Path, float]) -> Iterator[Row]:
+    path = (*above, node.name)
+    own = [bound for place, bound in bounds.items() if place[: len(path)] == path]
+    leaf = not node.children
+    yield Row(path, node.ns / steps / 1e9, node.spans / steps, sum(own) if own else None, leaf)
+    for child in node.children.values():
+        yield from _rows(child, path, steps, bounds)
+    if not leaf:
+        name = f"rest of {node.name}" if above else UNACCOUNTED
+        yield Row((*path, name), node.rest / steps / 1e9, 1.0, None, True)
+
+
+def largest_gap(rows: list[Row]) -> Row:
+    """The leaf that loses most time against its bound."""
+    return max((row for row in rows if row.leaf), key=lambda row: row.gap)
+
+
+_PRODUCT = (
+    "its product takes longer than its weights take to read: see that nothing else runs on these "
+    "cores and that --threads is their number; with many rows it is arithmetic, and a smaller "
+    "batch or shorter drafts shrink it; --quantize int8 halves what is read and multiplied"
+)
+_BOOKKEEPING = (
+    "this is the engine's own work in Python, the same for any number of tokens: a larger batch or "
+    "longer drafts that are accepted share it among more"
+)
+ADVICE = {  # by the name of a line; lines without an entry have none that is known
+    **dict.fromkeys((parts.QKV, parts.OUTPUT, parts.GATE_UP, parts.DOWN, parts.HEAD), _PRODUCT),
+    parts.ATTENTION: (
+        "attention takes longer than its keys and values take to read: it grows with rows times "
+        "context, so shorter drafts at long contexts help, and more threads"
+    ),
+    parts.ROTARY: "it grows with rows: shorter drafts or a smaller batch shrink it",
+    parts.EMBED: "it grows with rows: shorter drafts or a smaller batch shrink it",
+    parts.NORM: "norms are not fused here: --backend native fuses them, where it can run",
+    parts.TAPS: "copies of hidden states for the drafter: one that taps fewer layers has fewer",
+    "rest of forward": (
+        "starting the forward costs this much: on --backend torch it is what torch does between "
+        "the parts, and --backend native has one call for all of it"
+    ),
+    "propose": (
+        "drafting is what verifying has to win back: --draft-policy throughput drafts only where "
+        "it pays, --max-draft-len bounds it, `auto` looks up for next to nothing"
+    ),
+    **dict.fromkeys(
+        ("observe", "catch up"),
+        "the drafter takes in what was computed: one that looks up has less to do there than one "
+        "that reads the target's hidden states",
+    ),
+    "sample": (
+        "top_k, top_p, min_p and penalties look at the whole vocabulary for each row; temperature "
+        "alone costs one pass, and temperature 0 nothing"
+    ),
+    "grammar": "the grammar's masks are made beside the forward, and this is the wait for them",
+    **dict.fromkeys(
+        ("schedule", "pack", "verify", "commit", "rest of commit", "rest of verify", "detokenise",
+         "settle", "look up", "rest of draft", "rest of observe", UNACCOUNTED),
+        _BOOKKEEPING,
+    ),
+}  # fmt: skip

@@ -1,0 +1,133 @@
+"""A profile in the terminal and as JSON: both from the same lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from paceline.bench.report import base_table
+from paceline.engine.engine import Engine
+from paceline.profiling.gaps import ADVICE, Bandwidth, Row, largest_gap
+from paceline.profiling.run import Plan
+from paceline.profiling.tree import Steps
+
+
+def table(name: str, steps: Steps, rows: Sequence[Row]) -> Table:
+    """A line for each span; fits a terminal of 80 columns."""
+    made = base_table(f"{name}: {described(steps)}")
+    made.add_column("span", no_wrap=True)
+    for column in ("per step", "ms", "share", "bound ms", "gap ms"):
+        made.add_column(column, justify="right", no_wrap=True)
+    whole = rows[0].seconds
+    for row in rows:
+        made.add_row(
+            "  " * row.depth + row.name,
+            f"{row.spans:.4g}",
+            _ms(row.seconds),
+            f"{100 * row.seconds / whole:.1f}%",
+            "" if row.bound is None else _ms(row.bound),
+            _ms(row.gap),
+            style=None if row.leaf else "bold",
+        )
+    return made
+
+
+def described(steps: Steps) -> str:
+    """What the steps were, in one line."""
+    count = f"{steps.decode_steps} decode step{'' if steps.decode_steps == 1 else 's'}"
+    return (
+        f"{count}, each of {steps.mean('rows'):.2f} rows of {steps.mean('requests'):.2f} requests "
+        f"with {steps.mean('drafted'):.2f} tokens drafted and {steps.mean('committed'):.2f} "
+        "committed"
+    )
+
+
+def sentence(rows: Sequence[Row]) -> str:
+    """The largest gap, and what is known to help."""
+    worst, whole = largest_gap(list(rows)), rows[0]
+    where = " > ".join(worst.path[1:])
+    bound = "" if worst.bound is None else f", bound {_ms(worst.bound)} ms"
+    told = (
+        f"Largest gap to the roofline: {where}, {_ms(worst.gap)} of the step's {_ms(whole.gap)} ms "
+        f"above its bound (takes {_ms(worst.seconds)} ms{bound})"
+    )
+    advice = ADVICE.get(worst.name)
+    return f"{told}." if advice is None else f"{told}: {advice}."
+
+
+def bandwidth_line(bandwidth: Bandwidth) -> str:
+    return (
+        f"bandwidth bound: {_ms(bandwidth.seconds)} ms for the weights at "
+        f"{bandwidth.streamed / bandwidth.seconds / 1e9:.1f} GB/s (median of {bandwidth.reads} "
+        "read loops between the steps)"
+    )
+
+
+def prompt_line(steps: Steps) -> str:
+    """The steps that are left out of the table."""
+    seconds = steps.prompt_ns / 1e9
+    return f"{steps.prompt_steps} steps with prompts beside, {_ms(seconds)} ms together"
+
+
+def about(engine: Engine, plan: Plan, bandwidth: Bandwidth) -> dict[str, Any]:
+    """What was profiled, and the read loops that judge it."""
+    config = engine.config
+    return {
+        "model": engine.model_name,
+        "network": engine.backend,
+        "dtype": config.dtype,
+        "quantize": config.quantize,
+        "threads": torch.get_num_threads(),
+        "drafters": list(engine.drafters),
+        "batch": plan.batch,
+        "temperature": plan.params.temperature,
+        "read_loop": {
+            "bytes": bandwidth.streamed,
+            "median_ms": 1e3 * bandwidth.seconds,
+            "reads": bandwidth.reads,
+        },
+    }
+
+
+def as_json(name: str, steps: Steps, rows: Sequence[Row]) -> dict[str, Any]:
+    """One pass: times in ms per decode step, `spans` ordered as in the table."""
+    worst = largest_gap(list(rows))
+    return {
+        "pass": name,
+        "decode_steps": steps.decode_steps,
+        "prompt_steps": steps.prompt_steps,
+        "prompt_ms": steps.prompt_ns / 1e6,
+        "step_ms": {
+            "mean": 1e3 * rows[0].seconds,
+            "median": median(steps.durations) / 1e6,
+        },
+        "per_step": {key: steps.mean(key) for key in sorted(steps.counts)},
+        "spans": [
+            {
+                "path": list(row.path),
+                "per_step": row.spans,
+                "ms": 1e3 * row.seconds,
+                "share": row.seconds / rows[0].seconds,
+                "bound_ms": None if row.bound is None else 1e3 * row.bound,
+                "gap_ms": 1e3 * row.gap,
+                "leaf": row.leaf,
+            }
+            for row in rows
+        ],
+        "largest_gap": {
+            "path": list(worst.path),
+            "gap_ms": 1e3 * worst.gap,
+            "advice": ADVICE.get(worst.name),
+        },
+    }
+
+
+def _ms(seconds: float) -> str:
+    """Four digits, at most three behind the point."""
+    milliseconds = 1e3 * seconds
+    digits = 3 if abs(milliseconds) < 10 else 2 if abs(milliseconds) < 100 else 1
+    return f"{milliseconds:.{digits}f}"

@@ -1,0 +1,99 @@
+"""Spans added up: one tree for all decode steps, whose parts and rests sum to the steps' time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from paceline.core.spans import TOP, Span
+
+STEP = "step"
+
+
+@dataclass(slots=True)
+class Node:
+    """All spans of one name in one place: `ns` and how many there were."""
+
+    name: str
+    ns: int = 0
+    spans: int = 0
+    children: dict[str, Node] = field(default_factory=dict)
+
+    def child(self, name: str) -> Node:
+        return self.children.setdefault(name, Node(name))
+
+    def add(self, span: Span) -> None:
+        self.ns += span.duration
+        self.spans += 1
+
+    @property
+    def rest(self) -> int:
+        """ns that no child accounts for."""
+        return self.ns - sum(child.ns for child in self.children.values())
+
+
+@dataclass(slots=True)
+class Steps:
+    """The steps of one pass. Decode steps, without a row of a prompt, are in the tree, their
+    `durations` [ns] in order and the sums of what they counted; those with prompts are only counted
+    here, since the weights are not what bounds them."""
+
+    tree: Node = field(default_factory=lambda: Node(STEP))
+    durations: list[int] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    prompt_steps: int = 0
+    prompt_ns: int = 0
+
+    @property
+    def decode_steps(self) -> int:
+        return len(self.durations)
+
+    def mean(self, name: str) -> float:
+        """What the decode steps counted under that name, on average; 0 without any."""
+        return self.counts[name] / self.decode_steps if self.durations else 0.0
+
+
+def gather(spans: Sequence[Span]) -> Steps:
+    """Adds up what the engine's thread recorded. Steps that had nothing to do are left out."""
+    steps = Steps()
+    for span, node in placed(spans, steps):
+        node.add(span)
+    return steps
+
+
+def placed(spans: Sequence[Span], steps: Steps) -> Iterator[tuple[Span, Node]]:
+    """Each span of a decode step with its place in the tree; counts the steps on the way."""
+    nodes: list[Node | None] = []
+    for span in spans:
+        if span.parent != TOP:
+            above = nodes[span.parent]
+            nodes.append(None if above is None else above.child(span.name))
+        else:
+            nodes.append(steps.tree if _counted(span, steps) else None)
+        node = nodes[-1]
+        if node is not None:
+            yield span, node
+
+
+def _counted(span: Span, steps: Steps) -> bool:
+    """Counts a step; whether it belongs into the tree."""
+    if span.name != STEP or span.counts is None:
+        return False
+    if span.counts["prompt_rows"]:
+        steps.prompt_steps += 1
+        steps.prompt_ns += span.duration
+        return False
+    steps.durations.append(span.duration)
+    steps.counts.update(span.counts)
+    return True
+
+
+def totals(lanes: Iterable[Sequence[Span]]) -> dict[str, Node]:
+    """Spans that lie in no other, by name, over several lanes."""
+    found: dict[str, Node] = {}
+    for spans in lanes:
+        for span in spans:
+            if span.parent == TOP:
+                found.setdefault(span.name, Node(span.name)).add(span)
+    return found
