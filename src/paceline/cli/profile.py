@@ -73,24 +73,25 @@ def run(args: argparse.Namespace) -> int:
 def _profile(
     console: Console, llm: Any, prompts: list[Prompt], plan: Any, args: argparse.Namespace
 ) -> None:
+    from paceline.doctor import encoded
     from paceline.profiling import report
-    from paceline.profiling.gaps import rows_of
-    from paceline.profiling.run import bandwidth_of, bounds_of, record
+    from paceline.profiling.gaps import bounds_of, rows_of
+    from paceline.profiling.run import bandwidth_of, drafter_network, record
     from paceline.profiling.trace import trace
 
     engine = llm.engine
-    passes = record(engine, [llm.encode_chat(prompt.messages) for prompt in prompts], plan)
-    bandwidth = bandwidth_of(engine, passes)
-    console.print(report.bandwidth_line(bandwidth))
+    passes = record(engine, [encoded(llm, prompt.messages) for prompt in prompts], plan)
     told = []
     for one in passes:
-        steps = one.steps()
-        rows = rows_of(steps, bounds_of(engine, steps, bandwidth))
+        steps, bandwidth = one.steps(), bandwidth_of(engine, one)
+        bounds = bounds_of(steps, engine.runner.network, drafter_network(engine), bandwidth)
+        rows = rows_of(steps, bounds)
         console.print(report.table(one.name, steps, rows))
+        console.print(report.bandwidth_line(bandwidth), style="dim")
         console.print(report.prompt_line(steps), style="dim")
         console.print(report.sentence(rows))
-        told.append(report.as_json(one.name, steps, rows))
-    about = report.about(engine, plan, bandwidth)
+        told.append(report.as_json(one.name, steps, rows, bandwidth))
+    about = report.about(engine, plan)
     if args.json is not None:
         _write(args.json, {**about, "passes": told})
     if args.trace is not None:

@@ -103,8 +103,9 @@ class Engine:
     def record(self, spans: Spans) -> None:
         """Every step from now on tells `spans` where its time goes; OFF ends that. The text of a
         request is watched if it is added later."""
-        self.spans = self.runner.spans = self.drafting.spans = spans
-        self.runner.network.record(spans)
+        self.spans = spans
+        self.runner.record(spans)
+        self.drafting.record(spans)
 
     def use_costs(self, costs: Costs) -> None:
         """Chunks of prompts and draft lengths follow these costs, which the steps refine."""

@@ -15,6 +15,7 @@ from paceline.models.batch import ForwardBatch, ForwardOutput
 from paceline.models.config import ModelConfig
 from paceline.models.native_parts import (
     Packer,
+    Ticks,
     Weights,
     Workspace,
     address,
@@ -26,7 +27,6 @@ from paceline.models.native_parts import (
     streamed_by_part,
     take,
 )
-from paceline.models.parts import forward_parts
 from paceline.models.recipe import UNQUANTIZED, Recipe
 from paceline.models.rope import rope_tables
 from paceline.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_prefix
@@ -106,7 +106,7 @@ class NativeNetwork:
         to.taps, to.tap_layers = len(taps), address(taps)
         if self.library.pl_forward(self._model_ref, self._batch_ref, self._workspace.handle):
             raise MemoryError(f"no memory for a forward of {rows} rows")
-        self._spans.parts(self._parts, self._ticks)
+        self._ticks.tell()
         features = None
         if len(taps):
             width = len(taps) * self.hidden_size
@@ -115,9 +115,7 @@ class NativeNetwork:
 
     def record(self, spans: Spans) -> None:
         """Every forward from now on tells `spans` what its parts took, within the open span."""
-        self._spans, self._parts = spans, forward_parts(self.num_layers)
-        self._ticks = (ctypes.c_int64 * (0 if spans is OFF else len(self._parts) + 1))()
-        self._batch.ticks = None if spans is OFF else ctypes.addressof(self._ticks)
+        self._ticks = Ticks(spans, self.num_layers, self._batch)
 
     def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:
         if self._embedding is None:

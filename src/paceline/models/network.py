@@ -6,7 +6,7 @@ machines without a compiler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -95,6 +95,12 @@ class DecoderLayer:
             return self.down(activated)
 
 
+def linear_bytes(layers: Sequence[DecoderLayer]) -> dict[str, int]:
+    """Bytes that a forward reads of the layers' products, by part."""
+    names = (parts.QKV, parts.OUTPUT, parts.GATE_UP, parts.DOWN)
+    return {name: sum(getattr(layer, name).bytes for layer in layers) for name in names}
+
+
 def allocate_paged_kv(
     config: ModelConfig, num_blocks: int, device: torch.device, dtype: torch.dtype
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -143,9 +149,7 @@ class TorchNetwork:
         tied = config.tie_word_embeddings
         head = self.embedding if tied else weights[HEAD].to(self.device, dtype, copy=True)
         self.head = make_linear(recipe, "head", head)
-        self.streamed_parts = {parts.HEAD: self.head.bytes}
-        for name in (parts.QKV, parts.OUTPUT, parts.GATE_UP, parts.DOWN):
-            self.streamed_parts[name] = sum(getattr(layer, name).bytes for layer in self.layers)
+        self.streamed_parts = linear_bytes(self.layers) | {parts.HEAD: self.head.bytes}
         self.streamed_bytes = sum(self.streamed_parts.values())
         one_matrix = self.head.weight is self.embedding
         self.weight_bytes = self.streamed_bytes + (0 if one_matrix else self.embedding.nbytes)

@@ -10,6 +10,7 @@ EMBED, NORM, ROTARY, ATTENTION, TAPS, HEAD = (
     "embed", "norm", "rotary", "attention", "taps", "head"
 )  # fmt: skip
 QKV, OUTPUT, GATE_UP, DOWN = "qkv", "o", "gate_up", "down"
+CONVOLUTION = "convolution"  # of DFlash 2: read in qkv, o, gate_up and down of its layers
 LAYER = (QKV, ROTARY, ATTENTION, OUTPUT, GATE_UP, DOWN, TAPS)
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from paceline.core import KVSpec
+from paceline.drafters.base import Recorded
 from paceline.models import parts
+from paceline.models.batch import Network
 from paceline.profiling.tree import Node, Steps
 
-UNACCOUNTED = "unaccounted"
+FORWARD, UNACCOUNTED = "forward", "unaccounted"
 Path = tuple[str, ...]
 
 
@@ -56,18 +57,31 @@ class Row:
         return self.seconds - (self.bound or 0.0)
 
 
-def forward_bounds(
-    streamed_parts: Mapping[str, int], kv: KVSpec, steps: Steps, bandwidth: Bandwidth
+def bounds_of(
+    steps: Steps, target: Network, drafter: Recorded | None, bandwidth: Bandwidth
 ) -> dict[Path, float]:
-    """Seconds per decode step by place in the tree: each part's weights once, and the keys and
-    values that attention reads."""
-    forward = (steps.tree.name, "forward")
-    found: dict[Path, float] = {
-        (*forward, name): bandwidth.time(size) for name, size in streamed_parts.items()
-    }
-    seen = kv.bytes_per_token * steps.mean("seen")
+    """Seconds per decode step by place in the tree: the weights of each part once for every forward
+    of target and drafter, and the keys and values that the target's attention reads. What a drafter
+    reads of its own keys and values, a few layers of them, is left out."""
+    found: dict[Path, float] = {}
+    forward = (steps.tree.name, FORWARD)
+    for path, node in _nodes(steps.tree, ()):
+        network = target if path == forward else drafter
+        if parts.HEAD not in node.children or network is None:
+            continue
+        passes = node.children[parts.HEAD].spans / steps.decode_steps
+        for name, size in network.streamed_parts.items():
+            found[*path, name] = bandwidth.time(size * passes)
+    seen = target.kv_spec.bytes_per_token * steps.mean("seen")
     found[*forward, parts.ATTENTION] = bandwidth.time(seen)
     return found
+
+
+def _nodes(node: Node, above: Path) -> Iterator[tuple[Path, Node]]:
+    path = (*above, node.name)
+    yield path, node
+    for child in node.children.values():
+        yield from _nodes(child, path)
 
 
 def rows_of(steps: Steps, bounds: Mapping[Path, float]) -> list[Row]:

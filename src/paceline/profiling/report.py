@@ -73,8 +73,8 @@ def prompt_line(steps: Steps) -> str:
     return f"{steps.prompt_steps} steps with prompts beside, {_ms(seconds)} ms together"
 
 
-def about(engine: Engine, plan: Plan, bandwidth: Bandwidth) -> dict[str, Any]:
-    """What was profiled, and the read loops that judge it."""
+def about(engine: Engine, plan: Plan) -> dict[str, Any]:
+    """What was profiled, and how."""
     config = engine.config
     return {
         "model": engine.model_name,
@@ -85,15 +85,10 @@ def about(engine: Engine, plan: Plan, bandwidth: Bandwidth) -> dict[str, Any]:
         "drafters": list(engine.drafters),
         "batch": plan.batch,
         "temperature": plan.params.temperature,
-        "read_loop": {
-            "bytes": bandwidth.streamed,
-            "median_ms": 1e3 * bandwidth.seconds,
-            "reads": bandwidth.reads,
-        },
     }
 
 
-def as_json(name: str, steps: Steps, rows: Sequence[Row]) -> dict[str, Any]:
+def as_json(name: str, steps: Steps, rows: Sequence[Row], bandwidth: Bandwidth) -> dict[str, Any]:
     """One pass: times in ms per decode step, `spans` ordered as in the table."""
     worst = largest_gap(list(rows))
     return {
@@ -104,6 +99,11 @@ def as_json(name: str, steps: Steps, rows: Sequence[Row]) -> dict[str, Any]:
         "step_ms": {
             "mean": 1e3 * rows[0].seconds,
             "median": median(steps.durations) / 1e6,
+        },
+        "read_loop": {
+            "bytes": bandwidth.streamed,
+            "median_ms": 1e3 * bandwidth.seconds,
+            "reads": bandwidth.reads,
         },
         "per_step": {key: steps.mean(key) for key in sorted(steps.counts)},
         "spans": [

@@ -12,9 +12,10 @@ from typing import Any
 
 from paceline.core import InvalidRequest, PacelineError, Request, SamplingParams, SpeculativeParams
 from paceline.core.spans import OFF, Lane, Recording
+from paceline.drafters.base import Networked, Recorded
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
-from paceline.profiling.gaps import Bandwidth, Path, forward_bounds
+from paceline.profiling.gaps import Bandwidth
 from paceline.profiling.tree import Steps, gather
 
 ENGINE = "engine"  # the lane of the engine's thread
@@ -85,16 +86,15 @@ def record(engine: Engine, prompts: Sequence[list[int]], plan: Plan) -> list[Pas
     return made
 
 
-def bandwidth_of(engine: Engine, passes: Sequence[Pass]) -> Bandwidth:
-    """Of all read loops together."""
-    reads = [seconds for one in passes for seconds in one.reads]
-    return Bandwidth(engine.runner.network.streamed_bytes, median(reads), len(reads))
+def bandwidth_of(engine: Engine, one: Pass) -> Bandwidth:
+    """Of the read loops between the steps that it judges."""
+    return Bandwidth(engine.runner.network.streamed_bytes, median(one.reads), len(one.reads))
 
 
-def bounds_of(engine: Engine, steps: Steps, bandwidth: Bandwidth) -> dict[Path, float]:
-    """What the steps' parts have to take, by place in the tree."""
-    network = engine.runner.network
-    return forward_bounds(network.streamed_parts, network.kv_spec, steps, bandwidth)
+def drafter_network(engine: Engine) -> Recorded | None:
+    """Of the drafter that the requests have, if it runs one."""
+    drafter = engine.drafters.get(engine.default_drafter or "")
+    return drafter.network if isinstance(drafter, Networked) else None
 
 
 # -- inside ---------------------------------------------------------------------------------------
