@@ -59,4 +59,6 @@ def test_a_profile_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     for one in told["passes"]:
         leaves = sum(span["ms"] for span in one["spans"] if span["leaf"])
         assert leaves == pytest.approx(one["step_ms"]["mean"])
+    assert [line["span"] for line in told["served"]] == ["step", "deliver", "format", "send"]
+    assert all(line["per_step"] > 0 and line["ms_per_step"] > 0 for line in told["served"])
     assert json.loads(trace.read_text("utf-8"))["otherData"]["model"] == "tiny"

@@ -21,6 +21,7 @@ from paceline.core import (
     TokenKind,
     TokenLogprobs,
 )
+from paceline.core.spans import OFF
 from paceline.engine.admission import Admission
 from paceline.engine.async_engine import EngineDead, Stream
 from paceline.engine.config import EngineStats
@@ -87,6 +88,7 @@ class FakeAsyncEngine:
             default_drafter=next(iter(drafters), None),
             eos_ids=frozenset({tokenizer.eos_token_id}),
             grammars=SimpleNamespace(compiler=compiler()),
+            spans=OFF,
         )
         self.step, self.fail, self.others, self.part = step, fail, 0, part
         self.room = Room(capacity, lambda: len(self._running) + self.others, lambda: 0)

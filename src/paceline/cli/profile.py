@@ -77,10 +77,12 @@ def _profile(
     from paceline.profiling import report
     from paceline.profiling.gaps import bounds_of, rows_of
     from paceline.profiling.run import bandwidth_of, drafter_network, record
+    from paceline.profiling.served import record_served
     from paceline.profiling.trace import trace
 
     engine = llm.engine
-    passes = record(engine, [encoded(llm, prompt.messages) for prompt in prompts], plan)
+    encoded_prompts = [encoded(llm, prompt.messages) for prompt in prompts]
+    passes = record(engine, encoded_prompts, plan)
     told = []
     for one in passes:
         steps, bandwidth = one.steps(), bandwidth_of(engine, one)
@@ -91,11 +93,14 @@ def _profile(
         console.print(report.prompt_line(steps), style="dim")
         console.print(report.sentence(rows))
         told.append(report.as_json(one.name, steps, rows, bandwidth))
+    served = record_served(engine, encoded_prompts, plan)
+    console.print(report.served_table(served))
     about = report.about(engine, plan)
     if args.json is not None:
-        _write(args.json, {**about, "passes": told})
+        served_lines = report.served_lines(served)
+        _write(args.json, {**about, "passes": told, served.name: served_lines})
     if args.trace is not None:
-        _write(args.trace, trace({one.name: one.recording for one in passes}, about))
+        _write(args.trace, trace({p.name: p.recording for p in (*passes, served)}, about))
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:

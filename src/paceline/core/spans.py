@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
 
-ROOM = 1 << 14  # spans that a lane has room for before it grows
+ROOM = 1 << 10  # spans that a lane has room for before it grows
 TOP = -1  # the parent of a span that lies in no other
 
 

@@ -12,8 +12,8 @@ from rich.table import Table
 from paceline.bench.report import base_table
 from paceline.engine.engine import Engine
 from paceline.profiling.gaps import ADVICE, Bandwidth, Row, largest_gap
-from paceline.profiling.run import Plan
-from paceline.profiling.tree import Steps
+from paceline.profiling.run import ENGINE, Pass, Plan
+from paceline.profiling.tree import STEP, Steps, totals
 
 
 def table(name: str, steps: Steps, rows: Sequence[Row]) -> Table:
@@ -34,6 +34,37 @@ def table(name: str, steps: Steps, rows: Sequence[Row]) -> Table:
             style=None if row.leaf else "bold",
         )
     return made
+
+
+def served_table(one: Pass) -> Table:
+    """What serving over HTTP adds: each line per step of the engine, prompts' steps included."""
+    made = base_table("served over HTTP")
+    for column in ("span", "thread"):
+        made.add_column(column, no_wrap=True)
+    for column in ("per step", "ms per step"):
+        made.add_column(column, justify="right", no_wrap=True)
+    for line in served_lines(one):
+        made.add_row(
+            line["span"], line["thread"], f"{line['per_step']:.4g}", f"{line['ms_per_step']:.3f}"
+        )
+    return made
+
+
+def served_lines(one: Pass) -> list[dict[str, Any]]:
+    """The engine's steps and what it hands over between them; what the event loop does of it beside
+    the next ones."""
+    own, *streams = (lane.spans() for lane in one.recording.lanes)
+    steps = sum(span.name == STEP and span.counts is not None for span in own)
+    return [
+        {
+            "span": node.name,
+            "thread": thread,
+            "per_step": node.spans / steps,
+            "ms_per_step": node.ns / steps / 1e6,
+        }
+        for thread, lanes in ((ENGINE, [own]), ("event loop", streams))
+        for node in totals(lanes).values()
+    ]
 
 
 def described(steps: Steps) -> str:
