@@ -53,6 +53,19 @@ def test_parts_lie_within_the_open_span() -> None:
     assert (qkv.start, qkv.end, qkv.parent) == (7, 10, 0)
 
 
+def test_more_parts_than_a_lane_has_room_for() -> None:
+    lane = Recording().lane("engine")
+    names = [f"part {index}" for index in range(5 * ROOM)]
+    with lane("forward"):
+        lane.parts(names, range(len(names) + 1))
+        with lane("after"):
+            pass
+    _, *parts, after = lane.spans()
+    assert [part.name for part in parts] == names
+    assert all((p.start, p.end, p.parent) == (i, i + 1, 0) for i, p in enumerate(parts))
+    assert (after.name, after.parent) == ("after", 0)
+
+
 def test_a_span_ends_with_an_exception() -> None:
     lane = Recording().lane("engine")
     with pytest.raises(KeyError), lane("step"), lane("draft"):

@@ -107,6 +107,7 @@ def test_the_trace_is_sound(profiled: Any) -> None:
         if event["ph"] == "X":
             threads[event["pid"], event["tid"]].append(event)
     assert len(threads) == 2
+    assert len({thread for _, thread in threads}) == 2, "viewers take equal numbers for one thread"
     for spans in threads.values():
         check_nesting(spans)
 

@@ -90,7 +90,7 @@ def _profile(
         rows = rows_of(steps, bounds)
         console.print(report.table(one.name, steps, rows))
         console.print(report.bandwidth_line(bandwidth), style="dim")
-        console.print(report.prompt_line(steps), style="dim")
+        console.print(report.steps_line(steps), style="dim")
         console.print(report.sentence(rows))
         told.append(report.as_json(one.name, steps, rows, bandwidth))
     served = record_served(engine, encoded_prompts, plan)

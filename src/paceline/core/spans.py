@@ -10,7 +10,6 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Self
 
 ROOM = 1 << 10  # spans that a lane has room for before it grows
@@ -83,9 +82,13 @@ class Lane(Spans):
         self._ends[self._open.pop()] = now
 
     def parts(self, names: Sequence[str], ticks: Iterable[int]) -> None:
-        for name, (start, end) in zip(names, pairwise(ticks), strict=True):
-            index = self._add(name)
-            self._starts[index], self._ends[index] = start, end
+        # All at once: a forward has hundreds, and what this takes lands in the open span.
+        times, own = array("q", ticks), slice(len(self._names), len(self._names) + len(names))
+        assert len(times) == len(names) + 1
+        self._make_room(own.stop)
+        self._names += names
+        self._starts[own], self._ends[own] = times[:-1], times[1:]
+        self._parents[own] = array("q", [self._open[-1]]) * len(names)
 
     def count(self, counts: Callable[..., Mapping[str, int]], *of: Any) -> None:
         self._counts[self._open[-1]] = self.latest = counts(*of)
@@ -104,12 +107,16 @@ class Lane(Spans):
 
     def _add(self, name: str) -> int:
         index = len(self._names)
-        if index == len(self._starts):
-            for room in (self._starts, self._ends, self._parents):
-                room.frombytes(bytes(8 * index))
+        self._make_room(index + 1)
         self._names.append(name)
         self._parents[index] = self._open[-1] if self._open else TOP
         return index
+
+    def _make_room(self, spans: int) -> None:
+        while spans > len(self._starts):
+            more = bytes(8 * len(self._starts))
+            for room in (self._starts, self._ends, self._parents):
+                room.frombytes(more)
 
 
 @dataclass(slots=True)

@@ -109,7 +109,7 @@ def largest_gap(rows: list[Row]) -> Row:
 _PRODUCT = (
     "its product takes longer than its weights take to read: see that nothing else runs on these "
     "cores and that --threads is their number; with many rows it is arithmetic, and a smaller "
-    "batch or shorter drafts shrink it; --quantize int8 halves what is read and multiplied"
+    "batch or shorter drafts shrink it; weights in int8 (--quantize) are half of bfloat16's"
 )
 _BOOKKEEPING = (
     "this is the engine's own work in Python, the same for any number of tokens: a larger batch or "

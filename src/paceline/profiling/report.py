@@ -98,10 +98,13 @@ def bandwidth_line(bandwidth: Bandwidth) -> str:
     )
 
 
-def prompt_line(steps: Steps) -> str:
-    """The steps that are left out of the table."""
-    seconds = steps.prompt_ns / 1e9
-    return f"{steps.prompt_steps} steps with prompts beside, {_ms(seconds)} ms together"
+def steps_line(steps: Steps) -> str:
+    """How even the steps were, and those that are left out of the table."""
+    middle, count = median(steps.durations) / 1e9, steps.prompt_steps
+    return (
+        f"median step: {_ms(middle)} ms; left out: {count} step{'' if count == 1 else 's'} with "
+        f"prompts, {_ms(steps.prompt_ns / 1e9)} ms together"
+    )
 
 
 def about(engine: Engine, plan: Plan) -> dict[str, Any]:
