@@ -84,11 +84,11 @@ class FakeAsyncEngine:
             tokenizer=tokenizer,
             max_model_len=max_model_len,
             vocab_size=len(tokenizer),
+            spans=OFF,
             drafters=drafters,
             default_drafter=next(iter(drafters), None),
             eos_ids=frozenset({tokenizer.eos_token_id}),
             grammars=SimpleNamespace(compiler=compiler()),
-            spans=OFF,
         )
         self.step, self.fail, self.others, self.part = step, fail, 0, part
         self.room = Room(capacity, lambda: len(self._running) + self.others, lambda: 0)

@@ -101,9 +101,10 @@ def bandwidth_line(bandwidth: Bandwidth) -> str:
 def steps_line(steps: Steps) -> str:
     """How even the steps were, and those that are left out of the table."""
     middle, count = median(steps.durations) / 1e9, steps.prompt_steps
+    token = sum(steps.durations) / 1e9 / steps.counts["committed"]
     return (
-        f"median step: {_ms(middle)} ms; left out: {count} step{'' if count == 1 else 's'} with "
-        f"prompts, {_ms(steps.prompt_ns / 1e9)} ms together"
+        f"{_ms(token)} ms per committed token; median step: {_ms(middle)} ms; left out: {count} "
+        f"step{'' if count == 1 else 's'} with prompts, {_ms(steps.prompt_ns / 1e9)} ms together"
     )
 
 
@@ -134,6 +135,7 @@ def as_json(name: str, steps: Steps, rows: Sequence[Row], bandwidth: Bandwidth) 
             "mean": 1e3 * rows[0].seconds,
             "median": median(steps.durations) / 1e6,
         },
+        "ms_per_committed_token": sum(steps.durations) / 1e6 / steps.counts["committed"],
         "read_loop": {
             "bytes": bandwidth.streamed,
             "median_ms": 1e3 * bandwidth.seconds,

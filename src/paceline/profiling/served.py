@@ -36,15 +36,17 @@ def record_served(engine: Engine, prompts: Sequence[list[int]], plan: Plan) -> P
     """
     one = Pass(SERVED)
     lane = one.recording.lane(ENGINE)
-    with _serving(engine) as url, _clients(url, engine, prompts, plan) as clients:
-        engine.record(lane)  # nobody asks: the clients wait
-        before = engine.stats().steps
-        _tell(clients, "go")
-        while engine.stats().steps - before < plan.steps:
-            if clients.poll() is not None:
-                raise PacelineError(f"the clients ended: {_last_line(clients)}")
-            time.sleep(LOOK_EVERY)
-    engine.record(OFF)
+    try:
+        with _serving(engine) as url, _clients(url, engine, prompts, plan) as clients:
+            engine.record(lane)  # nobody asks: the clients wait
+            before = engine.stats().steps
+            _tell(clients, "go")
+            while engine.stats().steps - before < plan.steps:
+                if clients.poll() is not None:
+                    raise PacelineError(f"the clients ended: {_last_line(clients)}")
+                time.sleep(LOOK_EVERY)
+    finally:
+        engine.record(OFF)  # the engine's thread has ended
     return one
 
 
