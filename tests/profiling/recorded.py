@@ -6,7 +6,10 @@ from collections.abc import Mapping
 
 from paceline.core.spans import TOP, Span
 
-COUNTS = {"requests": 1, "rows": 4, "prompt_rows": 0, "drafted": 3, "committed": 2, "seen": 100}
+COUNTS = {
+    "requests": 1, "rows": 4, "prompt_rows": 0, "outputs": 4, "drafted": 3, "committed": 2,
+    "seen": 100,
+}  # fmt: skip
 
 
 def step(

@@ -8,11 +8,12 @@ import pytest
 
 from paceline.core import KVSpec
 from paceline.core.spans import TOP, Span
-from paceline.profiling.gaps import ADVICE, Bandwidth, bounds_of, largest_gap, rows_of
+from paceline.profiling.gaps import ADVICE, Bandwidth, Roof, bounds_of, largest_gap, rows_of
 from paceline.profiling.tree import gather
 from tests.profiling.recorded import step
 
 BANDWIDTH = Bandwidth(streamed=1000, seconds=1e-6, reads=3)  # 1 ns a byte
+ROOF = Roof(BANDWIDTH, peak=None, itemsize=2)
 TARGET = SimpleNamespace(
     streamed_parts={"qkv": 400, "head": 600}, kv_spec=KVSpec(1, 1, 1, 1), streamed_bytes=1000
 )
@@ -47,7 +48,7 @@ def test_the_lines_sum_to_the_step_with_a_remainder_that_is_shown() -> None:
 
 def test_bounds_are_weights_and_keys_and_values() -> None:
     steps = gather(spans())
-    bounds = bounds_of(steps, TARGET, None, BANDWIDTH)  # type: ignore[arg-type]
+    bounds = bounds_of(steps, TARGET, None, ROOF)  # type: ignore[arg-type]
     rows = {row.name: row for row in rows_of(steps, bounds)}
     assert rows["qkv"].bound == pytest.approx(400e-9)
     # Keys and values of 200 tokens on average, a byte each.
@@ -56,6 +57,17 @@ def test_bounds_are_weights_and_keys_and_values() -> None:
     assert rows["draft"].bound is None
     assert rows["draft"].gap == rows["draft"].seconds
     assert rows["step"].gap == pytest.approx(sum(row.gap for row in rows.values() if row.leaf))
+
+
+def test_many_rows_are_bound_by_arithmetic() -> None:
+    made: list[Span] = []
+    step(made, 0, {}, {"qkv": 900, "head": 900}, rows=1, outputs=1)
+    step(made, 5_000, {}, {"qkv": 900, "head": 900}, rows=10, outputs=4)
+    # 2 bytes a weight, two operations for each and row: one row takes a quarter of the reading.
+    roof = Roof(BANDWIDTH, peak=4e9, itemsize=2)
+    bounds = bounds_of(gather(made), TARGET, None, roof)  # type: ignore[arg-type]
+    assert bounds["step", "forward", "qkv"] == pytest.approx((400e-9 + 2.5 * 400e-9) / 2)
+    assert bounds["step", "forward", "head"] == pytest.approx(600e-9)
 
 
 def test_a_drafters_forwards_have_bounds_of_their_own() -> None:
@@ -68,7 +80,7 @@ def test_a_drafters_forwards_have_bounds_of_their_own() -> None:
     made.append(Span("head", 20_100, 20_800, len(made) - 1))
     steps = gather(made)
     drafter = SimpleNamespace(streamed_parts={"head": 300, "qkv": 30})
-    bounds = bounds_of(steps, TARGET, drafter, BANDWIDTH)  # type: ignore[arg-type]
+    bounds = bounds_of(steps, TARGET, drafter, ROOF)  # type: ignore[arg-type]
     # One forward of the drafter in three steps.
     assert bounds["step", "draft", "propose", "head"] == pytest.approx(100e-9)
     rows = rows_of(steps, bounds)
@@ -77,7 +89,7 @@ def test_a_drafters_forwards_have_bounds_of_their_own() -> None:
 
 def test_the_largest_gap_is_a_leaf_and_counts_from_its_bound() -> None:
     steps = gather(spans())
-    bounds = bounds_of(steps, TARGET, None, BANDWIDTH)  # type: ignore[arg-type]
+    bounds = bounds_of(steps, TARGET, None, ROOF)  # type: ignore[arg-type]
     # head is longest with 800 ns, 600 of them its bound; attention is bound to none of its 400.
     bounds["step", "forward", "attention"] = 0.0
     worst = largest_gap(rows_of(steps, bounds))

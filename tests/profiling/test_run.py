@@ -14,7 +14,7 @@ from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.profiling.gaps import bounds_of, rows_of
 from paceline.profiling.report import as_json, sentence, table
-from paceline.profiling.run import Plan, bandwidth_of, drafter_network, record
+from paceline.profiling.run import Plan, drafter_network, record, roof_of
 from paceline.profiling.trace import trace
 from tests.engine.conftest import make_engine  # noqa: F401
 from tests.engine.tiny import EngineFactory, save_tiny
@@ -60,8 +60,8 @@ def test_both_passes_have_the_steps_that_were_asked_for(profiled: Any) -> None:
     assert [one.name for one in passes] == ["AR", "speculative"]
     plain, speculative = (one.steps() for one in passes)
     assert plain.decode_steps == speculative.decode_steps == 12
-    assert plain.counts["drafted"] == 0 and plain.mean("committed") == plain.mean("requests")
-    assert speculative.counts["drafted"] > 0
+    assert plain.total("drafted") == 0 and plain.mean("committed") == plain.mean("requests")
+    assert speculative.total("drafted") > 0
     assert plain.prompt_steps > 0
     assert all(len(one.reads) == 2 for one in passes), "a read loop every eight steps"
     assert not engine.has_work
@@ -72,8 +72,8 @@ def test_lines_sum_to_the_wall_time(profiled: Any) -> None:
     engine, passes = profiled
     for one in passes:
         steps = one.steps()
-        bandwidth = bandwidth_of(engine, one)
-        bounds = bounds_of(steps, engine.runner.network, drafter_network(engine), bandwidth)
+        roof = roof_of(engine, one, peak=1e15)
+        bounds = bounds_of(steps, engine.runner.network, drafter_network(engine), roof)
         rows = rows_of(steps, bounds)
         wall = sum(steps.durations) / steps.decode_steps / 1e9
         assert rows[0].seconds == pytest.approx(wall)
@@ -83,11 +83,11 @@ def test_lines_sum_to_the_wall_time(profiled: Any) -> None:
         inner = [row for row in rows if row.path[:2] == ("step", "forward") and row.leaf]
         forward = by_path["step", "forward"].seconds
         assert sum(row.seconds for row in inner) == pytest.approx(forward)
-        weights = bandwidth.time(engine.runner.network.streamed_bytes)
+        weights = roof.bandwidth.time(engine.runner.network.streamed_bytes)
         assert by_path["step", "forward"].bound > weights
         assert "Largest gap" in sentence(rows)
         assert table(one.name, steps, rows).row_count == len(rows)
-        told = json.loads(json.dumps(as_json(one.name, steps, rows, bandwidth)))
+        told = json.loads(json.dumps(as_json(one.name, steps, rows, roof)))
         assert len(told["spans"]) == len(rows)
 
 
@@ -138,7 +138,7 @@ def test_a_drafters_network_is_profiled_too(make_engine: EngineFactory, tmp_path
     paths = {row.path for row in rows_of(passes[1].steps(), {})}
     assert ("step", "draft", "propose", "qkv") in paths
     assert drafter_network(engine) is not None
-    assert passes[0].steps().counts["drafted"] == 0
+    assert passes[0].steps().total("drafted") == 0
 
 
 @pytest.mark.parametrize(

@@ -76,23 +76,24 @@ def _profile(
     from paceline.doctor import encoded
     from paceline.profiling import report
     from paceline.profiling.gaps import bounds_of, rows_of
-    from paceline.profiling.run import bandwidth_of, drafter_network, record
+    from paceline.profiling.run import drafter_network, peak_of, record, roof_of
     from paceline.profiling.served import record_served
     from paceline.profiling.trace import trace
 
     engine = llm.engine
     encoded_prompts = [encoded(llm, prompt.messages) for prompt in prompts]
+    peak = peak_of(engine)
     passes = record(engine, encoded_prompts, plan)
     told = []
     for one in passes:
-        steps, bandwidth = one.steps(), bandwidth_of(engine, one)
-        bounds = bounds_of(steps, engine.runner.network, drafter_network(engine), bandwidth)
+        steps, roof = one.steps(), roof_of(engine, one, peak)
+        bounds = bounds_of(steps, engine.runner.network, drafter_network(engine), roof)
         rows = rows_of(steps, bounds)
         console.print(report.table(one.name, steps, rows))
-        console.print(report.bandwidth_line(bandwidth), style="dim")
+        console.print(report.roof_line(roof), style="dim")
         console.print(report.steps_line(steps), style="dim")
         console.print(report.sentence(rows))
-        told.append(report.as_json(one.name, steps, rows, bandwidth))
+        told.append(report.as_json(one.name, steps, rows, roof))
     served = record_served(engine, encoded_prompts, plan)
     console.print(report.served_table(served))
     about = report.about(engine, plan)

@@ -37,8 +37,9 @@ def count_step(
     scheduled: Sequence[Scheduled], rounds: Sequence[Scheduled], deltas: Sequence[OutputDelta]
 ) -> dict[str, int]:
     """What a step that is over was about. `rounds` are the entries that got a token, with their
-    `deltas`. `prompt_rows` are of prompts, the last chunk of each included; `seen` counts the
-    tokens whose keys and values were read, its own rows' included."""
+    `deltas`. `prompt_rows` are of prompts, the last chunk of each included; `outputs` are rows
+    whose logits were wanted; `seen` counts the tokens whose keys and values were read, its own
+    rows' included."""
     decoded = [
         entry
         for entry, delta in zip(rounds, deltas, strict=True)
@@ -48,6 +49,7 @@ def count_step(
         "requests": len(scheduled),
         "rows": sum(entry.rows for entry in scheduled),
         "prompt_rows": sum(e.rows for e in scheduled) - sum(e.rows for e in decoded),
+        "outputs": sum(1 + len(entry.draft) for entry in rounds),
         "drafted": sum(len(entry.draft) for entry in scheduled),
         "committed": sum(len(delta.token_ids) for delta in deltas),
         "seen": sum(entry.start + entry.rows for entry in scheduled),

@@ -1,8 +1,9 @@
 """The roofline beside the spans: what each has to take, and which gap is the largest.
 
-A decode step has to read the weights and the keys and values of every token in sight. At the
-bandwidth of a pure read loop over the same weights that is the bound; everything else, and whatever
-a part takes beyond its bound, is a gap.
+A decode step has to read the weights, multiply its rows with them, and read the keys and values of
+every token in sight. At the bandwidth of a pure read loop over the same weights and the speed of a
+large product, the longer of reading and multiplying is a part's bound; everything else, and
+whatever a part takes beyond its bound, is a gap.
 """
 
 from __future__ import annotations
@@ -33,6 +34,23 @@ class Bandwidth:
 
 
 @dataclass(frozen=True, slots=True)
+class Roof:
+    """What this machine can do. `peak` is in operations per second, None where that of the target's
+    kind of number is not measured; then only reading counts. `itemsize` is a weight's in bytes."""
+
+    bandwidth: Bandwidth
+    peak: float | None
+    itemsize: int
+
+    def product(self, size: int, rows: int) -> float:
+        """Seconds to multiply so many rows with weights of `size` bytes."""
+        reading = self.bandwidth.time(size)
+        if self.peak is None:
+            return reading
+        return max(reading, 2 * rows * size / self.itemsize / self.peak)
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One line of a profile, per decode step: seconds, and the bound where there is one. A parent's
     bound is the sum of its parts'. `leaf`: no part of it is a line of its own."""
@@ -58,22 +76,25 @@ class Row:
 
 
 def bounds_of(
-    steps: Steps, target: Network, drafter: Recorded | None, bandwidth: Bandwidth
+    steps: Steps, target: Network, drafter: Recorded | None, roof: Roof
 ) -> dict[Path, float]:
-    """Seconds per decode step by place in the tree: the weights of each part once for every forward
-    of target and drafter, and the keys and values that the target's attention reads. What a drafter
-    reads of its own keys and values, a few layers of them, is left out."""
-    found: dict[Path, float] = {}
+    """Seconds per decode step by place in the tree: the products of target and drafter, and the
+    keys and values that the target's attention reads. Of a drafter's forwards only reading the
+    weights is counted; its own keys and values, of a few layers, are left out."""
     forward = (steps.tree.name, FORWARD)
+    found: dict[Path, float] = {}
+    for name, size in target.streamed_parts.items():
+        rows = "outputs" if name == parts.HEAD else "rows"
+        times = (roof.product(size, counts[rows]) for counts in steps.counts)
+        found[*forward, name] = sum(times) / steps.decode_steps
+    seen = target.kv_spec.bytes_per_token * steps.mean("seen")
+    found[*forward, parts.ATTENTION] = roof.bandwidth.time(seen)
     for path, node in _nodes(steps.tree, ()):
-        network = target if path == forward else drafter
-        if parts.HEAD not in node.children or network is None:
+        if path == forward or drafter is None or parts.HEAD not in node.children:
             continue
         passes = node.children[parts.HEAD].spans / steps.decode_steps
-        for name, size in network.streamed_parts.items():
-            found[*path, name] = bandwidth.time(size * passes)
-    seen = target.kv_spec.bytes_per_token * steps.mean("seen")
-    found[*forward, parts.ATTENTION] = bandwidth.time(seen)
+        for name, size in drafter.streamed_parts.items():
+            found[*path, name] = roof.bandwidth.time(size * passes)
     return found
 
 
@@ -107,9 +128,9 @@ def largest_gap(rows: list[Row]) -> Row:
 
 
 _PRODUCT = (
-    "its product takes longer than its weights take to read: see that nothing else runs on these "
-    "cores and that --threads is their number; with many rows it is arithmetic, and a smaller "
-    "batch or shorter drafts shrink it; weights in int8 (--quantize) are half of bfloat16's"
+    "its product takes longer than reading its weights and multiplying with them: see that nothing "
+    "else runs on these cores and that --threads is their number; fewer rows (a smaller batch, "
+    "shorter drafts) shrink it, and weights in int8 (--quantize) are half of bfloat16's"
 )
 _BOOKKEEPING = (
     "this is the engine's own work in Python, the same for any number of tokens: a larger batch or "

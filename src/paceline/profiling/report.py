@@ -11,7 +11,7 @@ from rich.table import Table
 
 from paceline.bench.report import base_table
 from paceline.engine.engine import Engine
-from paceline.profiling.gaps import ADVICE, Bandwidth, Row, largest_gap
+from paceline.profiling.gaps import ADVICE, Roof, Row, largest_gap
 from paceline.profiling.run import ENGINE, Pass, Plan
 from paceline.profiling.tree import STEP, Steps, totals
 
@@ -90,18 +90,20 @@ def sentence(rows: Sequence[Row]) -> str:
     return f"{told}." if advice is None else f"{told}: {advice}."
 
 
-def bandwidth_line(bandwidth: Bandwidth) -> str:
+def roof_line(roof: Roof) -> str:
+    bandwidth = roof.bandwidth
+    peak = "not measured for int8" if roof.peak is None else f"{roof.peak / 1e9:.0f} billion/s"
     return (
         f"bandwidth bound: {_ms(bandwidth.seconds)} ms for the weights at "
         f"{bandwidth.streamed / bandwidth.seconds / 1e9:.1f} GB/s (median of {bandwidth.reads} "
-        "read loops between the steps)"
+        f"read loops between the steps); operations of a large product: {peak}"
     )
 
 
 def steps_line(steps: Steps) -> str:
     """How even the steps were, and those that are left out of the table."""
     middle, count = median(steps.durations) / 1e9, steps.prompt_steps
-    token = sum(steps.durations) / 1e9 / steps.counts["committed"]
+    token = sum(steps.durations) / 1e9 / steps.total("committed")
     return (
         f"{_ms(token)} ms per committed token; median step: {_ms(middle)} ms; left out: {count} "
         f"step{'' if count == 1 else 's'} with prompts, {_ms(steps.prompt_ns / 1e9)} ms together"
@@ -123,7 +125,7 @@ def about(engine: Engine, plan: Plan) -> dict[str, Any]:
     }
 
 
-def as_json(name: str, steps: Steps, rows: Sequence[Row], bandwidth: Bandwidth) -> dict[str, Any]:
+def as_json(name: str, steps: Steps, rows: Sequence[Row], roof: Roof) -> dict[str, Any]:
     """One pass: times in ms per decode step, `spans` ordered as in the table."""
     worst = largest_gap(list(rows))
     return {
@@ -135,13 +137,14 @@ def as_json(name: str, steps: Steps, rows: Sequence[Row], bandwidth: Bandwidth) 
             "mean": 1e3 * rows[0].seconds,
             "median": median(steps.durations) / 1e6,
         },
-        "ms_per_committed_token": sum(steps.durations) / 1e6 / steps.counts["committed"],
+        "ms_per_committed_token": sum(steps.durations) / 1e6 / steps.total("committed"),
         "read_loop": {
-            "bytes": bandwidth.streamed,
-            "median_ms": 1e3 * bandwidth.seconds,
-            "reads": bandwidth.reads,
+            "bytes": roof.bandwidth.streamed,
+            "median_ms": 1e3 * roof.bandwidth.seconds,
+            "reads": roof.bandwidth.reads,
         },
-        "per_step": {key: steps.mean(key) for key in sorted(steps.counts)},
+        "peak_operations_per_second": roof.peak,
+        "per_step": {key: steps.mean(key) for key in sorted(steps.counts[0])},
         "spans": [
             {
                 "path": list(row.path),

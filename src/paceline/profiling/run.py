@@ -15,7 +15,9 @@ from paceline.core.spans import OFF, Lane, Recording
 from paceline.drafters.base import Networked, Recorded
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
-from paceline.profiling.gaps import Bandwidth
+from paceline.engine.peak import matmul_peak
+from paceline.models.networks import DTYPES
+from paceline.profiling.gaps import Bandwidth, Roof
 from paceline.profiling.tree import Steps, gather
 
 ENGINE = "engine"  # the lane of the engine's thread
@@ -89,6 +91,19 @@ def record(engine: Engine, prompts: Sequence[list[int]], plan: Plan) -> list[Pas
 def bandwidth_of(engine: Engine, one: Pass) -> Bandwidth:
     """Of the read loops between the steps that it judges."""
     return Bandwidth(engine.runner.network.streamed_bytes, median(one.reads), len(one.reads))
+
+
+def roof_of(engine: Engine, one: Pass, peak: float | None) -> Roof:
+    """What the pass is judged by."""
+    itemsize = 1 if engine.config.quantize else DTYPES[engine.config.dtype].itemsize
+    return Roof(bandwidth_of(engine, one), peak, itemsize)
+
+
+def peak_of(engine: Engine) -> float | None:
+    """Operations per second of a large product in the target's dtype, with its threads; None where
+    its weights are int8, whose products torch has no fast ones to compare with."""
+    config = engine.config
+    return None if config.quantize else matmul_peak(DTYPES[config.dtype], config.device)
 
 
 def drafter_network(engine: Engine) -> Recorded | None:

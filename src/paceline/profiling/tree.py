@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paceline.core.spans import TOP, Span
@@ -35,13 +34,13 @@ class Node:
 
 @dataclass(slots=True)
 class Steps:
-    """The steps of one pass. Decode steps, without a row of a prompt, are in the tree, their
-    `durations` [ns] in order and the sums of what they counted; those with prompts are only counted
-    here, since the weights are not what bounds them."""
+    """The steps of one pass. Decode steps, without a row of a prompt, are in the tree, with their
+    `durations` [ns] and what each of them counted, in order; of those with prompts, which are about
+    other things than decoding, there is only the sum."""
 
     tree: Node = field(default_factory=lambda: Node(STEP))
     durations: list[int] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: list[Mapping[str, int]] = field(default_factory=list)
     prompt_steps: int = 0
     prompt_ns: int = 0
 
@@ -50,8 +49,11 @@ class Steps:
         return len(self.durations)
 
     def mean(self, name: str) -> float:
-        """What the decode steps counted under that name, on average; 0 without any."""
-        return self.counts[name] / self.decode_steps if self.durations else 0.0
+        """What the decode steps counted under that name, on average."""
+        return self.total(name) / self.decode_steps
+
+    def total(self, name: str) -> int:
+        return sum(counts[name] for counts in self.counts)
 
 
 def gather(spans: Sequence[Span]) -> Steps:
@@ -85,7 +87,7 @@ def _counted(span: Span, steps: Steps) -> bool:
         steps.prompt_ns += span.duration
         return False
     steps.durations.append(span.duration)
-    steps.counts.update(span.counts)
+    steps.counts.append(span.counts)
     return True
 
 
