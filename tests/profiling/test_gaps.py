@@ -9,6 +9,7 @@ import pytest
 from paceline.core import KVSpec
 from paceline.core.spans import TOP, Span
 from paceline.profiling.gaps import ADVICE, Bandwidth, Roof, bounds_of, largest_gap, rows_of
+from paceline.profiling.report import sentence
 from paceline.profiling.tree import gather
 from tests.profiling.recorded import step
 
@@ -95,6 +96,13 @@ def test_the_largest_gap_is_a_leaf_and_counts_from_its_bound() -> None:
     worst = largest_gap(rows_of(steps, bounds))
     assert worst.path == ("step", "forward", "attention")
     assert worst.gap == pytest.approx(400e-9)
+
+
+def test_a_bound_that_cannot_be_is_not_called_a_gap() -> None:
+    steps = gather(spans())
+    slow = Roof(Bandwidth(streamed=1000, seconds=1e-5, reads=3), peak=None, itemsize=2)
+    rows = rows_of(steps, bounds_of(steps, TARGET, None, slow))  # type: ignore[arg-type]
+    assert "quiet machine" in sentence(rows) and "Largest gap" not in sentence(rows)
 
 
 def test_advice_is_for_lines_that_there_are() -> None:

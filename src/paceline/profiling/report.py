@@ -80,6 +80,12 @@ def described(steps: Steps) -> str:
 def sentence(rows: Sequence[Row]) -> str:
     """The largest gap, and what is known to help."""
     worst, whole = largest_gap(list(rows)), rows[0]
+    if whole.gap <= 0:
+        return (
+            f"No gap: the steps took {_ms(whole.seconds)} ms and their bound is "
+            f"{_ms(whole.bound or 0)} ms. Something else ran while the bound was measured: "
+            "profile again on a quiet machine."
+        )
     where = " > ".join(worst.path[1:])
     bound = "" if worst.bound is None else f", bound {_ms(worst.bound)} ms"
     told = (
