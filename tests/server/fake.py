@@ -21,6 +21,7 @@ from paceline.core import (
     TokenKind,
     TokenLogprobs,
 )
+from paceline.core.spans import OFF
 from paceline.engine.admission import Admission
 from paceline.engine.async_engine import EngineDead, Stream
 from paceline.engine.config import EngineStats
@@ -83,6 +84,7 @@ class FakeAsyncEngine:
             tokenizer=tokenizer,
             max_model_len=max_model_len,
             vocab_size=len(tokenizer),
+            spans=OFF,
             drafters=drafters,
             default_drafter=next(iter(drafters), None),
             eos_ids=frozenset({tokenizer.eos_token_id}),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from paceline.core import DraftBatch, InvalidRequest, KVSpec, Request
+from paceline.core.spans import Spans
 
 
 @dataclass(slots=True)
@@ -131,6 +132,22 @@ class LookingUp(Protocol):
         """Those drafts, without q, and of each request whether they are all that it should get:
         propose() is not expected to bring more. Must not look at what is still to be drawn."""
         ...
+
+
+@runtime_checkable
+class Networked(Protocol):
+    """A drafter that runs a network, once it is attached: its forwards can be recorded."""
+
+    @property
+    def network(self) -> Recorded | None: ...
+
+
+class Recorded(Protocol):
+    """What both kinds of networks offer those who ask where time goes: see `models.batch`."""
+
+    streamed_parts: dict[str, int]
+
+    def record(self, spans: Spans) -> None: ...
 
 
 def longest_proposed(drafter: Drafter) -> int:

@@ -23,6 +23,7 @@ from paceline.drafters.base import DrafterSpec, ObservedRows, TargetInfo, regist
 from paceline.drafters.dflash import DFLASH_OPTIONS, DFlashDrafter
 from paceline.drafters.spec import read_options
 from paceline.drafters.suffix import SUFFIX_OPTIONS, expected_accepted
+from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import load_checkpoint
 
 DFLASH = "dflash"  # the part's name; look-ups have their own
@@ -84,6 +85,10 @@ class HybridDrafter:
         self.kv: KVSpec | None = dflash.kv
         self.weight_bytes = dflash.weight_bytes
         self._standings: dict[tuple[str, int], Standing] = {}
+
+    @property
+    def network(self) -> DFlashNetwork | None:
+        return self.dflash.network
 
     def attach(self, target: TargetInfo) -> None:
         self.lookup.attach(target)

@@ -212,7 +212,8 @@ class AsyncEngine:
                 if self.engine.has_work:
                     deltas += self.engine.step()
                 if deltas:
-                    self._deliver(deltas)
+                    with self.engine.spans("deliver"):
+                        self._deliver(deltas)
         except BaseException as error:
             log.exception("the engine's thread has stopped")
             with self._wake:

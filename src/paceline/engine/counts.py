@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from paceline.core import OutputDelta, Request, RequestMetrics, TokenKind
 from paceline.engine.config import EngineStats
@@ -30,6 +31,29 @@ def count_round(stats: EngineStats, entry: Scheduled, delta: OutputDelta) -> Non
         stats.spec_accepted_tokens += accepted
         _count_positions(stats.spec_draft_tokens_per_pos, drafted)
         _count_positions(stats.spec_accepted_per_pos, accepted)
+
+
+def count_step(
+    scheduled: Sequence[Scheduled], rounds: Sequence[Scheduled], deltas: Sequence[OutputDelta]
+) -> dict[str, int]:
+    """What a step that is over was about. `rounds` are the entries that got a token, with their
+    `deltas`. `prompt_rows` are of prompts, the last chunk of each included; `outputs` are rows
+    whose logits were wanted; `seen` counts the tokens whose keys and values were read, its own
+    rows' included."""
+    decoded = [
+        entry
+        for entry, delta in zip(rounds, deltas, strict=True)
+        if delta.completion_tokens > len(delta.token_ids)
+    ]
+    return {
+        "requests": len(scheduled),
+        "rows": sum(entry.rows for entry in scheduled),
+        "prompt_rows": sum(e.rows for e in scheduled) - sum(e.rows for e in decoded),
+        "outputs": sum(1 + len(entry.draft) for entry in rounds),
+        "drafted": sum(len(entry.draft) for entry in scheduled),
+        "committed": sum(len(delta.token_ids) for delta in deltas),
+        "seen": sum(entry.start + entry.rows for entry in scheduled),
+    }
 
 
 def _count_positions(counts: list[int], length: int) -> None:

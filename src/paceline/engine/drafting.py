@@ -9,7 +9,14 @@ from itertools import accumulate
 from typing import Any
 
 from paceline.core import DraftBatch, Request
-from paceline.drafters.base import Drafter, LookingUp, ObservedRows, longest_proposed
+from paceline.core.spans import OFF, Spans
+from paceline.drafters.base import (
+    Drafter,
+    LookingUp,
+    Networked,
+    ObservedRows,
+    longest_proposed,
+)
 from paceline.engine.backlog import Backlog
 from paceline.engine.costs import Costs
 from paceline.engine.kv_cache import KVCache
@@ -38,6 +45,7 @@ class Drafting:
         self.lengths: LengthController = FixedLengths()
         self.costs: Costs | None = None
         self.seconds = 0.0  # spent on drafting and observing, so far
+        self._spans: Spans = OFF
         self._watched: frozenset[str] = frozenset()
         self._asked: frozenset[str] = frozenset()  # for a draft, in this step
         self._backlog = Backlog()
@@ -51,6 +59,13 @@ class Drafting:
     def use(self, costs: Costs) -> None:
         """Draft lengths follow these costs from now on, and the costs follow the drafts."""
         self.costs, self.lengths = costs, make_lengths(costs, cuts=not self._needs_q)
+
+    def record(self, spans: Spans) -> None:
+        """Drafts, and the networks that draft, tell `spans` where their time goes."""
+        self._spans = spans
+        for drafter in self.drafters.values():
+            if isinstance(drafter, Networked) and drafter.network is not None:
+                drafter.network.record(spans)
 
     def feature_layers(self, scheduled: Iterable[Scheduled]) -> tuple[int, ...]:
         """The target's layers to tap in a step of these rows, each drafter's side by side; none
@@ -171,7 +186,8 @@ class Drafting:
         if not wanted or not isinstance(drafter, LookingUp):
             return set()
         requests = [entry.request for entry, _ in wanted]
-        drafts, enough = drafter.look_up(requests, [length for _, length in wanted])
+        with self._spans("look up"):
+            drafts, enough = drafter.look_up(requests, [length for _, length in wanted])
         for index, (entry, length) in enumerate(wanted):
             self._put(entry, drafts, index, length)
             entry.looked_up = bool(entry.draft)
@@ -193,7 +209,8 @@ class Drafting:
         asked = [(e, min(n, most)) for e, n in wanted if e.request.id not in done]
         if not asked:
             return []
-        self._show(name, self._backlog.take(entry.request.id for entry, _ in asked))
+        with self._spans("catch up"):
+            self._show(name, self._backlog.take(entry.request.id for entry, _ in asked))
         return self._propose(name, asked, q)
 
     def _propose(
@@ -202,7 +219,8 @@ class Drafting:
         """One drafter's drafts, put into their entries."""
         start = time.perf_counter()
         requests = [entry.request for entry, _ in asked]
-        drafts = self.drafters[name].propose(requests, [length for _, length in asked])
+        with self._spans("propose"):
+            drafts = self.drafters[name].propose(requests, [length for _, length in asked])
         seconds = time.perf_counter() - start
         for index, (entry, length) in enumerate(asked):
             if entry.looked_up and not drafts.tokens[index]:

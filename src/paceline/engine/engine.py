@@ -15,13 +15,14 @@ from paceline.core import (
     Request,
     TokenKind,
 )
+from paceline.core.spans import OFF, Spans
 from paceline.drafters.base import Drafter, ObservedRows
 from paceline.drafters.shipped import Shipped
 from paceline.engine.admission import Admission
 from paceline.engine.baseline import Baseline
 from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.costs import Costs
-from paceline.engine.counts import count_admission, count_round, times
+from paceline.engine.counts import count_admission, count_round, count_step, times
 from paceline.engine.drafting import Drafting
 from paceline.engine.grammar import Compiler
 from paceline.engine.kv_cache import KVCache
@@ -97,6 +98,14 @@ class Engine:
         self.quality: Quality | None = None
         self.shipped: Shipped | None = None  # for this target, if it was asked for
         self.backend = ""
+        self.spans: Spans = OFF
+
+    def record(self, spans: Spans) -> None:
+        """Every step from now on tells `spans` where its time goes; OFF ends that. The text of a
+        request is watched if it is added later."""
+        self.spans = spans
+        self.runner.record(spans)
+        self.drafting.record(spans)
 
     def use_costs(self, costs: Costs) -> None:
         """Chunks of prompts and draft lengths follow these costs, which the steps refine."""
@@ -116,7 +125,7 @@ class Engine:
                 skip_special_tokens=params.skip_special_tokens,
             )
             grammar = self.grammars.open(request)
-            self._outputs[request.id] = Output(request, text, grammar)
+            self._outputs[request.id] = Output(request, text, grammar, self.spans)
             self._requests[request.id] = request
             self.scheduler.add(request)
 
@@ -155,23 +164,31 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> list[OutputDelta]:
         """Runs one round and returns what it added to each stream that got something."""
-        plan = self.scheduler.plan(self._draft_length)
-        for request in plan.preempted:
-            self._leave(request)
-            self._counters.preemptions += 1
-        self._begin(plan.admitted)
+        with self.spans("step"):
+            return self._step()
+
+    def _step(self) -> list[OutputDelta]:
+        with self.spans("schedule"):
+            plan = self.scheduler.plan(self._draft_length)
+            for request in plan.preempted:
+                self._leave(request)
+                self._counters.preemptions += 1
+            self._begin(plan.admitted)
         if not plan.scheduled:
             return []
         drafting = self.drafting.seconds
-        q = self.drafting.draft(plan.scheduled)
+        with self.spans("draft"):
+            q = self.drafting.draft(plan.scheduled)
         start = time.perf_counter()
         building = self.grammars.build(plan.scheduled)
         layers = self.drafting.feature_layers(plan.scheduled)
         output = self.runner.forward(plan.scheduled, layers)
-        argmax = output.argmax.tolist()
-        masks = {} if building is None else building.result()
-        # The rules that judge by q do not ask for the target's own token.
-        first = {} if self.verifier.needs_q else draw_first(plan.first_rows(), output.logits)
+        with self.spans("grammar"):
+            masks = {} if building is None else building.result()
+        with self.spans("sample"):
+            argmax = output.argmax.tolist()
+            # The rules that judge by q do not ask for the target's own token.
+            first = {} if self.verifier.needs_q else draw_first(plan.first_rows(), output.logits)
         deltas, rounds, observed, row, out = [], [], [], 0, 0
         for entry in plan.scheduled:
             request, before = entry.request, entry.request.computed
@@ -186,6 +203,7 @@ class Engine:
                     masks.get(request.id),
                     entry.forced,
                     first.get(out),
+                    self.spans,
                 )
                 deltas.append(self._round(entry, rows, q.get(request.id)))
                 out = end
@@ -198,15 +216,18 @@ class Engine:
                 observed.append(ObservedRows(request, before, count, features))
             row += entry.rows
         seconds = time.perf_counter() - start
-        self.drafting.observe(observed)
+        with self.spans("observe"):
+            self.drafting.observe(observed)
         cost, drafting = self.scheduler.cost, self.drafting.seconds - drafting
         self.explainer.explain(rounds, deltas, Step(len(plan.scheduled), row, drafting, seconds))
         if cost is not None:
             self.baseline.add(cost, plan.scheduled, deltas, seconds, drafting)
             cost.observe(row, seconds, len(plan.scheduled))
-        for entry in plan.scheduled:
-            self._settle(entry.request)
+        with self.spans("settle"):
+            for entry in plan.scheduled:
+                self._settle(entry.request)
         self._counters.steps += 1
+        self.spans.count(count_step, plan.scheduled, rounds, deltas)
         return deltas
 
     # -- inside -----------------------------------------------------------------------------------
@@ -222,7 +243,8 @@ class Engine:
         """Verifies one request's draft and commits what stands, up to where the stream ends, and
         what the grammar leaves no choice about after that."""
         request = entry.request
-        verdict = verifier_for(request, self.verifier).verify(rows, entry.draft, q)
+        with self.spans("verify"):
+            verdict = verifier_for(request, self.verifier).verify(rows, entry.draft, q)
         tokens = [*entry.draft[: verdict.accepted], verdict.next_token]
         delta = OutputDelta(request_id=request.id, choice=request.choice)
         if request.first_token is None:
@@ -233,12 +255,14 @@ class Engine:
         ]
         kinds.append(TokenKind.FORCED if rows.only(verdict.accepted) else TokenKind.BONUS)
         output = self._outputs[request.id]
-        output.commit(delta, tokens, kinds, rows.logprobs)
+        with self.spans("commit"):
+            output.commit(delta, tokens, kinds, rows.logprobs)
         committed = len(delta.token_ids)
         # The rows of the anchor and of every draft token that stands are computed and verified; the
         # last committed token has no KV yet. Rejected rows stay behind, to be overwritten.
         request.computed = entry.start + entry.count + committed - 1
-        request.forced_tail = output.force(delta, rows.logprobs)
+        with self.spans("commit"):
+            request.forced_tail = output.force(delta, rows.logprobs)
         request.stats.distance += verdict.distance
         request.stats.replaced_tokens += verdict.replaced
         if request.drafter is not None:

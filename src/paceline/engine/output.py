@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from paceline.core import FinishReason, OutputDelta, Request, TokenKind, TokenLogprobs
+from paceline.core.spans import OFF, Spans
 from paceline.engine.grammar import GrammarFailed, GrammarState
 from paceline.engine.text import TextStream
 
@@ -15,9 +16,15 @@ class Output:
     """What one request has said. commit() is for tokens that were chosen, force() adds those that
     its grammar leaves no choice about; both stop where the stream ends."""
 
-    def __init__(self, request: Request, text: TextStream, grammar: GrammarState | None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        text: TextStream,
+        grammar: GrammarState | None,
+        spans: Spans = OFF,
+    ) -> None:
         self.request, self.grammar = request, grammar
-        self._text = text
+        self._text, self._spans = text, spans
 
     def commit(
         self,
@@ -65,7 +72,8 @@ class Output:
             self._end(delta, FinishReason.STOP, token)
             return
         past_minimum = request.output_len > params.min_tokens or params.min_tokens == 0
-        delta.text += self._text.push(token, check_stop=past_minimum)
+        with self._spans("detokenise"):
+            delta.text += self._text.push(token, check_stop=past_minimum)
         if self._text.stopped_by is not None:
             self._end(delta, FinishReason.STOP, self._text.stopped_by)
         elif request.output_len >= request.max_tokens:
@@ -77,7 +85,8 @@ class Output:
                 self._fail(delta, error)
 
     def _end(self, delta: OutputDelta, reason: FinishReason, stop: str | int | None = None) -> None:
-        delta.text += self._text.flush()
+        with self._spans("detokenise"):
+            delta.text += self._text.flush()
         self.request.finish_reason, self.request.stop_reason = reason, stop
 
     def _fail(self, delta: OutputDelta, error: GrammarFailed) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from paceline.core import Request
+from paceline.core.spans import OFF, Spans
 from paceline.engine.scheduler import Scheduled
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Network
 
@@ -20,6 +21,7 @@ class Runner:
 
     def __init__(self, network: Network, *, max_num_seqs: int, max_model_len: int) -> None:
         self.network = network
+        self._spans: Spans = OFF
         max_blocks = -(-max_model_len // BLOCK_SIZE) + 1
         self._tables = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
         self._written = [0] * max_num_seqs
@@ -39,7 +41,15 @@ class Runner:
         self, scheduled: Sequence[Scheduled], feature_layers: tuple[int, ...] = ()
     ) -> ForwardOutput:
         """Computes every scheduled row; logits come back for the rows that a token hangs on."""
-        return self.network.forward(self.pack(scheduled), feature_layers)
+        with self._spans("forward"):
+            with self._spans("pack"):
+                batch = self.pack(scheduled)
+            return self.network.forward(batch, feature_layers)
+
+    def record(self, spans: Spans) -> None:
+        """Forwards tell `spans` what they are made of."""
+        self._spans = spans
+        self.network.record(spans)
 
     def pack(self, scheduled: Sequence[Scheduled]) -> ForwardBatch:
         ids: list[int] = []

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from paceline.core import Request, TokenLogprobs
+from paceline.core.spans import OFF, Spans
 from paceline.engine.masks import RowMasks
 from paceline.kernels import ops
 
@@ -91,8 +92,10 @@ class TargetRows:
         masks: RowMasks | None = None,
         forced: Collection[int] = (),
         first: int | None = None,
+        spans: Spans = OFF,
     ) -> None:
         """`first` is what draw_first() has drawn at row 0."""
+        self._spans = spans
         self.request, self.draft, self._first = request, draft, first
         self._masks, self._forced = masks, forced
         self.position = request.position
@@ -104,16 +107,8 @@ class TargetRows:
 
     def token(self, row: int) -> int:
         """The target's own token at row `row`: a function of seed, position and history alone."""
-        if row in self._forced:
-            return self.draft[row]
-        # The best of all tokens, where the grammar allows it, is the best of those it allows: most
-        # rows never need their mask laid over the whole vocabulary. Not so where top_k, top_p or
-        # min_p leave some out: which ones depends on the mask.
-        if self._masks is None or not self.request.params.filtered:
-            token = self._best(row)
-            if self._masks is None or self._masks.allows(row, token):
-                return token
-        return self._choose(self._masked(self._processed(row), row), row)
+        with self._spans("sample"):
+            return self._token(row)
 
     def only(self, row: int) -> bool:
         """Whether the grammar leaves a single token at row `row`."""
@@ -140,20 +135,8 @@ class TargetRows:
 
     def probs(self, row: int) -> torch.Tensor:
         """The processed distribution at row `row`, float64 [V]; one-hot at temperature 0."""
-        params = self.request.params
-        if params.greedy:
-            return one_hot(self.token(row), self._logits.shape[-1])
-        if row in self._forced:
-            return one_hot(self.draft[row], self._logits.shape[-1])
-        logits = self._masked(self._processed(row), row)
-        inv_temperature = 1.0 / params.temperature
-        keep = self._keep(logits, inv_temperature)
-        if keep is not None:
-            threshold, tie_id = keep
-            ids = torch.arange(len(logits), device=logits.device)
-            kept = (logits > threshold) | ((logits == threshold) & (ids <= tie_id))
-            logits = logits.masked_fill(~kept, -float("inf"))
-        return torch.softmax(logits.double() * inv_temperature, dim=-1).cpu()
+        with self._spans("sample"):
+            return self._probs(row)
 
     def logprobs(self, row: int, token: int) -> TokenLogprobs:
         """Log-probabilities of `token` and of the asked-for top tokens, from the raw logits."""
@@ -168,6 +151,34 @@ class TargetRows:
         return TokenLogprobs(token, float(logits[token]) - normaliser, top)
 
     # -- inside ---------------------------------------------------------------------------------
+
+    def _token(self, row: int) -> int:
+        if row in self._forced:
+            return self.draft[row]
+        # The best of all tokens, where the grammar allows it, is the best of those it allows: most
+        # rows never need their mask laid over the whole vocabulary. Not so where top_k, top_p or
+        # min_p leave some out: which ones depends on the mask.
+        if self._masks is None or not self.request.params.filtered:
+            token = self._best(row)
+            if self._masks is None or self._masks.allows(row, token):
+                return token
+        return self._choose(self._masked(self._processed(row), row), row)
+
+    def _probs(self, row: int) -> torch.Tensor:
+        params = self.request.params
+        if params.greedy:
+            return one_hot(self._token(row), self._logits.shape[-1])
+        if row in self._forced:
+            return one_hot(self.draft[row], self._logits.shape[-1])
+        logits = self._masked(self._processed(row), row)
+        inv_temperature = 1.0 / params.temperature
+        keep = self._keep(logits, inv_temperature)
+        if keep is not None:
+            threshold, tie_id = keep
+            ids = torch.arange(len(logits), device=logits.device)
+            kept = (logits > threshold) | ((logits == threshold) & (ids <= tie_id))
+            logits = logits.masked_fill(~kept, -float("inf"))
+        return torch.softmax(logits.double() * inv_temperature, dim=-1).cpu()
 
     def _best(self, row: int) -> int:
         """The row's token, were there no grammar."""

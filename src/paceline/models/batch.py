@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from paceline.core import KVSpec
+from paceline.core.spans import Spans
 
 BLOCK_SIZE = 16  # tokens in a KV block: also the tile that the kernels read
 
@@ -55,6 +56,7 @@ class Network(Protocol):
     kv_spec: KVSpec
     weight_bytes: int  # bytes of all weights in memory
     streamed_bytes: int  # those of them that one decode step reads
+    streamed_parts: dict[str, int]  # the same by part of the forward (models.parts)
     device: torch.device
 
     def allocate_kv(self, num_blocks: int) -> None:
@@ -63,6 +65,10 @@ class Network(Protocol):
 
     def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
         """Computes every row and writes its KV; logits come back for `batch.logit_rows`."""
+        ...
+
+    def record(self, spans: Spans) -> None:
+        """Every forward from now on tells `spans` what its parts took, within the open span."""
         ...
 
     def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:

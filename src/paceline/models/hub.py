@@ -25,6 +25,11 @@ def download(repo_id: str, revision: str | None = None) -> Path:
         folder = huggingface_hub.snapshot_download(
             repo_id, revision=revision, allow_patterns=WANTED, ignore_patterns=UNWANTED
         )
+    except errors.HFValidationError as error:
+        raise ModelError(
+            f"{repo_id}: no such folder or file, and no hub id either; give a local folder or GGUF "
+            "file, a hub id (org/name), or a name from the catalogue"
+        ) from error
     except errors.GatedRepoError as error:
         raise ModelError(
             f"{repo_id}: access is gated; accept its terms on the hub, then `hf auth login`"

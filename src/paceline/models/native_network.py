@@ -8,12 +8,14 @@ import numpy as np
 import torch
 
 from paceline.core import KVSpec, ModelError
+from paceline.core.spans import OFF, Spans
 from paceline.kernels import abi, build
 from paceline.kernels.packing import LANES, Arena, padded
 from paceline.models.batch import ForwardBatch, ForwardOutput
 from paceline.models.config import ModelConfig
 from paceline.models.native_parts import (
     Packer,
+    Ticks,
     Weights,
     Workspace,
     address,
@@ -22,6 +24,7 @@ from paceline.models.native_parts import (
     layer_shapes,
     model_structure,
     read_bytes,
+    streamed_by_part,
     take,
 )
 from paceline.models.recipe import UNQUANTIZED, Recipe
@@ -64,14 +67,15 @@ class NativeNetwork:
         self._layers = (abi.Layer * config.num_layers)()
         head = ("head", config.vocab_size, config.hidden_size)
         self.recipe = recipe
-        self._packer = Packer(
-            native.library, [*layer_shapes(config) * config.num_layers, head], recipe
-        )
+        shapes = [*layer_shapes(config) * config.num_layers, head]
+        self._packer = Packer(native.library, shapes, recipe)
+        self.streamed_parts = streamed_by_part(shapes, recipe)
         self._embedding: torch.Tensor | None = None
         self._model = self._pack(weights)
         self.streamed_bytes, self.weight_bytes = self._packer.arena.used, self._packer.bytes
         self._workspace = Workspace(native.library)
         self._batch = abi.Batch()
+        self.record(OFF)
         self._logits = torch.empty(0, config.vocab_size)
         self._argmax = torch.empty(0, dtype=torch.int64)
         self._features = torch.empty(0, dtype=torch.bfloat16)
@@ -102,11 +106,16 @@ class NativeNetwork:
         to.taps, to.tap_layers = len(taps), address(taps)
         if self.library.pl_forward(self._model_ref, self._batch_ref, self._workspace.handle):
             raise MemoryError(f"no memory for a forward of {rows} rows")
+        self._ticks.tell()
         features = None
         if len(taps):
             width = len(taps) * self.hidden_size
             features = self._features[: rows * width].view(rows, width)
         return ForwardOutput(self._logits[:outputs], self._argmax[:outputs], features)
+
+    def record(self, spans: Spans) -> None:
+        """Every forward from now on tells `spans` what its parts took, within the open span."""
+        self._ticks = Ticks(spans, self.num_layers, self._batch)
 
     def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:
         if self._embedding is None:

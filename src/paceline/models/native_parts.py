@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from paceline.core.spans import OFF, Spans
 from paceline.kernels import abi
 from paceline.kernels.int8 import restore
 from paceline.kernels.packing import (
@@ -25,6 +26,7 @@ from paceline.kernels.packing import (
 )
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch
 from paceline.models.config import ModelConfig
+from paceline.models.parts import forward_parts
 from paceline.models.recipe import Recipe
 
 Weights = Mapping[str, torch.Tensor]
@@ -185,6 +187,15 @@ def layer_shapes(config: ModelConfig) -> list[Shape]:
     ]
 
 
+def streamed_by_part(shapes: Sequence[Shape], recipe: Recipe) -> dict[str, int]:
+    """Bytes of the arena that the matrices of each name take, together what a Packer has used."""
+    parts: dict[str, int] = {}
+    for name, n, k in shapes:
+        size = packed_bytes(n, k, 1 if recipe.takes(name) else 2)
+        parts[name] = parts.get(name, 0) + padded(size, PAGE)
+    return parts
+
+
 def model_structure(config: ModelConfig, layers: ctypes.Array[abi.Layer]) -> abi.Model:
     """The kernels' model with its shape filled in; weights are still to come."""
     return abi.Model(
@@ -243,6 +254,20 @@ def read_bytes(library: ctypes.CDLL, data: torch.Tensor) -> None:
     """Reads every byte once, with the forward's threads, and does nothing else."""
     at = ctypes.c_void_p(data.data_ptr())
     library.pl_read(at, ctypes.c_int64(data.nbytes), torch.get_num_threads())
+
+
+class Ticks:
+    """When the parts of a forward of `batch` ended, as its kernels wrote them down: they do so only
+    if anybody listens."""
+
+    def __init__(self, spans: Spans, layers: int, batch: abi.Batch) -> None:
+        self._spans, self._parts = spans, forward_parts(layers)
+        self._ticks = (ctypes.c_int64 * (len(self._parts) + 1))()
+        batch.ticks = None if spans is OFF else ctypes.addressof(self._ticks)
+
+    def tell(self) -> None:
+        """After a forward."""
+        self._spans.parts(self._parts, self._ticks)
 
 
 class Workspace:

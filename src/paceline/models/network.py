@@ -6,11 +6,13 @@ machines without a compiler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from paceline.core import KVSpec
+from paceline.core.spans import OFF, Spans
+from paceline.models import parts
 from paceline.models.attention import CAUSAL, Plan, attend, make_plan
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput
 from paceline.models.config import Attention, ModelConfig
@@ -68,20 +70,35 @@ class DecoderLayer:
         plan: Plan,
         kind: Attention,
         eps: float,
+        spans: Spans = OFF,
     ) -> torch.Tensor:
         """The attention sublayer of normed rows; writes their keys and values into `kv` first."""
-        qkv = self.qkv(x).view(len(x), sum(self.heads), self.head_dim)
-        q, k, v = qkv.split(self.heads, dim=1)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = rms_norm(q, self.q_norm, eps), rms_norm(k, self.k_norm, eps)
-        q, k = rotate(q, *angles), rotate(k, *angles)
-        keys, values = kv
-        keys.flatten(0, 1).index_copy_(0, plan.write_slots, k[: plan.rows])
-        values.flatten(0, 1).index_copy_(0, plan.write_slots, v[: plan.rows])
-        return self.o(attend(q, keys, values, plan, kind))
+        with spans(parts.QKV):
+            qkv = self.qkv(x).view(len(x), sum(self.heads), self.head_dim)
+        with spans(parts.ROTARY):
+            q, k, v = qkv.split(self.heads, dim=1)
+            if self.q_norm is not None and self.k_norm is not None:
+                q, k = rms_norm(q, self.q_norm, eps), rms_norm(k, self.k_norm, eps)
+            q, k = rotate(q, *angles), rotate(k, *angles)
+            keys, values = kv
+            keys.flatten(0, 1).index_copy_(0, plan.write_slots, k[: plan.rows])
+            values.flatten(0, 1).index_copy_(0, plan.write_slots, v[: plan.rows])
+        with spans(parts.ATTENTION):
+            attended = attend(q, keys, values, plan, kind)
+        with spans(parts.OUTPUT):
+            return self.o(attended)
 
-    def mlp(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(swiglu(self.gate_up(x)))
+    def mlp(self, x: torch.Tensor, spans: Spans = OFF) -> torch.Tensor:
+        with spans(parts.GATE_UP):
+            activated = swiglu(self.gate_up(x))
+        with spans(parts.DOWN):
+            return self.down(activated)
+
+
+def linear_bytes(layers: Sequence[DecoderLayer]) -> dict[str, int]:
+    """Bytes that a forward reads of the layers' products, by part."""
+    names = (parts.QKV, parts.OUTPUT, parts.GATE_UP, parts.DOWN)
+    return {name: sum(getattr(layer, name).bytes for layer in layers) for name in names}
 
 
 def allocate_paged_kv(
@@ -132,15 +149,15 @@ class TorchNetwork:
         tied = config.tie_word_embeddings
         head = self.embedding if tied else weights[HEAD].to(self.device, dtype, copy=True)
         self.head = make_linear(recipe, "head", head)
-        self.streamed_bytes = self.head.bytes + sum(
-            linear.bytes for layer in self.layers for linear in layer.linears
-        )
+        self.streamed_parts = linear_bytes(self.layers) | {parts.HEAD: self.head.bytes}
+        self.streamed_bytes = sum(self.streamed_parts.values())
         one_matrix = self.head.weight is self.embedding
         self.weight_bytes = self.streamed_bytes + (0 if one_matrix else self.embedding.nbytes)
         cos, sin = rope_tables(config, max_positions or config.max_context)
         self.cos, self.sin = cos.to(self.device), sin.to(self.device)
         self.kv: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.num_blocks = 0
+        self._spans: Spans = OFF
 
     def allocate_kv(self, num_blocks: int) -> None:
         """Allocates zeroed KV for `num_blocks` blocks, replacing any before."""
@@ -163,17 +180,28 @@ class TorchNetwork:
         zero_slot, eps = self.num_blocks * BLOCK_SIZE, self.config.rms_norm_eps
         plan = make_plan(batch, zero_slot, self.config.num_kv_heads, self.device)
         angles = self.cos.index_select(0, plan.positions), self.sin.index_select(0, plan.positions)
-        x = self.embedding.index_select(0, plan.ids)
-        taps = {}
+        spans, taps = self._spans, {}
+        with spans(parts.EMBED):
+            x = self.embedding.index_select(0, plan.ids)
         for index, layer in enumerate(self.layers):
             normed = self._norm(x, layer.input_norm)
-            x = x + layer.attention(normed, angles, self.kv[index], plan, CAUSAL, eps)
-            x = x + layer.mlp(self._norm(x, layer.mlp_norm))
+            x = x + layer.attention(normed, angles, self.kv[index], plan, CAUSAL, eps, spans)
+            x = x + layer.mlp(self._norm(x, layer.mlp_norm), spans)
             if index in feature_layers:
                 taps[index] = x[: plan.rows]
-        features = torch.cat([taps[i] for i in feature_layers], dim=-1) if feature_layers else None
-        logits = self._logits(x, plan, len(batch.logit_rows))
-        return ForwardOutput(logits, logits.argmax(-1), features)
+        features = None
+        if feature_layers:
+            with spans(parts.TAPS):
+                features = torch.cat([taps[i] for i in feature_layers], dim=-1)
+        with spans(parts.HEAD):
+            logits = self._logits(x, plan, len(batch.logit_rows))
+            argmax = logits.argmax(-1)
+        return ForwardOutput(logits, argmax, features)
+
+    def record(self, spans: Spans) -> None:
+        """Every forward from now on tells `spans` what its parts took, within the open span. On
+        CUDA that is the time to launch them: the device works later."""
+        self._spans = spans
 
     def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:
         return self.embedding.index_select(0, ids.to(self.device))
@@ -191,7 +219,8 @@ class TorchNetwork:
             torch.cuda.synchronize(self.device)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x, weight, self.config.rms_norm_eps)
+        with self._spans(parts.NORM):
+            return rms_norm(x, weight, self.config.rms_norm_eps)
 
     def _no_logits(self) -> torch.Tensor:
         return torch.empty((0, self.vocab_size), dtype=torch.float32, device=self.device)

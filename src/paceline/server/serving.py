@@ -94,6 +94,7 @@ class Serving:
                 shape,
                 include_usage=body.include_usage,
                 continuous_usage=body.continuous_usage,
+                spans=self.engine.engine.spans.lane(f"stream {job.id}"),
             )
         await job.finish(http.receive)
         return (

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from paceline.core import OutputDelta
+from paceline.core.spans import OFF, Spans
 from paceline.server.errors import ENGINE_FAILED, ApiError
 from paceline.server.job import Indexed, count_usage
 from paceline.server.shapes import Shape
@@ -22,7 +23,9 @@ DONE = b"data: [DONE]\n\n"
 class EventStream(Response):
     """Streams a job's deltas. When the client hangs up, the job is aborted at once."""
 
-    def __init__(self, shape: Shape, *, include_usage: bool, continuous_usage: bool) -> None:
+    def __init__(
+        self, shape: Shape, *, include_usage: bool, continuous_usage: bool, spans: Spans = OFF
+    ) -> None:
         # Not through super(): it would set a Content-Length
         self.status_code, self.background = 200, None
         self.raw_headers = [
@@ -32,6 +35,7 @@ class EventStream(Response):
         ]
         self._shape, self._job = shape, shape.job
         self._include_usage, self._continuous_usage = include_usage, continuous_usage
+        self._spans = spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
@@ -39,7 +43,8 @@ class EventStream(Response):
         try:
             await send(start)
             async for body in self._bodies():
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+                with self._spans("send"):
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             watch.cancel()
@@ -49,7 +54,8 @@ class EventStream(Response):
         try:
             opened: set[int] = set()
             async for indexed in self._job.deltas():
-                body = self._events(indexed, opened)
+                with self._spans("format"):
+                    body = self._events(indexed, opened)
                 if body:
                     yield body
             tail = self._shape.usage() if self._include_usage else ""

@@ -64,6 +64,9 @@ struct PlBatch {
     float* confidence;          // [outputs] the largest probability, or null
     uint16_t* hidden;           // [outputs, hidden] bf16 after the final norm, or null
     uint16_t* features;         // [rows, taps * hidden] bf16
+    // [7 * layers + 3] when each part of the forward ended, in ns of CLOCK_MONOTONIC, or null: its
+    // start, embedding; of each layer qkv, rotary, attention, o, gate_up, down, taps; head.
+    int64_t* ticks;
 };
 
 // Features of committed rows, on their way into a DFlash drafter's KV.

@@ -49,7 +49,11 @@ int pl_forward(const PlModel* model, const PlBatch* batch, void* workspace) {
         space.make_plans(*model, *batch);
         forward.reserve(batch->threads);
     };
-    return in_team(space, batch->threads, prepare, [&](Worker& worker) { forward.run(worker); });
+    return in_team(space, batch->threads, prepare, [&](Worker& worker) {
+        // Behind a barrier one thread's time is that of all, so one is enough to take it.
+        if (worker.id == 0) worker.tick = batch->ticks;
+        forward.run(worker);
+    });
 }
 
 int pl_inject(const PlModel* model, const PlContext* context, void* workspace) {

@@ -255,14 +255,20 @@ struct Forward {
             worker,
             enter(worker, layer.attention_norm, layer.attention_convolution, layer.qkv),
             layer.qkv);
+        worker.mark();
         place_heads(worker, layer);
+        worker.mark();
         attend(worker, layer);
+        worker.mark();
         const Activations attended{(const uint32_t*)attention, attention_stride / 2};
         add_product(worker, attended, layer.o, layer.attention_convolution, layer.gate_up);
+        worker.mark();
         gate_up(worker, enter(worker, layer.mlp_norm, layer.mlp_convolution, layer.gate_up),
                 layer);
+        worker.mark();
         const Activations gated{(const uint32_t*)activated, inter_stride / 2};
         add_product(worker, gated, layer.down, layer.mlp_convolution, next);
+        worker.mark();
     }
 
     // What a sublayer's first product multiplies with.
@@ -330,16 +336,20 @@ struct Forward {
     }
 
     void run(Worker& worker) {
+        worker.mark();
         worker.share(batch.rows, [&](int64_t row, int64_t) {
             embed(model, batch.ids[row], residual + row * model.hidden);
         });
         worker.barrier();
+        worker.mark();
         for (int64_t l = 0; l < model.layers; l++) {
             const bool last = l + 1 == model.layers;
             layer_forward(worker, model.layer[l], last ? model.head : model.layer[l + 1].qkv);
             tap(worker, l);
+            worker.mark();
         }
         if (batch.outputs) head(worker);
+        worker.mark();
     }
 };
 

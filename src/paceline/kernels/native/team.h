@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include <atomic>
 #include <cstdint>
@@ -79,6 +80,14 @@ struct Worker {
     Team& team;
     int id;
     size_t phase = 0;
+    int64_t* tick = nullptr;  // where the next tick goes; null: nobody wants to know
+
+    void mark() {
+        if (!tick) return;
+        timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        *tick++ = now.tv_sec * 1000000000 + now.tv_nsec;
+    }
 
     void barrier(Ahead ahead = {}) {
         if (team.size == 1) return;

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from paceline.core import KVSpec
+from paceline.core.spans import Spans
 from paceline.models.batch import ForwardBatch
 from paceline.models.dflash.config import DFlashConfig
 
@@ -41,6 +42,7 @@ class DFlashNetwork(Protocol):
     head_ids: torch.Tensor | None  # token ids of a cut head, ascending
     weight_bytes: int  # of its own weights in memory, a cut head's rows included
     streamed_bytes: int  # that a draft forward reads, the head included
+    streamed_parts: dict[str, int]  # the same by part (models.parts, and "convolution")
     device: torch.device
     dtype: torch.dtype
 
@@ -55,6 +57,10 @@ class DFlashNetwork(Protocol):
         """Computes blocks: in each sequence the anchor and then mask tokens, at their positions,
         attending to context from `batch.first` on. Their KV goes behind the context, to be
         overwritten by what is committed there."""
+        ...
+
+    def record(self, spans: Spans) -> None:
+        """Every draft forward from now on tells `spans` what its parts took."""
         ...
 
     def read_weights(self) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from paceline.core import KVSpec
+from paceline.core.spans import OFF, Spans
 from paceline.kernels import abi
 from paceline.kernels.packing import Arena, padded
 from paceline.models.batch import ForwardBatch
@@ -20,6 +21,7 @@ from paceline.models.native_network import NativeNetwork
 from paceline.models.native_parts import (
     Packer,
     Shape,
+    Ticks,
     Weights,
     Workspace,
     address,
@@ -28,12 +30,14 @@ from paceline.models.native_parts import (
     layer_shapes,
     model_structure,
     read_bytes,
+    streamed_by_part,
     take,
 )
+from paceline.models.parts import CONVOLUTION, HEAD
 from paceline.models.recipe import UNQUANTIZED, Recipe
 from paceline.models.rope import rope_tables
 
-CONVOLUTION = "convolution"  # its small matrices stay in bf16: no recipe names them
+# The small matrices of convolutions stay in bf16: no recipe names them.
 
 
 class NativeDFlash:
@@ -58,13 +62,18 @@ class NativeDFlash:
         self.kv_spec = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, 2)
         self.library, self._target = target.library, target
         self._layers = (abi.Layer * shape.num_layers)()
-        self._packer = Packer(target.library, _matrix_shapes(config, head_ids), recipe)
+        shapes = _matrix_shapes(config, head_ids)
+        self._packer = Packer(target.library, shapes, recipe)
         self._model = self._pack(weights, mask_embedding)
         self.weight_bytes = self._packer.bytes
-        shared = target.head_bytes if head_ids is None else 0
-        self.streamed_bytes = self._packer.arena.used - self._context_bytes + shared
+        # A draft reads all but the projection of features, and the target's head if it shares it.
+        self.streamed_parts = streamed_by_part(shapes[1:], recipe)
+        if head_ids is None:
+            self.streamed_parts[HEAD] = target.head_bytes
+        self.streamed_bytes = sum(self.streamed_parts.values())
         self._workspace = Workspace(target.library)
         self._batch = abi.Batch()
+        self.record(OFF)
         self._argmax = torch.empty(0, dtype=torch.int64)
         self._confidence = torch.empty(0)
         self._logits = torch.empty(0, self._model.vocab)
@@ -104,6 +113,7 @@ class NativeDFlash:
             ctypes.byref(self._model), ctypes.byref(self._batch), self._workspace.handle
         ):
             raise MemoryError(f"no memory for a draft of {len(batch.ids)} rows")
+        self._ticks.tell()
         argmax, confidence = self._argmax[:outputs], self._confidence[:outputs]
         scores = self._logits[:outputs]
         if processed:
@@ -115,6 +125,9 @@ class NativeDFlash:
             logits=scores if logits else None,
             hidden=self._hidden[:outputs] if self.config.second is not None else None,
         )
+
+    def record(self, spans: Spans) -> None:
+        self._ticks = Ticks(spans, self.config.layers.num_layers, self._batch)
 
     def read_weights(self) -> None:
         """Reads layers and head once, with the forward's threads, and does nothing else."""

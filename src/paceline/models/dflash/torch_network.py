@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from paceline.core import KVSpec
+from paceline.core.spans import OFF, Spans
+from paceline.models import parts
 from paceline.models.attention import Plan, make_plan
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
 from paceline.models.config import Attention
@@ -19,7 +21,12 @@ from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.module import block_kernels, convolve, scaled_logits
 from paceline.models.dflash.tensors import CONVOLUTIONS, FC, HIDDEN_NORM, NORM, layer_prefix
 from paceline.models.layers import Linear, pad_rows, rms_norm, rotate
-from paceline.models.network import DecoderLayer, TorchNetwork, allocate_paged_kv
+from paceline.models.network import (
+    DecoderLayer,
+    TorchNetwork,
+    allocate_paged_kv,
+    linear_bytes,
+)
 from paceline.models.quantized import make_linear
 from paceline.models.recipe import UNQUANTIZED, Recipe
 from paceline.models.rope import rope_tables
@@ -79,11 +86,17 @@ class TorchDFlash:
         self.mask_embedding = None
         if mask_embedding is not None:
             self.mask_embedding = mask_embedding.to(self.device, dtype)
-        self.weight_bytes, self.streamed_bytes = self._count_bytes()
+        self.streamed_parts = self._count_parts()
+        self.streamed_bytes = sum(self.streamed_parts.values())
+        self.weight_bytes = self._count_bytes()
         cos, sin = rope_tables(shape, max_positions)
         self.cos, self.sin = cos.to(self.device), sin.to(self.device)
         self.kv: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.num_blocks = 0
+        self._spans: Spans = OFF
+
+    def record(self, spans: Spans) -> None:
+        self._spans = spans
 
     def allocate_kv(self, num_blocks: int) -> None:
         """Allocates zeroed KV for `num_blocks` blocks, laid out as TorchNetwork's."""
@@ -123,12 +136,14 @@ class TorchDFlash:
         starts = torch.from_numpy(np.repeat(batch.seq_starts[:-1], np.diff(batch.seq_starts)))
         slots = torch.arange(len(plan.ids), device=self.device)
         slots[: plan.rows] -= starts.to(self.device)
-        x = self._embed(plan.ids)
+        with self._spans(parts.EMBED):
+            x = self._embed(plan.ids)
         for index, kind in enumerate(config.attention):
             x = self._layer(index, kind, x, angles, plan, slots)
         hidden = self._norm(x.index_select(0, plan.logit_rows), self.norm)
-        scores = scaled_logits(config, self.head(hidden)[: len(batch.logit_rows)])
-        argmax = scores.argmax(-1)
+        with self._spans(parts.HEAD):
+            scores = scaled_logits(config, self.head(hidden)[: len(batch.logit_rows)])
+            argmax = scores.argmax(-1)
         top = scores.gather(1, argmax[:, None])[:, 0]
         return BlockOutput(
             argmax=argmax if self.head_ids is None else self.head_ids[argmax.cpu()],
@@ -154,20 +169,21 @@ class TorchDFlash:
         plan: Plan,
         slots: torch.Tensor,
     ) -> torch.Tensor:
-        layer = self.layers[index]
+        layer, spans = self.layers[index], self._spans
         kv = self.kv[index]
         eps = self.config.layers.rms_norm_eps
         normed = self._norm(x, layer.input_norm)
         if not self.convolutions:
-            x = x + layer.attention(normed, angles, kv, plan, kind, eps)
-            return x + layer.mlp(self._norm(x, layer.mlp_norm))
+            x = x + layer.attention(normed, angles, kv, plan, kind, eps, spans)
+            return x + layer.mlp(self._norm(x, layer.mlp_norm), spans)
         attention, mlp = self.convolutions[index]
         before, after = block_kernels(attention.projection(normed), attention.base)
         inner = convolve(normed, before, slots)
-        x = x + convolve(layer.attention(inner, angles, kv, plan, kind, eps), after, slots)
+        inner = layer.attention(inner, angles, kv, plan, kind, eps, spans)
+        x = x + convolve(inner, after, slots)
         normed = self._norm(x, layer.mlp_norm)
         before, after = block_kernels(mlp.projection(normed), mlp.base)
-        return x + convolve(layer.mlp(convolve(normed, before, slots)), after, slots)
+        return x + convolve(layer.mlp(convolve(normed, before, slots), spans), after, slots)
 
     def _embed(self, ids: torch.Tensor) -> torch.Tensor:
         rows = self._target.embedding_rows(ids).to(self.dtype)
@@ -198,11 +214,17 @@ class TorchDFlash:
         own = [linear for layer in self.layers for linear in layer.linears]
         return [*own, *(c.projection for pair in self.convolutions for c in pair), self.head]
 
-    def _count_bytes(self) -> tuple[int, int]:
-        streamed = sum(linear.bytes for linear in self._linears())
+    def _count_parts(self) -> dict[str, int]:
+        found = linear_bytes(self.layers) | {parts.HEAD: self.head.bytes}
+        if self.convolutions:
+            pairs = (one.projection.bytes for pair in self.convolutions for one in pair)
+            found[parts.CONVOLUTION] = sum(pairs)
+        return found
+
+    def _count_bytes(self) -> int:
         shared = isinstance(self._target, TorchNetwork) and self.head is self._target.head
-        own = streamed + self.fc.bytes + self.context.bytes - (self.head.bytes if shared else 0)
-        return own, streamed
+        own = self.streamed_bytes - (self.head.bytes if shared else 0)
+        return own + self.fc.bytes + self.context.bytes
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return rms_norm(x, weight, self.config.layers.rms_norm_eps)

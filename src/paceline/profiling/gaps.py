@@ -1,0 +1,172 @@
+"""The roofline beside the spans: what each has to take, and which gap is the largest.
+
+A decode step has to read the weights, multiply its rows with them, and read the keys and values of
+every token in sight. At the bandwidth of a pure read loop over the same weights and the speed of a
+large product, the longer of reading and multiplying is a part's bound; everything else, and
+whatever a part takes beyond its bound, is a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from paceline.drafters.base import Recorded
+from paceline.models import parts
+from paceline.models.batch import Network
+from paceline.profiling.tree import Node, Steps
+
+FORWARD, UNACCOUNTED = "forward", "unaccounted"
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """What the read loops gave: `streamed` bytes in `seconds`, the median of `reads` loops."""
+
+    streamed: int
+    seconds: float
+    reads: int
+
+    def time(self, count: float) -> float:
+        """Seconds to read so many bytes."""
+        return self.seconds * count / self.streamed
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """What this machine can do. `peak` is in operations per second, None where that of the target's
+    kind of number is not measured; then only reading counts. `itemsize` is a weight's in bytes."""
+
+    bandwidth: Bandwidth
+    peak: float | None
+    itemsize: int
+
+    def product(self, size: int, rows: int) -> float:
+        """Seconds to multiply so many rows with weights of `size` bytes."""
+        reading = self.bandwidth.time(size)
+        if self.peak is None:
+            return reading
+        return max(reading, 2 * rows * size / self.itemsize / self.peak)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a profile, per decode step: seconds, and the bound where there is one. A parent's
+    bound is the sum of its parts'. `leaf`: no part of it is a line of its own."""
+
+    path: Path
+    seconds: float
+    spans: float
+    bound: float | None
+    leaf: bool
+
+    @property
+    def name(self) -> str:
+        return self.path[-1]
+
+    @property
+    def depth(self) -> int:
+        return len(self.path) - 1
+
+    @property
+    def gap(self) -> float:
+        """Seconds beyond the bound: negative where reading ahead hid some of it elsewhere."""
+        return self.seconds - (self.bound or 0.0)
+
+
+def bounds_of(
+    steps: Steps, target: Network, drafter: Recorded | None, roof: Roof
+) -> dict[Path, float]:
+    """Seconds per decode step by place in the tree: the products of target and drafter, and the
+    keys and values that the target's attention reads. Of a drafter's forwards only reading the
+    weights is counted; its own keys and values, of a few layers, are left out."""
+    forward = (steps.tree.name, FORWARD)
+    found: dict[Path, float] = {}
+    for name, size in target.streamed_parts.items():
+        rows = "outputs" if name == parts.HEAD else "rows"
+        times = (roof.product(size, counts[rows]) for counts in steps.counts)
+        found[*forward, name] = sum(times) / steps.decode_steps
+    seen = target.kv_spec.bytes_per_token * steps.mean("seen")
+    found[*forward, parts.ATTENTION] = roof.bandwidth.time(seen)
+    for path, node in _nodes(steps.tree, ()):
+        if path == forward or drafter is None or parts.HEAD not in node.children:
+            continue
+        passes = node.children[parts.HEAD].spans / steps.decode_steps
+        for name, size in drafter.streamed_parts.items():
+            found[*path, name] = roof.bandwidth.time(size * passes)
+    return found
+
+
+def _nodes(node: Node, above: Path) -> Iterator[tuple[Path, Node]]:
+    path = (*above, node.name)
+    yield path, node
+    for child in node.children.values():
+        yield from _nodes(child, path)
+
+
+def rows_of(steps: Steps, bounds: Mapping[Path, float]) -> list[Row]:
+    """The tree as lines, depth first; leaves sum to the steps' time."""
+    return list(_rows(steps.tree, (), steps.decode_steps, bounds))
+
+
+def _rows(node: Node, above: Path, steps: int, bounds: Mapping[Path, float]) -> Iterator[Row]:
+    path = (*above, node.name)
+    own = [bound for place, bound in bounds.items() if place[: len(path)] == path]
+    leaf = not node.children
+    yield Row(path, node.ns / steps / 1e9, node.spans / steps, sum(own) if own else None, leaf)
+    for child in node.children.values():
+        yield from _rows(child, path, steps, bounds)
+    if not leaf:
+        name = f"rest of {node.name}" if above else UNACCOUNTED
+        yield Row((*path, name), node.rest / steps / 1e9, 1.0, None, True)
+
+
+def largest_gap(rows: list[Row]) -> Row:
+    """The leaf that loses most time against its bound."""
+    return max((row for row in rows if row.leaf), key=lambda row: row.gap)
+
+
+_PRODUCT = (
+    "its product takes longer than reading its weights and multiplying with them: see that nothing "
+    "else runs on these cores and that --threads is their number; fewer rows (a smaller batch, "
+    "shorter drafts) shrink it, and weights in int8 (--quantize) are half of bfloat16's"
+)
+_BOOKKEEPING = (
+    "this is the engine's own work in Python, the same for any number of tokens: a larger batch or "
+    "longer drafts that are accepted share it among more"
+)
+ADVICE = {  # by the name of a line; lines without an entry have none that is known
+    **dict.fromkeys((parts.QKV, parts.OUTPUT, parts.GATE_UP, parts.DOWN, parts.HEAD), _PRODUCT),
+    parts.ATTENTION: (
+        "attention takes longer than its keys and values take to read: it grows with rows times "
+        "context, so shorter drafts at long contexts help, and more threads"
+    ),
+    parts.ROTARY: "it grows with rows: shorter drafts or a smaller batch shrink it",
+    parts.EMBED: "it grows with rows: shorter drafts or a smaller batch shrink it",
+    parts.NORM: "norms are not fused here: --backend native fuses them, where it can run",
+    parts.TAPS: "copies of hidden states for the drafter: one that taps fewer layers has fewer",
+    "rest of forward": (
+        "starting the forward costs this much: on --backend torch it is what torch does between "
+        "the parts, and --backend native has one call for all of it"
+    ),
+    "propose": (
+        "drafting is what verifying has to win back: --draft-policy throughput drafts only where "
+        "it pays, --max-draft-len bounds it, `auto` looks up for next to nothing"
+    ),
+    **dict.fromkeys(
+        ("observe", "catch up"),
+        "the drafter takes in what was computed: one that looks up has less to do there than one "
+        "that reads the target's hidden states",
+    ),
+    "sample": (
+        "top_k, top_p, min_p and penalties look at the whole vocabulary for each row; temperature "
+        "alone costs one pass, and temperature 0 nothing"
+    ),
+    "grammar": "the grammar's masks are made beside the forward, and this is the wait for them",
+    **dict.fromkeys(
+        ("schedule", "pack", "verify", "commit", "rest of commit", "rest of verify", "detokenise",
+         "settle", "look up", "rest of draft", "rest of observe", UNACCOUNTED),
+        _BOOKKEEPING,
+    ),
+}  # fmt: skip

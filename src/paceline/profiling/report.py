@@ -1,0 +1,178 @@
+"""A profile in the terminal and as JSON: both from the same lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from paceline.bench.report import base_table
+from paceline.engine.engine import Engine
+from paceline.profiling.gaps import ADVICE, Roof, Row, largest_gap
+from paceline.profiling.run import ENGINE, Pass, Plan
+from paceline.profiling.tree import STEP, Steps, totals
+
+
+def table(name: str, steps: Steps, rows: Sequence[Row]) -> Table:
+    """A line for each span; fits a terminal of 80 columns."""
+    made = base_table(f"{name}: {described(steps)}")
+    made.add_column("span", no_wrap=True)
+    for column in ("per step", "ms", "share", "bound ms", "gap ms"):
+        made.add_column(column, justify="right", no_wrap=True)
+    whole = rows[0].seconds
+    for row in rows:
+        made.add_row(
+            "  " * row.depth + row.name,
+            f"{row.spans:.4g}",
+            _ms(row.seconds),
+            f"{100 * row.seconds / whole:.1f}%",
+            "" if row.bound is None else _ms(row.bound),
+            _ms(row.gap),
+            style=None if row.leaf else "bold",
+        )
+    return made
+
+
+def served_table(one: Pass) -> Table:
+    """What serving over HTTP adds: each line per step of the engine, prompts' steps included."""
+    made = base_table("served over HTTP")
+    for column in ("span", "thread"):
+        made.add_column(column, no_wrap=True)
+    for column in ("per step", "ms per step"):
+        made.add_column(column, justify="right", no_wrap=True)
+    for line in served_lines(one):
+        made.add_row(
+            line["span"], line["thread"], f"{line['per_step']:.4g}", f"{line['ms_per_step']:.3f}"
+        )
+    return made
+
+
+def served_lines(one: Pass) -> list[dict[str, Any]]:
+    """The engine's steps and what it hands over between them; what the event loop does of it beside
+    the next ones."""
+    own, *streams = (lane.spans() for lane in one.recording.lanes)
+    steps = sum(span.name == STEP and span.counts is not None for span in own)
+    return [
+        {
+            "span": node.name,
+            "thread": thread,
+            "per_step": node.spans / steps,
+            "ms_per_step": node.ns / steps / 1e6,
+        }
+        for thread, lanes in ((ENGINE, [own]), ("event loop", streams))
+        for node in totals(lanes).values()
+    ]
+
+
+def described(steps: Steps) -> str:
+    """What the steps were, in one line."""
+    count = f"{steps.decode_steps} decode step{'' if steps.decode_steps == 1 else 's'}"
+    return (
+        f"{count}, each of {steps.mean('rows'):.2f} rows of {steps.mean('requests'):.2f} requests "
+        f"with {steps.mean('drafted'):.2f} tokens drafted and {steps.mean('committed'):.2f} "
+        "committed"
+    )
+
+
+def sentence(rows: Sequence[Row]) -> str:
+    """The largest gap, and what is known to help."""
+    worst, whole = largest_gap(list(rows)), rows[0]
+    if whole.gap <= 0:
+        return (
+            f"No gap: the steps took {_ms(whole.seconds)} ms and their bound is "
+            f"{_ms(whole.bound or 0)} ms. Something else ran while the bound was measured: "
+            "profile again on a quiet machine."
+        )
+    where = " > ".join(worst.path[1:])
+    bound = "" if worst.bound is None else f", bound {_ms(worst.bound)} ms"
+    told = (
+        f"Largest gap to the roofline: {where}, {_ms(worst.gap)} of the step's {_ms(whole.gap)} ms "
+        f"above its bound (takes {_ms(worst.seconds)} ms{bound})"
+    )
+    advice = ADVICE.get(worst.name)
+    return f"{told}." if advice is None else f"{told}: {advice}."
+
+
+def roof_line(roof: Roof) -> str:
+    bandwidth = roof.bandwidth
+    peak = "not measured for int8" if roof.peak is None else f"{roof.peak / 1e9:.0f} billion/s"
+    return (
+        f"bandwidth bound: {_ms(bandwidth.seconds)} ms for the weights at "
+        f"{bandwidth.streamed / bandwidth.seconds / 1e9:.1f} GB/s (median of {bandwidth.reads} "
+        f"read loops between the steps); operations of a large product: {peak}"
+    )
+
+
+def steps_line(steps: Steps) -> str:
+    """How even the steps were, and those that are left out of the table."""
+    middle, count = median(steps.durations) / 1e9, steps.prompt_steps
+    token = sum(steps.durations) / 1e9 / steps.total("committed")
+    return (
+        f"{_ms(token)} ms per committed token; median step: {_ms(middle)} ms; left out: {count} "
+        f"step{'' if count == 1 else 's'} with prompts, {_ms(steps.prompt_ns / 1e9)} ms together"
+    )
+
+
+def about(engine: Engine, plan: Plan) -> dict[str, Any]:
+    """What was profiled, and how."""
+    config = engine.config
+    return {
+        "model": engine.model_name,
+        "network": engine.backend,
+        "dtype": config.dtype,
+        "quantize": config.quantize,
+        "threads": torch.get_num_threads(),
+        "drafters": list(engine.drafters),
+        "batch": plan.batch,
+        "temperature": plan.params.temperature,
+    }
+
+
+def as_json(name: str, steps: Steps, rows: Sequence[Row], roof: Roof) -> dict[str, Any]:
+    """One pass: times in ms per decode step, `spans` ordered as in the table."""
+    worst = largest_gap(list(rows))
+    return {
+        "pass": name,
+        "decode_steps": steps.decode_steps,
+        "prompt_steps": steps.prompt_steps,
+        "prompt_ms": steps.prompt_ns / 1e6,
+        "step_ms": {
+            "mean": 1e3 * rows[0].seconds,
+            "median": median(steps.durations) / 1e6,
+        },
+        "ms_per_committed_token": sum(steps.durations) / 1e6 / steps.total("committed"),
+        "read_loop": {
+            "bytes": roof.bandwidth.streamed,
+            "median_ms": 1e3 * roof.bandwidth.seconds,
+            "reads": roof.bandwidth.reads,
+        },
+        "peak_operations_per_second": roof.peak,
+        "per_step": {key: steps.mean(key) for key in sorted(steps.counts[0])},
+        "spans": [
+            {
+                "path": list(row.path),
+                "per_step": row.spans,
+                "ms": 1e3 * row.seconds,
+                "share": row.seconds / rows[0].seconds,
+                "bound_ms": None if row.bound is None else 1e3 * row.bound,
+                "gap_ms": 1e3 * row.gap,
+                "leaf": row.leaf,
+            }
+            for row in rows
+        ],
+        "largest_gap": {
+            "path": list(worst.path),
+            "gap_ms": 1e3 * worst.gap,
+            "advice": ADVICE.get(worst.name),
+        },
+    }
+
+
+def _ms(seconds: float) -> str:
+    """Four digits, at most three behind the point."""
+    milliseconds = 1e3 * seconds
+    digits = 3 if abs(milliseconds) < 10 else 2 if abs(milliseconds) < 100 else 1
+    return f"{milliseconds:.{digits}f}"

@@ -1,0 +1,175 @@
+"""Runs the real engine on real prompts while it is recorded: plain decoding, then speculation."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from statistics import median
+from typing import Any
+
+from paceline.core import InvalidRequest, PacelineError, Request, SamplingParams, SpeculativeParams
+from paceline.core.spans import OFF, Lane, Recording
+from paceline.drafters.base import Networked, Recorded
+from paceline.engine.config import EngineConfig
+from paceline.engine.engine import Engine
+from paceline.engine.peak import matmul_peak
+from paceline.models.networks import DTYPES
+from paceline.profiling.gaps import Bandwidth, Roof
+from paceline.profiling.tree import Steps, gather
+
+ENGINE = "engine"  # the lane of the engine's thread
+AR, SPECULATIVE = "AR", "speculative"
+WARM_UP = 8  # tokens that are answered before anything counts: the first ones pay for what is lazy
+READ_EVERY = 8  # decode steps between two read loops, so that both see the same machine
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to record: `steps` decode steps of `batch` requests at once, in each pass.
+
+    Raises InvalidRequest naming the field.
+    """
+
+    params: SamplingParams
+    speculative: Any = None
+    batch: int = 1
+    steps: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "steps"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(name, getattr(self, name), "a whole number of at least 1")
+        if self.params.max_tokens is not None and self.params.max_tokens < 2:
+            expected = "at least 2: the first token comes with the prompt, without a decode step"
+            raise InvalidRequest("max_tokens", self.params.max_tokens, expected)
+        SpeculativeParams.parse(self.speculative)
+
+    def check(self, config: EngineConfig) -> None:
+        """Raises InvalidRequest for what this plan cannot have of an engine."""
+        if self.batch > config.max_num_seqs:
+            expected = f"at most --max-num-seqs, {config.max_num_seqs}"
+            raise InvalidRequest("batch", self.batch, expected)
+        if config.device != "cpu":
+            # Its kernels run behind the host's back: the host's clock would time their launches.
+            raise InvalidRequest(
+                "device", config.device, "cpu: spans are taken on the host's clock"
+            )
+
+
+@dataclass(slots=True)
+class Pass:
+    """One way to answer the prompts, recorded. `tokens` are the answers, cut where it ended."""
+
+    name: str
+    recording: Recording = field(default_factory=Recording)
+    reads: list[float] = field(default_factory=list)
+    tokens: list[list[int]] = field(default_factory=list)
+
+    @property
+    def engine_lane(self) -> Lane:
+        return self.recording.lanes[0]
+
+    def steps(self) -> Steps:
+        return gather(self.engine_lane.spans())
+
+
+def record(engine: Engine, prompts: Sequence[list[int]], plan: Plan) -> list[Pass]:
+    """The passes that an engine can make: with speculation only if it has a drafter."""
+    wishes = {AR: SpeculativeParams.parse("off")}
+    if engine.default_drafter is not None and plan.speculative != "off":
+        wishes[SPECULATIVE] = SpeculativeParams.parse(plan.speculative)
+    made = []
+    for name, wish in wishes.items():
+        _warm_up(engine, prompts[0], wish)
+        made.append(_recorded(engine, prompts, plan, Pass(name), wish))
+    return made
+
+
+def bandwidth_of(engine: Engine, one: Pass) -> Bandwidth:
+    """Of the read loops between the steps that it judges."""
+    return Bandwidth(engine.runner.network.streamed_bytes, median(one.reads), len(one.reads))
+
+
+def roof_of(engine: Engine, one: Pass, peak: float | None) -> Roof:
+    """What the pass is judged by."""
+    itemsize = 1 if engine.config.quantize else DTYPES[engine.config.dtype].itemsize
+    return Roof(bandwidth_of(engine, one), peak, itemsize)
+
+
+def peak_of(engine: Engine) -> float | None:
+    """Operations per second of a large product in the target's dtype, with its threads; None where
+    its weights are int8, whose products torch has no fast ones to compare with."""
+    config = engine.config
+    return None if config.quantize else matmul_peak(DTYPES[config.dtype], config.device)
+
+
+def drafter_network(engine: Engine) -> Recorded | None:
+    """Of the drafter that the requests have, if it runs one."""
+    drafter = engine.drafters.get(engine.default_drafter or "")
+    return drafter.network if isinstance(drafter, Networked) else None
+
+
+# -- inside ---------------------------------------------------------------------------------------
+
+
+def _warm_up(engine: Engine, prompt: list[int], wish: SpeculativeParams) -> None:
+    params = SamplingParams(max_tokens=WARM_UP, temperature=0)
+    engine.add(_requests(engine, prompt, params, wish))
+    while engine.has_work:
+        engine.step()
+    engine.runner.network.read_weights()
+
+
+def _recorded(
+    engine: Engine, prompts: Sequence[list[int]], plan: Plan, one: Pass, wish: SpeculativeParams
+) -> Pass:
+    lane = one.recording.lane(ENGINE)
+    # Answers may end with their first token; so many prompts are enough for any model that talks.
+    queue = islice(cycle(prompts), plan.steps + plan.batch)
+    answers: dict[str, list[int]] = {}
+    open_ids: set[str] = set()
+    decoded = 0
+    engine.record(lane)
+    try:
+        while decoded < plan.steps:
+            for prompt in islice(queue, plan.batch - len(open_ids)):
+                requests = _requests(engine, prompt, plan.params, wish)
+                engine.add(requests)
+                open_ids.update(request.id for request in requests)
+                answers.update((request.id, []) for request in requests)
+            if not open_ids:
+                break
+            lane.latest = None
+            for delta in engine.step():
+                answers[delta.request_id] += delta.token_ids
+                if delta.finished:
+                    open_ids.remove(delta.request_id)
+            if lane.latest is not None and not lane.latest["prompt_rows"]:
+                decoded += 1
+                if decoded % READ_EVERY == 1:
+                    one.reads.append(_read(engine))
+    finally:
+        engine.record(OFF)
+        for request_id in open_ids:
+            engine.abort(request_id)
+    if not decoded:
+        raise PacelineError("no decode step to profile: every answer ended with its first token")
+    one.tokens = list(answers.values())
+    return one
+
+
+def _requests(
+    engine: Engine, prompt: list[int], params: SamplingParams, wish: SpeculativeParams
+) -> list[Request]:
+    """In a scope of their own: no prefix hit and no remembered answer flatters a number."""
+    name, salt = f"profile-{uuid.uuid4().hex}", uuid.uuid4().bytes
+    return engine.make_requests(prompt, params, wish, request_id=name, salt=salt)
+
+
+def _read(engine: Engine) -> float:
+    start = time.perf_counter()
+    engine.runner.network.read_weights()
+    return time.perf_counter() - start
