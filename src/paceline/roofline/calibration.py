@@ -134,8 +134,10 @@ def _check(name: str, value: object, low: float, high: float, expected: str) -> 
 
 
 IDEAL = Calibration()
-# dense-tuned: Llama-3.1-8B on an H100 under SGLang, 158 tok/s (one point).
-# hybrid-sglang: the Qwen3.5 family on B200 under SGLang, decoding one request.
+# dense-tuned: Llama-3.1-8B on an H100 under SGLang, 158 tok/s for one request (a single point).
+# hybrid-sglang: the Qwen3.5 family on B200 under SGLang, plain decoding of one request. Its larger
+# models ran on eight devices, whose exchanges are part of the overhead per layer: with it, leave
+# communication out (`Options.communication="ignored"`).
 PRESETS = {
     "ideal": IDEAL,
     "dense-tuned": Calibration(
