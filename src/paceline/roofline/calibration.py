@@ -98,7 +98,7 @@ class Calibration:
         hidden = (1.0 - self.overlap) * np.minimum(arithmetic, loading)
         return np.maximum(arithmetic, loading) + hidden
 
-    def overhead(self, batch: Number, rows: Number, layers: Number) -> Number:
+    def overhead(self, batch: Number, rows: Number, layers: Number | int) -> Number:
         """Seconds of one forward, or of many, that are no component's."""
         per_layer = self.layer_overhead + self.request_overhead * batch + self.row_overhead * rows
         return self.step_overhead + layers * per_layer
