@@ -53,7 +53,9 @@ def row(name: str, found: Judged) -> tuple[Any, ...]:
 
 def learnt(found: Judged) -> str:
     values = found.fit.calibration.to_dict()
-    return ", ".join(f"{name.replace('_', ' ')} {values[name]:.3g}" for name in found.fit.deviations)
+    return ", ".join(
+        f"{name.replace('_', ' ')} {values[name]:.3g}" for name in found.fit.deviations
+    )
 
 
 def percent(share: float) -> str:
