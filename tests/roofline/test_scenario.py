@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_null_and_said() -> None:
         assert drafter["heat_map"]["calibrated"][2] is None
         assert None not in drafter["by_batch"]["calibrated"]["speedup"][:2]
     assert answer["ar_by_batch"]["ceiling"]["tokens_per_second_per_device"][2] is None
-    assert f"more than {most} requests" in answer["notes"][-1]
+    assert f"batches above {most} do not fit" in answer["notes"][-1]
 
 
 def test_drafts_whose_state_snapshots_do_not_fit_are_left_out() -> None:

@@ -203,14 +203,16 @@ def _notes(scenario: Scenario, most: int, drafters: Sequence[Mapping[str, Any]])
             why = "its max_draft" if longest == drafter.max_draft else why
             found.append(f"{name}: drafts of up to {longest}, {why}")
         if shown["max_draft"] < longest:
-            found.append(f"{name}: drafts longer than {shown['max_draft']} do not fit the memory")
+            most_draft = shown["max_draft"]
+            what = f"drafts longer than {most_draft}" if most_draft else "its weights and drafts"
+            found.append(f"{name}: {what} do not fit the memory beside the requests")
     if any(_above(shown["optimum"]) for shown in drafters):
         found.append(
             "the ceiling is one of tokens per second, which no engine passes; overheads slow steps "
             "without drafts as well, so that a calibrated speedup may be the larger one"
         )
     if most < max(scenario.batches):
-        found.append(f"more than {most} requests of {scenario.context} tokens do not fit")
+        found.append(f"batches above {most} do not fit at a context of {scenario.context}")
     return found
 
 
