@@ -93,7 +93,7 @@ class DFlashCheckpoint:
     format: str
     config: DFlashConfig
     config_json: Mapping[str, Any]
-    weights: SafetensorWeights
+    weights: Mapping[str, torch.Tensor]
     version: str
     mask_embedding: torch.Tensor | None = None
     head_ids: torch.Tensor | None = None
