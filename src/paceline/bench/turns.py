@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 DRAWS = 2000
@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 
 def in_turns(
-    sides: dict[str, Callable[[], Value]], rounds: int, warm_up: int = 1
+    sides: Mapping[str, Callable[[], Value]], rounds: int, warm_up: int = 1
 ) -> dict[str, list[Value]]:
     """Calls every side once per round, in an order that changes; returns what each one gave, the
     rounds of warm-up aside."""

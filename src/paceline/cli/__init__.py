@@ -14,6 +14,7 @@ from paceline.cli import (
     evaluate,
     explain,
     generate,
+    mock,
     pull,
     quality,
     serve,
@@ -22,7 +23,20 @@ from paceline.cli import (
 )
 from paceline.core import PacelineError
 
-COMMANDS = (serve, generate, chat, bench, explain, pull, quality, synth, train, evaluate, drafter)
+COMMANDS = (
+    serve,
+    generate,
+    chat,
+    bench,
+    explain,
+    mock,
+    pull,
+    quality,
+    synth,
+    train,
+    evaluate,
+    drafter,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -73,6 +73,16 @@ def needed_bytes(config: ModelConfig, dtype: str, kv_tokens: int) -> int:
     return weights + kv_bytes(config, dtype, kv_tokens) + largest * torch.float32.itemsize
 
 
+def drafter_bytes(path: Path, dtype: str) -> int:
+    """Weights of a drafter that is a network, from its config.json."""
+    hf = read_json(path)
+    if is_dflash(hf):
+        shapes = dflash_tensors(read_dflash_config(hf))
+    else:
+        shapes = expected_tensors(read_config_file(path))
+    return RandomTensors(shapes, DTYPES[dtype]).nbytes
+
+
 def mocked_model(
     config: ModelConfig, name: str, *, dtype: str = "bfloat16", seed: int = 0
 ) -> LoadedModel:
