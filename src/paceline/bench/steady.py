@@ -91,6 +91,7 @@ class Steady:
 
         Groups of the same `salt` share what the prefix cache holds; by default a group has a scope
         of its own. With `seed` the i-th request draws from seed + i: no two share their draws.
+        Raises InvalidRequest where there is no memory left for their KV.
         """
         each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
         requests = []
@@ -105,7 +106,11 @@ class Steady:
         self._set_running([])
         self.engine.add(requests)
         while not all(request.output_len for request in requests):
+            before = sum(request.computed for request in requests)
             self.engine.step()
+            if sum(request.computed for request in requests) == before:
+                self._abort(requests)
+                raise self._no_room()
             # Who has its first token waits for the others: all begin to decode at once.
             running = self.engine.scheduler.running
             self._set_running([request for request in running if not request.output_len])
@@ -124,19 +129,26 @@ class Steady:
         self.engine.step()
         seconds = time.perf_counter() - start
         if any(request.preemptions for request in running):
-            blocks = self.engine.cache.num_blocks
-            raise InvalidRequest("kv_memory", f"{blocks} blocks", "room for all groups at once")
+            raise self._no_room()
         pairs = zip(running, before, strict=True)
         committed = tuple(request.output_len - said for request, said in pairs)
         return TimedStep(seconds, self.engine.drafting.seconds - drafting, committed, context)
 
     def end(self, group: Group) -> None:
         """Ends what has not ended and frees its memory."""
-        self._set_running(group.running)
-        for request in group.running:
-            self.engine.abort(request.id)
+        self._abort(group.running)
         self._groups.remove(group)
         self._set_running([request for other in self._groups for request in other.running])
+
+    def _abort(self, requests: list[Request]) -> None:
+        # Only of those who run does the engine take the memory back.
+        self._set_running([request for request in requests if request.blocks])
+        for request in requests:
+            self.engine.abort(request.id)
+
+    def _no_room(self) -> InvalidRequest:
+        blocks = f"{self.engine.cache.num_blocks} blocks"
+        return InvalidRequest("kv_memory", blocks, "room for all groups at once")
 
     def _set_running(self, requests: list[Request]) -> None:
         self.engine.scheduler.running = list(requests)

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from paceline.cli import options
 from paceline.core import InvalidRequest
-from paceline.engine.config import BACKENDS, DTYPES
 
 DEFAULT_LENGTHS = "1,2,4,8"
 VLLM, SGLANG = "vllm", "sglang"
@@ -58,10 +58,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--steps", type=int, default=32, help="rounds that count (32)")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (0)")
     _add_drafter_options(parser)
-    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--backend", choices=BACKENDS, default="auto")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
+    options.add_device_options(parser)
     parser.add_argument(
         "--hardware",
         metavar="NAME|FILE",
@@ -179,8 +176,8 @@ def _measure(args: argparse.Namespace, plan: Any) -> int:
     calibration = None if args.calibration is None else calibration_of(args.calibration)
     device = None if args.hardware is None else hardware_of(args.hardware)
     target = read_target(args.model)
-    options = {name: getattr(args, name) for name in ("dtype", "device", "backend", "threads")}
-    engine = build(target, plan, drafting, **options)
+    settings = {name: getattr(args, name) for name in ("dtype", "device", "backend", "threads")}
+    engine = build(target, plan, drafting, **settings)
     machine = device or this_machine(args.device, engine)
     predictions = Predictions(target, drafting, engine, machine, calibration)
     with show.stderr_console().status("measuring"):
