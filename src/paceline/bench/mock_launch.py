@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from paceline.bench.mock import Cell, Plan
 from paceline.core import InvalidRequest
+from paceline.core.errors import check_integer
 from paceline.roofline.flags import METHODS, launch_flags
 
 OUTPUT = 256  # tokens of each request that is asked while it is measured
@@ -30,7 +31,7 @@ class Drafter:
     """How the other engine drafts: a kind of KINDS, and its checkpoint where it has one."""
 
     kind: str
-    checkpoint: str | None
+    checkpoint: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Drafter:
@@ -42,27 +43,41 @@ class Drafter:
         return cls(kind, checkpoint or None)
 
 
-def launch_lines(engine: str, plan: Plan, model: str, drafter: Drafter, dtype: str) -> list[str]:
+def launch_lines(
+    engine: str,
+    plan: Plan,
+    model: str,
+    drafter: Drafter,
+    *,
+    dtype: str = "bfloat16",
+    tensor_parallel: int = 1,
+) -> list[str]:
     """A shell script: for AR and for each acceptance and draft length, the server with dummy
     weights; then, for each batch, what measures it. Raises InvalidRequest for an engine that is
     not in ENGINES or that has no such drafter."""
     if engine not in ENGINES:
         raise InvalidRequest("launch", engine, "one of " + ", ".join(ENGINES))
+    check_integer("tensor_parallel", tensor_parallel, 1, 1024, "a whole number of devices")
+
+    def server(cell: Cell | None) -> str:
+        length = 0 if cell is None else cell.draft_length
+        words = _words(engine, model, drafter, length, tensor_parallel)
+        words += ["--load-format", "dummy", "--dtype", dtype]
+        return ENGINES[engine](words, cell)
+
     lines = [
         "# Mocked acceptance: for speed alone. The output is NOT the model's and means nothing.",
         "# Start one server at a time, and measure it with the lines at the end.",
         "",
         "# AR: speculation off, what the others are compared with",
-        ENGINES[engine](_base(engine, model, drafter, 0), None, dtype),
+        server(None),
     ]
     seen = set()
     for cell in plan.cells():
         key = (cell.draft_length, cell.rates)
         if key not in seen:  # the batch is the client's business
             seen.add(key)
-            lines += ["", f"# {_describe(cell)}"]
-            line = _base(engine, model, drafter, cell.draft_length)
-            lines.append(ENGINES[engine](line, cell, dtype))
+            lines += ["", f"# {_describe(cell)}", server(cell)]
     lines += ["", "# measure, at each batch"]
     return lines + [CLIENTS[engine](plan, model, batch) for batch in plan.batches]
 
@@ -71,33 +86,41 @@ def _describe(cell: Cell) -> str:
     return f"AL {cell.acceptance_length:.4g} incl. bonus, drafts of {cell.draft_length} tokens"
 
 
-def _base(engine: str, model: str, drafter: Drafter, length: int) -> list[str]:
+def _words(
+    engine: str, model: str, drafter: Drafter, length: int, tensor_parallel: int
+) -> list[str]:
     """The engine's command for that drafter and draft length, as a user would really serve."""
-    found = launch_flags(drafter.kind, length, model=model, drafter=drafter.checkpoint)[engine]
+    found = launch_flags(
+        drafter.kind,
+        length,
+        model=model,
+        family="",  # tells what our own engine can serve, which is not asked
+        drafter=drafter.checkpoint,
+        tensor_parallel=tensor_parallel,
+    )[engine]
     if found is None:
         raise InvalidRequest("drafter", drafter.kind, f"a kind of drafter that {engine} has")
     return shlex.split(found)
 
 
-def _vllm(words: list[str], cell: Cell | None, dtype: str) -> str:
+def _vllm(words: list[str], cell: Cell | None) -> str:
     if cell is not None:
         at = words.index("--speculative-config") + 1
         rates = [round(float(s), 6) for s in cell.acceptance.survival(cell.draft_length)]
         mocked = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": rates}
         words[at] = json.dumps({**json.loads(words[at]), **mocked})
-    return shlex.join([*words, "--load-format", "dummy", "--dtype", dtype])
+    return shlex.join(words)
 
 
-def _sglang(words: list[str], cell: Cell | None, dtype: str) -> str:
-    line = shlex.join([*words, "--load-format", "dummy", "--dtype", dtype])
+def _sglang(words: list[str], cell: Cell | None) -> str:
     if cell is None:
-        return line
+        return shlex.join(words)
     mocked = {
         "SGLANG_SIMULATE_ACC_LEN": f"{cell.acceptance_length:.6g}",
         "SGLANG_SIMULATE_ACC_METHOD": "match-expected",
         "SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token",
     }
-    return " ".join(f"{name}={value}" for name, value in mocked.items()) + f" {line}"
+    return " ".join(f"{name}={value}" for name, value in mocked.items()) + f" {shlex.join(words)}"
 
 
 def _prompt(plan: Plan) -> int:
@@ -129,7 +152,7 @@ def _sglang_client(plan: Plan, model: str, batch: int) -> str:
     )
 
 
-ENGINES: dict[str, Callable[[list[str], Cell | None, str], str]] = {
+ENGINES: dict[str, Callable[[list[str], Cell | None], str]] = {
     "vllm": _vllm,
     "sglang": _sglang,
 }

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.bench.mock import Measured
 from paceline.bench.mock_setup import Drafting, Target
 from paceline.bench.this_machine import NUMBERS
+from paceline.drafters.mock import MockDrafter
 from paceline.engine.engine import Engine
-from paceline.roofline.architecture import read_architecture
+from paceline.models.loader import read_json
+from paceline.models.mocked import is_dflash
+from paceline.roofline import drafters
+from paceline.roofline.architecture import Architecture, read_architecture
 from paceline.roofline.calibration import IDEAL, Calibration
 from paceline.roofline.cost import Options, Workload
-from paceline.roofline.drafting import Fraction, Ideal
+from paceline.roofline.drafting import DrafterCost, Fraction, Ideal
 from paceline.roofline.formats import PARTS
 from paceline.roofline.hardware import Hardware
 from paceline.roofline.speedup import SpeedupRow, speedup_curve
@@ -47,7 +50,8 @@ class Predictions:
         self._architecture = read_architecture(
             target.config_json, precision=precision, name=target.name
         )
-        self._hardware, self._drafter = hardware, drafter_cost(drafting, engine)
+        self._hardware = hardware
+        self._drafter = drafter_cost(drafting, engine, self._architecture, precision)
         self._tiers = {CEILING: IDEAL}
         if calibration is not None:
             self._tiers[CALIBRATED] = calibration
@@ -72,8 +76,15 @@ class Predictions:
         return Compared(row, measured.speedup / row.speedup, interval)
 
 
-def drafter_cost(drafting: Drafting, engine: Engine) -> Any:
-    """The cost that was really spent: that of whole layers, not the share that was asked for."""
-    drafter = next(iter(engine.drafters.values()))
-    share = getattr(drafter, "share", None)
+def drafter_cost(
+    drafting: Drafting, engine: Engine, target: Architecture, precision: Mapping[str, str]
+) -> DrafterCost:
+    """What was really spent: whole layers, not the share that was asked for; or the network."""
+    if drafting.config is not None:
+        hf = read_json(drafting.config)
+        if is_dflash(hf):
+            return drafters.block(hf, target)
+        return drafters.small_model(hf, precision=precision)
+    (drafter,) = engine.drafters.values()
+    share = drafter.share if isinstance(drafter, MockDrafter) else None
     return Ideal() if share is None else Fraction(share.fraction, drafting.block)

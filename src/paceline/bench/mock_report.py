@@ -12,9 +12,11 @@ from rich.table import Table
 from paceline.bench.mock import Measured, Plan
 from paceline.bench.mock_predict import CALIBRATED, Compared
 from paceline.bench.report import base_table
+from paceline.bench.step_times import point_json
 from paceline.bench.this_machine import NUMBERS
 from paceline.engine.engine import Engine
 from paceline.roofline.hardware import Hardware
+from paceline.roofline.points import Point
 
 FORMAT = "paceline-mock/1"
 Predicted = Sequence[Mapping[str, Compared]]  # of each cell, by tier
@@ -111,7 +113,7 @@ def as_json(
         "context": plan.context,
         "steps": plan.steps,
         "cells": [_cell_json(each, tiers) for each, tiers in zip(measured, predicted, strict=True)],
-        "points": [point for each in measured for point in _points(each)],
+        "points": [point_json(point) for each in measured for point in _points(each)],
     }
 
 
@@ -128,11 +130,11 @@ def _cell_json(each: Measured, predicted: Mapping[str, Compared]) -> dict[str, A
     }
 
 
-def _points(each: Measured) -> list[dict[str, Any]]:
-    context = round(each.context)
+def _points(each: Measured) -> list[Point]:
+    """The target's step of each side, the drafting left out."""
+    batch, context = each.cell.batch, round(each.context)
     verify = each.step_seconds - each.draft_seconds
-    sides = ((1, each.ar_seconds), (each.cell.draft_length + 1, verify))
     return [
-        {"batch": each.cell.batch, "rows": rows, "context": context, "seconds": seconds}
-        for rows, seconds in sides
+        Point(batch, 1, context, each.ar_seconds),
+        Point(batch, each.cell.draft_length + 1, context, verify),
     ]

@@ -20,11 +20,11 @@ from paceline.bench.this_machine import NUMBERS
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, SpeculativeParams
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
-from paceline.engine.machine import cpu_name
 from paceline.models.batch import BLOCK_SIZE
 from paceline.models.config import ModelConfig
 from paceline.models.mocked import kv_bytes
 from paceline.roofline.hardware import Hardware
+from paceline.roofline.points import Point
 
 FORMAT = "paceline-step-times/1"
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -34,16 +34,6 @@ MOST_ROWS = 512
 STEPS = 3  # of each point and round; the round's median counts
 SETTLING = 2  # steps after the prompts are computed that do not count
 SALT = b"step times"
-
-
-@dataclass(frozen=True, slots=True)
-class StepPoint:
-    """A step of `batch` requests with `rows` rows each over `context` tokens took `seconds`."""
-
-    batch: int
-    rows: int
-    context: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +94,13 @@ def engine_config(grid: Grid, shape: ModelConfig, **options: Any) -> EngineConfi
 
 def measure_steps(
     engine: Engine, grid: Grid, progress: Callable[[int, int], None] = lambda done, of: None
-) -> list[StepPoint]:
+) -> list[Point]:
     """The median of each point over `grid.rounds` rounds, each of which takes the points in another
     order. A point's context is what its requests really had. `progress(done, of)` is called after
     each batch and context of a round."""
     quieten()
     steady, rng = Steady(engine), random.Random(0)
-    timed: dict[tuple[int, int, int], list[StepPoint]] = {point: [] for point in grid.points}
+    timed: dict[tuple[int, int, int], list[Point]] = {point: [] for point in grid.points}
     pairs = sorted({(batch, context) for batch, _, context in grid.points})
     for turn in range(grid.rounds):
         rng.shuffle(pairs)
@@ -129,7 +119,7 @@ def measure_steps(
     return [_middle(found) for found in timed.values()]
 
 
-def _time(steady: Steady, group: Group, rows: int, first: bool) -> StepPoint:
+def _time(steady: Steady, group: Group, rows: int, first: bool) -> Point:
     """The median of a few steps; the first of a shape pays for buffers and does not count."""
     group.draft(rows - 1)
     for _ in range(SETTLING if first else 1):
@@ -137,10 +127,10 @@ def _time(steady: Steady, group: Group, rows: int, first: bool) -> StepPoint:
     steps = [steady.step(group) for _ in range(STEPS)]
     context = round(statistics.mean(step.context for step in steps))
     seconds = statistics.median(step.seconds for step in steps)
-    return StepPoint(len(group.requests), rows, context, seconds)
+    return Point(len(group.requests), rows, context, seconds)
 
 
-def _middle(found: Sequence[StepPoint]) -> StepPoint:
+def _middle(found: Sequence[Point]) -> Point:
     """The median of the rounds, at the mean of the contexts that they really had."""
     context = round(statistics.mean(point.context for point in found))
     seconds = statistics.median(point.seconds for point in found)
@@ -153,18 +143,25 @@ def prompts(vocab_size: int, count: int, length: int) -> list[list[int]]:
     return [[rng.randrange(vocab_size) for _ in range(length)] for rng in streams]
 
 
-def as_json(
-    engine: Engine, machine: Hardware, config: dict[str, Any], points: Sequence[StepPoint]
-) -> dict[str, Any]:
-    """What `paceline roofline fit` reads: points, and what they were measured on. `config` is the
-    model's config.json. Nothing that was said comes with it: it was accepted by plan."""
+def as_json(engine: Engine, machine: Hardware, points: Sequence[Point]) -> dict[str, Any]:
+    """What `paceline roofline fit` reads: `points`, and beside them what they were measured on.
+    Nothing that was said comes with them: it was accepted by plan."""
     return {
         "format": FORMAT,
         "lossless": engine.verifier.lossless,
-        "model": {"name": engine.model_name, "config": config},
+        "model": engine.model_name,
         "precision": NUMBERS[engine.config.dtype],
         "network": engine.backend,
-        "cpu": cpu_name(),
         "hardware": asdict(machine),
-        "points": [asdict(point) for point in points],
+        "points": [point_json(point) for point in points],
+    }
+
+
+def point_json(point: Point) -> dict[str, float]:
+    """As `roofline.points.read_points` reads it."""
+    return {
+        "batch": point.batch,
+        "rows": point.rows,
+        "context": point.context,
+        "ms": 1e3 * point.seconds,
     }

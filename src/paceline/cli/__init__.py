@@ -15,8 +15,10 @@ from paceline.cli import (
     explain,
     generate,
     mock,
+    predict,
     pull,
     quality,
+    roofline,
     serve,
     synth,
     train,
@@ -29,13 +31,15 @@ COMMANDS = (
     chat,
     bench,
     explain,
-    mock,
     pull,
     quality,
     synth,
     train,
     evaluate,
     drafter,
+    predict,
+    mock,
+    roofline,
 )
 
 

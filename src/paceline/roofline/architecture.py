@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import InvalidRequest, ModelError
-from paceline.roofline.components import Component, Projection
+from paceline.roofline.components import Component
 from paceline.roofline.precision import FORMATS
 
 
@@ -93,10 +93,6 @@ def grouped(layers: list[tuple[Component, ...]]) -> tuple[Layers, ...]:
     return tuple(Layers(count, parts) for parts, count in Counter(layers).items())
 
 
-def head(vocabulary: int, hidden: int, number: str) -> Projection:
-    return Projection("head", vocabulary * hidden, number)
-
-
 def read_architecture(
     config: Mapping[str, Any] | str | Path,
     *,
@@ -114,7 +110,7 @@ def read_architecture(
 
     if not isinstance(config, Mapping):
         name = name or str(config)
-        config = _load(config)
+        config = load_config(config)
     return read_family(config, precision, name or str(config.get("_name_or_path") or "model"))
 
 
@@ -137,7 +133,8 @@ def model_config(name: str) -> dict[str, Any]:
     raise InvalidRequest("model", name, expected)
 
 
-def _load(source: str | Path) -> dict[str, Any]:
+def load_config(source: str | Path) -> dict[str, Any]:
+    """A config by file, by folder, or by a name of `model_names()`."""
     path = Path(source)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():

@@ -7,12 +7,14 @@ overlap with each other; within one, arithmetic and loading do, as far as the ca
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from paceline.core.errors import InvalidRequest
 from paceline.roofline.architecture import Architecture
+from paceline.roofline.communication import exchanged
 from paceline.roofline.hardware import Hardware
 from paceline.roofline.work import Options, Work, Workload
 
@@ -52,17 +54,27 @@ class WorkTable:
             count=np.array([float(work.count) for work in listed]),
         )
 
+    @classmethod
+    def joined(cls, tables: Sequence[WorkTable]) -> WorkTable:
+        names = tuple(name for table in tables for name in table.names)
+        columns = ("kind", "compute", "memory", "rows", "fixed", "count")
+        arrays = {
+            column: np.concatenate([getattr(table, column) for table in tables])
+            for column in columns
+        }
+        return cls(names, **arrays)
+
 
 def works(
     architecture: Architecture, hardware: Hardware, workload: Workload, options: Options
 ) -> list[Work]:
-    """What each component asks of one device."""
+    """What each component asks of one device, and what devices exchange."""
     each = math.ceil(workload.batch / options.data_parallel)
     load = replace(workload, batch=each)
     found = []
     for count, part in architecture.components():
         found += [replace(work, count=count) for work in part.work(load, workload, options)]
-    return found
+    return found + exchanged(architecture, hardware, load, workload, options)
 
 
 def forward_time(
