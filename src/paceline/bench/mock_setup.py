@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from paceline.bench.mock import Plan, engine_config
-from paceline.core import InvalidRequest, ModelError
+from paceline.core import MAX_DRAFT_LEN, InvalidRequest, ModelError
+from paceline.core.errors import check_integer, check_number
 from paceline.engine.build import build_engine
 from paceline.engine.engine import Engine
 from paceline.engine.machine import available_memory
@@ -41,6 +42,10 @@ class Drafting:
     config: Path | None = None
 
     def __post_init__(self) -> None:
+        check_number("drafter_cost", self.cost, 0, 1, "a share of the target's forward, 0 to 1")
+        check_integer("drafter_block", self.block, 1, MAX_DRAFT_LEN, f"1 to {MAX_DRAFT_LEN} tokens")
+        if self.block != 1 and not self.cost and self.config is None:
+            raise InvalidRequest("drafter_block", self.block, "a drafter_cost beside it")
         if self.config is not None and (self.cost or self.block != 1):
             value = self.cost or self.block
             expected = "no cost beside a drafter's config, which says what it costs"

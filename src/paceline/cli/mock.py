@@ -12,6 +12,20 @@ from paceline.core import InvalidRequest
 
 DEFAULT_LENGTHS = "1,2,4,8"
 VLLM, SGLANG = "vllm", "sglang"
+STEPS = 32
+HERE_ONLY = {  # options of what is run here, and what they are unless given
+    "steps": STEPS,
+    "seed": 0,
+    "drafter_cost": 0.0,
+    "drafter_block": 1,
+    "drafter_config": None,
+    "device": "cpu",
+    "backend": "auto",
+    "threads": None,
+    "hardware": None,
+    "calibration": None,
+    "json": None,
+}
 
 
 def add_to(commands: Any) -> None:
@@ -55,7 +69,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--context", type=int, default=512, help="tokens in the middle of a measurement (512)"
     )
-    parser.add_argument("--steps", type=int, default=32, help="rounds that count (32)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="rounds that count (32)")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (0)")
     _add_drafter_options(parser)
     options.add_device_options(parser)
@@ -68,9 +82,16 @@ def add_to(commands: Any) -> None:
         "--calibration", metavar="NAME|FILE", help="what `paceline roofline fit` wrote, or a preset"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
-    parser.add_argument(
+    group = parser.add_argument_group("on another engine")
+    group.add_argument(
         "--launch", choices=(VLLM, SGLANG), help="print the lines for that engine; run nothing"
     )
+    group.add_argument(
+        "--drafter",
+        metavar="KIND[:CHECKPOINT]",
+        help="how it drafts, as dflash:FOLDER, eagle3:FOLDER, draft_model:FOLDER or mtp",
+    )
+    group.add_argument("--tensor-parallel", type=int, metavar="N", help="devices (default: 1)")
     parser.set_defaults(run=run)
 
 
@@ -90,11 +111,6 @@ def _add_drafter_options(parser: argparse.ArgumentParser) -> None:
         "--drafter-config",
         metavar="FILE",
         help="a drafter's config.json (DFlash, or a small model), run with random weights",
-    )
-    group.add_argument(
-        "--drafter",
-        metavar="KIND[:CHECKPOINT]",
-        help="with --launch: how that engine drafts, as dflash:FOLDER, eagle3:FOLDER or mtp",
     )
 
 
@@ -136,29 +152,29 @@ def _asked(args: argparse.Namespace) -> tuple[list[tuple[Any, Any]], int | None]
 def _launch(args: argparse.Namespace, plan: Any) -> int:
     from paceline.bench.mock_launch import Drafter, launch_lines
 
-    for name, value in (
-        ("drafter_cost", args.drafter_cost),
-        ("drafter_config", args.drafter_config),
-        ("json", args.json),
-        ("calibration", args.calibration),
-        ("hardware", args.hardware),
-    ):
-        if value:
+    for name, default in HERE_ONLY.items():
+        value = getattr(args, name)
+        if value != default:
             raise InvalidRequest(name, str(value), "no value beside --launch, which runs nothing")
     if args.drafter is None:
         expected = "KIND[:CHECKPOINT] beside --launch: these engines always draft with one"
         raise InvalidRequest("drafter", None, expected)
-    drafter = Drafter.parse(args.drafter)
-    print("\n".join(launch_lines(args.launch, plan, args.model, drafter, args.dtype)))
+    lines = launch_lines(
+        args.launch,
+        plan,
+        args.model,
+        Drafter.parse(args.drafter),
+        dtype=args.dtype,
+        tensor_parallel=args.tensor_parallel or 1,
+    )
+    print("\n".join(lines))
     return 0
 
 
 def _measure(args: argparse.Namespace, plan: Any) -> int:
-    if args.drafter is not None:
-        expected = (
-            "no value without --launch; --drafter-cost or --drafter-config says what it costs"
-        )
-        raise InvalidRequest("drafter", args.drafter, expected)
+    for name in ("drafter", "tensor_parallel"):
+        if getattr(args, name) is not None:
+            raise InvalidRequest(name, getattr(args, name), "no value without --launch")
 
     from rich.console import Console
 
