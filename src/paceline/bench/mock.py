@@ -73,7 +73,9 @@ class Plan:
         if self.steps < 8:
             raise InvalidRequest("steps", self.steps, "a whole number of at least 8")
         longest = max(self.draft_lengths)
-        if any(a.acceptance_length is not None and not a.acceptance_length >= 1 for a in self.asked):
+        if any(
+            a.acceptance_length is not None and not a.acceptance_length >= 1 for a in self.asked
+        ):
             lengths = [asked.acceptance_length for asked in self.asked]
             raise InvalidRequest("acceptance_length", lengths, "1 or more: the bonus is counted")
         for asked in self.asked:
