@@ -37,7 +37,8 @@ class RandomTensors(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         shape = self.shapes[name]
-        generator = torch.Generator().manual_seed(self.seed << 32 | zlib.crc32(name.encode()))
+        # Seed and name in one number: torch's CPU generator takes 32 bits of it.
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
         return _draw(name, shape, generator).to(self.dtype)
 
     def __iter__(self) -> Iterator[str]:
