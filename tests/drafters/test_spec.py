@@ -47,8 +47,8 @@ def test_existing_path_without_a_slash_is_a_model(tmp_path, monkeypatch):
     [
         (
             "ngrams",
-            "drafter: got 'ngrams'; expected one of auto, dflash, draft_model, hybrid, mock, ngram, "
-            "replay, suffix",
+            "drafter: got 'ngrams'; expected one of auto, dflash, draft_model, hybrid, mock, "
+            "ngram, replay, suffix",
         ),
         ("eagle:x", "drafter: got 'eagle'; expected one of auto"),
         ("x=eagle", "drafter: got 'eagle'; expected one of auto"),
