@@ -27,10 +27,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from harness import in_turns, machine, ratio, table
+from harness import machine, table
 
 from paceline import LLM, SamplingParams
 from paceline.bench.evaluate.sets import EvalPrompt, load_set, parse_sets
+from paceline.bench.steady import Steady
+from paceline.bench.turns import in_turns, ratio
 from paceline.core import SpeculativeParams
 from paceline.drafters.base import ObservedRows
 from paceline.models.config import ModelConfig
@@ -90,7 +92,7 @@ class Clock:
         return taken
 
 
-class Steady:
+class Run:
     """A run of several requests at once, and what happened while all of them decoded: from when the
     last one has its first token to when the first one ends."""
 
@@ -98,30 +100,22 @@ class Steady:
         self, llm: LLM, prompts: Sequence[EvalPrompt], wishes: SpeculativeParams,
         clock: Clock | None = None, **sampling: float | None,
     ) -> None:  # fmt: skip
-        self.requests = []
-        for prompt in prompts:
-            name, params = f"run{next(_names)}", params_of(prompt, **sampling)
-            self.requests += llm.engine.make_requests(
-                list(prompt.ids), params, wishes, request_id=name, salt=name.encode()
-            )
-        llm.engine.add(self.requests)
-        while not all(request.output_len for request in self.requests):
-            llm.engine.step()
+        steady = Steady(llm.engine)
+        params = [params_of(prompt, **sampling) for prompt in prompts]
+        group = steady.begin([prompt.ids for prompt in prompts], wishes, params)
         if clock is not None:
             clock.take()
-        start, begun, steps = time.perf_counter(), self._tokens(), 0
-        while all(request.finish_reason is None for request in self.requests):
-            llm.engine.step()
-            steps += 1
-        self.seconds = time.perf_counter() - start
-        self.tokens = self._tokens() - begun
+        begun, steps = group.tokens, []
+        while group.complete:
+            steps.append(steady.step(group))
+        self.requests = group.requests
+        self.seconds = sum(step.seconds for step in steps)
+        self.tokens = group.tokens - begun
         self.parts = {} if clock is None else clock.take()
-        self.tokens_per_step = self.tokens / (steps * len(self.requests))
-        while llm.engine.has_work:
-            llm.engine.step()
-
-    def _tokens(self) -> int:
-        return sum(request.output_len for request in self.requests)
+        self.tokens_per_step = self.tokens / (len(steps) * len(prompts))
+        while group.running:  # to the end of every text: how much was accepted counts all of it
+            steady.step(group)
+        steady.end(group)
 
 
 def speedup(args: argparse.Namespace) -> None:
@@ -140,12 +134,12 @@ def speedup(args: argparse.Namespace) -> None:
         clock.watch(engine.drafters["d"], "observe", "inject")
         batches = [prompts[i : i + together] for i in range(0, len(prompts), together)]
         batches = [batch for batch in batches if len(batch) == together]
-        Steady(llm, batches[0], SpeculativeParams())
+        Run(llm, batches[0], SpeculativeParams())
         ratios, predictions, lengths, parts = [], [], [], defaultdict(list)
         for batch in batches * args.rounds:
-            plain = Steady(llm, batch, SpeculativeParams(off=True), clock)
+            plain = Run(llm, batch, SpeculativeParams(off=True), clock)
             alone = statistics.mean(plain.parts["forward"])
-            drafted = Steady(llm, batch, SpeculativeParams(), clock)
+            drafted = Run(llm, batch, SpeculativeParams(), clock)
             steps = len(drafted.parts["forward"])
             taken = {name: sum(seconds) / steps for name, seconds in drafted.parts.items()}
             speed = drafted.tokens / drafted.seconds, plain.tokens / plain.seconds
@@ -335,7 +329,7 @@ def draws(args: argparse.Namespace) -> None:
             for index, prompt in enumerate(prompts):
                 wishes = SpeculativeParams(drafter=name)
                 sampling = {"temperature": temperature, "seed": index}
-                (request,) = Steady(llm, [prompt], wishes, **sampling).requests
+                (request,) = Run(llm, [prompt], wishes, **sampling).requests
                 rounds += request.stats.draft_rounds
                 accepted += request.stats.accepted_tokens
             lengths[name] = 1 + accepted / rounds

@@ -12,7 +12,9 @@ import json
 from pathlib import Path
 
 from block_drafts import TOKENS, asked
-from harness import Worker, in_turns, machine, ratio, table
+from harness import Worker, machine, table
+
+from paceline.bench.turns import in_turns, ratio
 
 
 class Positions:

@@ -13,7 +13,9 @@ import argparse
 import statistics
 from functools import partial
 
-from harness import Worker, in_turns, machine, ratio, table
+from harness import Worker, machine, table
+
+from paceline.bench.turns import in_turns, ratio
 
 PROMPT_TOKENS, TOKENS = 128, 129
 

@@ -28,7 +28,7 @@ TOKENS = 96
 
 def drafting() -> None:
     """A random DFlash drafter of five layers: what a draft costs, and that it changes no text."""
-    loaded = random_model("qwen2.5-0.5b", torch.bfloat16)
+    loaded = random_model("qwen2.5-0.5b", "bfloat16")
     with tempfile.TemporaryDirectory() as folder:
         made = random_drafter(Path(folder) / "d", loaded.config, 5, 16, 8192)
         config = EngineConfig(
@@ -59,7 +59,7 @@ def quantized() -> None:
         config = EngineConfig(
             model="random", drafter=None, device="cuda", quantize=quantize, max_model_len=2048
         )
-        engine = build_engine(config, random_model("qwen2.5-0.5b", torch.bfloat16))
+        engine = build_engine(config, random_model("qwen2.5-0.5b", "bfloat16"))
         assert engine.scheduler.cost is not None
         costs.append(engine.scheduler.cost)
     for rows in (1, 16, 64):
@@ -71,7 +71,7 @@ def main() -> None:
     config = EngineConfig(
         model="random", drafter=specs, device="cuda", prefix_cache=False, max_model_len=2048
     )
-    engine = build_engine(config, random_model("qwen2.5-0.5b", torch.bfloat16))
+    engine = build_engine(config, random_model("qwen2.5-0.5b", "bfloat16"))
     cost = engine.scheduler.cost
     assert cost is not None
     print(f"{torch.cuda.get_device_name()}, TorchNetwork (eager), random Qwen2.5-0.5B, bf16")

@@ -1,15 +1,13 @@
-"""Workers side by side, measured in turns: every number is a ratio within one run."""
+"""Workers side by side, tables and what machine this is. Turns and ratios: paceline.bench.turns."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import random
-import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -56,35 +54,6 @@ class Worker:
                 self.process.wait(timeout=20)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-
-
-def in_turns(
-    sides: dict[str, Callable[[], float]], rounds: int, warm_up: int = 1
-) -> dict[str, list[float]]:
-    """Calls every side once per round, in an order that changes; returns each one's numbers."""
-    order = list(sides)
-    rng = random.Random(0)
-    measured: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(warm_up + rounds):
-        rng.shuffle(order)
-        for name in order:
-            value = sides[name]()
-            if turn >= warm_up:
-                measured[name].append(value)
-    return measured
-
-
-def ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """Median of the paired ratios."""
-    return statistics.median(a / b for a, b in zip(above, below, strict=True))
-
-
-def ratio_interval(above: Sequence[float], below: Sequence[float]) -> tuple[float, float, float]:
-    """Median of the paired ratios and its bootstrap 95% interval."""
-    rng = random.Random(0)
-    pairs = [a / b for a, b in zip(above, below, strict=True)]
-    medians = sorted(statistics.median(rng.choices(pairs, k=len(pairs))) for _ in range(2000))
-    return statistics.median(pairs), medians[50], medians[-51]
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

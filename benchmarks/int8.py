@@ -23,11 +23,12 @@ import gc
 from pathlib import Path
 
 import torch
-from harness import machine, ratio, table
+from harness import machine, table
 from kernels import Measured, batch_of, interleave
 from prompts import encoded
 
 from paceline import LLM, SamplingParams
+from paceline.bench.turns import ratio
 from paceline.engine.quality import Reading, read, windows
 from paceline.models.batch import BLOCK_SIZE
 from paceline.models.dflash.checkpoint import is_drafter

@@ -16,9 +16,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import Worker, in_turns, machine, ratio_interval, table
+from harness import Worker, machine, table
 from prompts import encoded
 from transformers import AutoTokenizer
+
+from paceline.bench.turns import in_turns, ratio_interval
 
 TOKENS, SHORT = 128, 16  # a TPOT is the difference of two runs, so that prompts don't count
 ROUNDS = 12

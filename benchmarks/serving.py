@@ -18,8 +18,10 @@ from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 
-from harness import Worker, in_turns, machine, ratio, ratio_interval, table
+from harness import Worker, machine, table
 from prompts import encoded, prompt_set
+
+from paceline.bench.turns import in_turns, ratio, ratio_interval
 
 TOKENS = 128
 

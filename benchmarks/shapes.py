@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import torch
-from tokenizers import Tokenizer, decoders, models
-from transformers import PreTrainedTokenizerFast
 
 from paceline.models.config import ModelConfig, RopeConfig
 from paceline.models.loader import LoadedModel
-from paceline.models.random_weights import random_weights
+from paceline.models.mocked import mocked_model
 
 _QWEN: dict[str, Any] = {
     "family": "qwen2",
@@ -37,18 +32,6 @@ SHAPES = {
 }  # fmt: skip
 
 
-def random_model(shape: str, dtype: torch.dtype) -> LoadedModel:
-    """A model of that shape with random weights and a tokenizer that prints ids as characters."""
-    config = SHAPES[shape]
-    vocab = {chr(0x4E00 + i) if i < 20000 else f"<{i}>": i for i in range(config.vocab_size)}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<20000>"))
-    tokenizer.decoder = decoders.Fuse()
-    return LoadedModel(
-        name=shape,
-        config=config,
-        weights=random_weights(config, 0, dtype),
-        tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer),
-        eos_ids=frozenset(),
-        max_context=config.max_context,
-        path=Path(shape),
-    )
+def random_model(shape: str, dtype: str) -> LoadedModel:
+    """A model of that shape with random weights."""
+    return mocked_model(SHAPES[shape], shape, dtype=dtype)

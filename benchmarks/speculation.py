@@ -17,10 +17,11 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from harness import in_turns, machine, ratio, ratio_interval, table
+from harness import machine, table
 from prompts import encoded
 
 from paceline import LLM, SamplingParams
+from paceline.bench.turns import in_turns, ratio, ratio_interval
 from paceline.core import OutputDelta, SpeculativeParams
 from paceline.loops import loop_start
 

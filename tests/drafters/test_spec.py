@@ -47,8 +47,8 @@ def test_existing_path_without_a_slash_is_a_model(tmp_path, monkeypatch):
     [
         (
             "ngrams",
-            "drafter: got 'ngrams'; expected one of auto, dflash, draft_model, hybrid, ngram, "
-            "replay, suffix",
+            "drafter: got 'ngrams'; expected one of auto, dflash, draft_model, hybrid, mock, "
+            "ngram, replay, suffix",
         ),
         ("eagle:x", "drafter: got 'eagle'; expected one of auto"),
         ("x=eagle", "drafter: got 'eagle'; expected one of auto"),
@@ -89,7 +89,7 @@ def test_bad_options_are_refused_when_built(text, message):
 
 
 def test_every_kind_is_registered():
-    expected = ["auto", "dflash", "draft_model", "hybrid", "ngram", "replay", "suffix"]
+    expected = ["auto", "dflash", "draft_model", "hybrid", "mock", "ngram", "replay", "suffix"]
     assert kinds() == expected
     for kind in ("auto", "ngram", "suffix"):
         drafter = build(parse_spec(f"mine={kind},max_draft_len=3"))

@@ -14,6 +14,7 @@ from paceline.cli import (
     evaluate,
     explain,
     generate,
+    mock,
     predict,
     profile,
     pull,
@@ -39,6 +40,7 @@ COMMANDS = (
     evaluate,
     drafter,
     predict,
+    mock,
     roofline,
 )
 

@@ -58,6 +58,16 @@ def add_draft_window_option(parser: Any) -> None:
 
 
 def add_network_options(parser: Any, quantize: str | None = DEFAULTS.quantize) -> None:
+    add_device_options(parser)
+    parser.add_argument(
+        "--quantize",
+        choices=QUANTIZE,
+        default=quantize,
+        help="linear layers of target and drafters in int8, on CUDA in fp8 (default: %(default)s)",
+    )
+
+
+def add_device_options(parser: Any) -> None:
     parser.add_argument("--dtype", choices=DTYPES, default=DEFAULTS.dtype)
     parser.add_argument("--device", default=DEFAULTS.device, help="cpu or cuda (default: cpu)")
     parser.add_argument(
@@ -65,12 +75,6 @@ def add_network_options(parser: Any, quantize: str | None = DEFAULTS.quantize) -
         choices=BACKENDS,
         default=DEFAULTS.backend,
         help="native: fused CPU kernels; torch: stock ops; auto: native where it can run",
-    )
-    parser.add_argument(
-        "--quantize",
-        choices=QUANTIZE,
-        default=quantize,
-        help="linear layers of target and drafters in int8, on CUDA in fp8 (default: %(default)s)",
     )
     parser.add_argument("--threads", type=int, help="CPU threads of a forward (default: all cores)")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from paceline.cli import roofline_measure
 from paceline.core import InvalidRequest
 
 
@@ -48,6 +49,7 @@ def add_to(commands: Any) -> None:
     fit.add_argument("--precision", metavar="SPEC", help="as for `paceline predict`")
     fit.add_argument("--tensor-parallel", type=int, default=1, metavar="N")
     fit.set_defaults(run=run)
+    roofline_measure.add_to(jobs)
 
 
 def parse_share(text: str) -> Fraction:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.drafters import auto, dflash, draft_model, hybrid, ngram, replay, suffix
+from paceline.drafters import auto, dflash, draft_model, hybrid, mock, ngram, replay, suffix
 from paceline.drafters.base import build, kinds
 from paceline.drafters.spec import parse_spec, resolve
 
@@ -13,6 +13,7 @@ __all__ = [
     "draft_model",
     "hybrid",
     "kinds",
+    "mock",
     "ngram",
     "parse_spec",
     "replay",

@@ -117,7 +117,7 @@ def make_drafters(config: EngineConfig, shipped: Shipped | None = None) -> dict[
             raise InvalidRequest("drafter", spec.name, "a name of its own for each drafter")
         if spec.kind == "auto" and shipped is not None and shipped.mismatch is None:
             spec = with_shipped(spec, shipped)
-        if spec.kind in NETWORKS:
+        if spec.kind in NETWORKS or _mocks_network(spec):
             spec = replace(spec, options=_network_options(config, spec))
         made[spec.name] = build(spec)
         kinds.add(spec.kind)
@@ -144,14 +144,19 @@ def _network_options(config: EngineConfig, spec: DrafterSpec) -> tuple[tuple[str
     its own way for `match`, from its own distribution for the rules that know q."""
     defaults = {"dtype": config.dtype, "backend": config.backend}
     defaults["quantize"] = config.quantize or "none"
-    if spec.kind == "draft_model":
+    if spec.kind == "draft_model" or _mocks_network(spec):
         defaults["device"] = config.device
     elif config.draft_window is not None:
         defaults["window"] = str(config.draft_window)
-    if config.rule in ("token", "block"):
+    if config.rule in ("token", "block") and not _mocks_network(spec):
         defaults["draw"] = "sample"
     given = dict(spec.options)
     return spec.options + tuple((k, v) for k, v in defaults.items() if k not in given)
+
+
+def _mocks_network(spec: DrafterSpec) -> bool:
+    """Whether it is a network of random weights, read from a config."""
+    return spec.kind == "mock" and spec.value is not None
 
 
 def attach(

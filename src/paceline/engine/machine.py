@@ -8,6 +8,10 @@ import platform
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
+LIMITS = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),  # version 1
+)
 
 
 def usable_cores(cgroup: Path = CGROUP) -> int:
@@ -33,26 +37,33 @@ def cpu_name(info: Path = Path("/proc/cpuinfo")) -> str:
 
 def available_memory(cgroup: Path = CGROUP) -> int:
     """Bytes that can still be had without swapping."""
-    free = _free_memory()
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),  # version 1
-    ):
+    free = _meminfo("MemAvailable") or _physical_memory() // 2
+    for limit, used in LIMITS:
         most, taken = _first_line(cgroup / limit), _first_line(cgroup / used)
         if most.isdecimal() and taken.isdecimal():
             free = min(free, max(0, int(most) - int(taken)))
     return free
 
 
-def _free_memory() -> int:
+def total_memory(cgroup: Path = CGROUP) -> int:
+    """Bytes that all processes here may have together."""
+    most = [_first_line(cgroup / limit) for limit, _ in LIMITS]
+    return min([_physical_memory(), *(int(limit) for limit in most if limit.isdecimal())])
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _meminfo(field: str) -> int | None:
     try:
         with open("/proc/meminfo") as lines:
             for line in lines:
-                if line.startswith("MemAvailable:"):
+                if line.startswith(f"{field}:"):
                     return int(line.split()[1]) * 1024
     except OSError:
         pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return None
 
 
 def _first_line(file: Path) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator, Mapping
+
 import torch
 
 from paceline.models.config import ModelConfig
@@ -17,14 +20,42 @@ def random_weights(
     argmax wanders over the vocabulary instead of repeating one token.
     """
     generator = torch.Generator().manual_seed(seed)
-    weights = {}
-    for name, shape in sorted(expected_tensors(config).items()):
-        noise = torch.randn(shape, generator=generator)
-        if len(shape) == 2:
-            noise *= shape[1] ** -0.5
-        elif name.endswith("norm.weight"):
-            noise = 1 + 0.1 * noise
-        else:
-            noise *= 0.1
-        weights[name] = noise.to(dtype)
-    return weights
+    return {
+        name: _draw(name, shape, generator).to(dtype)
+        for name, shape in sorted(expected_tensors(config).items())
+    }
+
+
+class RandomTensors(Mapping[str, torch.Tensor]):
+    """The same kind of weights, each drawn when it is asked for and not kept: what is packed from
+    them is all that is in memory. Equal names, shapes and seeds give equal tensors."""
+
+    def __init__(
+        self, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, seed: int = 0
+    ) -> None:
+        self.shapes, self.dtype, self.seed = dict(shapes), dtype, seed
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        shape = self.shapes[name]
+        # Seed and name in one number: torch's CPU generator takes 32 bits of it.
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
+        return _draw(name, shape, generator).to(self.dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all tensors together; none is drawn for it."""
+        sizes = (torch.Size(shape).numel() for shape in self.shapes.values())
+        return sum(sizes) * self.dtype.itemsize
+
+
+def _draw(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    noise = torch.randn(shape, generator=generator)
+    if len(shape) == 2:
+        return noise.mul_(shape[1] ** -0.5)
+    return noise.mul_(0.1).add_(1) if name.endswith("norm.weight") else noise.mul_(0.1)

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from paceline.core import ModelError
 from paceline.models.config import ModelConfig
+from paceline.models.random_weights import RandomTensors
 from paceline.models.tensors import HEAD, expected_tensors
 
 DTYPES = {"F32": 4, "F16": 2, "BF16": 2}  # bytes an element
@@ -62,6 +63,8 @@ class SafetensorWeights(Mapping[str, torch.Tensor]):
 
 def stored_bytes(weights: Mapping[str, torch.Tensor]) -> int:
     """Bytes of all tensors, known without reading files."""
+    if isinstance(weights, RandomTensors):
+        return weights.nbytes
     if isinstance(weights, SafetensorWeights):
         sizes = {name: torch.Size(shape).numel() for name, shape in weights.shapes.items()}
         return sum(size * DTYPES[weights.dtypes[name]] for name, size in sizes.items())

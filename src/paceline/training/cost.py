@@ -13,7 +13,6 @@ from paceline.models.config import ModelConfig
 from paceline.models.dflash.config import DFlashConfig
 
 PHASES = ("target", "data", "drafter", "head", "optimiser")
-PROBE = 2048  # rows of the product that the peak is measured with
 
 
 @dataclass(slots=True)
@@ -85,19 +84,6 @@ class Since:
             "slots": self.all_slots,
             "hours": self.all_seconds / 3600,
         }
-
-
-def matmul_peak(dtype: torch.dtype, device: str, seconds: float = 0.3) -> float:
-    """Operations per second of a large product here, measured: the best of several."""
-    a, b = (torch.randn(PROBE, PROBE, device=device).to(dtype) for _ in range(2))
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end or best == float("inf"):
-        start = time.perf_counter()
-        a @ b
-        if device == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
-    return 2 * PROBE**3 / best
 
 
 def layer_weights(shape: ModelConfig) -> int:

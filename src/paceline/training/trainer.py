@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from paceline.engine.peak import matmul_peak
 from paceline.training.anchors import Text, block_labels
 from paceline.training.config import TrainConfig
 from paceline.training.cost import (
@@ -19,7 +20,6 @@ from paceline.training.cost import (
     Since,
     drafter_operations,
     head_operations,
-    matmul_peak,
     target_operations,
 )
 from paceline.training.data import Order

@@ -25,6 +25,7 @@ from paceline.models.dflash.config import KNOWN, DFlashConfig, read_dflash_confi
 from paceline.models.dflash.speculators import from_speculators, is_speculators
 from paceline.models.dflash.tensors import dflash_tensors
 from paceline.models.loader import read_json
+from paceline.models.random_weights import RandomTensors
 from paceline.models.rope import rope_frequencies
 from paceline.models.weights import (
     INDEX,
@@ -93,7 +94,7 @@ class DFlashCheckpoint:
     format: str
     config: DFlashConfig
     config_json: Mapping[str, Any]
-    weights: SafetensorWeights
+    weights: SafetensorWeights | RandomTensors
     version: str
     mask_embedding: torch.Tensor | None = None
     head_ids: torch.Tensor | None = None

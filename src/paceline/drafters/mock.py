@@ -1,0 +1,171 @@
+"""Mock: drafts that mean nothing, at a cost that is really spent.
+
+For the rule `synthetic`, which accepts by plan whatever was drafted. The tokens are arbitrary; the
+time is that of real work, never of waiting: none at all, a share of the target's own forward for
+each pass, or a whole drafter of random weights, read from its config.json.
+
+    mock                          drafts for nothing
+    mock,cost=0.1                 a tenth of the target's forward for each drafted token
+    mock,cost=0.1,block=16        a tenth for each block of up to 16 tokens
+    mock:drafter/config.json      a DFlash drafter or a small model of random weights
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, KVSpec, Request
+from paceline.drafters.base import Drafter, DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.dflash import DFlashDrafter
+from paceline.drafters.draft_model import DraftModelDrafter
+from paceline.drafters.spec import draft_len, one_of, read_options, real, whole
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch
+from paceline.models.leading import LeadingLayers, Share, nearest_share
+from paceline.models.loader import read_json
+from paceline.models.mocked import (
+    find_config,
+    is_dflash,
+    mocked_dflash,
+    mocked_model,
+    read_config_file,
+)
+from paceline.models.networks import BACKENDS, DEVICES, DTYPES, build_network
+from paceline.models.recipe import QUANTIZE
+
+DEFAULT_LENGTH = 15  # what a block of 16 drafts behind its anchor
+_STRIDE = 2654435761  # golden ratio of 2^32: neighbours in the draft are far apart
+
+
+class MockDrafter:
+    """Drafts arbitrary tokens, as many as asked for; a pass costs `cost` of the target's forward.
+
+    A draft of n tokens takes ceil(n / block) passes, one row of each request per pass: so many of
+    the target's first layers, and its head or not, as come closest to that share of its weights.
+    `share` says which, once attached.
+    """
+
+    version = "1"
+    feature_layers: tuple[int, ...] = ()
+    kv: KVSpec | None = None
+    lookback = 0
+    reach: int | None = None
+    weight_bytes = 0
+
+    def __init__(
+        self,
+        name: str = "mock",
+        *,
+        cost: float = 0.0,
+        block: int = 1,
+        max_draft_len: int = DEFAULT_LENGTH,
+    ) -> None:
+        self.name, self.cost, self.block = name, cost, block
+        self.max_draft_len = max_draft_len
+        self.parallel = not cost or block >= max_draft_len
+        self.share: Share | None = None
+        self._layers: LeadingLayers | None = None
+        self._vocab_size = 0
+
+    def attach(self, target: TargetInfo) -> None:
+        self._vocab_size = target.vocab_size
+        if self.cost:
+            self.share = nearest_share(target.network.config, self.cost)
+            self._layers = LeadingLayers(target.network, self.share)
+
+    def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
+        """Needs nothing: there is nothing to remember."""
+
+    def observe(self, rows: Sequence[ObservedRows]) -> None:
+        """Needs nothing."""
+
+    def held_tokens(self, request: Request) -> int:
+        return 0
+
+    def release(self, requests: Sequence[Request]) -> None:
+        """Holds nothing."""
+
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
+        drafts = [self._draft(*pair) for pair in zip(requests, lengths, strict=True)]
+        if self._layers is not None:
+            self._spend(self._layers, requests, drafts)
+        return DraftBatch(tokens=drafts)
+
+    def _draft(self, request: Request, length: int) -> list[int]:
+        start = request.seed + len(request.tokens)
+        length = min(length, self.max_draft_len)
+        return [(start + i) * _STRIDE % self._vocab_size for i in range(length)]
+
+    def _spend(
+        self, layers: LeadingLayers, requests: Sequence[Request], drafts: Sequence[list[int]]
+    ) -> None:
+        """The passes of a round: a request takes part in as many as its own draft needs."""
+        passes = [-(-len(draft) // self.block) for draft in drafts]
+        for turn in range(max(passes, default=0)):
+            taking = [r for r, count in zip(requests, passes, strict=True) if count > turn]
+            layers.forward(_one_row_each(taking, turn))
+
+
+def _one_row_each(requests: Sequence[Request], ahead: int) -> ForwardBatch:
+    """A row of each request, `ahead` positions behind its last token: a slot of the draft's."""
+    count = len(requests)
+    positions = np.array([len(r.tokens) - 1 + ahead for r in requests], dtype=np.int32)
+    tables = np.zeros((count, int(positions.max()) // BLOCK_SIZE + 1), dtype=np.int32)
+    for row, (request, position) in enumerate(zip(requests, positions, strict=True)):
+        used = position // BLOCK_SIZE + 1
+        tables[row, :used] = request.blocks[:used]
+    return ForwardBatch(
+        ids=np.array([request.tokens[-1] for request in requests], dtype=np.int32),
+        positions=positions,
+        seq_starts=np.arange(count + 1, dtype=np.int32),
+        block_tables=tables,
+        logit_rows=np.arange(count, dtype=np.int32),
+    )
+
+
+_OWN = {"cost": real(0.0, 1.0), "block": whole(1, MAX_DRAFT_LEN), "max_draft_len": draft_len()}
+_NETWORK = {
+    "max_draft_len": draft_len(),
+    "dtype": one_of(*DTYPES),
+    "device": one_of(*DEVICES),
+    "backend": one_of(*BACKENDS),
+    "quantize": one_of("none", *QUANTIZE),
+}
+
+
+@register("mock")
+def _build(spec: DrafterSpec) -> Drafter:
+    if spec.value is not None:
+        return _network(spec.name, spec.value, read_options(spec, _NETWORK))
+    settings = read_options(spec, _OWN)
+    if "block" in settings and not settings.get("cost"):
+        expected = "a cost beside it: a draft that costs nothing has no passes"
+        raise InvalidRequest(f"drafter {spec.name}, block", settings["block"], expected)
+    return MockDrafter(spec.name, **settings)
+
+
+def _network(name: str, value: str, settings: dict[str, Any]) -> Drafter:
+    """A drafter that is a network: the kind that its config says."""
+    path = find_config(value, f"drafter {name}")
+    if is_dflash(read_json(path)):
+        settings.pop("device", None)  # it runs where its target does, whose head it shares
+        checkpoint = mocked_dflash(path, dtype=settings.get("dtype", "bfloat16"))
+        return DFlashDrafter(name, checkpoint, **settings)
+    quantize = settings.pop("quantize", "none")
+    settings["quantize"] = None if quantize == "none" else quantize
+    longest = settings.pop("max_draft_len", DEFAULT_LENGTH)
+    loaded = mocked_model(
+        read_config_file(path), value, dtype=settings.get("dtype", "bfloat16"), seed=1
+    )
+    network, _ = build_network(loaded, **settings)
+    # Confidence of random weights means nothing: no draft ends for want of it.
+    return DraftModelDrafter(
+        name,
+        network,
+        version="mock",
+        max_positions=loaded.max_context,
+        max_draft_len=longest,
+        min_token_prob=0.0,
+    )

@@ -1,0 +1,142 @@
+"""Models of random weights: everything about them is real but what they say.
+
+Only a config.json is read, nothing is fetched. How long a step takes hangs on shapes and types, not
+on what the weights say, so such a model is timed like one that was trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+from paceline.core import InvalidRequest, ModelError
+from paceline.models.batch import BLOCK_SIZE
+from paceline.models.catalog import CATALOGUE, pull
+from paceline.models.config import ModelConfig
+from paceline.models.dflash.checkpoint import DFlashCheckpoint
+from paceline.models.dflash.config import read_dflash_config
+from paceline.models.dflash.tensors import dflash_tensors
+from paceline.models.families import config_from_hf
+from paceline.models.loader import LoadedModel, read_json
+from paceline.models.networks import DTYPES
+from paceline.models.random_weights import RandomTensors
+from paceline.models.tensors import expected_tensors
+
+READABLE = 20000  # ids that print as one character each, from here on:
+FIRST_CHARACTER = 0x4E00
+
+
+def find_config(name: str, field: str = "model") -> Path:
+    """The config.json that `name` means: the file itself, a folder that holds one, or a name of the
+    catalogue. A hub id is refused: nothing is downloaded for a mock.
+
+    Raises InvalidRequest naming `field`.
+    """
+    path = Path(name).expanduser()
+    if name in CATALOGUE and not path.exists():
+        return pull(name) / "config.json"
+    if path.is_dir():
+        path = path / "config.json"
+    if not path.is_file() or path.suffix != ".json":
+        known = ", ".join(CATALOGUE)
+        expected = f"a config.json, a folder that holds one, or a name of the catalogue ({known})"
+        raise InvalidRequest(field, name, expected)
+    return path
+
+
+def read_config_file(path: Path) -> ModelConfig:
+    """A target's config.json. Raises ModelError that names the file and the field."""
+    try:
+        return config_from_hf(read_json(path))
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
+
+
+def kv_bytes(config: ModelConfig, dtype: str, tokens: int) -> int:
+    """KV memory of so many tokens, in whole blocks."""
+    row = 2 * config.num_layers * config.num_kv_heads * config.head_dim * DTYPES[dtype].itemsize
+    return -(-tokens // BLOCK_SIZE) * BLOCK_SIZE * row
+
+
+def needed_bytes(config: ModelConfig, dtype: str, kv_tokens: int) -> int:
+    """Weights, KV for `kv_tokens` tokens, and the largest tensor once more, as it is drawn."""
+    shapes = expected_tensors(config)
+    largest = max(torch.Size(shape).numel() for shape in shapes.values())
+    weights = RandomTensors(shapes, DTYPES[dtype]).nbytes
+    return weights + kv_bytes(config, dtype, kv_tokens) + largest * torch.float32.itemsize
+
+
+def drafter_bytes(path: Path, dtype: str) -> int:
+    """Weights of a drafter that is a network, from its config.json."""
+    hf = read_json(path)
+    if is_dflash(hf):
+        shapes = dflash_tensors(read_dflash_config(hf))
+    else:
+        shapes = expected_tensors(read_config_file(path))
+    return RandomTensors(shapes, DTYPES[dtype]).nbytes
+
+
+def mocked_model(
+    config: ModelConfig, name: str, *, dtype: str = "bfloat16", seed: int = 0
+) -> LoadedModel:
+    """A model of that shape with random weights, and a tokenizer that prints ids as characters.
+
+    No token ends a stream. The tensors are drawn one by one as the network takes them.
+    """
+    return LoadedModel(
+        name=name,
+        config=config,
+        weights=RandomTensors(expected_tensors(config), DTYPES[dtype], seed),
+        tokenizer=id_tokenizer(config.vocab_size),
+        eos_ids=frozenset(),
+        max_context=config.max_context,
+        path=Path(name),
+    )
+
+
+def refuse_too_large(needed: int, available: int, field: str, value: object) -> None:
+    """Raises InvalidRequest, with both numbers, for what does not fit memory."""
+    if needed > available:
+        expected = (
+            f"what fits memory: weights and KV need {needed} bytes ({needed / 2**30:.1f} GiB), "
+            f"and {available} bytes ({available / 2**30:.1f} GiB) are available"
+        )
+        raise InvalidRequest(field, value, expected)
+
+
+def id_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
+    """Decodes each id to a character, ids from READABLE on to their number in brackets."""
+    vocab = {chr(FIRST_CHARACTER + i) if i < READABLE else f"<{i}>": i for i in range(vocab_size)}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=next(reversed(vocab))))
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def is_dflash(hf: Mapping[str, Any]) -> bool:
+    """Whether a drafter's config.json is a DFlash drafter's, and not a small model's."""
+    return "dflash_config" in hf or any("DFlash" in str(n) for n in hf.get("architectures") or ())
+
+
+def mocked_dflash(path: Path, *, dtype: str = "bfloat16", seed: int = 0) -> DFlashCheckpoint:
+    """A DFlash drafter of random weights from its config.json. Raises ModelError."""
+    hf = read_json(path)
+    try:
+        config = read_dflash_config(hf)
+    except ModelError as error:
+        raise ModelError(f"drafter {path}: {error}") from error
+    digest = hashlib.sha256(json.dumps(hf, sort_keys=True).encode()).hexdigest()
+    return DFlashCheckpoint(
+        path=path.parent,
+        format="z-lab",
+        config=config,
+        config_json=hf,
+        weights=RandomTensors(dflash_tensors(config), DTYPES[dtype], seed),
+        version=f"mock-{digest[:12]}",
+    )
