@@ -23,7 +23,7 @@ from paceline.core import (
 )
 from paceline.engine.admission import Admission
 from paceline.engine.async_engine import EngineDead, Stream
-from paceline.engine.config import EngineStats
+from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.grammar import Compiler
 from paceline.engine.room import Place, Room
 
@@ -77,7 +77,7 @@ class FakeAsyncEngine:
         part: str | None = None,
     ) -> None:
         tokenizer = byte_tokenizer()
-        drafters = {"ngram": SimpleNamespace(max_draft_len=4)} if drafter else {}
+        drafters = {"ngram": SimpleNamespace(max_draft_len=4, version="1")} if drafter else {}
         self.engine = SimpleNamespace(
             model_name="fake-model",
             tokenizer=tokenizer,
@@ -87,6 +87,7 @@ class FakeAsyncEngine:
             default_drafter=next(iter(drafters), None),
             eos_ids=frozenset({tokenizer.eos_token_id}),
             grammars=SimpleNamespace(compiler=compiler()),
+            config=EngineConfig(),
         )
         self.step, self.fail, self.others, self.part = step, fail, 0, part
         self.room = Room(capacity, lambda: len(self._running) + self.others, lambda: 0)
