@@ -17,6 +17,7 @@ from paceline.server.protocol import ChatRequest, CompletionRequest
 from paceline.server.responses import GENERATION, refusals
 from paceline.server.serving import Serving
 from paceline.server.settings import ServerSettings
+from paceline.server.ui import add_ui
 
 
 def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
@@ -31,6 +32,7 @@ def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     _add_models(app, serving, key)
     _add_requests(app, serving, key)
     _add_operations(app, serving)
+    add_ui(app, served=True, key_needed=bool(settings.api_keys))
     return app
 
 
