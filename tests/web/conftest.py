@@ -45,7 +45,7 @@ def ui_server(**settings: Any) -> Iterator[str]:
         thread.join(20)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop must not outlive these tests
 def browser() -> Iterator[Any]:
     wanted = os.environ.get(VARIABLE)
     path = wanted or shutil.which("chromium") or shutil.which("google-chrome")
@@ -61,7 +61,7 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     with ui_server() as address:
         yield address
