@@ -19,10 +19,24 @@ from paceline.cli import (
     serve,
     synth,
     train,
+    ui,
 )
 from paceline.core import PacelineError
 
-COMMANDS = (serve, generate, chat, bench, explain, pull, quality, synth, train, evaluate, drafter)
+COMMANDS = (
+    serve,
+    generate,
+    chat,
+    bench,
+    explain,
+    pull,
+    quality,
+    synth,
+    train,
+    evaluate,
+    drafter,
+    ui,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

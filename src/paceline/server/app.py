@@ -18,6 +18,7 @@ from paceline.server.protocol import ChatRequest, CompletionRequest
 from paceline.server.responses import GENERATION, refusals
 from paceline.server.serving import Serving
 from paceline.server.settings import ServerSettings
+from paceline.server.ui import add_ui
 
 
 def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
@@ -34,6 +35,7 @@ def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     _add_operations(app, serving)
     _add_page_data(app, serving)
     app.state.live = serving.live  # whoever runs the app runs its sampling
+    add_ui(app, served=True, key_needed=bool(settings.api_keys))
     return app
 
 

@@ -1,0 +1,233 @@
+"""The parts that a layer is made of, and what each asks of a device in one forward.
+
+B requests bring q rows each, T = B·q, over S tokens in the cache. One multiplication and addition
+is two FLOP. Every formula is of one layer; `layers` of a group multiply it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.roofline.correlation import distinct_experts
+from paceline.roofline.precision import FORMATS
+from paceline.roofline.work import Options, Work, Workload
+
+
+class Component(Protocol):
+    """Part of a layer. `work` gets the workload of one data-parallel group; `whole`, of all."""
+
+    @property
+    def parameters(self) -> int: ...
+    @property
+    def active_parameters(self) -> int: ...
+    @property
+    def weight_bytes(self) -> float: ...
+
+    def cache_bytes(self, context: int) -> float:
+        """What one request of `context` tokens keeps in memory here."""
+
+    def work(self, load: Workload, whole: Workload, options: Options) -> Iterator[Work]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Dense weights that each row passes: 2·P·T FLOP over P·bytes."""
+
+    name: str
+    parameters: int
+    format: str = "bf16"
+
+    @property
+    def active_parameters(self) -> int:
+        return self.parameters
+
+    @property
+    def weight_bytes(self) -> float:
+        return self.parameters * FORMATS[self.format].bytes
+
+    def cache_bytes(self, context: int) -> float:
+        return 0.0
+
+    def work(self, load: Workload, whole: Workload, options: Options) -> Iterator[Work]:
+        shards = options.tensor_parallel
+        yield Work(
+            self.name,
+            "matmul",
+            2.0 * self.parameters * load.rows / shards,
+            self.weight_bytes / shards,
+            FORMATS[self.format].compute,
+            load.rows,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Routed experts: a row passes `active` of `experts`, and the weights of those that any row
+    chose are read once. Shared experts and the router are Projections of their own."""
+
+    experts: int
+    active: int
+    parameters_each: int
+    format: str = "bf16"
+    name: str = "experts"
+
+    @property
+    def parameters(self) -> int:
+        return self.experts * self.parameters_each
+
+    @property
+    def active_parameters(self) -> int:
+        return self.active * self.parameters_each
+
+    @property
+    def weight_bytes(self) -> float:
+        return self.parameters * FORMATS[self.format].bytes
+
+    def cache_bytes(self, context: int) -> float:
+        return 0.0
+
+    def work(self, load: Workload, whole: Workload, options: Options) -> Iterator[Work]:
+        tokens = options.correlation.tokens(whole.batch, whole.rows_per_request)
+        touched = distinct_experts(self.experts, self.active, tokens)
+        share = 1.0 / options.devices
+        if options.expert_parallel > 1:
+            share *= options.expert_imbalance
+        yield Work(
+            self.name,
+            "matmul",
+            2.0 * self.active_parameters * whole.rows * share,
+            touched * self.parameters_each * FORMATS[self.format].bytes * share,
+            FORMATS[self.format].compute,
+            whole.rows * self.active / touched,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which entries a row attends to: one per `ratio` tokens, at most `limit` of them.
+
+    `chosen` limits are picked per row (sparse attention), others are the latest (a window).
+    `chunk`: only since the last multiple of so many tokens.
+    """
+
+    ratio: int = 1
+    limit: int | None = None
+    chosen: bool = False
+    chunk: int | None = None
+
+    def seen(self, context: float) -> float:
+        """Entries that one row attends to behind `context` tokens."""
+        if self.chunk is not None:
+            context = min(context, (context % self.chunk) or self.chunk)
+        entries = context / self.ratio
+        return entries if self.limit is None else min(entries, self.limit)
+
+    def read(self, context: int, rows: int, overlap: float) -> float:
+        """Entries that `rows` consecutive rows of one request read together."""
+        if self.limit is None:
+            return self.seen(context)
+        further = (rows - 1) * (1.0 - overlap) * self.limit if self.chosen else rows - 1
+        return min(context / self.ratio, self.limit + further)
+
+    def kept(self, context: int) -> float:
+        """Entries that stay in memory."""
+        return context / self.ratio if self.chosen else self.seen(context)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Scores and values over cached entries.
+
+    `pair_flops` per row and entry, over all heads; `entry_bytes` per cached entry, over all KV
+    heads. `kv_heads` says into how many parts the entries can be cut among devices (1 for a latent
+    that every device keeps).
+    """
+
+    pair_flops: float
+    entry_bytes: float
+    kv_heads: int
+    spans: tuple[Span, ...] = (Span(),)
+    precision: str = "bf16"
+    name: str = "attention"
+
+    parameters = 0
+    active_parameters = 0
+    weight_bytes = 0.0
+
+    def cache_bytes(self, context: int) -> float:
+        return self.entry_bytes * sum(span.kept(context) for span in self.spans)
+
+    def work(self, load: Workload, whole: Workload, options: Options) -> Iterator[Work]:
+        rows, context = load.rows_per_request, load.context
+        # a row sees the rows before it and itself: on average (q + 1)/2 of the q
+        pairs = rows * sum(span.seen(context + (rows + 1) / 2) for span in self.spans)
+        overlap = options.selection_overlap
+        entries = sum(span.read(context, rows, overlap) + rows / span.ratio for span in self.spans)
+        shards = options.tensor_parallel
+        kept = math.ceil(self.kv_heads / shards) / self.kv_heads
+        yield Work(
+            self.name,
+            "attention",
+            self.pair_flops * pairs * load.batch / shards,
+            self.entry_bytes * entries * load.batch * kept,
+            self.precision,
+            load.rows,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A recurrent state (gated delta rule): `elements` per request, read once, and written once per
+    row or once per forward; 8 FLOP per element and row (decay, kᵀS, outer product, qᵀS)."""
+
+    elements: int
+    heads: int
+    replayed_elements: int  # per row: the key, value and gates that a replay saves instead
+    format: str = "fp32"
+    name: str = "state"
+
+    parameters = 0
+    active_parameters = 0
+    weight_bytes = 0.0
+
+    def cache_bytes(self, context: int) -> float:
+        return self.elements * FORMATS[self.format].bytes
+
+    def work(self, load: Workload, whole: Workload, options: Options) -> Iterator[Work]:
+        shards = min(options.tensor_parallel, self.heads)
+        number = FORMATS[options.state_precision or self.format].bytes
+        rows = load.rows_per_request
+        if options.snapshots == "per-token" or rows == 1:
+            moved = self.elements * number * (1 + rows)
+        else:
+            moved = self.elements * number * 2 + rows * self.replayed_elements * 2.0
+        yield Work(
+            self.name,
+            "state",
+            8.0 * self.elements * load.rows / shards,
+            moved * load.batch / shards,
+            "fp32",
+            load.rows,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Choosing tokens: the float32 logits of every row are read once."""
+
+    vocabulary: int
+    name: str = "sampling"
+
+    parameters = 0
+    active_parameters = 0
+    weight_bytes = 0.0
+
+    def cache_bytes(self, context: int) -> float:
+        return 0.0
+
+    def work(self, load: Workload, whole: Workload, options: Options) -> Iterator[Work]:
+        moved = 4.0 * self.vocabulary * load.rows / options.tensor_parallel
+        yield Work(self.name, "sampling", 0.0, moved, "fp32", load.rows)

@@ -1,0 +1,60 @@
+"""Reading a Hugging Face config strictly: what is missing or malformed is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.core.errors import ModelError
+
+
+class Fields:
+    """A config's fields. Where checkpoints differ in a field's name, give all its names."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+
+    def get(self, *names: str) -> Any:
+        """The first of these fields that is there and not null, else None."""
+        for name in names:
+            if self.values.get(name) is not None:
+                return self.values[name]
+        return None
+
+    def integer(self, *names: str, default: int | None = None, low: int = 1) -> int:
+        value = self.get(*names)
+        value = default if value is None else value
+        if isinstance(value, int) and not isinstance(value, bool) and value >= low:
+            return value
+        name = " or ".join(names)
+        raise ModelError(f"config: {name} is {value!r}; expected a whole number, {low} or more")
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.get(name)
+        value = default if value is None else value
+        if not isinstance(value, bool):
+            raise ModelError(f"config: {name} is {value!r}; expected true or false")
+        return value
+
+    def names(self, name: str, allowed: tuple[str, ...], length: int) -> tuple[str, ...] | None:
+        """A list with one word per layer, or None where it is absent."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) < length:
+            raise ModelError(f"config: {name} is not a list of {length} layers")
+        for kind in value:
+            if kind not in allowed:
+                expected = ", ".join(allowed)
+                raise ModelError(f"config: {name} has {kind!r}; expected one of {expected}")
+        return tuple(value[:length])
+
+    def integers(self, name: str, length: int) -> tuple[int, ...]:
+        """A list of whole numbers, one per layer (a longer one is cut: draft layers follow)."""
+        value = self.get(name)
+        if not isinstance(value, list) or len(value) < length:
+            raise ModelError(f"config: {name} is not a list of {length} layers")
+        for number in value:
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise ModelError(f"config: {name} has {number!r}; expected whole numbers")
+        return tuple(value[:length])

@@ -1,0 +1,121 @@
+"""Lines to launch a server with: ours, vLLM's and SGLang's, for one method at one draft length.
+
+Names of options as of vLLM 0.32 (`--speculative-config`, where a DFlash block's anchor is not
+counted) and SGLang 0.5.23 (`--speculative-num-draft-tokens`, where the anchor row is counted, so
+that γ drafted tokens are γ + 1).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+
+from paceline.core.params import MAX_DRAFT_LEN
+
+LOOK_BACK = 4  # longest n-gram that a look-up matches, in vLLM's examples
+DRAFTER = "DRAFTER"  # stands where nobody said which checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How an engine calls a way of drafting; None where it has none.
+
+    paceline    kind of `paceline serve --drafter`
+    vllm        `method` of --speculative-config
+    sglang      --speculative-algorithm
+    checkpoint  the drafter is a checkpoint of its own
+    """
+
+    paceline: str | None
+    vllm: str | None
+    sglang: str | None
+    checkpoint: bool = False
+
+
+METHODS = {
+    "ideal": Method(None, None, None),
+    "mtp": Method(None, "mtp", "NEXTN"),
+    "eagle3": Method(None, "eagle3", "EAGLE3", checkpoint=True),
+    "draft_model": Method("draft_model", "draft_model", "STANDALONE", checkpoint=True),
+    "dflash": Method("dflash", "dflash", "DFLASH", checkpoint=True),
+    "ngram": Method("ngram", "ngram", "NGRAM"),
+    "suffix": Method("suffix", "suffix", None),
+}
+BLOCK_ALGORITHMS = ("DFLASH", "NGRAM")  # they have no number of steps
+
+
+def launch_flags(
+    kind: str,
+    draft_length: int,
+    *,
+    model: str,
+    drafter: str | None = None,
+    tensor_parallel: int = 1,
+) -> dict[str, str | None]:
+    """The command for "paceline", "vllm" and "sglang"; None where the engine cannot do that.
+
+    At draft length 0 it is the command without speculation.
+    """
+    checkpoint = drafter or DRAFTER
+    return {
+        "paceline": _paceline(kind, draft_length, model, checkpoint, tensor_parallel),
+        "vllm": _vllm(kind, draft_length, model, checkpoint, tensor_parallel),
+        "sglang": _sglang(kind, draft_length, model, checkpoint, tensor_parallel),
+    }
+
+
+def _paceline(
+    kind: str, length: int, model: str, checkpoint: str, tensor_parallel: int
+) -> str | None:
+    method = METHODS[kind]
+    if tensor_parallel > 1 or length > MAX_DRAFT_LEN:
+        return None
+    if not length:
+        return _line("paceline", "serve", model, "--drafter", "none")
+    if method.paceline is None:
+        return None
+    value = f":{checkpoint}" if method.checkpoint else ""
+    spec = f"{method.paceline}{value},max_draft_len={length}"
+    return _line("paceline", "serve", model, "--drafter", spec)
+
+
+def _vllm(kind: str, length: int, model: str, checkpoint: str, tensor_parallel: int) -> str | None:
+    method = METHODS[kind]
+    words = ["vllm", "serve", model]
+    if tensor_parallel > 1:
+        words += ["--tensor-parallel-size", str(tensor_parallel)]
+    if length:
+        if method.vllm is None:
+            return None
+        config: dict[str, str | int] = {"method": method.vllm}
+        if method.checkpoint:
+            config["model"] = checkpoint
+        config["num_speculative_tokens"] = length
+        if method.vllm == "ngram":
+            config["prompt_lookup_max"] = LOOK_BACK
+        words += ["--speculative-config", json.dumps(config)]
+    return _line(*words)
+
+
+def _sglang(
+    kind: str, length: int, model: str, checkpoint: str, tensor_parallel: int
+) -> str | None:
+    method = METHODS[kind]
+    words = ["python", "-m", "sglang.launch_server", "--model-path", model]
+    if tensor_parallel > 1:
+        words += ["--tp-size", str(tensor_parallel)]
+    if length:
+        if method.sglang is None:
+            return None
+        words += ["--speculative-algorithm", method.sglang]
+        if method.checkpoint:
+            words += ["--speculative-draft-model-path", checkpoint]
+        if method.sglang not in BLOCK_ALGORITHMS:
+            words += ["--speculative-num-steps", str(length), "--speculative-eagle-topk", "1"]
+        words += ["--speculative-num-draft-tokens", str(length + 1)]
+    return _line(*words)
+
+
+def _line(*words: str) -> str:
+    return shlex.join(words)

@@ -1,0 +1,90 @@
+"""Recorded runs: what `paceline evaluate` and `paceline bench --record` wrote, as a trace of
+acceptance and as events to play."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.core import InvalidRequest
+from paceline.roofline.survival import Trace
+from paceline.roofline.timing import Event
+
+EVALUATION = "paceline-evaluation/1"
+FULL = "drafter/full"  # always the whole block: what acceptance is measured on
+TIMED = "drafter/throughput"  # as served
+AR = "ar"
+
+
+def read_trace(path: Path) -> Trace:
+    """Accepted and drafted tokens of every counted round of an evaluation's JSON.
+
+    Rounds after the text began to loop, and those that the limit of tokens would have cut short,
+    are left out, as in the report. Raises InvalidRequest.
+    """
+    result = read_evaluation(path)
+    block, tokens = result["drafters"]["drafter"]["block"], result["settings"]["tokens"]
+    accepted, drafted = [], []
+    for row in _rows(result):
+        end = min(row["counted_tokens"], tokens - block)
+        for position, offered, stood in row["rounds"][FULL]:
+            if position < end:
+                drafted.append(offered)
+                accepted.append(stood)
+    if not accepted:
+        raise InvalidRequest("trace", str(path), "an evaluation with rounds that count")
+    return Trace(tuple(accepted), tuple(drafted))
+
+
+def read_evaluation(path: Path) -> Mapping[str, Any]:
+    try:
+        result = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("trace", str(path), f"a readable JSON file ({error})") from error
+    if not isinstance(result, dict) or result.get("format") != EVALUATION:
+        expected = f"what `paceline evaluate` writes ({EVALUATION})"
+        raise InvalidRequest("trace", str(path), expected)
+    return result
+
+
+def _rows(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for one in result["results"]:
+        yield from one["rows"]
+
+
+def evaluated_events(row: Mapping[str, Any]) -> tuple[list[Event], list[Event]]:
+    """One prompt's row of an evaluation: AR, and the drafter as it would serve.
+
+    The row knows what each round gave, and the seconds of all rounds together: rounds are spread
+    evenly over them. It does not know the time to the first token, which is 0 here.
+    """
+    counted = row["counted_tokens"]
+    plain, drafted = row["seconds"][AR][0], row["seconds"][TIMED][0]
+    if counted < 2 or plain is None or drafted is None:
+        raise InvalidRequest("row", row.get("prompt"), "a row with two counted tokens, timed")
+    step = 1e3 * plain / (counted - 1)
+    alone = [Event(step * index, 1, 0, 1, 0) for index in range(counted)]
+    rounds = [each for each in row["rounds"][TIMED] if each[0] < counted]
+    ends = [each[0] for each in rounds[1:]] + [counted]
+    events = [Event(0.0, 1, 0, 1, 0)]
+    for number, ((position, offered, stood), end) in enumerate(zip(rounds, ends, strict=True), 1):
+        tokens = end - position
+        accepted = min(stood, tokens)
+        at = 1e3 * drafted * number / len(rounds)
+        events.append(Event(at, tokens, accepted, tokens - accepted, offered))
+    return alone, events
+
+
+def arrival_events(arrivals_ms: Sequence[float]) -> list[Event]:
+    """Of one streamed answer: when each token arrived, in ms since the request was sent. Tokens
+    with the same time came in one burst; who drafted them is not known to a reader."""
+    events: list[Event] = []
+    for at in arrivals_ms:
+        if events and events[-1].t_ms == at:
+            burst = events.pop().tokens + 1
+            events.append(Event(at, burst, 0, burst, 0))
+        else:
+            events.append(Event(at, 1, 0, 1, 0))
+    return events

@@ -1,0 +1,79 @@
+"""The web page and what it asks: apart from the OpenAI API, and not in its schema.
+
+The page itself and `/ui/state` load without an API key, so that there is a place to enter one;
+every other path under `/ui/` asks for it (gate.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+
+from paceline import __version__
+from paceline.server import errors
+from paceline.server.errors import ApiError
+from paceline.server.gate import Gate
+from paceline.server.settings import ServerSettings
+from paceline.server.static import read_files
+
+TABS = (
+    # name, title, whether it needs a model that is being served
+    ("calculator", "Calculator", False),
+    ("timing", "Timing", False),
+    ("playground", "Playground", True),
+    ("live", "Live", True),
+)
+NEEDS_SERVER = {
+    "playground": "The playground talks to a model that Paceline serves, and shows which of its "
+    "tokens were drafted. This page runs without a model; start one, and open its address:",
+    "live": "Live shows what a running server measures: acceptance by position, latencies, queue. "
+    "This page runs without a model; start one, and open its address:",
+}
+START = "paceline serve --drafter auto"
+
+
+def create_ui_app(settings: ServerSettings) -> FastAPI:
+    """The page alone, without a model: the calculator and the timing."""
+    app = FastAPI(title="Paceline", version=__version__, docs_url=None, redoc_url=None)
+    errors.install(app)
+    app.add_middleware(Gate, settings=settings)
+    add_ui(app, served=False, key_needed=bool(settings.api_keys))
+    return app
+
+
+def add_ui(app: FastAPI, *, served: bool, key_needed: bool) -> None:
+    """Adds the page at `/`. `served`: a model is there for the playground and the live view."""
+    _add_files(app)
+    state = {
+        "version": __version__,
+        "key_needed": key_needed,
+        "tabs": [_tab(name, title, served or not needs) for name, title, needs in TABS],
+    }
+
+    @app.get("/ui/state", include_in_schema=False)
+    async def ui_state() -> Response:
+        """Which tabs are there, and whether a key is needed."""
+        return JSONResponse(state)
+
+
+def _tab(name: str, title: str, available: bool) -> dict[str, Any]:
+    tab = {"name": name, "title": title, "available": available}
+    return tab if available else {**tab, "reason": NEEDS_SERVER[name], "command": START}
+
+
+def _add_files(app: FastAPI) -> None:
+    files = read_files()
+
+    @app.get("/", include_in_schema=False)
+    async def ui_page(request: Request) -> Response:
+        """The page."""
+        return files["index.html"].answer(request)
+
+    @app.get("/web/{path:path}", include_in_schema=False)
+    async def ui_file(path: str, request: Request) -> Response:
+        """What the page is made of."""
+        if path not in files:
+            raise ApiError(404, f"no file {path!r} belongs to the page")
+        return files[path].answer(request)
