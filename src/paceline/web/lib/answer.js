@@ -19,7 +19,9 @@ export class Answer {
     this.#drafts = drafts;
     this.#tokens = h("div", { class: "tokens", tabIndex: 0, role: "region", "aria-label": title });
     this.#numbers = h("dl", { class: "numbers" });
-    this.#strip = h("div", { class: "strip", role: "img", "aria-label": "tokens per round" });
+    this.#columns = h("div", { class: "columns-of-rounds" });
+    this.#strip = h("figure", { class: "strip" }, this.#columns,
+      h("figcaption", { class: "hint" }, "Each round: the model's own token, accepted ones on top, and what was drafted beyond them."));
     this.#note = h("p", { class: "hint" });
     this.element = h("article", { class: "answer" },
       h("h3", {}, title), this.#tokens, drafts ? this.#strip : null, this.#numbers, this.#note);
@@ -55,7 +57,7 @@ export class Answer {
 
   // -- inside --------------------------------------------------------------------------------------
 
-  #drafts; #tokens; #numbers; #strip; #note;
+  #drafts; #tokens; #numbers; #strip; #columns; #note;
   #reader = new TokenText();
   #due = false;
 
@@ -84,12 +86,12 @@ export class Answer {
     const follow = atEnd(this.#tokens);
     this.#tokens.append(...tokens.map((token) => this.#span(token, round)));
     if (follow) this.#tokens.scrollTop = this.#tokens.scrollHeight;
-    if (this.#drafts) this.#strip.append(column(round, tokens));
+    if (this.#drafts) this.#columns.append(column(round, tokens));
   }
 
   #span(token, round) {
     const out = token.kind === "rejected" || token.kind === "unused";
-    const text = out ? token.text : this.#reader.read(token);
+    const text = out ? token.text.replaceAll("\n", "⏎") : this.#reader.read(token);
     const marks = ["token", token.kind];
     if (text.includes("\n")) marks.push("newline");
     return h(out ? "del" : "span", { class: marks.join(" "), title: this.#told(token, round) }, text);
@@ -126,7 +128,7 @@ export class Answer {
     if (this.#drafts) {
       shown.unshift(["AL incl. bonus", fixed(counts.acceptanceLength, 2),
         "tokens per round with a draft, the bonus token included"]);
-      shown.push(["accepted", this.#share(), "of the drafted tokens"]);
+      shown.push(["accepted", this.#share(), "of the drafted tokens that were verified"]);
     }
     this.#numbers.replaceChildren(...shown.map(([name, value, title]) => h("div", { title },
       h("dt", {}, name), h("dd", {}, value))));
@@ -135,8 +137,8 @@ export class Answer {
   }
 
   #share() {
-    const { drafted, kinds } = this.counts;
-    return drafted ? `${kinds.accepted} of ${drafted} (${percent(kinds.accepted / drafted)})` : "nothing drafted";
+    const { draftTokens, kinds: { accepted } } = this.counts;
+    return draftTokens ? `${accepted} of ${draftTokens} (${percent(accepted / draftTokens)})` : "nothing drafted";
   }
 
   #said() {
@@ -154,11 +156,11 @@ export class Answer {
 /** Whether a box is scrolled to its end, so that more text should be followed. */
 const atEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < 40;
 
-/** One round in the strip: what it committed, and above it what it drafted in vain. */
+/** One round in the strip: what it committed, and above it what else was drafted. */
 function column(round, tokens) {
   const lost = tokens.length - round.committed_tokens.length;
   const height = (count) => ({ height: `${3 * Math.min(count, 12)}px` });
-  return h("span", { title: `${round.committed_tokens.length} committed, ${lost} drafted in vain` },
+  return h("span", { title: `${round.committed_tokens.length} committed, ${lost} more drafted` },
     h("i", { class: "lost", style: height(lost) }),
     h("i", { class: "kept", style: height(round.accepted) }),
     h("i", { class: "own", style: height(round.committed_tokens.length - round.accepted) }));

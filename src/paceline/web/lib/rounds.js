@@ -7,12 +7,12 @@ export const KINDS = {
   bonus: { name: "bonus", text: "the model's own token: after its last accepted draft, or with no draft at all" },
   forced: { name: "forced", text: "the only token that the grammar allowed: neither drafted nor chosen" },
   rejected: { name: "rejected", text: "drafted, and the model said another token: not in the answer" },
-  unused: { name: "not used", text: "drafted, and not looked at: cut before verification, or past the end" },
+  unused: { name: "drafted only", text: "drafted, and not judged: cut before verification, or past the end" },
 };
 
 /**
- * The tokens of one round in order: what was committed, then what of the draft does not stand.
- * Each has `id`, `text` and `kind`, one of KINDS.
+ * The tokens of one round: the draft as far as it stands, what of it does not, and what the model
+ * says in its place. Each has `id`, `text` and `kind`, one of KINDS.
  */
 export function tokensOf(round) {
   const committed = round.committed_tokens;
@@ -28,13 +28,15 @@ export function tokensOf(round) {
     .map((token) => ({ ...token, kind: ended ? "unused" : "rejected" }));
   const cut = round.proposed - (verified.length - forced.size);
   const unused = cut > 0 ? round.drafted_tokens.slice(round.proposed - cut) : [];
-  return [...committed, ...left, ...unused.map((token) => ({ ...token, kind: "unused" }))];
+  const lost = [...left, ...unused.map((token) => ({ ...token, kind: "unused" }))];
+  return [...committed.slice(0, stand), ...lost, ...committed.slice(stand)];
 }
 
 /** Counts of an answer's rounds as they come. */
 export class Counts {
   rounds = 0;
   draftRounds = 0;
+  draftTokens = 0; // verified ones, as the server counts them
   tokens = 0;
   kinds = Object.fromEntries(Object.keys(KINDS).map((kind) => [kind, 0]));
   first = null; // seconds since the epoch at the end of the first round, and of the latest
@@ -42,15 +44,13 @@ export class Counts {
 
   add(round, tokens) {
     this.rounds += 1;
-    if (round.verified > round.forced_places.length) this.draftRounds += 1;
+    const drafted = round.verified - round.forced_places.length;
+    if (drafted) this.draftRounds += 1;
+    this.draftTokens += drafted;
     for (const { kind } of tokens) this.kinds[kind] += 1;
     this.tokens += round.committed_tokens.length;
     this.first ??= round.time;
     this.last = round.time;
-  }
-
-  get drafted() {
-    return this.kinds.accepted + this.kinds.rejected + this.kinds.unused;
   }
 
   /** Mean tokens per round with a draft, incl. bonus; null where nothing was drafted. */

@@ -93,7 +93,7 @@ class Playground {
     this.log.querySelector(".start")?.remove();
     const turn = new Turn(said, wish, [...this.messages, { role: "user", content: said }]);
     this.log.append(turn.element);
-    turn.element.scrollIntoView({ block: "nearest" });
+    turn.element.scrollIntoView({ block: "start" });
     this.#busy(new AbortController());
     this.prompt.value = "";
     try {
@@ -177,7 +177,7 @@ class Turn {
     const parted = firstDifference(off.committed, on.committed);
     const equal = parted === null && off.text === on.text;
     const words = equal ? `Identical, ${off.committed.length} tokens.` : this.#different(off, on, parted);
-    this.verdict.textContent = `${equal ? "✓" : "✗"} ${words} ${pace(off, on)}`;
+    this.verdict.replaceChildren(h("strong", {}, `${equal ? "✓" : "✗"} ${words}`), ` ${pace(off, on)}`);
     this.verdict.classList.toggle("bad", !equal);
     this.verdict.hidden = false;
     speaker.say(words);
@@ -203,8 +203,8 @@ function answer(which, { drafter }) {
 function pace(off, on) {
   const [slow, fast] = [off.metrics?.tpot, on.metrics?.tpot];
   if (!slow || !fast) return "";
-  return `TPOT ${seconds(slow)} off, ${seconds(fast)} on: ${times(slow / fast)}, measured on this one answer, `
-    + "one after the other.";
+  return `TPOT ${seconds(slow)} off, ${seconds(fast)} on: ${times(slow / fast)} as fast, measured on this `
+    + "one answer, one after the other.";
 }
 
 /** A cache scope that nobody else is in. */
