@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import InvalidRequest, ModelError
-from paceline.roofline.components import Component, Projection
+from paceline.roofline.components import Component
 from paceline.roofline.precision import FORMATS
 
 
@@ -91,10 +91,6 @@ class Architecture:
 def grouped(layers: list[tuple[Component, ...]]) -> tuple[Layers, ...]:
     """Equal layers put together; the order of a forward does not matter to a sum."""
     return tuple(Layers(count, parts) for parts, count in Counter(layers).items())
-
-
-def head(vocabulary: int, hidden: int, number: str) -> Projection:
-    return Projection("head", vocabulary * hidden, number)
 
 
 def read_architecture(

@@ -7,12 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.errors import ModelError
-from paceline.roofline.architecture import Architecture, grouped, head
-from paceline.roofline.components import Component, Sampling
-from paceline.roofline.feed_forward import dense, mixture
+from paceline.roofline.architecture import Architecture, grouped
+from paceline.roofline.components import Component, Projection, Sampling
+from paceline.roofline.feed_forward import dense, mixture, mixture_beside_dense
 from paceline.roofline.fields import Fields
 from paceline.roofline.formats import read_formats
-from paceline.roofline.mixers import grouped_query
+from paceline.roofline.mixers import (
+    compressed,
+    gemma,
+    grouped_query,
+    hybrid,
+    latent,
+    sparse_latent,
+)
 
 Reader = Callable[[Fields, Mapping[str, str], int], tuple[Component, ...]]
 
@@ -21,12 +28,14 @@ Reader = Callable[[Fields, Mapping[str, str], int], tuple[Component, ...]]
 class Family:
     """Readers of a layer's two halves: (fields, format by part, index of the layer) to components.
 
-    An index one past the last layer asks for the model's own draft layer.
+    An index one past the last layer asks for the model's own draft layer. `kv` is the cache's
+    format, where it is not that of the activations; `tied` what a config means that does not say.
     """
 
     mixer: Reader
     feed_forward: Reader
-    tied: bool = False  # what a config means that does not say
+    kv: str | None = None
+    tied: bool = False
 
 
 FAMILIES = {
@@ -36,7 +45,20 @@ FAMILIES = {
     "qwen3": Family(grouped_query, dense),
     "mixtral": Family(grouped_query, mixture),
     "qwen3_moe": Family(grouped_query, mixture),
+    "glm4_moe": Family(grouped_query, mixture),
+    "minimax_m2": Family(grouped_query, mixture),
+    "gpt_oss": Family(grouped_query, mixture),
+    "gemma4": Family(gemma, mixture_beside_dense, tied=True),
+    "qwen3_next": Family(hybrid, mixture),
+    "qwen3_5": Family(hybrid, dense),
+    "qwen3_5_moe": Family(hybrid, mixture),
+    "deepseek_v3": Family(latent, mixture),
+    "kimi_k2": Family(latent, mixture),
+    "deepseek_v32": Family(sparse_latent, mixture, kv="fp8"),
+    "glm_moe_dsa": Family(sparse_latent, mixture),
+    "deepseek_v4": Family(compressed, mixture, kv="fp8"),
 }
+DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 
 
 def read_family(
@@ -45,32 +67,40 @@ def read_family(
     """See `read_architecture`."""
     text = config.get("text_config") or config
     family = _family(config, text)
-    fields, formats = Fields(text), read_formats(config, text, precision)
     kind = FAMILIES[family]
+    fields, formats = Fields(text), read_formats(config, text, precision, kind.kv)
     hidden, vocabulary = fields.integer("hidden_size"), fields.integer("vocab_size")
     depth = fields.integer("num_hidden_layers")
-    layers = [
-        kind.mixer(fields, formats, i) + kind.feed_forward(fields, formats, i) for i in range(depth)
-    ]
+
+    def layer(index: int) -> tuple[Component, ...]:
+        return kind.mixer(fields, formats, index) + kind.feed_forward(fields, formats, index)
+
+    drafts = fields.integer(*DRAFT_LAYERS, default=0, low=0)
+    fusion = Projection("draft_fusion", 2 * hidden * hidden, formats["attention"])
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
     return Architecture(
         name=name,
         family=family,
         hidden=hidden,
         vocabulary=vocabulary,
-        layers=grouped(layers),
-        head=(head(vocabulary, hidden, formats["head"]), Sampling(vocabulary)),
+        layers=grouped([layer(index) for index in range(depth)]),
+        head=(
+            Projection("head", vocabulary * hidden, formats["head"]),
+            Sampling(vocabulary),
+        ),
         tied=kind.tied if tied is None else bool(tied),
         embedding_format=formats["head"],
+        draft_layer=(fusion, *layer(depth)) if drafts else (),
         max_context=fields.integer("max_position_embeddings", default=0, low=0),
     )
 
 
 def _family(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
     """The family's key. Raises ModelError for one that is not known."""
-    named = str(config.get("model_type") or text.get("model_type"))
-    for name in (str(text.get("model_type") or named), named):
-        if name.removesuffix("_text") in FAMILIES:
-            return name.removesuffix("_text")
+    outer = config.get("model_type")
+    for name in (text.get("model_type"), outer):
+        if str(name).removesuffix("_text") in FAMILIES:
+            return str(name).removesuffix("_text")
     known = ", ".join(sorted(FAMILIES))
+    named = outer or text.get("model_type")
     raise ModelError(f"config: the roofline does not know the family {named!r}; it knows {known}")

@@ -26,16 +26,22 @@ _STATE_FORMATS = ("bf16", "fp16", "fp32")
 
 
 def read_formats(
-    config: Mapping[str, Any], text: Mapping[str, Any], precision: str | Mapping[str, str] | None
+    config: Mapping[str, Any],
+    text: Mapping[str, Any],
+    precision: str | Mapping[str, str] | None,
+    kv: str | None = None,
 ) -> dict[str, str]:
     """Format by part. `precision` overrides: one name for all matrices but the head, or names by
-    part. Raises ModelError for a quantization that is not known, InvalidRequest for a bad name."""
+    part. `kv` is the family's cache format, where it is not the activations'.
+
+    Raises ModelError for a quantization that is not known, InvalidRequest for a bad name.
+    """
     dtype = text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "bfloat16"
     plain = _DTYPES.get(str(dtype).removeprefix("torch."))
     if plain is None:
         raise ModelError(f"config: dtype is {dtype!r}; expected one of {', '.join(_DTYPES)}")
     formats = {part: plain for part in MODULES}
-    formats["kv"] = plain
+    formats["kv"] = kv or plain
     formats["state"] = _DTYPES.get(str(text.get("mamba_ssm_dtype") or "float32"), "fp32")
     quantization = config.get("quantization_config") or text.get("quantization_config")
     if quantization:

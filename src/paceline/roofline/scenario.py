@@ -6,6 +6,7 @@
 that is not listed is refused.
 
     model            a listed name, or {"config": {a Hugging Face config.json}, "name": "mine"}
+    checkpoint       the model's folder or hub id, for the launch lines; default MODEL
     hardware         a listed name, or an object with the fields of a Hardware
     precision        one name for all ("bf16", "fp8", …), or an object by component; default: what
                      the config says
@@ -21,10 +22,12 @@ that is not listed is refused.
       config         the drafter's own config, from which it is computed; or
       seconds        of one look-up (ngram, suffix; default 0)
       block          tokens that one pass drafts (dflash; the anchor not counted)
+      max_draft      its longest draft, where that is less than the question's
+      checkpoint     folder or hub id, for the launch lines
       acceptance     {"alpha": 0.8}, {"al": 3.5, "draft_length": 7} (al incl. bonus),
                      {"conditional": [0.8, 0.75]}, {"unconditional": [0.8, 0.6]},
                      {"first": 0.77, "al": 4.42, "draft_length": 15}, {"beta": [a, b]},
-                     {"accepted": [0, 3, 1], "drafted": 7}
+                     {"accepted": [0, 3, 1], "drafted": 7}; for ideal also nothing: all of it
     batches          of `by_batch` and `heat_map`; default 1, 2, 4, … 1024 and `batch`
     contexts         of `by_context`; default none, and then there is no such view
 
@@ -62,3 +65,175 @@ lengths; a batch that does not fit the memory has null. "ar" is speculation off.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.core import InvalidRequest, ModelError
+from paceline.core.errors import check_integer
+from paceline.roofline.architecture import Architecture, model_config, read_architecture
+from paceline.roofline.calibration import Calibration, preset
+from paceline.roofline.hardware import Hardware, hardware
+from paceline.roofline.stated import LONGEST, StatedDrafter, read_drafter
+
+FORMAT = "paceline-prediction/1"
+BATCHES = tuple(2**power for power in range(11))
+MOST_POINTS = 64  # of a list of batches or contexts
+MOST_BATCH, MOST_CONTEXT = 65_536, 2**24
+DEFAULTS: dict[str, Any] = {
+    "checkpoint": None,
+    "precision": None,
+    "batch": 1,
+    "context": 4096,
+    "tensor_parallel": 1,
+    "max_draft": 16,
+    "calibration": None,
+    "batches": None,
+    "contexts": None,
+}
+REQUIRED = ("model", "hardware", "drafters")
+MOST_DRAFTERS = 3
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything a user states, checked. `stated` is the same as plain JSON, defaults filled in."""
+
+    architecture: Architecture
+    hardware: Hardware
+    drafters: tuple[StatedDrafter, ...]
+    checkpoint: str | None
+    batch: int
+    context: int
+    tensor_parallel: int
+    max_draft: int
+    calibration_name: str
+    calibration: Calibration
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+    stated: Mapping[str, Any]
+
+    @classmethod
+    def from_dict(cls, stated: Any) -> Scenario:
+        """Raises InvalidRequest that names the field, ModelError for a config that is not known."""
+        _check_keys(stated)
+        filled = {**DEFAULTS, **stated}
+        architecture = _architecture(filled["model"], filled["precision"])
+        name, calibration = _calibration(filled["calibration"], architecture)
+        one_device = "a whole number of devices, 1 to 1024"
+        check_integer("tensor_parallel", filled["tensor_parallel"], 1, 1024, one_device)
+        length = f"a draft length, 1 to {LONGEST}"
+        check_integer("max_draft", filled["max_draft"], 1, LONGEST, length)
+        batch = _count("batch", filled["batch"], MOST_BATCH, 1)
+        context = _count("context", filled["context"], MOST_CONTEXT, 0)
+        batches = BATCHES if filled["batches"] is None else filled["batches"]
+        checkpoint = filled["checkpoint"]
+        if checkpoint is not None and not isinstance(checkpoint, str):
+            raise InvalidRequest("checkpoint", checkpoint, "a folder or a hub id")
+        return cls(
+            architecture=architecture,
+            hardware=_hardware(filled["hardware"]),
+            drafters=_drafters(filled["drafters"]),
+            checkpoint=checkpoint,
+            batch=batch,
+            context=context,
+            tensor_parallel=filled["tensor_parallel"],
+            max_draft=filled["max_draft"],
+            calibration_name=name,
+            calibration=calibration,
+            batches=_counts("batches", batches, batch, MOST_BATCH, 1),
+            contexts=_counts("contexts", filled["contexts"] or (), None, MOST_CONTEXT, 0),
+            stated={**filled, "calibration": filled["calibration"] or name},
+        )
+
+
+def predict(stated: Any) -> dict[str, Any]:
+    """The answer to what is stated; both as this module's docstring says.
+
+    Raises InvalidRequest that names the field, or ModelError for a config that is not known.
+    """
+    from paceline.roofline.prediction import answer
+
+    return answer(Scenario.from_dict(stated))
+
+
+# -- fields ----------------------------------------------------------------------------------------
+
+
+def _check_keys(stated: Any) -> None:
+    known = (*REQUIRED, *DEFAULTS)
+    if not isinstance(stated, Mapping):
+        raise InvalidRequest("scenario", stated, "an object with " + ", ".join(REQUIRED))
+    for key in stated:
+        if key not in known:
+            raise InvalidRequest(str(key), stated[key], "one of " + ", ".join(known))
+    for key in REQUIRED:
+        if key not in stated:
+            raise InvalidRequest(key, None, "a value: it has no default")
+
+
+def _architecture(model: Any, precision: Any) -> Architecture:
+    if isinstance(model, str):
+        return read_architecture(model_config(model), precision=precision, name=model)
+    if isinstance(model, Mapping) and isinstance(model.get("config"), Mapping):
+        name = model.get("name", "model")
+        if set(model) - {"config", "name"} or not isinstance(name, str):
+            raise InvalidRequest("model", sorted(model), "config and name, a text, alone")
+        return _read(model["config"], precision, name)
+    raise InvalidRequest("model", model, 'a listed name, or {"config": {…}} with a config.json')
+
+
+def _read(config: Mapping[str, Any], precision: Any, name: str) -> Architecture:
+    try:
+        return read_architecture(config, precision=precision, name=name)
+    except (KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
+        message = f"model.config: a value of the wrong kind ({type(error).__name__}: {error})"
+        raise ModelError(message) from error
+
+
+def _hardware(stated: Any) -> Hardware:
+    if isinstance(stated, str):
+        return hardware(stated)
+    if isinstance(stated, Mapping):
+        return Hardware.from_dict(stated)
+    raise InvalidRequest("hardware", stated, "a listed name, or an object that describes a device")
+
+
+def _calibration(stated: Any, architecture: Architecture) -> tuple[str, Calibration]:
+    """Without one, the preset that was fitted to the nearest kind of model."""
+    if stated is None:
+        stated = "hybrid-sglang" if architecture.state_bytes() else "dense-tuned"
+    if isinstance(stated, str):
+        return stated, preset(stated)
+    if isinstance(stated, Mapping):
+        values = stated.get("calibration", stated)  # a file of `roofline fit` tells more than that
+        if isinstance(values, Mapping):
+            return "fitted", Calibration.from_dict(values)
+    raise InvalidRequest("calibration", stated, "a preset's name, or an object with its numbers")
+
+
+def _drafters(stated: Any) -> tuple[StatedDrafter, ...]:
+    if isinstance(stated, str) or not isinstance(stated, Sequence) or not stated:
+        raise InvalidRequest("drafters", stated, f"a list of 1 to {MOST_DRAFTERS} drafters")
+    if len(stated) > MOST_DRAFTERS:
+        raise InvalidRequest("drafters", len(stated), f"at most {MOST_DRAFTERS} drafters")
+    found = tuple(read_drafter(f"drafters[{i}]", each) for i, each in enumerate(stated))
+    names = [drafter.name for drafter in found]
+    if len(set(names)) < len(names):
+        raise InvalidRequest("drafters", names, "a name of its own for each drafter")
+    return found
+
+
+def _count(field: str, value: Any, high: int, low: int) -> int:
+    check_integer(field, value, low, high, f"a whole number from {low} to {high}")
+    assert isinstance(value, int)
+    return value
+
+
+def _counts(field: str, values: Any, also: int | None, high: int, low: int) -> tuple[int, ...]:
+    """Sorted, each once, together with `also`."""
+    if isinstance(values, str) or not isinstance(values, Sequence) or len(values) > MOST_POINTS:
+        raise InvalidRequest(field, values, f"a list of up to {MOST_POINTS} whole numbers")
+    found = {_count(field, value, high, low) for value in values}
+    return tuple(sorted(found | ({also} if also is not None else set())))

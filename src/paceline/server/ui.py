@@ -6,8 +6,12 @@ every other path under `/ui/` asks for it (gate.py).
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
@@ -17,6 +21,7 @@ from paceline.server.errors import ApiError
 from paceline.server.gate import Gate
 from paceline.server.settings import ServerSettings
 from paceline.server.static import read_files
+from paceline.server.ui_timing import timing
 
 TABS = (
     # name, title, whether it needs a model that is being served
@@ -52,6 +57,8 @@ def add_ui(app: FastAPI, *, served: bool, key_needed: bool) -> None:
         "tabs": [_tab(name, title, served or not needs) for name, title, needs in TABS],
     }
 
+    _add_computing(app)
+
     @app.get("/ui/state", include_in_schema=False)
     async def ui_state() -> Response:
         """Which tabs are there, and whether a key is needed."""
@@ -61,6 +68,30 @@ def add_ui(app: FastAPI, *, served: bool, key_needed: bool) -> None:
 def _tab(name: str, title: str, available: bool) -> dict[str, Any]:
     tab = {"name": name, "title": title, "available": available}
     return tab if available else {**tab, "reason": NEEDS_SERVER[name], "command": START}
+
+
+def _add_computing(app: FastAPI) -> None:
+    # one at a time, off the event loop: a slider must not take the cores from a served model
+    turn = CapacityLimiter(1)
+
+    async def computed(answer: Callable[[Mapping[str, Any]], Any], http: Request) -> Response:
+        return JSONResponse(await run_sync(answer, await _stated(http), limiter=turn))
+
+    @app.post("/ui/timing", include_in_schema=False)
+    async def ui_timing(http: Request) -> Response:
+        """When each token arrives, for both panes."""
+        return await computed(timing, http)
+
+
+async def _stated(http: Request) -> Mapping[str, Any]:
+    """The body, which must be a JSON object. Raises ApiError (400)."""
+    try:
+        body = json.loads(await http.body())
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is no JSON: {error}", code="bad_json") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, "the body must be a JSON object", code="bad_json")
+    return body
 
 
 def _add_files(app: FastAPI) -> None:

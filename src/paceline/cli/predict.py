@@ -1,0 +1,212 @@
+"""`paceline predict`: what speculation would buy, before anything is trained or served."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from paceline.core import InvalidRequest
+
+PRESET_HELP = "a preset (ideal, dense-tuned, hybrid-sglang) or what `paceline roofline fit` wrote"
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "predict",
+        help="what speculation would buy for a model, on a device, by the roofline",
+        description="Speedup by draft length from the roofline model: the ceiling that no engine "
+        "passes, and beside it the same with an engine's efficiency and overheads. Nothing is "
+        "loaded and nothing runs.",
+    )
+    parser.add_argument("model", help="a listed name, a Hugging Face folder or a config.json")
+    parser.add_argument(
+        "--hardware", required=True, metavar="NAME|FILE", help="a listed device, or your own (JSON)"
+    )
+    parser.add_argument(
+        "--drafter",
+        action="append",
+        required=True,
+        metavar="SPEC",
+        help="[NAME=]KIND[:COST|FOLDER][,key=value...], up to three times; kinds ideal, mtp, "
+        "eagle3, draft_model, dflash, ngram, suffix; keys block, seconds, max_draft, checkpoint, "
+        "and the acceptance, as alpha=0.8 or al=3.5,draft_length=7",
+    )
+    parser.add_argument(
+        "--acceptance", metavar="SPEC", help="of drafters that state none, as alpha=0.8"
+    )
+    _add_workload(parser)
+    _add_output(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_workload(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("workload and device")
+    group.add_argument("--batch", type=int, help="requests that decode together (default: 1)")
+    group.add_argument("--context", type=int, help="tokens in each one's cache (default: 4096)")
+    group.add_argument(
+        "--traffic",
+        metavar="FILE|URL",
+        help="a log of requests (JSONL) or a running server: batch and context come from it, and "
+        "the gain is told from end to end",
+    )
+    group.add_argument(
+        "--traffic-seconds",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="how long a running server is watched (default: %(default)g)",
+    )
+    group.add_argument(
+        "--precision", metavar="SPEC", help="of the weights, as fp8, or by part: experts=fp4,kv=fp8"
+    )
+    group.add_argument("--tensor-parallel", type=int, default=1, metavar="N")
+    group.add_argument("--calibration", metavar="NAME|FILE", help=PRESET_HELP)
+    group.add_argument(
+        "--max-draft", type=int, default=16, metavar="N", help="longest draft (default: 16)"
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--by-batch",
+        nargs="?",
+        const=(),
+        type=parse_counts,
+        metavar="LIST",
+        help="the optimum for each batch too (default of the option alone: 1, 2, 4, … 1024)",
+    )
+    group.add_argument(
+        "--by-context", type=parse_counts, metavar="LIST", help="the same, as 1024,16384,131072"
+    )
+    group.add_argument("--components", action="store_true", help="where a step's time goes")
+    group.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw it (.svg or .png; needs matplotlib)"
+    )
+    group.add_argument("--json", type=Path, metavar="FILE", help="write every number")
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """Reads 1,8,64."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        message = f"{text!r} is no list of whole numbers; write it like 1,8,64"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def run(args: argparse.Namespace) -> int:
+    from paceline.cli import predict_show
+    from paceline.roofline.scenario import predict
+
+    if args.plot is not None:
+        from paceline.cli.predict_plot import check
+
+        check(args.plot)
+    traffic = _traffic(args)
+    result = predict(_scenario(args, traffic))
+    verdicts = [] if traffic is None else _judge(traffic, result)
+    console = Console(highlight=False)
+    for shown in predict_show.tables(
+        result,
+        by_batch=args.by_batch is not None,
+        by_context=args.by_context is not None,
+        components=args.components,
+    ):
+        console.print(shown)
+    if traffic is not None:
+        console.print(predict_show.traffic_table(traffic))
+        for line in predict_show.verdict_lines(result, traffic, verdicts):
+            console.print(line, soft_wrap=True)
+        result["traffic"] = traffic.as_json()
+        result["end_to_end"] = verdicts
+    for line in predict_show.flag_lines(result):
+        console.print(line, markup=False, soft_wrap=True)
+    _write(args, result)
+    return 0
+
+
+def _scenario(args: argparse.Namespace, traffic: Any) -> dict[str, Any]:
+    from paceline.roofline import lines
+
+    otherwise = None if args.acceptance is None else lines.acceptance_of_line(args.acceptance)
+    stated: dict[str, Any] = {
+        **lines.model_of_word(args.model),
+        "hardware": _device(args.hardware),
+        "drafters": [lines.drafter_of_line(text, otherwise) for text in args.drafter],
+        "tensor_parallel": args.tensor_parallel,
+        "max_draft": args.max_draft,
+        "precision": _precision(args.precision),
+        "calibration": _calibration(args.calibration),
+        "batches": list(args.by_batch) if args.by_batch else None,
+        "contexts": list(args.by_context) if args.by_context else None,
+    }
+    for name in ("batch", "context"):
+        if getattr(args, name) is not None:
+            stated[name] = getattr(args, name)
+        elif traffic is not None:
+            stated[name] = round(getattr(traffic, name))
+    return stated
+
+
+def _device(word: str) -> Any:
+    path = Path(word).expanduser()
+    return _read_json("hardware", path) if path.suffix == ".json" else word
+
+
+def _calibration(word: str | None) -> Any:
+    if word is None or not (Path(word).expanduser().is_file() or word.endswith(".json")):
+        return word
+    return _read_json("calibration", Path(word).expanduser())
+
+
+def _read_json(field: str, path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(field, str(path), f"a readable JSON file ({error})") from error
+
+
+def _precision(text: str | None) -> Any:
+    from paceline.roofline.acceptance import read_pairs
+
+    return text if text is None or "=" not in text else read_pairs("precision", text)
+
+
+def _traffic(args: argparse.Namespace) -> Any:
+    if args.traffic is None:
+        return None
+    if args.traffic.startswith(("http://", "https://")):
+        from paceline.roofline.traffic_metrics import watch
+
+        return watch(args.traffic, args.traffic_seconds)
+    from paceline.roofline.traffic_log import read_log
+
+    return read_log(Path(args.traffic).expanduser())
+
+
+def _judge(traffic: Any, result: dict[str, Any]) -> list[dict[str, Any]]:
+    from paceline.roofline.traffic import judge
+
+    found = []
+    for drafter in result["drafters"]:
+        best = drafter["optimum"]["calibrated"]
+        verdict = judge(traffic, best["draft_length"], best["speedup"])
+        found.append({"drafter": drafter["name"], **verdict.as_json()})
+    return found
+
+
+def _write(args: argparse.Namespace, result: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    if args.json is not None:
+        args.json.write_text(json.dumps(result) + "\n", encoding="utf-8")
+        console.print(str(args.json), markup=False, soft_wrap=True)
+    if args.plot is not None:
+        from paceline.cli.predict_plot import draw
+
+        draw(result, args.plot)
+        console.print(str(args.plot), markup=False, soft_wrap=True)

@@ -1,0 +1,121 @@
+"""Drafters as users state them, in plain JSON, checked: what each costs, and how well it drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.core import InvalidRequest
+from paceline.core.errors import check_integer
+from paceline.roofline.acceptance import Acceptance, Geometric, acceptance_of
+from paceline.roofline.drafting import DrafterCost, Fraction, Ideal, Lookup
+from paceline.roofline.flags import METHODS
+
+KEYS = ("kind", "name", "cost", "config", "seconds", "block", "max_draft", "acceptance",
+        "checkpoint")  # fmt: skip
+LONGEST = 64
+LOOK_UPS = ("ngram", "suffix")
+BLOCK = "dflash"
+BLOCK_MEANING = f"tokens that one pass drafts, 1 to {LONGEST}, the anchor not counted"
+
+
+@dataclass(frozen=True)
+class StatedDrafter:
+    """`block` is None where passes draft one token each; `max_draft` None where nothing but the
+    question limits it."""
+
+    name: str
+    kind: str
+    cost: DrafterCost
+    acceptance: Acceptance
+    block: int | None
+    max_draft: int | None
+    checkpoint: str | None
+    stated: Mapping[str, Any]
+
+    def longest(self, asked: int) -> int:
+        """The longest draft worth looking at."""
+        limits = (asked, self.block, self.max_draft, self.acceptance.depth)
+        return min(limit for limit in limits if limit is not None)
+
+
+def read_drafter(field: str, stated: Any) -> StatedDrafter:
+    """Raises InvalidRequest; `field` says which drafter it is."""
+    if not isinstance(stated, Mapping):
+        raise InvalidRequest(field, stated, "an object with at least a kind")
+    for key in stated:
+        if key not in KEYS:
+            raise InvalidRequest(f"{field}.{key}", stated[key], "one of " + ", ".join(KEYS))
+    kind = stated.get("kind")
+    if not isinstance(kind, str) or kind not in METHODS:
+        raise InvalidRequest(f"{field}.kind", kind, "one of " + ", ".join(METHODS))
+    name = stated.get("name", kind)
+    if not isinstance(name, str) or not name.strip() or len(name) > 64:
+        raise InvalidRequest(f"{field}.name", name, "a name of up to 64 letters")
+    block = _block(field, kind, stated)
+    longest = stated.get("max_draft")
+    if longest is not None:
+        top = block or LONGEST
+        expected = f"a draft length, 1 to {top}" + (", its block" if block else "")
+        check_integer(f"{field}.max_draft", longest, 1, top, expected)
+    return StatedDrafter(
+        name=name,
+        kind=kind,
+        cost=_cost(field, kind, stated, block),
+        acceptance=_acceptance(field, kind, stated, block),
+        block=block,
+        max_draft=longest,
+        checkpoint=_checkpoint(field, stated),
+        stated=dict(stated),
+    )
+
+
+def _block(field: str, kind: str, stated: Mapping[str, Any]) -> int | None:
+    block = stated.get("block")
+    if kind != BLOCK:
+        if block is not None:
+            raise InvalidRequest(f"{field}.block", block, f"no block for {kind}")
+        return None
+    check_integer(f"{field}.block", block, 1, LONGEST, BLOCK_MEANING)
+    assert isinstance(block, int)
+    return block
+
+
+def _cost(field: str, kind: str, stated: Mapping[str, Any], block: int | None) -> DrafterCost:
+    allowed = {"ideal": (), **dict.fromkeys(LOOK_UPS, ("seconds",))}.get(kind, ("cost", "config"))
+    given = [key for key in ("cost", "config", "seconds") if key in stated]
+    for key in given:
+        if key not in allowed:
+            either = " or ".join(allowed) or "nothing: it is free"
+            raise InvalidRequest(f"{field}.{key}", stated[key], f"for {kind}: {either}")
+    if kind == "ideal":
+        return Ideal()
+    if kind in LOOK_UPS:
+        return Lookup(stated.get("seconds", 0.0))
+    if len(given) != 1:
+        expected = "cost (of a pass, as a share of an AR step) or config, one of them"
+        raise InvalidRequest(f"{field}.cost", stated.get("cost"), expected)
+    return Fraction(stated["cost"], block or 1)
+
+
+def _acceptance(field: str, kind: str, stated: Mapping[str, Any], block: int | None) -> Acceptance:
+    acceptance = stated.get("acceptance")
+    if acceptance is None and kind == "ideal":
+        return Geometric(1.0)
+    if not isinstance(acceptance, Mapping):
+        expected = 'an object, as {"alpha": 0.8} or {"al": 3.5, "draft_length": 7}'
+        raise InvalidRequest(f"{field}.acceptance", acceptance, expected)
+    found = acceptance_of(acceptance)
+    reach = acceptance.get("draft_length", found.depth)
+    if block is not None and reach is not None and reach > block:
+        expected = f"drafts of at most {block}, its block"
+        raise InvalidRequest(f"{field}.acceptance", reach, expected)
+    return found
+
+
+def _checkpoint(field: str, stated: Mapping[str, Any]) -> str | None:
+    checkpoint = stated.get("checkpoint")
+    if checkpoint is not None and (not isinstance(checkpoint, str) or not checkpoint.strip()):
+        raise InvalidRequest(f"{field}.checkpoint", checkpoint, "a folder or a hub id")
+    return checkpoint
