@@ -212,3 +212,18 @@ def test_it_fits_a_phone(served: str, open_page: Open) -> None:
     say(page, "a" * 200)
     answers(page, "done", 2)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_keys_and_taps_tell_of_a_token(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    choose(page, "on", max_completion_tokens="8", temperature="0")
+    say(page, "Hi")
+    (answer,) = answers(page, "done")
+    answer.query_selector(".tokens").focus()
+    page.keyboard.press("ArrowRight")
+    told = answer.wait_for_selector(".told:visible")
+    assert "Round 1:" in told.inner_text()
+    page.keyboard.press("ArrowRight")
+    assert "Round 2:" in told.inner_text()
+    answer.query_selector(".tokens .token:last-child").dispatch_event("click")
+    assert told.inner_text() == answer.query_selector(".token.seen").get_attribute("title")

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { errorBox } from "./errors.js";
-import { fixed, number, percent, seconds } from "./format.js";
+import { fixed, NONE, number, percent, seconds } from "./format.js";
 import { Counts, KINDS, TokenText, tokensOf } from "./rounds.js";
 import { streamed } from "./stream.js";
 
@@ -17,14 +17,19 @@ export class Answer {
     this.metrics = null;
     this.state = "waiting"; // then running, done, stopped or failed
     this.#drafts = drafts;
-    this.#tokens = h("div", { class: "tokens", tabIndex: 0, role: "region", "aria-label": title });
+    this.#tokens = h("div", { class: "tokens", tabIndex: 0, role: "region",
+      "aria-label": `${title}. Arrow keys go from token to token`, on: {
+        click: (event) => this.#look(event.target.closest(".token")),
+        keydown: (event) => this.#byKey(event),
+      } });
+    this.#about = h("p", { class: "told hint", role: "status", hidden: true });
     this.#numbers = h("dl", { class: "numbers" });
     this.#columns = h("div", { class: "columns-of-rounds" });
     this.#strip = h("figure", { class: "strip" }, this.#columns,
       h("figcaption", { class: "hint" }, "Each round: the model's own token, accepted ones on top, and what was drafted beyond them."));
     this.#note = h("p", { class: "hint" });
     this.element = h("article", { class: "answer" },
-      h("h3", {}, title), this.#tokens, drafts ? this.#strip : null, this.#numbers, this.#note);
+      h("h3", {}, title), this.#tokens, this.#about, drafts ? this.#strip : null, this.#numbers, this.#note);
     this.#show();
   }
 
@@ -57,7 +62,7 @@ export class Answer {
 
   // -- inside --------------------------------------------------------------------------------------
 
-  #drafts; #tokens; #numbers; #strip; #columns; #note;
+  #drafts; #tokens; #about; #numbers; #strip; #columns; #note;
   #reader = new TokenText();
   #due = false;
 
@@ -107,6 +112,24 @@ export class Answer {
       + `\nToken ${id} ${JSON.stringify(text)}`;
   }
 
+  /** Says below what is known of a token: for fingers and keys, which cannot hover. */
+  #look(span) {
+    if (!span) return;
+    this.#tokens.querySelector(".seen")?.classList.remove("seen");
+    span.classList.add("seen");
+    span.scrollIntoView({ block: "nearest" });
+    this.#about.textContent = span.title;
+    this.#about.hidden = false;
+  }
+
+  #byKey(event) {
+    const next = { ArrowRight: "nextElementSibling", ArrowLeft: "previousElementSibling" }[event.key];
+    if (!next) return;
+    event.preventDefault();
+    const seen = this.#tokens.querySelector(".seen");
+    this.#look(seen ? seen[next] : this.#tokens.firstElementChild);
+  }
+
   /** The token that ends an answer is no part of its text. */
   #markEnd() {
     const spans = this.#tokens.querySelectorAll(".token:not(.rejected, .unused)");
@@ -138,7 +161,7 @@ export class Answer {
 
   #share() {
     const { draftTokens, kinds: { accepted } } = this.counts;
-    return draftTokens ? `${accepted} of ${draftTokens} (${percent(accepted / draftTokens)})` : "nothing drafted";
+    return draftTokens ? `${accepted} of ${draftTokens} (${percent(accepted / draftTokens)})` : this.state === "done" ? "nothing drafted" : NONE;
   }
 
   #said() {

@@ -17,7 +17,7 @@ export class Settings {
     ], drafts ? "both" : "on");
     this.model = select(facts.models.map((name) => [name, name]));
     this.drafter = select(facts.drafters.map(({ name }) => [name, name]), facts.default_drafter);
-    this.policy = select([["", `as the server does (${facts.draft_policy})`], ["fixed", "always as long as can be"]]);
+    this.policy = select([["", `the server's: ${facts.draft_policy}`], ["fixed", "always as long as can be"]]);
     this.longest = h("input", { type: "number", min: 0, inputMode: "numeric", placeholder: "as long as it can" });
     this.temperature = h("input", { type: "number", min: 0, max: 100, step: 0.1, value: "0.7", inputMode: "decimal" });
     this.tokens = h("input", { type: "number", min: 1, step: 1, value: "192", inputMode: "numeric" });

@@ -13,7 +13,8 @@ const SHORTEST = 60; // seconds that the curves show at least
 const WINDOWS = [[10, "10 s"], [60, "1 min"], [300, "5 min"], [600, "10 min"]];
 const SPEEDUP = "Speedup by the cost table: the time that the same tokens would have taken in steps without drafts ÷ the "
   + "time they took. The table is timed when the server starts, and follows its steps. It is as good as that table; "
-  + "paceline serve --holdback 0.05 measures instead, on one request in twenty that runs without speculation.";
+  + "paceline serve --holdback 0.05 measures instead, on one request in twenty that runs without speculation, in steps that it "
+  + "shares with the others.";
 let live = null;
 
 export async function mount(element, { params, remember }) {
@@ -167,8 +168,8 @@ class Live {
     const name = "Speedup against AR";
     const table = speculation.draft_rounds ? byCosts : null;
     if (holdback) {
-      return tile(name, times(holdback.speedup), `measured: median TPOT of ${holdback.held_back} requests held back ÷ of `
-        + `${holdback.others} others; ${times(table)} by the cost table`);
+      return tile(name, times(holdback.speedup), `measured: median TPOT of the held back (${holdback.held_back}) ÷ of the `
+        + `others (${holdback.others}); ${times(table)} by the cost table`);
     }
     if (table !== null) {
       return tile(name, times(table), "by the cost table, not side by side: see below");

@@ -40,6 +40,7 @@ class Playground {
     this.stop = h("button", { type: "button", hidden: true, on: { click: () => this.running?.abort() } }, "Stop");
     this.clear = h("button", { type: "button", class: "quiet", on: { click: () => this.#reset() } }, "New conversation");
     this.form = h("form", { class: "ask", noValidate: true },
+      h("div", { class: "key" }, legend(), this.#views(element)),
       labelled("messages", "Message", this.prompt),
       h("div", { class: "actions" },
         h("span", { class: "hint keys" }, "Enter sends, Shift+Enter makes a new line, Esc stops"),
@@ -50,7 +51,7 @@ class Playground {
       if (event.key === "Escape") this.running?.abort();
     });
     element.append(
-      h("div", { class: "head" }, h("h1", {}, "Playground"), legend(), this.#views(element)),
+      h("h1", { class: "unseen" }, "Playground"),
       h("div", { class: "columns" },
         h("div", { class: "talk" }, this.log, this.form, this.speaker.element),
         this.settings.element));
@@ -78,7 +79,7 @@ class Playground {
     this.messages = [];
     this.salt = fresh();
     this.log.replaceChildren(h("div", { class: "start" },
-      h("p", { class: "soft" }, `You talk to ${this.facts.models[0]}. Every token shows how it came about; point at one for more.`),
+      h("p", { class: "soft" }, `You talk to ${this.facts.models[0]}. Every token shows how it came about; point at one, or tap it, for more.`),
       h("div", { class: "examples" }, EXAMPLES.map((text) => h("button", {
         type: "button", on: { click: () => { this.prompt.value = text; this.#ask(); } },
       }, text)))));
