@@ -54,7 +54,7 @@ class Live:
     def __init__(self, stats: Callable[[], EngineStats], traffic: Traffic) -> None:
         self._stats, self._traffic = stats, traffic
         self._ring: deque[Sample] = deque(maxlen=1 + round(KEPT / EVERY))
-        self._ring.append(Sample(time.monotonic(), time.time()))  # all counts were zero
+        self.sample()
 
     async def run(self) -> None:
         """Samples until it is cancelled."""

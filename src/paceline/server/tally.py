@@ -131,8 +131,9 @@ class Times:
 
 @dataclass(slots=True)
 class Counted:
-    """How much of one stream's own counts is in its group's tally."""
+    """How much of one stream's own counts is in its group's tally, which is looked up once."""
 
+    tally: Tally | None = None
     rounds: int = 0
     drafts: int = 0
     tokens: int = 0
@@ -150,17 +151,20 @@ class Traffic:
 
     def note(self, request: Request, delta: OutputDelta, counted: Counted) -> None:
         """Adds what a stream has done since `counted`, which then says so."""
-        group = Group(request.drafter, request.cohort)
         if delta.stats is not None:
-            tally = self.tallies.setdefault(group, Tally())
+            tally = counted.tally or self._tally(request)
             _take(tally, delta.stats, counted)
             tally.tokens += delta.completion_tokens - counted.tokens
-            counted.tokens = delta.completion_tokens
+            counted.tally, counted.tokens = tally, delta.completion_tokens
         metrics = delta.metrics
         if metrics is None or delta.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
             return
+        group = Group(request.drafter, request.cohort)
         latencies = (metrics.queue, metrics.ttft, metrics.tpot, metrics.total)
         self.times.append(Times(time.monotonic(), group, *latencies, metrics.held_back))
+
+    def _tally(self, request: Request) -> Tally:
+        return self.tallies.setdefault(Group(request.drafter, request.cohort), Tally())
 
     def copies(self) -> dict[Group, Tally]:
         return {group: tally.copy() for group, tally in self.tallies.items()}
