@@ -30,6 +30,10 @@ ARGUMENTS = (
 )
 
 
+def chromium_path() -> str | None:
+    return os.environ.get(VARIABLE) or shutil.which("chromium") or shutil.which("google-chrome")
+
+
 @contextmanager
 def ui_server(**settings: Any) -> Iterator[str]:
     """`paceline ui` on a free loopback port, on a thread; gives its URL."""
@@ -47,11 +51,10 @@ def ui_server(**settings: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")  # its event loop must not outlive these tests
 def browser() -> Iterator[Any]:
-    wanted = os.environ.get(VARIABLE)
-    path = wanted or shutil.which("chromium") or shutil.which("google-chrome")
+    path = chromium_path()
     if path is None:
         pytest.skip(f"no Chromium on the path; set {VARIABLE} to one")
-    if not wanted:
+    if not os.environ.get(VARIABLE):
         pytest.importorskip("playwright", reason="playwright is not installed")
     from playwright.sync_api import sync_playwright
 

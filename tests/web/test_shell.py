@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +68,26 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(url: str, open_page: Open) 
         page = open_page(f"{url}/#{tab}", viewport={"width": 390, "height": 844})
         page.wait_for_selector(f"#panel-{tab}:visible")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, tab
+
+
+def test_a_key_is_asked_for_once_and_sent_with_data_only(open_page: Open) -> None:
+    with ui_server(api_keys=("secret",)) as address:
+        assert httpx.get(address + "/").status_code == 200
+        refused = httpx.get(address + "/ui/models")
+        assert refused.status_code == 401
+        assert json.loads(refused.text)["error"]["code"] == "invalid_api_key"
+        open_page.expect("401")  # the browser's own line in the console
+        page = open_page(address + "/")
+        page.wait_for_selector("#key-dialog[open]")
+        page.fill("#key-field", "wrong")
+        page.press("#key-field", "Enter")
+        page.wait_for_selector("#key-error:visible")
+        assert "a valid API key is needed" in page.inner_text("#key-error")
+        page.fill("#key-field", "secret")
+        page.press("#key-field", "Enter")
+        page.wait_for_selector("#calculator-form")
+        page.wait_for_timeout(100)
+        assert not page.is_visible("#key-dialog")
 
 
 def test_files_are_typed_revalidated_and_nothing_else_is_served(url: str) -> None:

@@ -14,6 +14,7 @@ from paceline.cli import (
     evaluate,
     explain,
     generate,
+    predict,
     pull,
     quality,
     serve,
@@ -35,6 +36,7 @@ COMMANDS = (
     train,
     evaluate,
     drafter,
+    predict,
     ui,
 )
 

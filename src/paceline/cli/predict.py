@@ -103,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
     from paceline.cli import predict_show
     from paceline.roofline.scenario import predict
 
+    if args.json is not None and not args.json.parent.is_dir():
+        raise InvalidRequest("json", str(args.json), "a file in a folder that exists")
     if args.plot is not None:
         from paceline.cli.predict_plot import check
 
@@ -119,8 +121,10 @@ def run(args: argparse.Namespace) -> int:
     ):
         console.print(shown)
     if traffic is not None:
+        title = f"\nTraffic: {traffic.requests} requests, {traffic.source}"
+        console.print(title, style="bold", markup=False)
         console.print(predict_show.traffic_table(traffic))
-        for line in predict_show.verdict_lines(result, traffic, verdicts):
+        for line in predict_show.verdict_lines(traffic, verdicts):
             console.print(line, soft_wrap=True)
         result["traffic"] = traffic.as_json()
         result["end_to_end"] = verdicts
@@ -136,11 +140,11 @@ def _scenario(args: argparse.Namespace, traffic: Any) -> dict[str, Any]:
     otherwise = None if args.acceptance is None else lines.acceptance_of_line(args.acceptance)
     stated: dict[str, Any] = {
         **lines.model_of_word(args.model),
-        "hardware": _device(args.hardware),
+        "hardware": read_device(args.hardware),
         "drafters": [lines.drafter_of_line(text, otherwise) for text in args.drafter],
         "tensor_parallel": args.tensor_parallel,
         "max_draft": args.max_draft,
-        "precision": _precision(args.precision),
+        "precision": read_precision(args.precision),
         "calibration": _calibration(args.calibration),
         "batches": list(args.by_batch) if args.by_batch else None,
         "contexts": list(args.by_context) if args.by_context else None,
@@ -153,7 +157,7 @@ def _scenario(args: argparse.Namespace, traffic: Any) -> dict[str, Any]:
     return stated
 
 
-def _device(word: str) -> Any:
+def read_device(word: str) -> Any:
     path = Path(word).expanduser()
     return _read_json("hardware", path) if path.suffix == ".json" else word
 
@@ -171,7 +175,7 @@ def _read_json(field: str, path: Path) -> Any:
         raise InvalidRequest(field, str(path), f"a readable JSON file ({error})") from error
 
 
-def _precision(text: str | None) -> Any:
+def read_precision(text: str | None) -> Any:
     from paceline.roofline.acceptance import read_pairs
 
     return text if text is None or "=" not in text else read_pairs("precision", text)

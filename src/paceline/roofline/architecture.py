@@ -110,7 +110,7 @@ def read_architecture(
 
     if not isinstance(config, Mapping):
         name = name or str(config)
-        config = _load(config)
+        config = load_config(config)
     return read_family(config, precision, name or str(config.get("_name_or_path") or "model"))
 
 
@@ -133,7 +133,8 @@ def model_config(name: str) -> dict[str, Any]:
     raise InvalidRequest("model", name, expected)
 
 
-def _load(source: str | Path) -> dict[str, Any]:
+def load_config(source: str | Path) -> dict[str, Any]:
+    """A config by file, by folder, or by a name of `model_names()`."""
     path = Path(source)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():

@@ -29,6 +29,9 @@ class Component(Protocol):
     def cache_bytes(self, context: int) -> float:
         """What one request of `context` tokens keeps in memory here."""
 
+    def cache_share(self, options: Options) -> float:
+        """The part of it that each device of a tensor-parallel group keeps."""
+
     def work(self, load: Workload, whole: Workload, options: Options) -> Iterator[Work]: ...
 
 
@@ -50,6 +53,9 @@ class Projection:
 
     def cache_bytes(self, context: int) -> float:
         return 0.0
+
+    def cache_share(self, options: Options) -> float:
+        return 1.0
 
     def work(self, load: Workload, whole: Workload, options: Options) -> Iterator[Work]:
         shards = options.tensor_parallel
@@ -88,6 +94,9 @@ class Experts:
 
     def cache_bytes(self, context: int) -> float:
         return 0.0
+
+    def cache_share(self, options: Options) -> float:
+        return 1.0
 
     def work(self, load: Workload, whole: Workload, options: Options) -> Iterator[Work]:
         tokens = options.correlation.tokens(whole.batch, whole.rows_per_request)
@@ -160,19 +169,20 @@ class Attention:
     def cache_bytes(self, context: int) -> float:
         return self.entry_bytes * sum(span.kept(context) for span in self.spans)
 
+    def cache_share(self, options: Options) -> float:
+        return math.ceil(self.kv_heads / options.tensor_parallel) / self.kv_heads
+
     def work(self, load: Workload, whole: Workload, options: Options) -> Iterator[Work]:
         rows, context = load.rows_per_request, load.context
         # a row sees the rows before it and itself: on average (q + 1)/2 of the q
         pairs = rows * sum(span.seen(context + (rows + 1) / 2) for span in self.spans)
         overlap = options.selection_overlap
         entries = sum(span.read(context, rows, overlap) + rows / span.ratio for span in self.spans)
-        shards = options.tensor_parallel
-        kept = math.ceil(self.kv_heads / shards) / self.kv_heads
         yield Work(
             self.name,
             "attention",
-            self.pair_flops * pairs * load.batch / shards,
-            self.entry_bytes * entries * load.batch * kept,
+            self.pair_flops * pairs * load.batch / options.tensor_parallel,
+            self.entry_bytes * entries * load.batch * self.cache_share(options),
             self.precision,
             load.rows,
         )
@@ -196,8 +206,11 @@ class State:
     def cache_bytes(self, context: int) -> float:
         return self.elements * FORMATS[self.format].bytes
 
+    def cache_share(self, options: Options) -> float:
+        return 1.0 / min(options.tensor_parallel, self.heads)
+
     def work(self, load: Workload, whole: Workload, options: Options) -> Iterator[Work]:
-        shards = min(options.tensor_parallel, self.heads)
+        share = self.cache_share(options)
         number = FORMATS[options.state_precision or self.format].bytes
         rows = load.rows_per_request
         if options.snapshots == "per-token" or rows == 1:
@@ -207,8 +220,8 @@ class State:
         yield Work(
             self.name,
             "state",
-            8.0 * self.elements * load.rows / shards,
-            moved * load.batch / shards,
+            8.0 * self.elements * load.rows * share,
+            moved * load.batch * share,
             "fp32",
             load.rows,
         )
@@ -227,6 +240,9 @@ class Sampling:
 
     def cache_bytes(self, context: int) -> float:
         return 0.0
+
+    def cache_share(self, options: Options) -> float:
+        return 1.0
 
     def work(self, load: Workload, whole: Workload, options: Options) -> Iterator[Work]:
         moved = 4.0 * self.vocabulary * load.rows / options.tensor_parallel

@@ -13,6 +13,7 @@ import numpy as np
 
 from paceline.core.errors import InvalidRequest
 from paceline.roofline.architecture import Architecture
+from paceline.roofline.communication import exchanged
 from paceline.roofline.hardware import Hardware
 from paceline.roofline.work import Options, Work, Workload
 
@@ -56,13 +57,13 @@ class WorkTable:
 def works(
     architecture: Architecture, hardware: Hardware, workload: Workload, options: Options
 ) -> list[Work]:
-    """What each component asks of one device."""
+    """What each component asks of one device, and what devices exchange."""
     each = math.ceil(workload.batch / options.data_parallel)
     load = replace(workload, batch=each)
     found = []
     for count, part in architecture.components():
         found += [replace(work, count=count) for work in part.work(load, workload, options)]
-    return found
+    return found + exchanged(architecture, hardware, load, workload, options)
 
 
 def forward_time(

@@ -42,6 +42,7 @@ METHODS = {
     "ngram": Method("ngram", "ngram", "NGRAM"),
     "suffix": Method("suffix", "suffix", None),
 }
+SERVED = ("llama", "mistral", "qwen2", "qwen3")  # families that our own engine runs
 BLOCK_ALGORITHMS = ("DFLASH", "NGRAM")  # they have no number of steps
 
 
@@ -50,6 +51,7 @@ def launch_flags(
     draft_length: int,
     *,
     model: str,
+    family: str,
     drafter: str | None = None,
     tensor_parallel: int = 1,
 ) -> dict[str, str | None]:
@@ -59,21 +61,19 @@ def launch_flags(
     """
     checkpoint = drafter or DRAFTER
     return {
-        "paceline": _paceline(kind, draft_length, model, checkpoint, tensor_parallel),
+        "paceline": _paceline(kind, draft_length, model, checkpoint)
+        if family in SERVED and tensor_parallel == 1
+        else None,
         "vllm": _vllm(kind, draft_length, model, checkpoint, tensor_parallel),
         "sglang": _sglang(kind, draft_length, model, checkpoint, tensor_parallel),
     }
 
 
-def _paceline(
-    kind: str, length: int, model: str, checkpoint: str, tensor_parallel: int
-) -> str | None:
+def _paceline(kind: str, length: int, model: str, checkpoint: str) -> str | None:
     method = METHODS[kind]
-    if tensor_parallel > 1 or length > MAX_DRAFT_LEN:
-        return None
     if not length:
         return _line("paceline", "serve", model, "--drafter", "none")
-    if method.paceline is None:
+    if method.paceline is None or length > MAX_DRAFT_LEN:
         return None
     value = f":{checkpoint}" if method.checkpoint else ""
     spec = f"{method.paceline}{value},max_draft_len={length}"

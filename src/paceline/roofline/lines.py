@@ -6,8 +6,8 @@
     fast=dflash:./my-drafter,trace=eval.json      a name; cost by its config, a recorded run
     suffix,seconds=2e-5,unconditional=0.6,0.4     rates by position
 
-`[NAME=]KIND[:VALUE][,key=value…]` as for `paceline serve`; VALUE is a cost where it is a number, and
-else the drafter's folder or config.json.
+`[NAME=]KIND[:VALUE][,key=value…]` as for `paceline serve`; VALUE is a cost where it is a number,
+and else the drafter's folder or config.json.
 """
 
 from __future__ import annotations

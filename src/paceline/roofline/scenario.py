@@ -19,9 +19,11 @@ that is not listed is refused.
       kind           ideal, mtp, eagle3, draft_model, dflash, ngram, suffix
       name           default: the kind
       cost           of one pass, as a fraction of the target's AR step; or
-      config         the drafter's own config, from which it is computed; or
+      config         the drafter's own config, or a listed model's name, to compute it from (eagle3,
+                     draft_model, dflash); mtp without a cost: from the model's own draft layer; or
       seconds        of one look-up (ngram, suffix; default 0)
-      block          tokens that one pass drafts (dflash; the anchor not counted)
+      block          tokens that one pass drafts (dflash without a config; the anchor is not
+                     counted: 15 for what checkpoints call a block of 16)
       max_draft      its longest draft, where that is less than the question's
       checkpoint     folder or hub id, for the launch lines
       acceptance     {"alpha": 0.8}, {"al": 3.5, "draft_length": 7} (al incl. bonus),
@@ -33,7 +35,7 @@ that is not listed is refused.
 
 **Answer.** Times are milliseconds, AL counts the bonus token. Two tiers always: "ceiling" is the
 pure roofline, "calibrated" has efficiencies and overheads. Lists that belong together have equal
-lengths; a batch that does not fit the memory has null. "ar" is speculation off.
+lengths; what does not fit the memory is null. "ar" is speculation off.
 
     format           "paceline-prediction/1"
     scenario         what was stated, with the defaults filled in
@@ -119,22 +121,23 @@ class Scenario:
         """Raises InvalidRequest that names the field, ModelError for a config that is not known."""
         _check_keys(stated)
         filled = {**DEFAULTS, **stated}
-        architecture = _architecture(filled["model"], filled["precision"])
+        architecture = read_model(filled["model"], filled["precision"])
         name, calibration = _calibration(filled["calibration"], architecture)
         one_device = "a whole number of devices, 1 to 1024"
         check_integer("tensor_parallel", filled["tensor_parallel"], 1, 1024, one_device)
         length = f"a draft length, 1 to {LONGEST}"
         check_integer("max_draft", filled["max_draft"], 1, LONGEST, length)
         batch = _count("batch", filled["batch"], MOST_BATCH, 1)
-        context = _count("context", filled["context"], MOST_CONTEXT, 0)
+        reach = architecture.max_context or MOST_CONTEXT
+        context = _count("context", filled["context"], reach, 0)
         batches = BATCHES if filled["batches"] is None else filled["batches"]
         checkpoint = filled["checkpoint"]
         if checkpoint is not None and not isinstance(checkpoint, str):
             raise InvalidRequest("checkpoint", checkpoint, "a folder or a hub id")
         return cls(
             architecture=architecture,
-            hardware=_hardware(filled["hardware"]),
-            drafters=_drafters(filled["drafters"]),
+            hardware=read_hardware(filled["hardware"]),
+            drafters=_drafters(filled["drafters"], architecture),
             checkpoint=checkpoint,
             batch=batch,
             context=context,
@@ -143,7 +146,7 @@ class Scenario:
             calibration_name=name,
             calibration=calibration,
             batches=_counts("batches", batches, batch, MOST_BATCH, 1),
-            contexts=_counts("contexts", filled["contexts"] or (), None, MOST_CONTEXT, 0),
+            contexts=_counts("contexts", filled["contexts"] or (), None, reach, 0),
             stated={**filled, "calibration": filled["calibration"] or name},
         )
 
@@ -173,7 +176,7 @@ def _check_keys(stated: Any) -> None:
             raise InvalidRequest(key, None, "a value: it has no default")
 
 
-def _architecture(model: Any, precision: Any) -> Architecture:
+def read_model(model: Any, precision: Any) -> Architecture:
     if isinstance(model, str):
         return read_architecture(model_config(model), precision=precision, name=model)
     if isinstance(model, Mapping) and isinstance(model.get("config"), Mapping):
@@ -192,7 +195,7 @@ def _read(config: Mapping[str, Any], precision: Any, name: str) -> Architecture:
         raise ModelError(message) from error
 
 
-def _hardware(stated: Any) -> Hardware:
+def read_hardware(stated: Any) -> Hardware:
     if isinstance(stated, str):
         return hardware(stated)
     if isinstance(stated, Mapping):
@@ -213,12 +216,14 @@ def _calibration(stated: Any, architecture: Architecture) -> tuple[str, Calibrat
     raise InvalidRequest("calibration", stated, "a preset's name, or an object with its numbers")
 
 
-def _drafters(stated: Any) -> tuple[StatedDrafter, ...]:
+def _drafters(stated: Any, target: Architecture) -> tuple[StatedDrafter, ...]:
     if isinstance(stated, str) or not isinstance(stated, Sequence) or not stated:
         raise InvalidRequest("drafters", stated, f"a list of 1 to {MOST_DRAFTERS} drafters")
     if len(stated) > MOST_DRAFTERS:
         raise InvalidRequest("drafters", len(stated), f"at most {MOST_DRAFTERS} drafters")
-    found = tuple(read_drafter(f"drafters[{i}]", each) for i, each in enumerate(stated))
+    found = tuple(
+        read_drafter(f"drafters[{index}]", each, target) for index, each in enumerate(stated)
+    )
     names = [drafter.name for drafter in found]
     if len(set(names)) < len(names):
         raise InvalidRequest("drafters", names, "a name of its own for each drafter")

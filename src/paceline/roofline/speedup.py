@@ -51,10 +51,16 @@ def speedup_curve(
     acceptance: Acceptance,
     workload: Workload | None = None,
     *,
-    max_draft: int = MAX_DRAFT,
+    max_draft: int | None = None,
     options: Options | None = None,
 ) -> list[SpeedupRow]:
-    """One row per draft length, 0 (AR) to `max_draft`. `step_seconds` includes the draft."""
+    """One row per draft length, 0 (AR) to `max_draft` (16, or what the drafter can propose).
+
+    `step_seconds` includes the draft. Raises InvalidRequest for a `max_draft` that the drafter
+    cannot propose.
+    """
+    if max_draft is None:
+        max_draft = MAX_DRAFT if drafter.max_draft is None else min(MAX_DRAFT, drafter.max_draft)
     check_integer("max_draft", max_draft, 0, 4096, "a whole number of tokens, 0 or more")
     workload = replace(workload or Workload(), rows_per_request=1)
     options = options or Options()
@@ -94,24 +100,13 @@ def by_batch(
     batches: Sequence[int],
     *,
     context: int = 4096,
-    max_draft: int = MAX_DRAFT,
+    max_draft: int | None = None,
     options: Options | None = None,
 ) -> list[tuple[int, SpeedupRow]]:
     """(batch, optimum) for each batch: the U of a mixture of experts, the fall of a dense model."""
-    found = []
-    for batch in _listed("batches", batches):
-        load = Workload(batch, 1, context)
-        curve = speedup_curve(
-            architecture,
-            hardware,
-            drafter,
-            acceptance,
-            load,
-            max_draft=max_draft,
-            options=options,
-        )
-        found.append((batch, optimum(curve)))
-    return found
+    loads = [Workload(batch, 1, context) for batch in _listed("batches", batches)]
+    curves = _curves(architecture, hardware, drafter, acceptance, loads, max_draft, options)
+    return [(load.batch, optimum(curve)) for load, curve in zip(loads, curves, strict=True)]
 
 
 def by_context(
@@ -122,14 +117,86 @@ def by_context(
     contexts: Sequence[int],
     *,
     batch: int = 1,
-    max_draft: int = MAX_DRAFT,
+    max_draft: int | None = None,
     options: Options | None = None,
 ) -> list[tuple[int, SpeedupRow]]:
     """(context, optimum) for each context."""
-    found = []
-    for context in _listed("contexts", contexts):
-        load = Workload(batch, 1, context)
-        curve = speedup_curve(
+    loads = [Workload(batch, 1, context) for context in _listed("contexts", contexts)]
+    curves = _curves(architecture, hardware, drafter, acceptance, loads, max_draft, options)
+    return [(load.context, optimum(curve)) for load, curve in zip(loads, curves, strict=True)]
+
+
+def heat_map(
+    architecture: Architecture,
+    hardware: Hardware,
+    drafter: DrafterCost,
+    acceptance: Acceptance,
+    batches: Sequence[int],
+    *,
+    context: int = 4096,
+    max_draft: int | None = None,
+    options: Options | None = None,
+) -> list[list[float]]:
+    """Speedups: a row per batch, a column per draft length from 0."""
+    loads = [Workload(batch, 1, context) for batch in _listed("batches", batches)]
+    curves = _curves(architecture, hardware, drafter, acceptance, loads, max_draft, options)
+    return [[row.speedup for row in curve] for curve in curves]
+
+
+@dataclass(frozen=True, slots=True)
+class ParetoPoint:
+    """A batch and a draft length that no other beats on both speeds (tokens per second)."""
+
+    batch: int
+    draft_length: int
+    per_request: float
+    per_device: float
+
+
+def pareto(
+    architecture: Architecture,
+    hardware: Hardware,
+    drafter: DrafterCost,
+    acceptance: Acceptance,
+    batches: Sequence[int],
+    *,
+    context: int = 4096,
+    max_draft: int | None = None,
+    options: Options | None = None,
+) -> list[ParetoPoint]:
+    """The front of tokens per second, per request against per device, from the quickest request to
+    the fullest device. With `max_draft=0`, plain decoding's."""
+    loads = [Workload(batch, 1, context) for batch in _listed("batches", batches)]
+    curves = _curves(architecture, hardware, drafter, acceptance, loads, max_draft, options)
+    points = [
+        ParetoPoint(
+            load.batch,
+            row.draft_length,
+            row.tokens_per_second_per_request,
+            row.tokens_per_second_per_device,
+        )
+        for load, curve in zip(loads, curves, strict=True)
+        for row in curve
+    ]
+    points.sort(key=lambda point: (-point.per_request, -point.per_device, point.draft_length))
+    front: list[ParetoPoint] = []
+    for point in points:
+        if not front or point.per_device > front[-1].per_device:
+            front.append(point)
+    return front
+
+
+def _curves(
+    architecture: Architecture,
+    hardware: Hardware,
+    drafter: DrafterCost,
+    acceptance: Acceptance,
+    loads: list[Workload],
+    max_draft: int | None,
+    options: Options | None,
+) -> list[list[SpeedupRow]]:
+    return [
+        speedup_curve(
             architecture,
             hardware,
             drafter,
@@ -138,8 +205,8 @@ def by_context(
             max_draft=max_draft,
             options=options,
         )
-        found.append((context, optimum(curve)))
-    return found
+        for load in loads
+    ]
 
 
 def _listed(field: str, values: Sequence[int]) -> Sequence[int]:

@@ -9,6 +9,9 @@ from typing import Any
 from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
 from paceline.roofline.acceptance import Acceptance, Geometric, acceptance_of
+from paceline.roofline.architecture import Architecture, model_config
+from paceline.roofline.drafters import block as block_drafter
+from paceline.roofline.drafters import eagle, mtp, small_model
 from paceline.roofline.drafting import DrafterCost, Fraction, Ideal, Lookup
 from paceline.roofline.flags import METHODS
 
@@ -16,7 +19,7 @@ KEYS = ("kind", "name", "cost", "config", "seconds", "block", "max_draft", "acce
         "checkpoint")  # fmt: skip
 LONGEST = 64
 LOOK_UPS = ("ngram", "suffix")
-BLOCK = "dflash"
+BLOCK, OWN_LAYER = "dflash", "mtp"
 BLOCK_MEANING = f"tokens that one pass drafts, 1 to {LONGEST}, the anchor not counted"
 
 
@@ -40,8 +43,9 @@ class StatedDrafter:
         return min(limit for limit in limits if limit is not None)
 
 
-def read_drafter(field: str, stated: Any) -> StatedDrafter:
-    """Raises InvalidRequest; `field` says which drafter it is."""
+def read_drafter(field: str, stated: Any, target: Architecture) -> StatedDrafter:
+    """Raises InvalidRequest, or ModelError for a config that is no such drafter of the target;
+    `field` says which drafter it is."""
     if not isinstance(stated, Mapping):
         raise InvalidRequest(field, stated, "an object with at least a kind")
     for key in stated:
@@ -53,7 +57,7 @@ def read_drafter(field: str, stated: Any) -> StatedDrafter:
     name = stated.get("name", kind)
     if not isinstance(name, str) or not name.strip() or len(name) > 64:
         raise InvalidRequest(f"{field}.name", name, "a name of up to 64 letters")
-    block = _block(field, kind, stated)
+    cost, block = _cost(field, kind, stated, target)
     longest = stated.get("max_draft")
     if longest is not None:
         top = block or LONGEST
@@ -62,7 +66,7 @@ def read_drafter(field: str, stated: Any) -> StatedDrafter:
     return StatedDrafter(
         name=name,
         kind=kind,
-        cost=_cost(field, kind, stated, block),
+        cost=cost,
         acceptance=_acceptance(field, kind, stated, block),
         block=block,
         max_draft=longest,
@@ -71,32 +75,55 @@ def read_drafter(field: str, stated: Any) -> StatedDrafter:
     )
 
 
-def _block(field: str, kind: str, stated: Mapping[str, Any]) -> int | None:
-    block = stated.get("block")
-    if kind != BLOCK:
-        if block is not None:
-            raise InvalidRequest(f"{field}.block", block, f"no block for {kind}")
-        return None
-    check_integer(f"{field}.block", block, 1, LONGEST, BLOCK_MEANING)
-    assert isinstance(block, int)
-    return block
+def _cost(
+    field: str, kind: str, stated: Mapping[str, Any], target: Architecture
+) -> tuple[DrafterCost, int | None]:
+    """What it costs, and its block, where it drafts one at a time."""
+    given = _given(field, kind, stated)
+    if "block" in stated and (kind != BLOCK or "config" in given):
+        expected = f"no block for {kind}" if kind != BLOCK else "the block of its config alone"
+        raise InvalidRequest(f"{field}.block", stated["block"], expected)
+    if kind == "ideal":
+        return Ideal(), None
+    if kind in LOOK_UPS:
+        return Lookup(stated.get("seconds", 0.0)), None
+    if "config" in given:
+        return _from_config(field, kind, stated["config"], target)
+    if kind == OWN_LAYER and not given:
+        return mtp(target), None
+    block = None
+    if kind == BLOCK:
+        block = stated.get("block")
+        check_integer(f"{field}.block", block, 1, LONGEST, BLOCK_MEANING)
+    return Fraction(stated["cost"], block or 1), block
 
 
-def _cost(field: str, kind: str, stated: Mapping[str, Any], block: int | None) -> DrafterCost:
-    allowed = {"ideal": (), **dict.fromkeys(LOOK_UPS, ("seconds",))}.get(kind, ("cost", "config"))
+def _given(field: str, kind: str, stated: Mapping[str, Any]) -> list[str]:
+    """Which of the keys that say a cost are there; refuses what the kind does not take."""
+    special = {"ideal": (), OWN_LAYER: ("cost",), **dict.fromkeys(LOOK_UPS, ("seconds",))}
+    allowed = special.get(kind, ("cost", "config"))
     given = [key for key in ("cost", "config", "seconds") if key in stated]
     for key in given:
         if key not in allowed:
             either = " or ".join(allowed) or "nothing: it is free"
             raise InvalidRequest(f"{field}.{key}", stated[key], f"for {kind}: {either}")
-    if kind == "ideal":
-        return Ideal()
-    if kind in LOOK_UPS:
-        return Lookup(stated.get("seconds", 0.0))
-    if len(given) != 1:
+    if kind not in special and len(given) != 1:
         expected = "cost (of a pass, as a share of an AR step) or config, one of them"
         raise InvalidRequest(f"{field}.cost", stated.get("cost"), expected)
-    return Fraction(stated["cost"], block or 1)
+    return given
+
+
+def _from_config(
+    field: str, kind: str, config: Any, target: Architecture
+) -> tuple[DrafterCost, int | None]:
+    if isinstance(config, str):
+        config = model_config(config)
+    if not isinstance(config, Mapping):
+        raise InvalidRequest(f"{field}.config", config, "a config.json, or a listed model's name")
+    if kind == BLOCK:
+        found = block_drafter(config, target)
+        return found, found.max_draft
+    return (eagle(config, target) if kind == "eagle3" else small_model(config)), None
 
 
 def _acceptance(field: str, kind: str, stated: Mapping[str, Any], block: int | None) -> Acceptance:

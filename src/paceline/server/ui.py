@@ -16,11 +16,14 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from paceline import __version__
-from paceline.server import errors
+from paceline.core import ModelError
+from paceline.roofline.scenario import predict
+from paceline.server import errors, ui_lists
 from paceline.server.errors import ApiError
 from paceline.server.gate import Gate
 from paceline.server.settings import ServerSettings
 from paceline.server.static import read_files
+from paceline.server.ui_measured import measured
 from paceline.server.ui_timing import timing
 
 TABS = (
@@ -74,13 +77,36 @@ def _add_computing(app: FastAPI) -> None:
     # one at a time, off the event loop: a slider must not take the cores from a served model
     turn = CapacityLimiter(1)
 
-    async def computed(answer: Callable[[Mapping[str, Any]], Any], http: Request) -> Response:
-        return JSONResponse(await run_sync(answer, await _stated(http), limiter=turn))
+    async def computed(answer: Callable[..., Any], *stated: Any) -> Response:
+        try:
+            return JSONResponse(await run_sync(answer, *stated, limiter=turn))
+        except ModelError as error:
+            raise ApiError(400, str(error), param="model.config") from None
+
+    @app.get("/ui/models", include_in_schema=False)
+    async def ui_models() -> Response:
+        """Models, precisions and drafters to choose from."""
+        return await computed(ui_lists.models)
+
+    @app.get("/ui/hardware", include_in_schema=False)
+    async def ui_hardware() -> Response:
+        """Hardware and calibrations to choose from."""
+        return await computed(ui_lists.devices)
+
+    @app.post("/ui/predict", include_in_schema=False)
+    async def ui_predict(http: Request) -> Response:
+        """What speculation would buy: a scenario's prediction."""
+        return await computed(predict, await _stated(http))
 
     @app.post("/ui/timing", include_in_schema=False)
     async def ui_timing(http: Request) -> Response:
         """When each token arrives, for both panes."""
-        return await computed(timing, http)
+        return await computed(timing, await _stated(http))
+
+    @app.post("/ui/measured", include_in_schema=False)
+    async def ui_measured(http: Request) -> Response:
+        """Measured points of what a command wrote."""
+        return await computed(measured, await _stated(http))
 
 
 async def _stated(http: Request) -> Mapping[str, Any]:

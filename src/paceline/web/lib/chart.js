@@ -85,7 +85,7 @@ class Chart {
     return {
       width: Math.max(this.plot.clientWidth, 120), height,
       legend: { show: false },
-      padding: [14, 14, 0, 0],
+      padding: [14, 18, 0, 0],
       cursor: { drag: { x: false, y: false }, points: { size: 7 }, y: false },
       scales: {
         x: { time: false, range: () => this.#range("x"), ...scale(x) },
@@ -172,9 +172,10 @@ const aligned = ({ series }) => (series.length
 
 const scale = ({ log }) => (log ? { distr: 3, log } : {});
 
-function axis({ label, ticks, format }, size) {
+function axis({ label, ticks, format, log }, size) {
   const soft = colour("--soft");
-  const given = ticks ? { splits: () => ticks } : {};
+  const splits = ticks ? () => ticks : log ? (u, index, low, high) => logTicks(log, low, high) : null;
+  const given = splits ? { splits, filter: (u, values) => values } : {};
   return {
     label, size, labelSize: 22, font: FONT, labelFont: FONT, stroke: soft, gap: 6,
     grid: { stroke: colour("--grid"), width: 1 },
@@ -182,6 +183,20 @@ function axis({ label, ticks, format }, size) {
     values: (u, values) => values.map((value) => (value === null ? "" : (format ?? number)(value))),
     ...given,
   };
+}
+
+/** 1, 2, 5, 10, 20 … for base 10; powers of two, not too many of them, for base 2. */
+function logTicks(base, low, high) {
+  const found = [];
+  if (base === 10) {
+    for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power += 1) {
+      for (const digit of [1, 2, 5]) found.push(digit * 10 ** power);
+    }
+  } else {
+    const step = Math.max(1, Math.ceil(Math.log2(high / low) / 6));
+    for (let power = Math.floor(Math.log2(low)); 2 ** power <= high; power += step) found.push(2 ** power);
+  }
+  return found.filter((value) => value >= low * 0.999 && value <= high * 1.001);
 }
 
 function line({ label, colour: name, dash, width, stepped, fill }) {
@@ -234,7 +249,10 @@ function drawRuler(u, c, ruler, ratio) {
   c.font = `${12 * ratio}px system-ui, sans-serif`;
   c.fillStyle = colour("--soft");
   c.textAlign = "right";
-  c.fillText(ruler.text, u.bbox.left + u.bbox.width - 4 * ratio, at(u, to)[1] - 5 * ratio);
+  const top = u.scales.y.max;
+  const end = ruler.slope !== undefined && to.y > top ? { x: top / ruler.slope, y: top } : to;
+  const [right, height] = at(u, end);
+  c.fillText(ruler.text, right - 6 * ratio, Math.max(height - 5 * ratio, u.bbox.top + 12 * ratio));
 }
 
 function nearest(u, dots) {

@@ -3,19 +3,20 @@
 import { h } from "./dom.js";
 
 /**
- * A labelled control with room for its error. `field` is the name that the server's errors use;
+ * A labelled control (an element, or one of controls.js) with room for its error. `field` is the name that the server's errors use;
  * errors of inner names ("drafters[0].alpha" for "drafters") are shown by the nearest field.
  */
 export function labelled(field, label, control, hint = null) {
-  const id = control.id || `field-${field.replace(/[^a-z0-9]+/gi, "-")}`;
-  control.id = id;
+  const input = control.input ?? control.element ?? control;
+  const id = input.id || `field-${field.replace(/[^a-z0-9]+/gi, "-")}`;
+  input.id = id;
   const error = h("p", { class: "error", id: `${id}-error`, role: "alert", hidden: true });
-  control.setAttribute("aria-describedby", error.id);
+  input.setAttribute("aria-describedby", error.id);
   return h(
     "div",
     { class: "field", dataset: { field } },
     h("label", { for: id }, label),
-    control,
+    control.element ?? control,
     hint === null ? null : h("p", { class: "hint" }, hint),
     error,
   );
@@ -37,7 +38,7 @@ export function showAtField(root, error) {
   const text = place.querySelector(".error");
   text.textContent = error.message;
   text.hidden = false;
-  const control = place.querySelector("input, select, textarea");
+  const control = place.querySelector("[aria-describedby]");
   if (control) control.setAttribute("aria-invalid", "true");
   for (let outer = place.closest("details"); outer; outer = outer.parentElement.closest("details")) {
     outer.open = true; // an error in a closed section would not be seen

@@ -73,15 +73,13 @@ async function refusal(response) {
 }
 
 /**
- * Calls `ask(input, signal)` with the newest input only: at most one call a frame, one in flight.
- * What was asked in between is dropped. `done(result, input)` and `failed(error, input)` are told.
+ * Calls `ask(input)` with the newest input only: at once where none is in flight, else when that has
+ * been answered and its frame drawn. What was asked in between is dropped. `done(result, input)` and `failed(error, input)` are told.
  */
 export function newest(ask, done, failed) {
   let waiting = null;
   let busy = false;
-  let scheduled = false;
   const next = async () => {
-    scheduled = false;
     if (busy || waiting === null) return;
     const { input } = waiting;
     waiting = null;
@@ -93,16 +91,11 @@ export function newest(ask, done, failed) {
       if (waiting === null) failed(error, input);
     } finally {
       busy = false;
-      schedule();
+      if (waiting !== null) requestAnimationFrame(next);
     }
-  };
-  const schedule = () => {
-    if (scheduled || waiting === null) return;
-    scheduled = true;
-    requestAnimationFrame(next);
   };
   return (input) => {
     waiting = { input };
-    if (!busy) schedule();
+    next();
   };
 }

@@ -1,0 +1,284 @@
+"""Predictions as users and the page ask for them: the numbers, their shape, what is refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from paceline.core import InvalidRequest, PacelineError
+from paceline.roofline.architecture import model_config, read_architecture
+from paceline.roofline.calibration import PRESETS
+from paceline.roofline.capacity import max_batch
+from paceline.roofline.cost import Options, Workload, forward_time
+from paceline.roofline.drafters import block, mtp
+from paceline.roofline.drafting import DrafterCost, Fraction
+from paceline.roofline.hardware import hardware
+from paceline.roofline.scenario import predict
+from paceline.roofline.speedup import by_batch, speedup_curve
+from paceline.roofline.survival import Acceptance, Geometric
+
+MTP = {"kind": "mtp", "cost": 0.1, "acceptance": {"alpha": 0.75}}
+DFLASH = {"kind": "dflash", "cost": 0.1, "block": 16, "acceptance": {"alpha": 0.89}}
+DENSE: dict[str, Any] = {"model": "Qwen3-8B", "hardware": "B200", "drafters": [MTP, DFLASH]}
+HYBRID = {**DENSE, "model": "Qwen3.5-27B"}
+EXPERTS = {**DENSE, "model": "DeepSeek-V4-Pro", "batch": 32, "tensor_parallel": 8}
+TINY = {
+    "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "hidden_size": 5120,
+    "intermediate_size": 17408, "num_hidden_layers": 5, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 248320, "block_size": 16,
+    "num_target_layers": 64, "dflash_config": {"target_layer_ids": [1, 16, 31, 46, 61]},
+}  # fmt: skip
+
+
+def curve_of(
+    stated: dict[str, Any], cost: DrafterCost, acceptance: Acceptance, calibration: str, most: int
+) -> Any:
+    options = Options(
+        tensor_parallel=stated.get("tensor_parallel", 1), calibration=PRESETS[calibration]
+    )
+    load = Workload(stated.get("batch", 1), 1, stated.get("context", 4096))
+    model, device = read_architecture(stated["model"]), hardware("B200")
+    return speedup_curve(model, device, cost, acceptance, load, max_draft=most, options=options)
+
+
+@pytest.mark.parametrize("stated", [DENSE, HYBRID, EXPERTS])
+@pytest.mark.parametrize("tier", ["ceiling", "calibrated"])
+def test_the_fast_numbers_are_those_of_the_plain_curve(stated: dict[str, Any], tier: str) -> None:
+    answer = predict(stated)
+    name = answer["calibration"]["name"] if tier == "calibrated" else "ideal"
+    for drafter, cost in zip(answer["drafters"], (Fraction(0.1), Fraction(0.1, 16)), strict=True):
+        acceptance = Geometric(0.75 if drafter["kind"] == "mtp" else 0.89)
+        plain = curve_of(stated, cost, acceptance, name, 16)
+        found = drafter["curve"][tier]
+        assert drafter["curve"]["acceptance_length"] == pytest.approx(
+            [row.acceptance_length for row in plain]
+        )
+        for key, values in {
+            "speedup": [row.speedup for row in plain],
+            "step_ms": [1e3 * row.step_seconds for row in plain],
+            "draft_ms": [1e3 * row.draft_seconds for row in plain],
+            "tpot_ms": [1e3 * row.tpot for row in plain],
+            "break_even_length": [row.break_even_length for row in plain],
+            "tokens_per_second_per_device": [row.tokens_per_second_per_device for row in plain],
+        }.items():
+            assert found[key] == pytest.approx(values, rel=1e-9), key
+
+
+def test_drafters_that_are_computed_from_configs_agree_with_the_plain_curve() -> None:
+    computed = [
+        {"kind": "mtp", "acceptance": {"alpha": 0.75}},
+        {"kind": "dflash", "config": TINY, "acceptance": {"alpha": 0.89}},
+        {"kind": "draft_model", "config": "Qwen3-0.6B", "acceptance": {"alpha": 0.7}},
+    ]
+    answer = predict({**HYBRID, "drafters": computed, "batch": 4})
+    target = read_architecture("Qwen3.5-27B")
+    costs: list[tuple[DrafterCost, float]] = [(mtp(target), 0.75), (block(TINY, target), 0.89)]
+    for drafter, (cost, alpha) in zip(answer["drafters"], costs, strict=False):
+        stated = {**HYBRID, "batch": 4}
+        most = drafter["max_draft"]
+        plain = curve_of(stated, cost, Geometric(alpha), "hybrid-sglang", most)
+        found = drafter["curve"]["calibrated"]["speedup"]
+        assert found == pytest.approx([row.speedup for row in plain], rel=1e-9)
+    assert answer["drafters"][1]["block"] == 15  # a block of 16 with its anchor
+    assert answer["drafters"][2]["curve"]["ceiling"]["draft_ms"][4] > 0
+
+
+def test_optima_by_batch_are_the_plain_ones_and_ties_go_to_the_shorter_draft() -> None:
+    answer = predict({**DENSE, "batches": [1, 8, 64]})
+    found = answer["drafters"][0]["by_batch"]
+    plain = by_batch(
+        read_architecture("Qwen3-8B"), hardware("B200"), Fraction(0.1), Geometric(0.75), [1, 8, 64]
+    )
+    assert found["batch"] == [1, 8, 64]
+    assert found["ceiling"]["draft_length"] == [row.draft_length for _, row in plain]
+    assert found["ceiling"]["speedup"] == pytest.approx([row.speedup for _, row in plain])
+    useless = {"kind": "mtp", "cost": 0.0, "acceptance": {"alpha": 0}}
+    best = predict({**DENSE, "drafters": [useless]})["drafters"][0]["optimum"]
+    assert best["ceiling"]["draft_length"] == 0 and best["ceiling"]["speedup"] == 1
+
+
+def test_the_heat_map_holds_the_optima() -> None:
+    for drafter in predict(EXPERTS)["drafters"]:
+        rows, best = drafter["heat_map"]["ceiling"], drafter["by_batch"]["ceiling"]
+        assert drafter["heat_map"]["batch"] == drafter["by_batch"]["batch"]
+        for row, length, speedup in zip(rows, best["draft_length"], best["speedup"], strict=True):
+            assert row[length] == speedup == max(value for value in row if value is not None)
+
+
+def test_components_sum_to_the_step() -> None:
+    answer = predict(EXPERTS)
+    for tier in ("ceiling", "calibrated"):
+        ar = answer["ar"][tier]
+        assert sum(ar["components"].values()) == pytest.approx(ar["step_ms"])
+        for drafter in answer["drafters"]:
+            best = drafter["optimum"][tier]
+            assert sum(best["components"].values()) == pytest.approx(best["step_ms"])
+            assert best["components"]["draft"] == pytest.approx(best["draft_ms"])
+
+
+def test_what_does_not_fit_is_null_and_said() -> None:
+    answer = predict({**DENSE, "context": 32768, "batches": [1, 16, 4096]})
+    most = answer["capacity"]["max_batch"]
+    assert 16 < most < 4096
+    for drafter in answer["drafters"]:
+        assert drafter["by_batch"]["calibrated"]["speedup"][2] is None
+        assert drafter["heat_map"]["calibrated"][2] is None
+        assert None not in drafter["by_batch"]["calibrated"]["speedup"][:2]
+    assert answer["ar_by_batch"]["ceiling"]["tokens_per_second_per_device"][2] is None
+    assert f"more than {most} requests" in answer["notes"][-1]
+
+
+def test_drafts_whose_state_snapshots_do_not_fit_are_left_out() -> None:
+    """A hybrid keeps a snapshot of its states per drafted row: AR fits where drafts do not."""
+    model, device = read_architecture("Qwen3.5-27B"), hardware("B200")
+    plain = max_batch(model, device, Workload(1, 1, 4096), Options())
+    answer = predict({**HYBRID, "batch": plain, "batches": [plain]})
+    shown = answer["drafters"][0]
+    assert shown["max_draft"] < 16 and len(shown["curve"]["draft_length"]) < 17
+    assert shown["heat_map"]["ceiling"][0][-1] is None
+    assert any("do not fit the memory" in note for note in answer["notes"])
+
+
+def test_by_context_is_there_when_asked_for() -> None:
+    assert predict(DENSE)["drafters"][0]["by_context"] is None
+    view = predict({**DENSE, "contexts": [32768, 1024]})["drafters"][0]["by_context"]
+    assert view["context"] == [1024, 32768]
+    assert len(view["ceiling"]["speedup"]) == 2
+
+
+def test_the_answer_is_plain_json_and_repeats() -> None:
+    answer = predict(DENSE)
+    assert json.loads(json.dumps(answer)) == answer == predict(answer["scenario"])
+    assert answer["format"] == "paceline-prediction/1"
+
+
+def test_commits_are_those_of_the_served_draft_length() -> None:
+    for drafter in predict(EXPERTS)["drafters"]:
+        best = drafter["optimum"]["calibrated"]
+        assert len(drafter["commits"]) == best["draft_length"] + 1
+        mean = sum(n * share for n, share in enumerate(drafter["commits"], start=1))
+        assert mean == pytest.approx(best["acceptance_length"])
+
+
+def test_modal_s_published_numbers() -> None:
+    """The page shows 1.0× at 0 and 1.6× at 16 for V4-Flash at batch 8, the article 20% and 3× for
+    V4-Pro at batch 32: fractions of cost, no exchange between devices, "precision" as published."""
+    pro = predict({**EXPERTS, "tensor_parallel": 1, "hardware": _large()})["drafters"]
+    assert pro[0]["optimum"]["ceiling"]["speedup"] == pytest.approx(1.2, abs=0.05)
+    assert pro[1]["optimum"]["ceiling"]["speedup"] == pytest.approx(3.0, abs=0.05)
+
+
+def _large() -> dict[str, Any]:
+    """A B200 of unlimited memory: a ratio of times does not hang on how many devices share them."""
+    device = hardware("B200")
+    return {
+        "name": "B200 without a limit",
+        "memory_bandwidth": device.memory_bandwidth,
+        "peak": dict(device.peak),
+        "memory": 1e15,
+    }
+
+
+def test_an_answer_is_there_within_a_tenth_of_a_second() -> None:
+    """CPU time, so that busy neighbours don't count; the page asks while a slider moves."""
+    stated = {**EXPERTS, "drafters": [MTP, DFLASH, {"kind": "ideal"}]}
+    predict(stated)
+    spent = []
+    for _ in range(3):
+        started = time.process_time()
+        predict(stated)
+        spent.append(time.process_time() - started)
+    assert min(spent) < 0.1
+
+
+def test_a_measured_profile_limits_the_draft_length() -> None:
+    profile = {"kind": "mtp", "cost": 0.1, "acceptance": {"unconditional": [0.8, 0.6, 0.4]}}
+    answer = predict({**DENSE, "drafters": [profile]})
+    assert answer["drafters"][0]["curve"]["draft_length"] == [0, 1, 2, 3]
+    assert answer["notes"][0] == "mtp: drafts of up to 3, as far as its acceptance is known"
+
+
+def test_one_more_request_than_fits_is_refused_by_number() -> None:
+    most = predict(DENSE)["capacity"]["max_batch"]
+    assert predict({**DENSE, "batch": most})["capacity"]["max_batch"] == most
+    with pytest.raises(InvalidRequest, match=f"batch: got {most + 1}; expected at most {most}"):
+        predict({**DENSE, "batch": most + 1})
+
+
+def test_a_step_without_drafts_is_a_forward_of_one_row() -> None:
+    options = Options(tensor_parallel=8)
+    time_ = forward_time(
+        read_architecture("DeepSeek-V4-Pro"), hardware("B200"), Workload(32, 1, 4096), options
+    )
+    assert predict(EXPERTS)["ar"]["ceiling"]["step_ms"] == pytest.approx(1e3 * time_.total)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"speed": 3}, "speed: got 3; expected one of model, hardware, drafters"),
+        ({"model": "gpt-9"}, "model: got 'gpt-9'; expected"),
+        ({"model": "/etc/passwd"}, "model: got '/etc/passwd'; expected"),
+        ({"model": {"config": {"model_type": "mamba9"}}}, "does not know the family 'mamba9'"),
+        ({"model": {"config": {"model_type": "llama"}}}, "hidden_size"),
+        ({"model": {"config": {}, "path": "x"}}, "model: got ['config', 'path']"),
+        ({"model": 3}, "model: got 3"),
+        ({"hardware": "B9000"}, "hardware: got 'B9000'; expected one of"),
+        ({"hardware": {"name": "x"}}, "hardware.memory_bandwidth: got None"),
+        ({"precision": "fp3"}, "precision: got 'fp3'"),
+        ({"batch": -1}, "batch: got -1"),
+        ({"batch": 4096}, "batch: got 4096; expected at most"),
+        ({"batch": 1.5}, "batch: got 1.5"),
+        ({"context": -5}, "context: got -5"),
+        ({"context": 10**6}, "context: got 1000000; expected a whole number from 0 to 40960"),
+        ({"contexts": [10**6]}, "contexts: got 1000000; expected a whole number from 0 to 409"),
+        ({"tensor_parallel": 0}, "tensor_parallel: got 0"),
+        ({"max_draft": 65}, "max_draft: got 65; expected a draft length, 1 to 64"),
+        ({"calibration": "tuned"}, "calibration: got 'tuned'; expected one of ideal"),
+        ({"calibration": {"memory_efficiency": 0}}, "calibration.memory_efficiency: got 0"),
+        ({"batches": "1,2"}, "batches: got '1,2'; expected a list"),
+        ({"drafters": []}, "drafters: got []; expected a list of 1 to 3"),
+        ({"drafters": [MTP] * 4}, "drafters: got 4"),
+        ({"drafters": [MTP, MTP]}, "drafters: got ['mtp', 'mtp']; expected a name of its own"),
+        ({"drafters": [{**MTP, "kind": "medusa"}]}, "drafters[0].kind: got 'medusa'; expected one"),
+        ({"drafters": [{**MTP, "tree": 4}]}, "drafters[0].tree: got 4; expected one of kind"),
+        ({"drafters": [{**MTP, "cost": -1}]}, "cost: got -1"),
+        ({"drafters": [{**MTP, "block": 4}]}, "drafters[0].block: got 4; expected no block for"),
+        ({"drafters": [{**DFLASH, "block": 0}]}, "drafters[0].block: got 0; expected tokens that"),
+        ({"drafters": [{**DFLASH, "max_draft": 17}]}, "drafters[0].max_draft: got 17; expected a"),
+        ({"drafters": [{**DFLASH, "acceptance": {"al": 9, "draft_length": 20}}]},
+         "drafters[0].acceptance: got 20; expected drafts of at most 16, its block"),
+        ({"drafters": [{**DFLASH, "acceptance": {"conditional": [0.9] * 17}}]},
+         "drafters[0].acceptance: got 17"),
+        ({"drafters": [{"kind": "mtp", "cost": 0.1}]}, "drafters[0].acceptance: got None"),
+        ({"drafters": [{"kind": "mtp", "acceptance": {"alpha": 0.5}}]}, "no draft layer"),
+        ({"drafters": [{"kind": "eagle3", "acceptance": {"alpha": 0.5}}]},
+         "drafters[0].cost: got None; expected cost"),
+        ({"drafters": [{"kind": "ideal", "cost": 0.1}]}, "drafters[0].cost: got 0.1; expected for"),
+        ({"drafters": [{"kind": "dflash", "config": TINY, "acceptance": {"alpha": 0.5}}]},
+         "hidden_size is 5120; expected the 4096"),
+        ({"drafters": [{"kind": "ngram", "seconds": -1, "acceptance": {"alpha": 0.5}}]}, "seconds"),
+        ({"drafters": [{**MTP, "checkpoint": 3}]}, "drafters[0].checkpoint: got 3"),
+        ({"drafters": ["mtp"]}, "drafters[0]: got 'mtp'; expected an object"),
+        ({"drafters": [{**MTP, "name": ""}]}, "drafters[0].name: got ''"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(PacelineError) as error:
+        predict({**DENSE, **change})
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["model", "hardware", "drafters"])
+def test_what_must_be_stated(key: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{key}: got None; expected a value"):
+        predict({name: value for name, value in DENSE.items() if name != key})
+
+
+def test_a_config_with_values_of_the_wrong_kind_is_an_error_by_name() -> None:
+    config = {**model_config("Qwen3-8B"), "num_attention_heads": "many"}
+    with pytest.raises(PacelineError, match="num_attention_heads"):
+        predict({**DENSE, "model": {"config": config}})

@@ -1,0 +1,135 @@
+"""Token timing: AR at a steady pace, speculative bursts as the commits say, recorded runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.core import InvalidRequest
+from paceline.roofline.acceptance import Geometric
+from paceline.roofline.recorded import arrival_events, evaluated_events, read_trace
+from paceline.roofline.timing import autoregressive, speculative, two_panes
+
+STATED = {"tokens": 40, "ar_step_ms": 10, "step_ms": 12, "commits": [0.25, 0.75], "ttft_ms": 50}
+
+
+def test_ar_gives_one_token_a_step() -> None:
+    events = autoregressive(4, 10, ttft_ms=50)
+    assert [(event.t_ms, event.tokens, event.own) for event in events] == [
+        (50, 1, 1), (60, 1, 1), (70, 1, 1), (80, 1, 1)]  # fmt: skip
+
+
+def test_a_burst_is_what_was_accepted_and_one_of_the_targets_own() -> None:
+    commits = Geometric(0.8).commit_probabilities(7).tolist()
+    events = speculative(500, 12, commits, ttft_ms=30, seed=5)
+    assert sum(event.tokens for event in events) == 500
+    assert [event.t_ms for event in events] == [30 + 12 * i for i in range(len(events))]
+    assert events[0].drafted == 0 and events[0].tokens == 1
+    for event in events[1:-1]:
+        assert event.own == 1 and event.tokens == event.accepted + 1 and event.drafted == 7
+
+
+def test_bursts_have_the_mean_and_the_spread_of_the_acceptance() -> None:
+    acceptance = Geometric(0.8)
+    commits = acceptance.commit_probabilities(7).tolist()
+    bursts = [event.tokens for event in speculative(100_000, 1, commits)[1:-1]]
+    assert np.mean(bursts) == pytest.approx(acceptance.expected_length(7), rel=0.02)
+    assert np.var(bursts) == pytest.approx(acceptance.variance(7), rel=0.03)
+
+
+def test_one_seed_always_draws_the_same_and_another_does_not() -> None:
+    commits = Geometric(0.5).commit_probabilities(4).tolist()
+    draws = [speculative(100, 1, commits, seed=seed) for seed in (1, 1, 2)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_an_answer_that_ends_inside_a_draft_is_cut_there() -> None:
+    last = speculative(4, 1, [0, 0, 0, 0, 1])[-1]
+    assert (last.tokens, last.accepted, last.own, last.drafted) == (3, 3, 0, 4)
+
+
+def test_no_speculation_is_as_ar() -> None:
+    assert speculative(6, 10, [1.0], ttft_ms=5) == autoregressive(6, 10, 5)
+
+
+def test_two_panes_are_plain_json() -> None:
+    panes = two_panes(STATED)
+    assert json.loads(json.dumps(panes)) == panes
+    assert len(panes["ar"]) == 40
+    assert panes["speculative"][-1]["t_ms"] < panes["ar"][-1]["t_ms"]
+    assert set(panes["ar"][0]) == {"t_ms", "tokens", "accepted", "own", "drafted"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tokens": 0}, "tokens: got 0"),
+        ({"tokens": 10**9}, "tokens: got 1000000000"),
+        ({"step_ms": 0}, "step_ms: got 0; expected milliseconds, above 0"),
+        ({"ar_step_ms": -1}, "step_ms: got -1"),
+        ({"ttft_ms": "soon"}, "ttft_ms: got 'soon'"),
+        ({"commits": [0.5, 0.2]}, "commits: got 0.7; expected probabilities"),
+        ({"commits": []}, "commits: got 0"),
+        ({"commits": [1.5, -0.5]}, "commits: got 1.5"),
+        ({"seed": -1}, "seed: got -1"),
+        ({"speed": 2}, "speed: got 2; expected one of tokens"),
+    ],
+)
+def test_what_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        two_panes({**STATED, **change})
+    assert said in str(error.value)
+
+
+def test_what_has_no_default_must_be_there() -> None:
+    with pytest.raises(InvalidRequest, match="commits: got None"):
+        two_panes({name: value for name, value in STATED.items() if name != "commits"})
+
+
+ROW = {
+    "prompt": "one",
+    "counted_tokens": 9,
+    "seconds": {"ar": [0.8], "drafter/throughput": [0.3]},
+    "rounds": {
+        "drafter/throughput": [[1, 4, 3], [5, 4, 2], [8, 4, 4]],
+        "drafter/full": [[1, 4, 3], [5, 4, 2], [8, 4, 4]],
+    },
+}
+
+
+def test_a_row_of_an_evaluation_plays_its_own_rounds() -> None:
+    alone, drafted = evaluated_events(ROW)
+    assert [event.t_ms for event in alone] == pytest.approx([100 * i for i in range(9)])
+    assert [event.tokens for event in drafted] == [1, 4, 3, 1]
+    assert [event.accepted for event in drafted] == [0, 3, 2, 1]
+    assert [event.t_ms for event in drafted] == pytest.approx([0, 100, 200, 300])
+
+
+def test_tokens_that_arrive_together_are_one_burst() -> None:
+    events = arrival_events([20.0, 31.0, 31.0, 31.0, 45.0])
+    assert [(event.t_ms, event.tokens) for event in events] == [(20, 1), (31, 3), (45, 1)]
+
+
+def test_a_trace_takes_the_rounds_that_the_report_counts(tmp_path: Path) -> None:
+    result = {
+        "format": "paceline-evaluation/1",
+        "drafters": {"drafter": {"block": 4}},
+        "settings": {"tokens": 256},
+        "results": [{"rows": [{**ROW, "counted_tokens": 6}]}],
+    }
+    path = tmp_path / "evaluation.json"
+    path.write_text(json.dumps(result))
+    trace = read_trace(path)
+    assert (trace.accepted, trace.drafted) == ((3, 2), (4, 4))  # the third starts behind the loop
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": "other"}'])
+def test_what_is_no_evaluation_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "evaluation.json"
+    path.write_text(text)
+    with pytest.raises(InvalidRequest, match="trace: got"):
+        read_trace(path)
