@@ -11,6 +11,7 @@ const EVERY = 1000; // milliseconds between two questions
 const KEPT = 600; // seconds of history that the server has
 const SHORTEST = 60; // seconds that the curves show at least
 const WINDOWS = [[10, "10 s"], [60, "1 min"], [300, "5 min"], [600, "10 min"]];
+const ENOUGH = 20; // requests held back whose median TPOT is worth showing
 const SPEEDUP = "Speedup by the cost table: the time that the same tokens would have taken in steps without drafts ÷ the "
   + "time they took. The table is timed when the server starts, and follows its steps. It is as good as that table; "
   + "paceline serve --holdback 0.05 measures instead, on one request in twenty that runs without speculation, in steps that it "
@@ -167,12 +168,13 @@ class Live {
   #speedup({ holdback, speedup_vs_ar: byCosts, speculation }) {
     const name = "Speedup against AR";
     const table = speculation.draft_rounds ? byCosts : null;
-    if (holdback) {
+    if (holdback?.held_back >= ENOUGH) {
       return tile(name, times(holdback.speedup), `measured: median TPOT of the held back (${holdback.held_back}) ÷ of the `
         + `others (${holdback.others}); ${times(table)} by the cost table`);
     }
     if (table !== null) {
-      return tile(name, times(table), "by the cost table, not side by side: see below");
+      const soFar = holdback ? `; held back so far: ${holdback.held_back}, measured from ${ENOUGH} on` : "";
+      return tile(name, times(table), `by the cost table, not side by side: see below${soFar}`);
     }
     return tile(name, NONE, speculation.rounds ? "nothing was drafted" : "nothing was decoded");
   }
@@ -184,7 +186,8 @@ function tile(name, value, more) {
 
 function quantiles(found, streams) {
   if (!found) return "no request ended";
-  return `90 %: ${seconds(found.p90)}, 99 %: ${seconds(found.p99)}; ${number(streams)} ended`;
+  const shares = [`90 %: ${seconds(found.p90)}`, `99 %: ${seconds(found.p99)}`, `${number(streams)} ended`];
+  return shares.map((text) => text.replaceAll(" ", "\u00a0")).join(", ");
 }
 
 function card(title, hint, ...children) {

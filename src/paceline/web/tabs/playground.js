@@ -59,13 +59,14 @@ class Playground {
 
   /** What the tokens show: switches of classes, so that they work on what is there already. */
   #views(element) {
-    const box = (name, text) => {
-      const input = h("input", { type: "checkbox", checked: true, on: {
-        change: () => element.classList.toggle(`no-${name}`, !input.checked),
-      } });
+    const box = (name, text, checked) => {
+      const apply = () => element.classList.toggle(`no-${name}`, !input.checked);
+      const input = h("input", { type: "checkbox", checked, on: { change: apply } });
+      apply();
       return h("label", {}, input, ` ${text}`);
     };
-    return h("div", { class: "views" }, box("marks", "marks"), box("lost", "rejected tokens"));
+    return h("div", { class: "views", role: "group", "aria-label": "Show" },
+      box("marks", "marks", true), box("rejected", "rejected", true), box("unused", "drafted only", false));
   }
 
   #byKey(event) {
@@ -100,10 +101,10 @@ class Playground {
     try {
       await turn.run({ salt: this.salt, signal: this.running.signal, speaker: this.speaker });
       this.messages = turn.messages;
-      this.speaker.end();
     } catch (error) {
       this.#failed(error, turn, said);
     } finally {
+      this.speaker.end();
       this.#busy(null);
     }
   }
@@ -112,6 +113,7 @@ class Playground {
   #failed(error, turn, said) {
     if (error.name === "AbortError") {
       this.messages = turn.messages;
+      this.speaker.end();
       this.speaker.say("Stopped.");
       return;
     }
@@ -165,7 +167,9 @@ class Turn {
       const body = this.wish.body(this.asked, which, both ? fresh() : salt);
       await one.run(body, signal, index === 0 ? (text) => speaker.hear(text) : () => {});
     }
-    if (both) this.#judge(speaker);
+    if (!both) return;
+    speaker.end();
+    this.#judge(speaker);
   }
 
   fail(error) {
