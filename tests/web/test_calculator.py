@@ -49,7 +49,9 @@ def changed(page: Any, act: Callable[[], Any]) -> None:
     """Does something, and waits until its answer is drawn."""
     before = page.inner_text(".summary")
     act()
-    page.wait_for_selector(f".summary:not(:text-is({json.dumps(before)}))")
+    if before:
+        page.wait_for_selector(f".summary:not(:text-is({json.dumps(before)}))")
+    page.wait_for_selector(".result-card")
     page.wait_for_timeout(200)  # the brief answer has come; the whole one is asked after a rest
     settled(page)
 

@@ -17,6 +17,7 @@ from paceline.cli import (
     predict,
     pull,
     quality,
+    roofline,
     serve,
     synth,
     train,
@@ -37,6 +38,7 @@ COMMANDS = (
     evaluate,
     drafter,
     predict,
+    roofline,
     ui,
 )
 

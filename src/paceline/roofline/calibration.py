@@ -12,12 +12,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from paceline.core.errors import InvalidRequest
 
+Number = TypeVar("Number", float, np.ndarray)
+MOST_EFFICIENT = 100.0  # above 1, the rate that the hardware states is too low
 KINDS = ("matmul", "attention", "state", "sampling", "communication")
 
 
@@ -31,6 +33,8 @@ class Calibration:
     sampling_efficiency  share of the bandwidth at which logits are read to choose tokens
     overlap              how much of the shorter of loading and computing hides under the longer
     row_tile             rows that a matmul computes at least; it rounds the rows up to a multiple
+    half_rows            rows at which a matmul reaches half of compute_efficiency (Hockney's n½):
+                         what setting up a tile of weights costs, in rows
     step_overhead        once per forward: scheduling, launch, sampling set-up
     layer_overhead       per layer: launches, barriers, norms whose time does not hang on rows
     request_overhead     per request and layer: looking up block tables, starting an attention
@@ -44,6 +48,7 @@ class Calibration:
     sampling_efficiency: float = 1.0
     overlap: float = 1.0
     row_tile: int = 1
+    half_rows: float = 0.0
     step_overhead: float = 0.0
     layer_overhead: float = 0.0
     request_overhead: float = 0.0
@@ -70,14 +75,14 @@ class Calibration:
         `rows` is how many rows the component's matmul has.
         """
         of_compute, of_memory = self.efficiencies()
-        padded = np.ceil(rows / self.row_tile) * self.row_tile / rows
+        padded = (np.ceil(rows / self.row_tile) * self.row_tile + self.half_rows) / rows
         arithmetic = compute / of_compute[kind] * np.where(kind == 0, padded, 1.0)
         loading = memory / of_memory[kind]
         hidden = (1.0 - self.overlap) * np.minimum(arithmetic, loading)
         return np.maximum(arithmetic, loading) + hidden
 
-    def overhead(self, batch: float, rows: float, layers: float) -> float:
-        """Seconds of one forward that are no component's."""
+    def overhead(self, batch: Number, rows: Number, layers: Number) -> Number:
+        """Seconds of one forward, or of many, that are no component's."""
         per_layer = self.layer_overhead + self.request_overhead * batch + self.row_overhead * rows
         return self.step_overhead + layers * per_layer
 
@@ -111,8 +116,10 @@ def _check(name: str, value: object) -> None:
         raise InvalidRequest(field, value, "a number")
     if name.endswith("overhead") and value < 0:
         raise InvalidRequest(field, value, "seconds, 0 or more")
-    if name.endswith("efficiency") and not 0 < value <= 4:
+    if name.endswith("efficiency") and not 0 < value <= MOST_EFFICIENT:
         raise InvalidRequest(field, value, "a share of the datasheet, above 0 (1 is all of it)")
+    if name == "half_rows" and value < 0:
+        raise InvalidRequest(field, value, "rows, 0 or more")
     if name == "overlap" and not 0 <= value <= 1:
         raise InvalidRequest(field, value, "a share, 0 (nothing hides) to 1 (all of the shorter)")
     if name == "row_tile" and (value != int(value) or value < 1):

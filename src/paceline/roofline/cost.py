@@ -7,6 +7,7 @@ overlap with each other; within one, arithmetic and loading do, as far as the ca
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,6 +53,16 @@ class WorkTable:
             fixed=np.array([work.seconds for work in listed]),
             count=np.array([float(work.count) for work in listed]),
         )
+
+    @classmethod
+    def joined(cls, tables: Sequence[WorkTable]) -> WorkTable:
+        names = tuple(name for table in tables for name in table.names)
+        columns = ("kind", "compute", "memory", "rows", "fixed", "count")
+        arrays = {
+            column: np.concatenate([getattr(table, column) for table in tables])
+            for column in columns
+        }
+        return cls(names, **arrays)
 
 
 def works(

@@ -17,6 +17,7 @@ from paceline.roofline.stated import StatedDrafter
 from paceline.roofline.views import BY_DRAFT_LENGTH, MS, Drafted, Target, measure, padded
 
 CEILING, CALIBRATED = "ceiling", "calibrated"
+NOTICED = 1.01
 Tiers = Mapping[str, Options]
 
 
@@ -214,4 +215,4 @@ def _notes(scenario: Scenario, most: int, drafters: Sequence[Mapping[str, Any]])
 
 
 def _above(best: Mapping[str, Any]) -> bool:
-    return bool(best[CALIBRATED]["speedup"] > best[CEILING]["speedup"])
+    return bool(best[CALIBRATED]["speedup"] > NOTICED * best[CEILING]["speedup"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.core import InvalidRequest
+from paceline.core import InvalidRequest, ModelError
 from paceline.core.errors import check_integer
 from paceline.roofline.acceptance import Acceptance, Geometric, acceptance_of
 from paceline.roofline.architecture import Architecture, model_config
@@ -57,7 +58,8 @@ def read_drafter(field: str, stated: Any, target: Architecture) -> StatedDrafter
     name = stated.get("name", kind)
     if not isinstance(name, str) or not name.strip() or len(name) > 64:
         raise InvalidRequest(f"{field}.name", name, "a name of up to 64 letters")
-    cost, block = _cost(field, kind, stated, target)
+    with _within(field):
+        cost, block = _cost(field, kind, stated, target)
     longest = stated.get("max_draft")
     if longest is not None:
         top = block or LONGEST
@@ -120,10 +122,16 @@ def _from_config(
         config = model_config(config)
     if not isinstance(config, Mapping):
         raise InvalidRequest(f"{field}.config", config, "a config.json, or a listed model's name")
-    if kind == BLOCK:
-        found = block_drafter(config, target)
-        return found, found.max_draft
-    return (eagle(config, target) if kind == "eagle3" else small_model(config)), None
+    try:
+        if kind == BLOCK:
+            found = block_drafter(config, target)
+            return found, found.max_draft
+        return (eagle(config, target) if kind == "eagle3" else small_model(config)), None
+    except ModelError as error:
+        raise ModelError(f"{field}.{error}") from None  # it begins with "config: "
+    except (KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
+        message = f"{field}.config: a value of the wrong kind ({type(error).__name__}: {error})"
+        raise ModelError(message) from error
 
 
 def _acceptance(field: str, kind: str, stated: Mapping[str, Any], block: int | None) -> Acceptance:
@@ -133,12 +141,24 @@ def _acceptance(field: str, kind: str, stated: Mapping[str, Any], block: int | N
     if not isinstance(acceptance, Mapping):
         expected = 'an object, as {"alpha": 0.8} or {"al": 3.5, "draft_length": 7}'
         raise InvalidRequest(f"{field}.acceptance", acceptance, expected)
-    found = acceptance_of(acceptance)
-    reach = acceptance.get("draft_length", found.depth)
-    if block is not None and reach is not None and reach > block:
-        expected = f"drafts of at most {block}, its block"
-        raise InvalidRequest(f"{field}.acceptance", reach, expected)
+    with _within(f"{field}.acceptance"):
+        found = acceptance_of(acceptance)
+        reach = acceptance.get("draft_length", found.depth)
+        if block is not None and reach is not None and reach > block:
+            name = "draft_length" if "draft_length" in acceptance else "acceptance"
+            raise InvalidRequest(name, reach, f"drafts of at most {block}, its block")
     return found
+
+
+@contextmanager
+def _within(field: str) -> Iterator[None]:
+    """Names where it stands a part that does not know that itself."""
+    try:
+        yield
+    except InvalidRequest as error:
+        name = error.field.rpartition(".")[2]
+        full = field if field.endswith(f".{name}") else f"{field}.{name}"
+        raise InvalidRequest(full, error.value, error.expected) from None
 
 
 def _checkpoint(field: str, stated: Mapping[str, Any]) -> str | None:

@@ -81,7 +81,9 @@ def _add_computing(app: FastAPI) -> None:
         try:
             return JSONResponse(await run_sync(answer, *stated, limiter=turn))
         except ModelError as error:
-            raise ApiError(400, str(error), param="model.config") from None
+            field = str(error).partition(":")[0]  # such errors begin with the config's own name
+            param = field if field.endswith(".config") else "model.config"
+            raise ApiError(400, str(error), param=param) from None
 
     @app.get("/ui/models", include_in_schema=False)
     async def ui_models() -> Response:

@@ -66,6 +66,7 @@ def _commits(stated: Mapping[str, Any]) -> list[float]:
         raise InvalidRequest("acceptance", acceptance, 'an object such as {"al": 3.5, …}')
     expected = f"a whole number of tokens from 0 to {LONGEST_DRAFT}"
     check_integer("draft_length", draft_length, 0, LONGEST_DRAFT, expected)
+    assert isinstance(draft_length, int)
     return [float(share) for share in acceptance_of(acceptance).commit_probabilities(draft_length)]
 
 

@@ -9,7 +9,7 @@
 
 import { h } from "./lib/dom.js";
 import { errorBox } from "./lib/errors.js";
-import { getJson, setApiKey, apiKey, KEY_NEEDED } from "./lib/http.js";
+import { HttpError, getJson, setApiKey, apiKey, KEY_NEEDED } from "./lib/http.js";
 
 const $ = (id) => document.getElementById(id);
 const opened = new Map(); // tab's name -> { panel, module }
@@ -119,7 +119,7 @@ async function mount(tab, query) {
   } catch (error) {
     opened.delete(tab.name); // the next visit tries again
     panel.replaceChildren(errorBox(error, () => { panel.remove(); route(); }));
-    console.error(error);
+    if (!(error instanceof HttpError)) console.error(error);
   }
   return entry;
 }

@@ -48,7 +48,7 @@ function acceptance(each, index, bound, rebuilt) {
       text(id("rates"), { changed: set, placeholder: "0.77 0.57 0.42 0.32" })),
     "Of all drafts, the share that stood at the position: what vLLM logs as per-position acceptance")],
   };
-  return [labelled(`${at}.form`, "Acceptance as", form), ...parts[each.form]()];
+  return [labelled(`${at}-form`, "Acceptance as", form), ...parts[each.form]()];
 }
 
 function costs(each, { at, id, bound, rebuilt }) {

@@ -24,7 +24,8 @@ function result(drafter, index, feel) {
   return h(
     "section",
     { class: "card result-card", style: { borderTopColor: `var(--series-${index + 1})` }, "aria-label": drafter.name },
-    h("h2", {}, drafter.name),
+    h("header", {}, h("h2", {}, drafter.name),
+      h("button", { type: "button", class: "quiet feel", "aria-label": `Feel ${drafter.name} in the timing`, on: { click: () => feel(index) } }, "▶ Feel it")),
     h("p", { class: "big" }, off ? "Speculation off" : times(calibrated.speedup),
       h("small", {}, ` ceiling ${times(ceiling.speedup)}`)),
     h("dl", {},
@@ -33,7 +34,6 @@ function result(drafter, index, feel) {
       entry("a request", rate(calibrated.tokens_per_second_per_request)),
       entry("TPOT", seconds(calibrated.tpot_ms / 1e3)),
       entry("break-even AL", fixed(calibrated.break_even_length, 2))),
-    h("button", { type: "button", class: "quiet feel", on: { click: () => feel(index) } }, "▶ Feel it"),
   );
 }
 

@@ -30,8 +30,7 @@ export class Views {
     this.points = [];
     this.tier = "calibrated";
     this.curve = chart(cell(() => this.#drawCurve(), { wide: true }), { title: "Speedup by draft length", height: 340,
-      note: "Solid: ceiling, the pure roofline. Dashed: calibrated with efficiencies and overheads. A ring marks the optimum, dots are measured. "
-        + "Dashed may lie above: what a step pays once however many rows it has makes drafts cheaper by comparison.",
+      note: "Solid: ceiling, the pure roofline. Dashed: calibrated with efficiencies and overheads. A ring marks the optimum, dots are measured.",
       x: { label: "draft length γ (tokens, bonus not counted)", format: whole }, y: speedup });
     const batch = { label: "batch (requests)", log: 2, format: String };
     this.gain = chart(cell(() => this.#drawGain(), { overBatches: true }), { title: "Best speedup by batch", note: "At each batch with the draft length that is best there.", x: batch, y: speedup });
@@ -110,7 +109,8 @@ export class Views {
       marks: drafters.flatMap((drafter, index) => Object.keys(TIERS).map((tier) => {
         const best = drafter.optimum[tier];
         const text = tier === "ceiling" ? `γ* = ${best.draft_length}, ${times(best.speedup)}` : "";
-        return { x: best.draft_length, y: best.speedup, text, colour: tint(index) };
+        const below = drafter.optimum.calibrated.speedup >= best.speedup;
+        return { x: best.draft_length, y: best.speedup, text, below, colour: tint(index) };
       })),
       dots: this.points.filter((point) => point.draft_length !== null && (point.batch ?? batch) === batch)
         .map((point) => ({ x: point.draft_length, y: point.speedup, note: described(point), colour: "--series-6" })),

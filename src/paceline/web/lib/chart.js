@@ -13,7 +13,7 @@ const FONT = "12px system-ui, sans-serif";
  * format: value => text, min, max }. Labels say the unit. Gives { draw(data), clear(), element }:
  *
  * data.series  [{ label, x, y, colour: "--series-1", dash: [6, 4], width, stepped, fill }]
- * data.marks   [{ x, y, text, colour }]: a ring with words, for an optimum
+ * data.marks   [{ x, y, text, below, colour }]: a ring with words (below it or above), for an optimum
  * data.dots    [{ x, y, note, colour }]: measured points; the note is shown on hover
  * data.rulers  [{ y, text } or { slope }]: a dashed level, or the line y = slope · x
  */
@@ -231,7 +231,7 @@ function drawMark(u, c, mark, ratio) {
   const room = u.bbox.left + u.bbox.width - left;
   c.textAlign = room < c.measureText(mark.text).width + 12 * ratio ? "right" : "left";
   const aside = (c.textAlign === "right" ? -9 : 9) * ratio;
-  c.fillText(mark.text, left + aside, Math.max(top - 8 * ratio, 12 * ratio));
+  c.fillText(mark.text, left + aside, mark.below ? top + 18 * ratio : Math.max(top - 8 * ratio, 12 * ratio));
 }
 
 function drawRuler(u, c, ruler, ratio) {

@@ -47,9 +47,10 @@ export function showAtField(root, error) {
 }
 
 function nearest(root, field) {
-  const fields = [...root.querySelectorAll("[data-field]")];
+  const fields = [...root.querySelectorAll("[data-field]")].filter((element) => !element.hidden);
   for (let name = field; name; name = name.replace(/(\[\d+\]|\.?[^.[\]]+)$/, "")) {
-    const found = fields.find((element) => element.dataset.field === name);
+    const found = fields.find((element) => element.dataset.field === name)
+      ?? fields.find((element) => element.dataset.field.startsWith(`${name}.`));
     if (found) return found;
   }
   return null;

@@ -36,12 +36,13 @@ class Calculator {
     this.glance = h("div", { class: "glance", "aria-hidden": "true" }); // the status says it already
     this.charts = h("div", { class: "charts" });
     this.flags = h("div", { class: "flags" });
-    const results = h("div", { class: "column" }, this.error, this.status, this.summary, this.#tools(), this.charts,
+    const results = h("div", { class: "column" }, this.error, this.status, this.summary, this.charts,
       measuredBox((points) => this.views.setPoints(points)),
       h("section", { class: "card", "aria-label": "Launch lines" }, h("h2", {}, "To launch it"), this.flags));
     root.append(
       h("header", { class: "intro" }, h("h1", {}, "What speculation would buy"),
-        h("p", { class: "soft" }, "For your model, hardware and load, before you train anything. The ceiling is arithmetic and bandwidth alone; calibrated is what engines reach.")),
+        h("p", { class: "soft" }, "For your model, hardware and load, before you train anything. The ceiling is arithmetic and bandwidth alone; calibrated is what engines reach."),
+        this.#tools()),
       this.form.element, results, this.glance);
     this.views = new Views(this.charts);
     this.ask = newest((body) => postJson("ui/predict", body), (answer) => this.#draw(answer), (error) => this.#failed(error));
@@ -103,6 +104,7 @@ class Calculator {
   #draw(answer) {
     clearErrors(this.form.element);
     this.error.replaceChildren();
+    this.charts.hidden = false;
     const brief = answer.scenario.batches !== null;
     this.answer = answer;
     this.csv.disabled = this.json.disabled = brief;
@@ -127,6 +129,7 @@ class Calculator {
     this.answer = null;
     this.csv.disabled = this.json.disabled = true;
     this.views.clear();
+    this.charts.hidden = true;
     this.summary.replaceChildren();
     this.flags.replaceChildren();
     this.glance.replaceChildren();

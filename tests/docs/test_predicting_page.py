@@ -1,0 +1,79 @@
+"""The page on predictions shows what the commands print, and its prose has the same numbers."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from paceline.cli import main
+from paceline.roofline.scenario import predict
+from tests.docs.blocks import ROOT, Block, blocks, commands
+
+PAGE = ROOT / "docs" / "predicting.md"
+HERE_DOCUMENT = re.compile(r"^cat > (\S+) <<'(\w+)'\n(.*?)^\2$", re.M | re.S)
+SKIPPED = "…"  # a line of the page that stands for several
+
+
+def examples() -> list[tuple[Block, Block]]:
+    """Each block of commands that is followed by a block of what it prints."""
+    found = [block for block in blocks(PAGE) if block.language in ("bash", "text")]
+    return [(block, shown) for block, shown in pairwise(found) if shown.language == "text"]
+
+
+def printed(block: Block, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    for name, _, text in HERE_DOCUMENT.findall(block.text):
+        Path(name).write_text(text, encoding="utf-8")
+    for line in commands(block, "paceline"):
+        assert main(shlex.split(line)[1:]) == 0
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("index", range(len(examples())))
+def test_the_page_shows_what_is_printed(
+    index: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    block, shown = examples()[index]
+    lines = printed(block, capsys)
+    place = 0
+    for line in shown.text.splitlines():
+        if line.strip() != SKIPPED and line.strip():
+            assert line in lines[place:], f"not printed, or not in this order: {line!r}"
+            place += lines[place:].index(line) + 1
+
+
+def test_there_are_examples_of_a_dense_model_of_experts_of_fitting_and_of_traffic() -> None:
+    asked = " ".join(block.text for block, _ in examples())
+    for part in ("Qwen3.5-27B", "A3B", "roofline fit", "--traffic"):
+        assert part in asked
+
+
+def cards_table(cost: float, al: float) -> list[str]:
+    """Speedups at draft length 15 with 1, 8, 16 and 32 requests, as the prose has them."""
+    drafter = {"kind": "dflash", "cost": cost, "block": 15}
+    drafter["acceptance"] = {"al": al, "draft_length": 15}
+    answer = predict(
+        {
+            "model": "Qwen3.5-27B",
+            "hardware": "B200",
+            "batches": [1, 8, 16, 32],
+            "drafters": [drafter],
+        }
+    )
+    rows = answer["drafters"][0]["heat_map"]["calibrated"]
+    return [f"{row[15]:.1f}×" for row in rows]
+
+
+@pytest.mark.parametrize(("cost", "al"), [(0.1, 5.47), (0.77, 5.47), (0.77, 7.93)])
+def test_the_prose_has_the_numbers_of_the_model(cost: float, al: float) -> None:
+    first, second, third, last = cards_table(cost, al)
+    text = " ".join(PAGE.read_text("utf-8").split())
+    assert f"{first}, {second}, {third} and {last}" in text

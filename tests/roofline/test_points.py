@@ -1,0 +1,107 @@
+"""Reading measured steps from our files, vLLM's and SGLang's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.core import InvalidRequest
+from paceline.roofline.points import Point, latency_points, read_points
+
+# The fields that matter of what `vllm bench serve --save-result` and SGLang's bench_serving write.
+SERVING: dict[str, Any] = {
+    "duration": 100.0,
+    "completed": 64,
+    "total_input_tokens": 64 * 100,
+    "total_output_tokens": 64 * 1001,
+    "mean_ttft_ms": 50.0,
+    "mean_tpot_ms": 12.5,
+    "median_tpot_ms": 12.4,
+}
+ONE_BATCH = {
+    "run_name": "default",
+    "batch_size": 8,
+    "input_len": 256,
+    "output_len": 32,
+    "prefill_latency": 0.05,
+    "median_decode_latency": 0.008,
+    "total_latency": 0.3,
+}
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "points"
+    file.write_text(text)
+    return file
+
+
+def test_our_own_table_in_csv_and_json(tmp_path: Path) -> None:
+    expected = [Point(1, 1, 64, 0.0202), Point(4, 8, 512, 0.0525, draft_length=7)]
+    table = "batch,rows,context,ms,draft_length\n1,1,64,20.2,\n4,8,512,52.5,7\n"
+    assert read_points(written(tmp_path, table)) == expected
+    rows = [
+        {"batch": 1, "rows": 1, "context": 64, "ms": 20.2},
+        {"batch": 4, "rows": 8, "context": 512, "ms": 52.5, "draft_length": 7},
+    ]
+    assert read_points(written(tmp_path, json.dumps(rows))) == expected
+    assert read_points(written(tmp_path, json.dumps({"points": rows}))) == expected
+
+
+def test_a_serving_benchmark_gives_the_mean_batch_and_its_step(tmp_path: Path) -> None:
+    """64 requests spend 1000 × 12.5 ms each in decode, in 100 s: 8 of them at once."""
+    expected = [Point(8, 1, 600, 0.0125)]
+    assert read_points(written(tmp_path, json.dumps(SERVING))) == expected
+    lines = "\n".join(json.dumps({**SERVING, "accept_length": None}) for _ in range(2))
+    assert read_points(written(tmp_path, lines)) == expected * 2
+
+
+def test_a_serving_benchmark_with_speculation_is_refused(tmp_path: Path) -> None:
+    for name in ("accept_length", "spec_decode_acceptance_length"):
+        with pytest.raises(InvalidRequest, match="without speculation"):
+            read_points(written(tmp_path, json.dumps({**SERVING, name: 3.1})))
+
+
+def test_sglangs_batches(tmp_path: Path) -> None:
+    lines = "\n".join(json.dumps({**ONE_BATCH, "batch_size": size}) for size in (1, 8))
+    expected = [Point(1, 1, 272, 0.008), Point(8, 1, 272, 0.008)]
+    assert read_points(written(tmp_path, lines)) == expected
+
+
+def test_two_latencies_make_a_step_without_the_prompt(tmp_path: Path) -> None:
+    short, long = tmp_path / "short.json", tmp_path / "long.json"
+    short.write_text(json.dumps({"avg_latency": 1.5, "latencies": [], "percentiles": {}}))
+    long.write_text(json.dumps({"avg_latency": 2.5, "latencies": [], "percentiles": {}}))
+    found = latency_points(short, long, batch=4, input_length=100, outputs=(32, 132))
+    assert found == [Point(4, 1, 182, 0.01)]
+    with pytest.raises(InvalidRequest, match="longer"):
+        latency_points(long, short, batch=4, input_length=100, outputs=(32, 132))
+    with pytest.raises(InvalidRequest, match="outputs"):
+        latency_points(short, long, batch=4, input_length=100, outputs=(132, 32))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("batch,rows,context,ms\n1,1,64,fast\n", "points.ms: got 'fast'"),
+        ("batch,rows,context,ms\n1.5,1,64,20\n", "points.batch: got 1.5"),
+        ("batch,rows,context,ms\n1,1,64,-3\n", "point.seconds"),
+        ("batch,rows,context,ms,gpu\n1,1,64,20,0\n", "points.gpu"),
+        ("batch,rows,ms\n1,1,20\n", "points.context: got None"),
+        ("batch,rows,context,ms\n", "at least one point"),
+        ('[{"tokens": 3}]', "entry 1"),
+        ('{"points": 3}', "a list of objects"),
+        ('{"batch": ', "JSON"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read_points(written(tmp_path, text))
+    assert named in str(refused.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="readable"):
+        read_points(tmp_path / "nothing.csv")

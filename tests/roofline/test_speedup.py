@@ -1,0 +1,90 @@
+"""Curves, optima, maps and fronts."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.core import InvalidRequest
+from paceline.roofline.cost import Options, Workload, forward_time
+from paceline.roofline.drafting import Fraction, Ideal
+from paceline.roofline.hardware import hardware
+from paceline.roofline.speedup import by_context, heat_map, optimum, pareto, speedup_curve
+from tests.roofline.golden import Geometric, model
+
+H100 = hardware("H100-SXM")
+MTP = (Fraction(0.1), Geometric(0.75))
+
+
+def test_the_curve_starts_at_plain_decoding() -> None:
+    load = Workload(4, 1, 2048)
+    first = speedup_curve(model("Qwen3-8B"), H100, *MTP, load)[0]
+    step = forward_time(model("Qwen3-8B"), H100, load).total
+    assert (first.draft_length, first.speedup, first.acceptance_length) == (0, 1, 1)
+    assert first.tokens_per_second_per_request == pytest.approx(1 / step)
+    assert first.tokens_per_second_per_device == pytest.approx(4 / step)
+
+
+def test_below_the_break_even_length_a_draft_is_slower() -> None:
+    for row in speedup_curve(model("Qwen3-8B"), H100, *MTP, Workload(256, 1, 2048)):
+        assert row.speedup == pytest.approx(row.acceptance_length / row.break_even_length)
+        assert row.tpot == pytest.approx(row.step_seconds / row.acceptance_length)
+
+
+def test_free_drafts_of_a_dense_model_bring_their_acceptance_length() -> None:
+    rows = speedup_curve(model("Meta-Llama-3.1-70B"), H100, Ideal(), Geometric(1.0), Workload())
+    assert rows[8].speedup == pytest.approx(9, rel=0.01)
+
+
+def test_of_equals_the_shorter_draft_is_the_optimum() -> None:
+    never = speedup_curve(model("Qwen3-8B"), H100, Ideal(), Geometric(0.0), Workload(1, 1, 0))
+    assert optimum(never).draft_length == 0
+
+
+def test_devices_share_the_throughput() -> None:
+    load, two = Workload(8, 1, 2048), Options(tensor_parallel=2)
+    row = speedup_curve(model("Qwen3-8B"), H100, *MTP, load, options=two)[3]
+    assert row.tokens_per_second_per_device == pytest.approx(
+        8 * row.tokens_per_second_per_request / 2
+    )
+
+
+def test_a_longer_draft_than_the_drafter_has_is_refused() -> None:
+    short = Fraction(0.1, per_block=8, max_draft=7)
+    assert len(speedup_curve(model("Qwen3-8B"), H100, short, Geometric(0.8))) == 8
+    with pytest.raises(InvalidRequest, match="draft_length"):
+        speedup_curve(model("Qwen3-8B"), H100, short, Geometric(0.8), max_draft=8)
+
+
+def test_hybrids_keep_their_speedup_at_long_contexts() -> None:
+    contexts = [4096, 131072]
+
+    def kept(name: str) -> float:
+        found = by_context(model(name), H100, *MTP, contexts, batch=32)
+        return found[1][1].speedup / found[0][1].speedup
+
+    assert kept("Qwen3.5-27B") > 0.95
+    with pytest.raises(InvalidRequest, match="contexts"):
+        by_context(model("Qwen3-8B"), H100, *MTP, [])
+
+
+def test_the_map_has_the_curves_as_its_rows() -> None:
+    dense = model("Qwen3-8B")
+    rows = heat_map(dense, H100, *MTP, [1, 64], context=2048, max_draft=4)
+    curve = speedup_curve(dense, H100, *MTP, Workload(64, 1, 2048), max_draft=4)
+    assert len(rows) == 2 and rows[1] == [row.speedup for row in curve]
+
+
+def test_nothing_on_the_front_is_beaten() -> None:
+    batches = [2**power for power in range(10)]
+    front = pareto(model("Qwen3-8B"), H100, *MTP, batches)
+    plain = pareto(model("Qwen3-8B"), H100, *MTP, batches, max_draft=0)
+    assert [point.per_request for point in front] == sorted(
+        (point.per_request for point in front), reverse=True
+    )
+    assert [point.per_device for point in front] == sorted(point.per_device for point in front)
+    assert {point.draft_length for point in plain} == {0}
+    for point in plain:
+        assert any(
+            other.per_request >= point.per_request and other.per_device >= point.per_device
+            for other in front
+        )
