@@ -15,6 +15,23 @@ from .serving import Open, answers, choose, say
 from .serving import served as served
 
 LOOP = "abcabcabcabcabcabcabcabcabcabc"
+ROUND = {
+    "position": 0,
+    "proposed": 0,
+    "verified": 0,
+    "accepted": 0,
+    "forced": 0,
+    "cut_by": "prompt",
+    "part": None,
+    "drafter": None,
+    "time": 1.0,
+    "draft_ms": 0,
+    "step_ms": 1,
+    "drafted_tokens": [],
+    "verified_tokens": [],
+    "forced_places": [],
+    "committed_tokens": [{"id": 5, "text": "so far", "kind": "bonus"}],
+}
 
 
 def ready(open_page: Open, address: str, **options: Any) -> Any:
@@ -65,11 +82,12 @@ def test_the_numbers_are_those_of_the_server(served: str, open_page: Open) -> No
     page = ready(open_page, served)
     choose(page, "on", temperature="0", max_completion_tokens="80")
     page.select_option('[data-field="speculative.policy"] select', "fixed")
-    with page.expect_response("**/v1/chat/completions") as response:
+    with page.expect_request("**/v1/chat/completions") as asked:
         say(page, LOOP)
     (answer,) = answers(page, "done")
-    chunks = [line[6:] for line in response.value.text().splitlines() if line.startswith("data: {")]
-    told = json.loads(chunks[-1])
+    # the same again, whole: look-ups in the text itself draft the same
+    body = {**asked.value.post_data_json, "stream": False, "stream_options": None}
+    told = httpx.post(f"{served}/v1/chat/completions", json=body, trust_env=False).json()
     counts = told["metrics"]["speculative_decoding"]
     assert number(answer, "tokens") == str(told["usage"]["completion_tokens"])
     assert number(answer, "AL incl. bonus") == f"{counts['mean_acceptance_length']:.2f}"
@@ -227,3 +245,18 @@ def test_keys_and_taps_tell_of_a_token(served: str, open_page: Open) -> None:
     assert "Round 2:" in told.inner_text()
     answer.query_selector(".tokens .token:last-child").dispatch_event("click")
     assert told.inner_text() == answer.query_selector(".token.seen").get_attribute("title")
+
+
+def test_a_connection_that_breaks_is_said_and_the_text_stays(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    choice = {"delta": {"content": "so far"}, "finish_reason": None, "round": ROUND}
+    event = f"data: {json.dumps({'choices': [choice]})}\n\n"
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: route.fulfill(content_type="text/event-stream", body=event),
+    )
+    choose(page, "on")
+    say(page, LOOP)
+    (failed,) = answers(page, "failed")
+    assert "broke off" in failed.inner_text() and said(failed) == "so far"
+    assert page.input_value('[data-field="messages"] textarea') == LOOP

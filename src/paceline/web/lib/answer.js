@@ -186,7 +186,8 @@ function column(round, tokens) {
   return h("span", { title: `${round.committed_tokens.length} committed, ${lost} more drafted` },
     h("i", { class: "lost", style: height(lost) }),
     h("i", { class: "kept", style: height(round.accepted) }),
-    h("i", { class: "own", style: height(round.committed_tokens.length - round.accepted) }));
+    h("i", { class: "sure", style: height(round.forced) }),
+    h("i", { class: "own", style: height(round.committed_tokens.length - round.accepted - round.forced) }));
 }
 
 /** The legend: each mark with its name and meaning. */
