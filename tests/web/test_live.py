@@ -123,3 +123,13 @@ def test_it_fits_a_phone(open_page: Open) -> None:
         page.wait_for_selector(".live .tile")
         eventually(lambda: time.sleep(0.1) or page.query_selector("tbody th.name"))
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_with_a_key_the_numbers_come(open_page: Open) -> None:
+    open_page.expect("401 (Unauthorized)")
+    open_page.expect("a valid API key is needed")
+    with listening(FakeAsyncEngine(), api_keys=("secret",)) as running:
+        page = open_page(f"{running.url}/#live")
+        page.fill("#key-field:visible", "secret")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".live .tile")
