@@ -140,6 +140,31 @@ def test_a_feature_that_is_not_modelled_is_refused() -> None:
         read_architecture(config)
 
 
+def test_windows_need_to_be_told_apart() -> None:
+    config = json.loads((CONFIGS / "openai--gpt-oss-20b.json").read_text("utf-8"))
+    del config["layer_types"]
+    with pytest.raises(ModelError, match="layer_types is missing"):
+        read_architecture(config)
+
+
+def test_a_compressed_tensors_checkpoint_says_its_formats() -> None:
+    config = json.loads((CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json").read_text("utf-8"))
+    weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    quantization = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": weights, "input_activations": weights}},
+        "ignore": ["lm_head"],
+        "kv_cache_scheme": {"num_bits": 8, "type": "float"},
+    }
+    found = read_architecture({**config, "quantization_config": quantization})
+    whole = read_architecture(config)
+    assert found.kv_bytes_per_token() == whole.kv_bytes_per_token() / 2
+    outside = 2 * found.vocabulary * found.hidden * 2
+    assert found.weight_bytes() == pytest.approx(
+        outside + (whole.weight_bytes() - outside) / 2, rel=0.001
+    )
+
+
 def test_a_name_that_is_no_model_is_refused_with_the_list() -> None:
     with pytest.raises(InvalidRequest) as refused:
         read_architecture("Qwen9-1T")

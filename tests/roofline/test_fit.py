@@ -155,6 +155,7 @@ def test_what_the_points_cannot_tell_is_said_and_not_invented() -> None:
     assert list(learned.deviations) == ["memory_efficiency"]
     assert learned.calibration.memory_efficiency == pytest.approx(0.6, rel=0.03)
     assert "no point depends on it" in learned.not_identified["compute_efficiency"]
+    assert "tell it from memory_efficiency" in learned.not_identified["layer_overhead"]
     assert learned.calibration.compute_efficiency == 1.0
     assert learned.calibration.row_tile == 1
     assert learned.median_error < 0.02

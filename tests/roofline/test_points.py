@@ -48,6 +48,8 @@ def test_our_own_table_in_csv_and_json(tmp_path: Path) -> None:
     ]
     assert read_points(written(tmp_path, json.dumps(rows))) == expected
     assert read_points(written(tmp_path, json.dumps({"points": rows}))) == expected
+    seconds = [{"batch": 1, "rows": 1, "context": 64, "seconds": 0.0202}]
+    assert read_points(written(tmp_path, json.dumps(seconds))) == expected[:1]
 
 
 def test_a_serving_benchmark_gives_the_mean_batch_and_its_step(tmp_path: Path) -> None:
@@ -89,6 +91,7 @@ def test_two_latencies_make_a_step_without_the_prompt(tmp_path: Path) -> None:
         ("batch,rows,context,ms\n1.5,1,64,20\n", "points.batch: got 1.5"),
         ("batch,rows,context,ms\n1,1,64,-3\n", "point.seconds"),
         ("batch,rows,context,ms,gpu\n1,1,64,20,0\n", "points.gpu"),
+        ("batch,rows,context,ms,seconds\n1,1,64,20,0.02\n", "not both"),
         ("batch,rows,ms\n1,1,20\n", "points.context: got None"),
         ("batch,rows,context,ms\n", "at least one point"),
         ('[{"tokens": 3}]', "entry 1"),

@@ -262,6 +262,11 @@ def test_a_step_without_drafts_is_a_forward_of_one_row() -> None:
          "hidden_size is 5120; expected the 4096"),
         ({"drafters": [{"kind": "ngram", "seconds": -1, "acceptance": {"alpha": 0.5}}]}, "seconds"),
         ({"drafters": [{**MTP, "checkpoint": 3}]}, "drafters[0].checkpoint: got 3"),
+        ({"drafters": [{**MTP, "acceptance": {"first": 0.7, "al": "x", "draft_length": 7}}]},
+         "al: got 'x'; expected from 1 to 8"),
+        ({"batch": float("nan")}, "scenario: got 'Out of range"),
+        ({"drafters": [{"kind": "draft_model", "config": {**TINY, "head_dim": {}},
+                        "acceptance": {"alpha": 0.5}}]}, "head_dim"),
         ({"drafters": ["mtp"]}, "drafters[0]: got 'mtp'; expected an object"),
         ({"drafters": [{**MTP, "name": ""}]}, "drafters[0].name: got ''"),
     ],
@@ -281,4 +286,10 @@ def test_what_must_be_stated(key: str) -> None:
 def test_a_config_with_values_of_the_wrong_kind_is_an_error_by_name() -> None:
     config = {**model_config("Qwen3-8B"), "num_attention_heads": "many"}
     with pytest.raises(PacelineError, match="num_attention_heads"):
+        predict({**DENSE, "model": {"config": config}})
+
+
+def test_a_config_of_endless_layers_keeps_nobody_busy() -> None:
+    config = {**model_config("Qwen3-8B"), "num_hidden_layers": 10**9}
+    with pytest.raises(InvalidRequest, match="num_hidden_layers: got 1000000000"):
         predict({**DENSE, "model": {"config": config}})

@@ -130,28 +130,46 @@ def test_a_recorded_run_is_played_as_it_was(url: str, open_page: Open) -> None:
     assert tokens(page)[0] == 51
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "said"),
-    [
-        ("ar", "-5", "ar_tokens_per_second: got -5"),
-        ("al", "9", "al"),
-        ("n", "0", "tokens: got 0"),
-        ("g", "", "draft_length"),
-    ],
-)
-def test_what_is_wrong_is_said_at_its_field_and_nothing_plays(
-    url: str, open_page: Open, field: str, value: str, said: str
-) -> None:
+def test_a_recorded_bench_is_played_run_by_run(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    page.click("text=Play a recorded run")
+    times = {"off": [50, 60, 70, 80], "on": [50, 64, 64, 64]}
+    lines = [
+        {"format": "paceline-arrivals/1", "prompt": "fox", "speculation": speculation, "run": run,
+         "arrivals_ms": [at + 100 * run for at in times[speculation]]}
+        for speculation in ("off", "on") for run in (0, 1)
+    ]  # fmt: skip
+    page.fill("#timing-recorded", "\n".join(json.dumps(line) for line in lines))
+    page.click("text=Play it")
+    page.wait_for_selector("#timing-row:visible")
+    seek(page, 64)
+    assert tokens(page) == [2, 4]
+    page.select_option("#timing-row", label="fox, run 1")
+    page.wait_for_selector("#timing-seek[max='180']")
+    seek(page, 164)
+    assert tokens(page) == [2, 4]
+
+
+BAD = [
+    ("ar", "-5", "ar_tokens_per_second: got -5"),
+    ("al", "9", "al: got 9"),
+    ("n", "0", "tokens: got 0"),
+    ("g", "", "draft_length"),
+]
+
+
+def test_what_is_wrong_is_said_at_its_field_and_nothing_plays(url: str, open_page: Open) -> None:
     open_page.expect("400")  # type: ignore[attr-defined]
     page = opened(open_page, url)
-    page.fill(f"#timing-{field}", value)
-    error = page.locator(f".field:has(#timing-{field}) .error")
-    error.wait_for(state="visible")
-    assert said in error.inner_text()
-    assert page.is_disabled("#timing-play") and tokens(page) == [0, 0]
-    page.fill(f"#timing-{field}", "3")
-    page.wait_for_selector("#timing-play:enabled")
-    assert not error.is_visible()
+    for field, value, said in BAD:
+        page.fill(f"#timing-{field}", value)
+        error = page.locator(f".field:has(#timing-{field}) .error")
+        error.wait_for(state="visible")
+        assert said in error.inner_text()
+        assert page.is_disabled("#timing-play") and tokens(page) == [0, 0]
+        page.fill(f"#timing-{field}", "3")
+        page.wait_for_selector("#timing-play:enabled")
+        assert not error.is_visible()
 
 
 @pytest.mark.parametrize(
@@ -162,6 +180,8 @@ def test_what_is_wrong_is_said_at_its_field_and_nothing_plays(
         ({"evaluation": {"format": "paceline-evaluation/1"}}, "evaluation"),
         ({"arrivals_ms": {"ar": [3, 2], "speculative": [1]}}, "arrivals_ms.ar"),
         ({"arrivals_ms": [1, 2]}, "arrivals_ms"),
+        ({"recorded": [{"format": "other/1"}]}, "recorded[0]"),
+        ({"recorded": []}, "recorded"),
     ],
 )
 def test_a_wrong_body_is_refused_by_name(body: Any, field: str) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from paceline.bench import lossy, report
+from paceline.bench.arrivals import write_arrivals
 from paceline.bench.http import ChatClient, served_model
 from paceline.bench.inprocess import InProcess
 from paceline.bench.load import compare_load, same_text
@@ -61,6 +62,12 @@ def add_to(commands: Any) -> None:
         "per token (default of the option alone: %(const)s)",
     )
     parser.add_argument("--svg", type=Path, help="with --lossy: draw speedup over perplexity here")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="write when each token of each answer arrived (JSONL)",
+    )
     options.add_sampling_options(parser, max_tokens=128, temperature=0.0, seed=0)
     options.add_draft_length_option(parser)
     options.add_engine_options(parser)
@@ -82,6 +89,11 @@ def _check(args: argparse.Namespace) -> None:
             raise InvalidRequest(field, getattr(args, field), "a whole number of at least 1")
     if args.svg is not None and args.lossy is None:
         raise InvalidRequest("svg", str(args.svg), "--lossy beside it, which it draws")
+    if args.record is not None:
+        if args.lossy is not None or args.concurrency > 1:
+            raise InvalidRequest("record", str(args.record), "no --lossy, and --concurrency 1")
+        if not args.record.parent.is_dir():
+            raise InvalidRequest("record", str(args.record), "a file in a folder that exists")
     if args.lossy is not None and args.url is not None:
         raise InvalidRequest("lossy", list(args.lossy), "no --url: it looks into the engine")
     if args.url is None:
@@ -107,7 +119,7 @@ def _in_process(args: argparse.Namespace, prompts: list[Prompt], wish: Any) -> i
     if args.lossy is not None:
         return _show_lossy(console, llm, args, prompts, ask)
     pairs = asyncio.run(_compare(prompts, ask, args.runs, wish))
-    return _show_pairs(console, pairs, f"{config.model}, in process")
+    return _show_pairs(console, pairs, f"{config.model}, in process", args.record)
 
 
 def _show_lossy(
@@ -153,7 +165,7 @@ async def _over_http(args: argparse.Namespace, prompts: list[Prompt], wish: Any)
     try:
         if args.concurrency == 1:
             pairs = await _compare(prompts, client, args.runs, wish)
-            return _show_pairs(console, pairs, f"{model} at {args.url}")
+            return _show_pairs(console, pairs, f"{model} at {args.url}", args.record)
         await client(prompts[0], wish)  # what is lazy is paid for before anything is timed
         load = {"runs": args.runs, "concurrency": args.concurrency}
         off, on = await compare_load(prompts, client, speculative=wish, **load)
@@ -193,7 +205,9 @@ async def _compare(prompts: Sequence[Prompt], ask: Ask, runs: int, wish: Any) ->
         )
 
 
-def _show_pairs(console: Console, pairs: list[Pair], title: str) -> int:
+def _show_pairs(console: Console, pairs: list[Pair], title: str, record: Path | None) -> int:
+    if record is not None:
+        write_arrivals(record, pairs)
     console.print(report.pair_table(pairs, title))
     for line in report.notes(pairs):
         console.print(line, style="dim")

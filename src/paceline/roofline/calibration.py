@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +19,23 @@ import numpy as np
 from paceline.core.errors import InvalidRequest
 
 Number = TypeVar("Number", float, np.ndarray)
-MOST_EFFICIENT = 100.0  # above 1, the rate that the hardware states is too low
 KINDS = ("matmul", "attention", "state", "sampling", "communication")
+_SHARE = (1e-6, 100.0, "a share of the datasheet, above 0 (1 is all of it)")
+_SECONDS = (0.0, math.inf, "seconds, 0 or more")
+RANGES = (
+    ("memory_efficiency", *_SHARE),
+    ("compute_efficiency", *_SHARE),
+    ("attention_memory_efficiency", *_SHARE),
+    ("attention_compute_efficiency", *_SHARE),
+    ("sampling_efficiency", *_SHARE),
+    ("overlap", 0.0, 1.0, "a share, 0 (nothing hides) to 1 (all of the shorter)"),
+    ("row_tile", 1, 4096, "a whole number of rows, 1 to 4096"),
+    ("half_rows", 0.0, math.inf, "rows, 0 or more"),
+    ("step_overhead", *_SECONDS),
+    ("layer_overhead", *_SECONDS),
+    ("request_overhead", *_SECONDS),
+    ("row_overhead", *_SECONDS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +70,10 @@ class Calibration:
     row_overhead: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            _check(field.name, getattr(self, field.name))
+        for name, low, high, expected in RANGES:
+            _check(name, getattr(self, name), low, high, expected)
+        if self.row_tile != int(self.row_tile):
+            raise InvalidRequest("calibration.row_tile", self.row_tile, "a whole number of rows")
 
     def efficiencies(self) -> tuple[np.ndarray, np.ndarray]:
         """(of compute, of memory), each indexed by a kind's place in KINDS."""
@@ -81,7 +98,7 @@ class Calibration:
         hidden = (1.0 - self.overlap) * np.minimum(arithmetic, loading)
         return np.maximum(arithmetic, loading) + hidden
 
-    def overhead(self, batch: Number, rows: Number, layers: Number) -> Number:
+    def overhead(self, batch: Number, rows: Number, layers: Number | int) -> Number:
         """Seconds of one forward, or of many, that are no component's."""
         per_layer = self.layer_overhead + self.request_overhead * batch + self.row_overhead * rows
         return self.step_overhead + layers * per_layer
@@ -92,7 +109,7 @@ class Calibration:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
         """From plain JSON. What is left out is the identity; an unknown name is refused."""
-        known = [field.name for field in fields(cls)]
+        known = [name for name, *_ in RANGES]
         for name in values:
             if name not in known:
                 expected = f"a field of a calibration: {', '.join(known)}"
@@ -110,25 +127,17 @@ class Calibration:
         return cls.from_dict(values.get("calibration", values))
 
 
-def _check(name: str, value: object) -> None:
-    field = f"calibration.{name}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidRequest(field, value, "a number")
-    if name.endswith("overhead") and value < 0:
-        raise InvalidRequest(field, value, "seconds, 0 or more")
-    if name.endswith("efficiency") and not 0 < value <= MOST_EFFICIENT:
-        raise InvalidRequest(field, value, "a share of the datasheet, above 0 (1 is all of it)")
-    if name == "half_rows" and value < 0:
-        raise InvalidRequest(field, value, "rows, 0 or more")
-    if name == "overlap" and not 0 <= value <= 1:
-        raise InvalidRequest(field, value, "a share, 0 (nothing hides) to 1 (all of the shorter)")
-    if name == "row_tile" and (value != int(value) or value < 1):
-        raise InvalidRequest(field, value, "a whole number of rows, 1 or more")
+def _check(name: str, value: object, low: float, high: float, expected: str) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not low <= value <= high or value == math.inf:  # type: ignore[operator]
+        raise InvalidRequest(f"calibration.{name}", value, expected)
 
 
 IDEAL = Calibration()
-# dense-tuned: Llama-3.1-8B on an H100 under SGLang, 158 tok/s (one point).
-# hybrid-sglang: the Qwen3.5 family on B200 under SGLang, decoding one request.
+# dense-tuned: Llama-3.1-8B on an H100 under SGLang, 158 tok/s for one request (a single point).
+# hybrid-sglang: the Qwen3.5 family on B200 under SGLang, plain decoding of one request. Its larger
+# models ran on eight devices, whose exchanges are part of the overhead per layer: with it, leave
+# communication out (`Options.communication="ignored"`).
 PRESETS = {
     "ideal": IDEAL,
     "dense-tuned": Calibration(

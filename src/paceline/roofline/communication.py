@@ -45,8 +45,8 @@ def exchanged(
     return found
 
 
-def _work(seconds: float, count: int) -> Work:
-    return Work("communication", "communication", 0.0, 0.0, seconds=seconds, count=count)
+def _work(seconds: float, copies: int) -> Work:
+    return Work("communication", "communication", 0.0, 0.0, seconds=seconds, copies=copies)
 
 
 def _mixture(group: Layers) -> bool:

@@ -119,18 +119,14 @@ class Span:
     """Which entries a row attends to: one per `ratio` tokens, at most `limit` of them.
 
     `chosen` limits are picked per row (sparse attention), others are the latest (a window).
-    `chunk`: only since the last multiple of so many tokens.
     """
 
     ratio: int = 1
     limit: int | None = None
     chosen: bool = False
-    chunk: int | None = None
 
     def seen(self, context: float) -> float:
         """Entries that one row attends to behind `context` tokens."""
-        if self.chunk is not None:
-            context = min(context, (context % self.chunk) or self.chunk)
         entries = context / self.ratio
         return entries if self.limit is None else min(entries, self.limit)
 

@@ -51,7 +51,7 @@ class WorkTable:
             memory=np.array([work.bytes / hardware.memory_bandwidth for work in listed]),
             rows=np.array([max(work.rows, 1.0) for work in listed]),
             fixed=np.array([work.seconds for work in listed]),
-            count=np.array([float(work.count) for work in listed]),
+            count=np.array([float(work.copies) for work in listed]),
         )
 
     @classmethod
@@ -73,7 +73,7 @@ def works(
     load = replace(workload, batch=each)
     found = []
     for count, part in architecture.components():
-        found += [replace(work, count=count) for work in part.work(load, workload, options)]
+        found += [work._replace(copies=count) for work in part.work(load, workload, options)]
     return found + exchanged(architecture, hardware, load, workload, options)
 
 

@@ -13,6 +13,7 @@ from paceline.roofline.feed_forward import dense, mixture, mixture_beside_dense
 from paceline.roofline.fields import Fields
 from paceline.roofline.formats import read_formats
 from paceline.roofline.mixers import (
+    alternating,
     compressed,
     gemma,
     grouped_query,
@@ -47,7 +48,7 @@ FAMILIES = {
     "qwen3_moe": Family(grouped_query, mixture),
     "glm4_moe": Family(grouped_query, mixture),
     "minimax_m2": Family(grouped_query, mixture),
-    "gpt_oss": Family(grouped_query, mixture),
+    "gpt_oss": Family(alternating, mixture),
     "gemma4": Family(gemma, mixture_beside_dense, tied=True),
     "qwen3_next": Family(hybrid, mixture),
     "qwen3_5": Family(hybrid, dense),

@@ -131,8 +131,5 @@ def _left_out(search: Search, chosen: Candidate, values: dict[str, float]) -> di
         here = values.get(name, 0.0 if name == "draft_cost" else getattr(IDEAL, name))
         tied = UNKNOWNS[name].tied
         taken = f"the same as {tied}" if tied in values else f"{here:g}"
-        why = "no point depends on it"
-        if search.matters(name, chosen, here):
-            why = "the points are explained as well without it"
-        reasons[name] = f"{why}; taken as {taken}"
+        reasons[name] = f"{search.why_not(name, chosen, here)}; taken as {taken}"
     return reasons

@@ -47,6 +47,7 @@ def read_formats(
     if quantization:
         for part in _quantised(quantization):
             formats[part] = _quantised_format(quantization)
+        formats["kv"] = _cache_format(quantization) or formats["kv"]
     if text.get("expert_dtype") is not None:
         if text["expert_dtype"] not in ("fp4", "fp8", "bf16"):
             raise ModelError(
@@ -125,6 +126,17 @@ def _compressed(quantization: Mapping[str, Any]) -> str:
     if bits == 8 and groups[0].get("input_activations"):
         return "int8"
     return _integer_format(bits, weights.get("group_size"))
+
+
+def _cache_format(quantization: Mapping[str, Any]) -> str | None:
+    """Of a compressed-tensors checkpoint that says how to keep the cache, else None."""
+    scheme = quantization.get("kv_cache_scheme")
+    if not scheme:
+        return None
+    kind = (scheme.get("num_bits"), scheme.get("type"))
+    if kind == (8, "float"):
+        return "fp8"
+    raise ModelError(f"config: kv_cache_scheme of {kind}; expected 8 bits, float")
 
 
 def _integer_format(bits: object, group: object) -> str:

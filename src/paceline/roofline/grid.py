@@ -35,15 +35,15 @@ class Grid:
         owner = np.repeat(np.arange(len(points)), [len(each) for each in listed])
         table = WorkTable.of([work for each in listed for work in each], self.hardware)
         batch = np.array([point.batch for point in points]) / first.data_parallel
-        each_rows = np.array([point.rows for point in points]) / first.data_parallel
+        every = np.array([point.rows for point in points]) / first.data_parallel
+        depth = np.full(len(points), float(architecture.depth))
         found = {}
         for tier, options in self.tiers.items():
             calibration = options.calibration
             seconds = calibration.seconds(table.kind, table.compute, table.memory, table.rows)
             seconds = (seconds + table.fixed) * table.count
             summed = np.bincount(owner, seconds, len(points))
-            over = calibration.overhead(batch, each_rows, architecture.depth)  # type: ignore[arg-type]
-            found[tier] = (summed + over).reshape(shape)
+            found[tier] = (summed + calibration.overhead(batch, every, depth)).reshape(shape)
         return found
 
     def drafts(

@@ -29,6 +29,12 @@ def grouped_query(fields: Fields, formats: Formats, layer: int) -> tuple[Compone
     )
 
 
+def alternating(fields: Fields, formats: Formats, layer: int) -> tuple[Component, ...]:
+    """gpt-oss: as `grouped_query`, with windows in those layers that `layer_types` names."""
+    _check_kinds(fields)
+    return grouped_query(fields, formats, layer)
+
+
 def hybrid(fields: Fields, formats: Formats, layer: int) -> tuple[Component, ...]:
     """Qwen3-Next, Qwen3.5: gated delta layers, and attention whose output is gated (the query
     projection is twice as wide)."""
@@ -164,6 +170,7 @@ def gemma(fields: Fields, formats: Formats, layer: int) -> tuple[Component, ...]
     for name in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
         if fields.get(name):
             raise ModelError(f"config: {name} is {fields.get(name)!r}; only 0 is modelled")
+    _check_kinds(fields)
     reach = _span(fields, layer)
     heads, kv_heads, size = _heads(fields)
     matrices = 2
@@ -177,6 +184,11 @@ def gemma(fields: Fields, formats: Formats, layer: int) -> tuple[Component, ...]
         Projection("projections", weights, formats["attention"]),
         _attention(heads, kv_heads, size, formats["kv"], reach),
     )
+
+
+def _check_kinds(fields: Fields) -> None:
+    if fields.get("layer_types") is None:
+        raise ModelError("config: layer_types is missing; expected the kind of each layer")
 
 
 def _heads(fields: Fields) -> tuple[int, int, int]:
@@ -209,4 +221,5 @@ def _span(fields: Fields, layer: int) -> Span:
     else:
         sliding = fields.get("sliding_window") is not None
         sliding = sliding and fields.flag("use_sliding_window", default=True)
+        sliding = sliding and layer >= fields.integer("max_window_layers", default=0, low=0)
     return Span(limit=fields.integer("sliding_window")) if sliding else Span()

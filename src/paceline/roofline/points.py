@@ -15,7 +15,8 @@ from typing import Any
 
 from paceline.core.errors import InvalidRequest, check_integer, check_number
 
-COLUMNS = ("batch", "rows", "context", "ms")
+COLUMNS = ("batch", "rows", "context")
+TIMES = {"ms": 1e-3, "seconds": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Point:
 def read_points(path: str | Path) -> list[Point]:
     """The points of a file, whichever of these it is:
 
-    - a CSV with the columns batch, rows, context, ms and maybe draft_length
+    - a CSV with the columns batch, rows, context, ms (or seconds) and maybe draft_length
     - a JSON list of objects with these names, or an object with such a list as `points`
     - SGLang's `bench_one_batch` results: JSON lines
     - the JSON of `vllm bench serve`, or JSON lines of SGLang's `bench_serving`
@@ -106,31 +107,34 @@ def _json_rows(text: str, path: str) -> list[Mapping[str, Any]]:
 
 
 def _point(row: Mapping[str, Any], where: str) -> Point:
-    if "ms" in row:
+    if any(name in row for name in TIMES):
         return _own(row, where)
     if "median_decode_latency" in row:
         return _one_batch(row, where)
     if "mean_tpot_ms" in row and "duration" in row:
         return _serving(row, where)
     expected = (
-        f"an entry with {', '.join(COLUMNS)}, or one of vLLM's bench serve, SGLang's bench_serving "
-        "or bench_one_batch"
+        f"an entry with {', '.join(COLUMNS)} and ms or seconds, or one of vLLM's bench serve, "
+        "SGLang's bench_serving or bench_one_batch"
     )
     raise InvalidRequest("points", f"{where}: {sorted(row)}", expected)
 
 
 def _own(row: Mapping[str, Any], where: str) -> Point:
-    known = (*COLUMNS, "draft_length")
+    known = (*COLUMNS, *TIMES, "draft_length")
     for name in row:
         if name not in known:
             raise InvalidRequest(f"points.{name}", where, f"one of {', '.join(known)}")
+    (unit, *others) = [name for name in TIMES if name in row]
+    if others:
+        raise InvalidRequest(f"points.{unit}", where, "a time in ms or in seconds, not both")
     values = {name: _number(row, name, where) for name in COLUMNS}
     drafted = _number(row, "draft_length", where) if row.get("draft_length") else 0.0
     return Point(
         batch=_whole(values["batch"], "batch", where),
         rows=_whole(values["rows"], "rows", where),
         context=_whole(values["context"], "context", where),
-        seconds=values["ms"] / 1e3,
+        seconds=_number(row, unit, where) * TIMES[unit],
         draft_length=_whole(drafted, "draft_length", where),
     )
 

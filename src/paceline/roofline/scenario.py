@@ -68,16 +68,17 @@ lengths; what does not fit the memory is null. "ar" is speculation off.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.core import InvalidRequest, ModelError
+from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
 from paceline.roofline.architecture import Architecture, model_config, read_architecture
 from paceline.roofline.calibration import Calibration, preset
 from paceline.roofline.hardware import Hardware, hardware
-from paceline.roofline.stated import LONGEST, StatedDrafter, read_drafter
+from paceline.roofline.stated import LONGEST, StatedDrafter, read_drafter, reading_config
 
 FORMAT = "paceline-prediction/1"
 BATCHES = tuple(2**power for power in range(11))
@@ -171,6 +172,10 @@ def _check_keys(stated: Any) -> None:
     for key in stated:
         if key not in known:
             raise InvalidRequest(str(key), stated[key], "one of " + ", ".join(known))
+    try:
+        json.dumps(stated, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest("scenario", str(error), "plain JSON, without NaN") from error
     for key in REQUIRED:
         if key not in stated:
             raise InvalidRequest(key, None, "a value: it has no default")
@@ -183,16 +188,13 @@ def read_model(model: Any, precision: Any) -> Architecture:
         name = model.get("name", "model")
         if set(model) - {"config", "name"} or not isinstance(name, str):
             raise InvalidRequest("model", sorted(model), "config and name, a text, alone")
-        return _read(model["config"], precision, name)
+        config: Mapping[str, Any] = model["config"]
+        return reading_config(
+            "model.config",
+            config,
+            lambda: read_architecture(config, precision=precision, name=name),
+        )
     raise InvalidRequest("model", model, 'a listed name, or {"config": {…}} with a config.json')
-
-
-def _read(config: Mapping[str, Any], precision: Any, name: str) -> Architecture:
-    try:
-        return read_architecture(config, precision=precision, name=name)
-    except (KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
-        message = f"model.config: a value of the wrong kind ({type(error).__name__}: {error})"
-        raise ModelError(message) from error
 
 
 def read_hardware(stated: Any) -> Hardware:

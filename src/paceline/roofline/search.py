@@ -19,8 +19,9 @@ from paceline.roofline.step_times import StepTimes
 
 ROW_TILES = (1, 2, 4, 8, 16, 32)
 CORE = ("memory_efficiency", "compute_efficiency", "attention_memory_efficiency", "overlap")
-ENOUGH = 4  # points per unknown to start from all of CORE
+ENOUGH = 2  # points per unknown to start from all of CORE
 WORTH = 0.95  # an unknown stays when it lowers the left-out squared error below this share of it
+ALIKE = 0.03  # residuals that move alike but for this share
 OUTLIER = 0.2  # relative errors beyond it pull no stronger than in proportion
 
 
@@ -49,13 +50,13 @@ UNKNOWNS = {
         _efficiency("compute_efficiency"),
         _efficiency("attention_memory_efficiency", tied="memory_efficiency"),
         _efficiency("attention_compute_efficiency", tied="compute_efficiency"),
-        _efficiency("sampling_efficiency", tied="memory_efficiency"),
         Unknown("overlap", 0.0, 1.0, (0.7,)),
         Unknown("half_rows", 0.0, 512.0, (4.0,)),
         Unknown("step_overhead", 0.0, np.inf, (0.1,)),
         Unknown("layer_overhead", 0.0, np.inf, (0.1,)),
         Unknown("request_overhead", 0.0, np.inf, (0.1,)),
         Unknown("row_overhead", 0.0, np.inf, (0.1,)),
+        _efficiency("sampling_efficiency", tied="memory_efficiency"),
     )
 }
 
@@ -183,14 +184,22 @@ class Search:
                 found[unknown.name] = found[unknown.tied]
         return found
 
-    def matters(self, name: str, chosen: Candidate, here: float) -> bool:
-        """Whether any residual moves with this unknown around `here`."""
+    def why_not(self, name: str, chosen: Candidate, here: float) -> str:
+        """What keeps this unknown out, from how the residuals move with it around `here`."""
         unknown, names = UNKNOWNS[name], (*chosen.names, name)
         values = np.append(chosen.solution.values, inward(unknown, here))
         high = np.array([inward(UNKNOWNS[other], UNKNOWNS[other].high) for other in names])
         residuals = self.residuals(names, chosen.tile)
         moved = derivatives(residuals, values, residuals(values), high)
-        return bool(np.abs(moved[:, -1]).max() > 1e-4)
+        others, own = moved[:, :-1], moved[:, -1]
+        if not np.abs(own).max() > 1e-4:
+            return "no point depends on it"
+        if others.shape[1]:
+            like = np.linalg.lstsq(others, own, rcond=None)[0]
+            if np.linalg.norm(own - others @ like) < ALIKE * np.linalg.norm(own):
+                shares = np.abs(like) * np.linalg.norm(others, axis=0)
+                return f"the points cannot tell it from {chosen.names[int(shares.argmax())]}"
+        return "the points are explained as well without it"
 
 
 def inward(unknown: Unknown, value: float) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from paceline.core import InvalidRequest, ModelError
+from paceline.core import InvalidRequest, ModelError, PacelineError
 from paceline.core.errors import check_integer
 from paceline.roofline.acceptance import Acceptance, Geometric, acceptance_of
 from paceline.roofline.architecture import Architecture, model_config
@@ -19,6 +19,8 @@ from paceline.roofline.flags import METHODS
 KEYS = ("kind", "name", "cost", "config", "seconds", "block", "max_draft", "acceptance",
         "checkpoint")  # fmt: skip
 LONGEST = 64
+MOST_LAYERS = 1024  # no model has so many; a slip of the pen must not keep a server busy
+Read = TypeVar("Read")
 LOOK_UPS = ("ngram", "suffix")
 BLOCK, OWN_LAYER = "dflash", "mtp"
 BLOCK_MEANING = f"tokens that one pass drafts, 1 to {LONGEST}, the anchor not counted"
@@ -77,6 +79,23 @@ def read_drafter(field: str, stated: Any, target: Architecture) -> StatedDrafter
     )
 
 
+def reading_config(field: str, config: Mapping[str, Any], read: Callable[[], Read]) -> Read:
+    """`read()`, whose errors name the config: a pasted one may hold anything."""
+    text = config.get("text_config")
+    layers = (text if isinstance(text, Mapping) else config).get("num_hidden_layers")
+    if isinstance(layers, int) and layers > MOST_LAYERS:
+        raise InvalidRequest(f"{field}.num_hidden_layers", layers, f"at most {MOST_LAYERS}")
+    try:
+        return read()
+    except ModelError as error:
+        raise ModelError(field + str(error).removeprefix("config")) from None
+    except PacelineError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        message = f"{field}: a value of the wrong kind ({type(error).__name__}: {error})"
+        raise ModelError(message) from error
+
+
 def _cost(
     field: str, kind: str, stated: Mapping[str, Any], target: Architecture
 ) -> tuple[DrafterCost, int | None]:
@@ -122,16 +141,13 @@ def _from_config(
         config = model_config(config)
     if not isinstance(config, Mapping):
         raise InvalidRequest(f"{field}.config", config, "a config.json, or a listed model's name")
-    try:
-        if kind == BLOCK:
-            found = block_drafter(config, target)
-            return found, found.max_draft
-        return (eagle(config, target) if kind == "eagle3" else small_model(config)), None
-    except ModelError as error:
-        raise ModelError(f"{field}.{error}") from None  # it begins with "config: "
-    except (KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
-        message = f"{field}.config: a value of the wrong kind ({type(error).__name__}: {error})"
-        raise ModelError(message) from error
+    where = f"{field}.config"
+    if kind == BLOCK:
+        found = reading_config(where, config, lambda: block_drafter(config, target))
+        return found, found.max_draft
+    if kind == "eagle3":
+        return reading_config(where, config, lambda: eagle(config, target)), None
+    return reading_config(where, config, lambda: small_model(config)), None
 
 
 def _acceptance(field: str, kind: str, stated: Mapping[str, Any], block: int | None) -> Acceptance:
@@ -156,6 +172,8 @@ def _within(field: str) -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
+        if error.field.startswith(field):
+            raise
         name = error.field.rpartition(".")[2]
         full = field if field.endswith(f".{name}") else f"{field}.{name}"
         raise InvalidRequest(full, error.value, error.expected) from None

@@ -140,6 +140,7 @@ class BetaGeometric(Acceptance):
         """
         _check_open("first", first)
         check_integer("draft_length", draft_length, 2, MOST, f"a whole number from 2 to {MOST}")
+        check_number("al", acceptance_length, 1, draft_length + 1, f"from 1 to {draft_length + 1}")
         low = Geometric(first).expected_length(draft_length)
         high = 1 + first * draft_length
         if not low < acceptance_length < high:

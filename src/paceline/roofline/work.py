@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from paceline.core.errors import InvalidRequest, check_integer, check_number
 from paceline.roofline.calibration import IDEAL, KINDS, Calibration
@@ -79,9 +80,8 @@ class Options:
         return self.tensor_parallel * self.data_parallel
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a component needs of one device in one forward, `count` times over.
+class Work(NamedTuple):
+    """What a component needs of one device in one forward, in each of its `copies`.
 
     `flops` run at the peak of `precision`, `bytes` move at the memory's bandwidth; `rows` is what a
     matmul has of them. `seconds` is time that is neither, as on a link between devices.
@@ -94,7 +94,7 @@ class Work:
     precision: str = "bf16"
     rows: float = 1.0
     seconds: float = 0.0
-    count: int = 1
+    copies: int = 1
 
     @property
     def kind_index(self) -> int:

@@ -64,6 +64,7 @@ def url_of(sock: socket.socket) -> str:
 
 def announce(url: str) -> None:
     print(f"Paceline is serving at {url}/v1", flush=True)
+    print(f"Its web page is {url}/", flush=True)
 
 
 def serve(

@@ -9,7 +9,7 @@ from typing import Any
 from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer, check_number
 from paceline.roofline.acceptance import acceptance_of
-from paceline.roofline.recorded import EVALUATION, arrival_events, evaluated_events
+from paceline.roofline.recorded import ARRIVALS, EVALUATION, arrival_events, evaluated_events
 from paceline.roofline.timing import MOST_TOKENS, as_json, two_panes
 
 SPEEDS = (
@@ -21,12 +21,14 @@ FASTEST = 1e6  # tokens per second
 
 
 def timing(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Events of both panes as plain JSON. One of three forms is stated:
+    """Events of both panes as plain JSON. One of four forms is stated:
 
     * speeds: `tokens` of the answer, `ar_tokens_per_second` and `tokens_per_second` of one request,
       and how bursts come: `commits`, or `acceptance` (as a scenario has it) and `draft_length`;
       `ttft_ms` and `seed` default to 0
     * `evaluation`: what `paceline evaluate` wrote, and the number of a `row` in it (default 0)
+    * `recorded`: the lines that `paceline bench --record` wrote, as a list, and the number of a
+      `row`: a prompt's run without speculation beside the same one with it
     * `arrivals_ms`: {"ar": […], "speculative": […]}, the arrival of each token since the request
 
     The answer: "ar" and "speculative", lists of events; "acceptance_length" incl. bonus, null where
@@ -34,8 +36,10 @@ def timing(stated: Mapping[str, Any]) -> dict[str, Any]:
     """
     if "evaluation" in stated:
         return _evaluated(stated)
+    if "recorded" in stated:
+        return _recorded(stated)
     if "arrivals_ms" in stated:
-        return _arrived(stated)
+        return _arrived(stated["arrivals_ms"], stated, ("arrivals_ms",))
     return _at_speeds(stated)
 
 
@@ -89,10 +93,30 @@ def _evaluated(stated: Mapping[str, Any]) -> dict[str, Any]:
     return {**as_json(plain, drafted), "acceptance_length": length, "rows": names}
 
 
-def _arrived(stated: Mapping[str, Any]) -> dict[str, Any]:
-    _only(stated, ("arrivals_ms",))
+def _recorded(stated: Mapping[str, Any]) -> dict[str, Any]:
+    expected = f"the lines that `paceline bench --record` wrote ({ARRIVALS})"
+    lines, number = stated["recorded"], stated.get("row", 0)
+    if not isinstance(lines, list):
+        raise InvalidRequest("recorded", lines, expected)
+    runs: dict[tuple[Any, Any], dict[str, Any]] = {}
+    for index, line in enumerate(lines):
+        if not isinstance(line, Mapping) or line.get("format") != ARRIVALS:
+            raise InvalidRequest(f"recorded[{index}]", line, expected)
+        run = runs.setdefault((str(line.get("prompt")), str(line.get("run"))), {})
+        run[str(line.get("speculation"))] = line.get("arrivals_ms")
+    whole = {key: run for key, run in runs.items() if run.keys() >= {"off", "on"}}
+    if not whole:
+        raise InvalidRequest("recorded", len(lines), f"{expected}, off and on of one run")
+    check_integer("row", number, 0, len(whole) - 1, f"a row from 0 to {len(whole) - 1}")
+    run = list(whole.values())[number]
+    given = {"ar": run["off"], "speculative": run["on"]}
+    names = [f"{prompt}, run {count}" for prompt, count in whole]
+    return {**_arrived(given, stated, ("recorded", "row")), "rows": names}
+
+
+def _arrived(given: Any, stated: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    _only(stated, known)
     expected = '{"ar": [ms, …], "speculative": [ms, …]}, times since the request that never fall'
-    given = stated["arrivals_ms"]
     if not isinstance(given, Mapping) or set(given) != {"ar", "speculative"}:
         raise InvalidRequest("arrivals_ms", given, expected)
     for name, times in given.items():

@@ -27,8 +27,8 @@ export function measuredBox(found) {
   };
   const element = h("section", { class: "card measured", "aria-label": "Measured points" },
     h("h2", {}, "Measured points"),
-    h("p", { class: "hint" }, "What ", h("code", {}, "paceline evaluate --json"), " or ", h("code", {}, "paceline mock --json"),
-      " wrote, or points of your own. They leave this browser only for this server, which reads and forgets them."),
+    h("p", { class: "hint" }, "The JSON of ", h("code", {}, "paceline evaluate"), " or ", h("code", {}, "paceline mock --json"),
+      ", or points of your own. They leave this browser only for this server, which reads and forgets them."),
     labelled("measured", "JSON", paste), file,
     h("p", { class: "actions" },
       h("button", { type: "button", on: { click: () => { paste.value = ""; said.textContent = ""; clearErrors(element); found([]); } } }, "Take away"),

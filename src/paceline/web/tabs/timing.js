@@ -11,8 +11,8 @@ const DEFAULTS = { ar: 250, spec: 1000, al: 4.5, g: 7, ttft: 200, n: 1500, text:
 const PRESETS = [
   ["250 against 1000 tok/s", { ar: 250, spec: 1000, al: 4.5, g: 7, ttft: 200, n: 1500, text: "code" }],
   ["27B on a B200: 75 against 268", { ar: 75, spec: 268, al: 4, g: 7, ttft: 300, n: 600, text: "answer" }],
-  ["A laptop: 12 against 25", { ar: 12, spec: 25, al: 2.6, g: 4, ttft: 900, n: 150, text: "answer" }],
-  ["No gain: 100 against 95", { ar: 100, spec: 95, al: 1.3, g: 4, ttft: 250, n: 400, text: "json" }],
+  ["12 against 25 tok/s", { ar: 12, spec: 25, al: 2.6, g: 4, ttft: 900, n: 150, text: "answer" }],
+  ["No gain: 100 against 95 tok/s", { ar: 100, spec: 95, al: 1.3, g: 4, ttft: 250, n: 400, text: "json" }],
 ];
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 const FIELDS = [
@@ -34,6 +34,16 @@ export async function mount(element, context) {
 
 export const show = (params) => page.read(params);
 export const hide = () => page.clock.pause();
+
+/** What was pasted, as ui/timing takes it: one JSON, or lines of it. Raises a SyntaxError. */
+function recordedOf(text) {
+  const lines = text.split("\n").filter((line) => line.trim());
+  if (lines.length > 1 && lines.every((line) => line.startsWith("{") && line.trim().endsWith("}"))) {
+    return { recorded: lines.map((line) => JSON.parse(line)) };
+  }
+  const whole = JSON.parse(text);
+  return whole?.arrivals_ms ? { arrivals_ms: whole.arrivals_ms } : { evaluation: whole };
+}
 
 class Timing {
   constructor(root, context) {
@@ -114,16 +124,16 @@ class Timing {
   #recordedBox() {
     this.paste = h("textarea", { id: "timing-recorded", class: "code", rows: 4, spellcheck: false,
       placeholder: '{"arrivals_ms": {"ar": [210, 222, …], "speculative": [210, 224, 224, …]}}' });
-    this.file = h("input", { type: "file", accept: ".json,application/json", "aria-label": "A recorded run as a file",
+    this.file = h("input", { type: "file", accept: ".json,.jsonl,application/json", "aria-label": "A recorded run as a file",
       on: { change: async () => { this.paste.value = await this.file.files[0].text(); this.#takeRecorded(); } } });
     this.row = h("select", { id: "timing-row", on: { change: () => this.#askRow() } });
     this.rowField = labelled("row", "Which request of the run", this.row);
     this.rowField.hidden = true;
     return h("details", { class: "card recorded" },
       h("summary", {}, "Play a recorded run"),
-      h("p", { class: "hint" }, "What ", h("code", {}, "paceline evaluate --json"), " wrote, or the arrival times of "
-        + "two streamed answers in milliseconds since the request."),
-      labelled("evaluation", "JSON", this.paste), this.file,
+      h("p", { class: "hint" }, "What ", h("code", {}, "paceline bench --record"), " or ", h("code", {}, "paceline evaluate"),
+        " wrote, or the arrival times of two streamed answers in milliseconds since the request."),
+      labelled("evaluation", "JSON, or lines of it", this.paste), this.file,
       h("p", { class: "actions" }, h("button", { type: "button", on: { click: () => this.#takeRecorded() } }, "Play it")),
       this.rowField);
   }
@@ -196,12 +206,12 @@ class Timing {
   #takeRecorded() {
     let parsed;
     try {
-      parsed = JSON.parse(this.paste.value);
+      parsed = recordedOf(this.paste.value);
     } catch (error) {
       this.#failed(Object.assign(new Error(`evaluation: no JSON (${error.message})`), { field: "evaluation" }));
       return;
     }
-    this.recorded = parsed?.arrivals_ms ? { arrivals_ms: parsed.arrivals_ms } : { evaluation: parsed };
+    this.recorded = parsed;
     this.rowField.hidden = true;
     this.row.replaceChildren();
     this.#sayGiven();
@@ -228,7 +238,7 @@ class Timing {
   #failed(error) {
     this.clock.pause();
     clearErrors(this.root);
-    const shown = error.field?.startsWith("arrivals_ms") ? { field: "evaluation", message: error.message } : error;
+    const shown = /^(arrivals_ms|recorded)/.test(error.field ?? "") ? { field: "evaluation", message: error.message } : error;
     this.error.replaceChildren(...(showAtField(this.root, shown) ? [] : [errorBox(error)]));
     this.answer = null;
     this.play.disabled = true;
