@@ -237,7 +237,7 @@ def test_a_step_without_drafts_is_a_forward_of_one_row() -> None:
         ({"drafters": [{**DFLASH, "block": 0}]}, "drafters[0].block: got 0; expected tokens that"),
         ({"drafters": [{**DFLASH, "max_draft": 17}]}, "drafters[0].max_draft: got 17; expected a"),
         ({"drafters": [{**DFLASH, "acceptance": {"al": 9, "draft_length": 20}}]},
-         "drafters[0].acceptance: got 20; expected drafts of at most 16, its block"),
+         "drafters[0].acceptance.draft_length: got 20; expected drafts of at most 16, its block"),
         ({"drafters": [{**DFLASH, "acceptance": {"conditional": [0.9] * 17}}]},
          "drafters[0].acceptance: got 17"),
         ({"drafters": [{"kind": "mtp", "cost": 0.1}]}, "drafters[0].acceptance: got None"),

@@ -24,7 +24,7 @@ from paceline.core import (
 from paceline.core.spans import OFF
 from paceline.engine.admission import Admission
 from paceline.engine.async_engine import EngineDead, Stream
-from paceline.engine.config import EngineStats
+from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.grammar import Compiler
 from paceline.engine.room import Place, Room
 
@@ -78,7 +78,7 @@ class FakeAsyncEngine:
         part: str | None = None,
     ) -> None:
         tokenizer = byte_tokenizer()
-        drafters = {"ngram": SimpleNamespace(max_draft_len=4)} if drafter else {}
+        drafters = {"ngram": SimpleNamespace(max_draft_len=4, version="1")} if drafter else {}
         self.engine = SimpleNamespace(
             model_name="fake-model",
             tokenizer=tokenizer,
@@ -89,6 +89,7 @@ class FakeAsyncEngine:
             default_drafter=next(iter(drafters), None),
             eos_ids=frozenset({tokenizer.eos_token_id}),
             grammars=SimpleNamespace(compiler=compiler()),
+            config=EngineConfig(),
         )
         self.step, self.fail, self.others, self.part = step, fail, 0, part
         self.room = Room(capacity, lambda: len(self._running) + self.others, lambda: 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -107,3 +108,22 @@ def test_text_and_page_for_people(base: str) -> None:
     assert "<script" not in html and "&lt;script&gt;" in html
     assert "http" not in html, "the page loads nothing"
     assert html.count("<li>") == len(choice["rounds"])
+
+
+def test_a_stream_tells_its_rounds_as_they_happen(base: str) -> None:
+    wish = {"stream": True, "stream_options": {"include_rounds": True}}
+    body = {**TEXT, "prompt": PROMPT, "temperature": 0, "explain": True, **wish}
+    body["speculative"] = {"policy": "fixed"}
+    text = ask(base, "POST", "/v1/completions", json=body).text
+    chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    told = ask(base, "GET", f"/v1/requests/{chunks[0]['id']}/rounds").json()
+    streamed = [c["choices"][0]["round"] for c in chunks if "round" in c["choices"][0]]
+    assert streamed == told["choices"][0]["rounds"]
+    assert sum(len(one["committed_tokens"]) for one in streamed) == TEXT["max_tokens"]
+
+
+def test_rounds_in_a_stream_must_be_kept(base: str) -> None:
+    wish = {"stream": True, "stream_options": {"include_rounds": True}}
+    response = ask(base, "POST", "/v1/completions", json={**TEXT, "prompt": PROMPT, **wish})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "stream_options.include_rounds"

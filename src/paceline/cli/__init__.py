@@ -23,11 +23,13 @@ from paceline.cli import (
     serve,
     synth,
     train,
+    ui,
 )
 from paceline.core import PacelineError
 
 COMMANDS = (
     serve,
+    ui,
     generate,
     chat,
     bench,

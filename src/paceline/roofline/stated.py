@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -59,7 +60,8 @@ def read_drafter(field: str, stated: Any, target: Architecture) -> StatedDrafter
     name = stated.get("name", kind)
     if not isinstance(name, str) or not name.strip() or len(name) > 64:
         raise InvalidRequest(f"{field}.name", name, "a name of up to 64 letters")
-    cost, block = _cost(field, kind, stated, target)
+    with _within(field):
+        cost, block = _cost(field, kind, stated, target)
     longest = stated.get("max_draft")
     if longest is not None:
         top = block or LONGEST
@@ -85,6 +87,8 @@ def reading_config(field: str, config: Mapping[str, Any], read: Callable[[], Rea
         raise InvalidRequest(f"{field}.num_hidden_layers", layers, f"at most {MOST_LAYERS}")
     try:
         return read()
+    except ModelError as error:
+        raise ModelError(field + str(error).removeprefix("config")) from None
     except PacelineError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -153,12 +157,26 @@ def _acceptance(field: str, kind: str, stated: Mapping[str, Any], block: int | N
     if not isinstance(acceptance, Mapping):
         expected = 'an object, as {"alpha": 0.8} or {"al": 3.5, "draft_length": 7}'
         raise InvalidRequest(f"{field}.acceptance", acceptance, expected)
-    found = acceptance_of(acceptance)
-    reach = acceptance.get("draft_length", found.depth)
-    if block is not None and reach is not None and reach > block:
-        expected = f"drafts of at most {block}, its block"
-        raise InvalidRequest(f"{field}.acceptance", reach, expected)
+    with _within(f"{field}.acceptance"):
+        found = acceptance_of(acceptance)
+        reach = acceptance.get("draft_length", found.depth)
+        if block is not None and reach is not None and reach > block:
+            name = "draft_length" if "draft_length" in acceptance else "acceptance"
+            raise InvalidRequest(name, reach, f"drafts of at most {block}, its block")
     return found
+
+
+@contextmanager
+def _within(field: str) -> Iterator[None]:
+    """Names where it stands a part that does not know that itself."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.field.startswith(field):
+            raise
+        name = error.field.rpartition(".")[2]
+        full = field if field.endswith(f".{name}") else f"{field}.{name}"
+        raise InvalidRequest(full, error.value, error.expected) from None
 
 
 def _checkpoint(field: str, stated: Mapping[str, Any]) -> str | None:

@@ -12,11 +12,13 @@ from paceline import __version__
 from paceline.engine.async_engine import AsyncEngine
 from paceline.server import errors, responses
 from paceline.server.gate import Gate
+from paceline.server.live import asked
 from paceline.server.metrics import CONTENT_TYPE
 from paceline.server.protocol import ChatRequest, CompletionRequest
 from paceline.server.responses import GENERATION, refusals
 from paceline.server.serving import Serving
 from paceline.server.settings import ServerSettings
+from paceline.server.ui import add_ui
 
 
 def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
@@ -31,6 +33,9 @@ def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     _add_models(app, serving, key)
     _add_requests(app, serving, key)
     _add_operations(app, serving)
+    _add_page_data(app, serving)
+    app.state.live = serving.live  # whoever runs the app runs its sampling
+    add_ui(app, served=True, key_needed=bool(settings.api_keys))
     return app
 
 
@@ -98,6 +103,18 @@ def _add_requests(app: FastAPI, serving: Serving, key: list[Any]) -> None:
     async def rounds(id: str, http: Request) -> Response:
         """What each round of one's own request did, if it had `explain` set to true."""
         return JSONResponse(serving.rounds(id, http))
+
+
+def _add_page_data(app: FastAPI, serving: Serving) -> None:
+    @app.get("/ui/serving", include_in_schema=False)
+    async def ui_serving() -> Response:
+        """What is served, and how."""
+        return JSONResponse(serving.facts())
+
+    @app.get("/ui/live", include_in_schema=False)
+    async def ui_live(http: Request) -> Response:
+        """What the server does and did in the last minutes."""
+        return JSONResponse(serving.live.snapshot(**asked(http.query_params)))
 
 
 def _add_operations(app: FastAPI, serving: Serving) -> None:

@@ -11,9 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from paceline.server.errors import ApiError
 from paceline.server.settings import ServerSettings
 
+GUARDED = ("/v1", "/ui/")
+OPEN = ("/ui/state",)  # tells the page that a key is needed, and nothing that needs one
+
 
 class Gate:
-    """Refuses /v1 without a valid API key (401) and bodies past the bound (413)."""
+    """Refuses GUARDED paths without a valid API key (401) and bodies past the bound (413)."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app = app
@@ -24,7 +27,7 @@ class Gate:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         headers = Headers(scope=scope)
-        if self.keys and scope["path"].startswith("/v1") and not self._known(bearer(headers)):
+        if self._guards(scope["path"]) and not self._known(bearer(headers)):
             message = "a valid API key is needed: Authorization: Bearer KEY"
             refusal = ApiError(401, message, code="invalid_api_key")
             return await refusal.response()(scope, receive, send)
@@ -33,6 +36,9 @@ class Gate:
             refusal = ApiError(413, self._too_long(), code="body_too_large")
             return await refusal.response()(scope, receive, send)
         await self.app(scope, self._bounded(receive), send)
+
+    def _guards(self, path: str) -> bool:
+        return bool(self.keys) and path.startswith(GUARDED) and path not in OPEN
 
     def _known(self, key: str) -> bool:
         # every key is compared in full, so that time tells nothing about any of them

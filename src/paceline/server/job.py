@@ -15,6 +15,7 @@ from paceline.engine.async_engine import Stream
 from paceline.engine.output import GRAMMAR_FAILED
 from paceline.server.errors import ENGINE_FAILED, SHUTTING_DOWN, ApiError
 from paceline.server.metrics import ServerMetrics
+from paceline.server.tally import Counted, Traffic
 
 TOO_COMPLEX = "the grammar became too complex while this output was being made; simplify it"
 ENGINE_CODE = "engine_failed"
@@ -31,6 +32,7 @@ class Choice:
     last: OutputDelta | None = None
     seen: float = 0.0  # when the last tokens came
     rounds: list[OutputDelta] = field(default_factory=list)  # those that are explained
+    counted: Counted = field(default_factory=Counted)
 
     def take(self, delta: OutputDelta) -> None:
         self.text += delta.text
@@ -51,6 +53,7 @@ class Job:
     n: int
     streams: list[Stream]
     metrics: ServerMetrics
+    traffic: Traffic
     spec_metrics: str
     draft_bound: int | None  # longest draft that these streams may see; None without a drafter
     drafter: str | None
@@ -144,6 +147,8 @@ class Job:
         if choice.seen:
             self.metrics.between_tokens(now - choice.seen)
         choice.seen, choice.last = now, delta
+        request = self.streams[index // self.n].requests[index % self.n]
+        self.traffic.note(request, delta, choice.counted)
         if delta.round is not None:
             choice.rounds.append(delta)
         if delta.finished:

@@ -7,7 +7,7 @@ requests run.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -177,7 +177,7 @@ class _HoldbackCollector(Collector):
         for group, values in known.items():
             for quantile in QUANTILES:
                 tpot.add_metric(
-                    [self._model_name, group, f"{quantile:g}"], _quantile(values, quantile)
+                    [self._model_name, group, f"{quantile:g}"], quantile_of(values, quantile)
                 )
         yield tpot
         speedup = GaugeMetricFamily(
@@ -187,14 +187,15 @@ class _HoldbackCollector(Collector):
         )
         if len(known) == len(GROUPS):
             for quantile in QUANTILES:
-                held, drafted = (_quantile(known[g], quantile) for g in ("holdback", "speculation"))
+                held = quantile_of(known["holdback"], quantile)
+                drafted = quantile_of(known["speculation"], quantile)
                 speedup.add_metric([self._model_name, f"{quantile:g}"], held / drafted)
         yield speedup
 
 
-def _quantile(ordered: list[float], quantile: float) -> float:
-    """Between the two nearest of `ordered`, which is not empty."""
-    place = quantile * (len(ordered) - 1)
+def quantile_of(ordered: Sequence[float], share: float) -> float:
+    """Linear between the two nearest of `ordered`, which is not empty."""
+    place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])

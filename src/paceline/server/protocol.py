@@ -71,6 +71,9 @@ class StreamOptions(Body):
     continuous_usage_stats: bool | None = Field(
         None, description="With include_usage: every event tells its choice's usage so far."
     )
+    include_rounds: bool | None = Field(
+        None, description="With explain: every event tells the round that it came from."
+    )
     include_obfuscation: Literal[False] | None = None
 
 
@@ -133,12 +136,19 @@ class GenerationRequest(Body):
     def continuous_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
+    @property
+    def include_rounds(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_rounds)
+
     def check_stream_options(self) -> None:
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options", "an object", "null, unless stream is true")
         if self.continuous_usage and not self.include_usage:
             field = "stream_options.continuous_usage_stats"
             raise InvalidRequest(field, True, "include_usage to be true as well")
+        if self.include_rounds and not self.explain:
+            field = "stream_options.include_rounds"
+            raise InvalidRequest(field, True, "explain to be true as well")
 
     def speculative_params(self) -> SpeculativeParams:
         wish = self.speculative

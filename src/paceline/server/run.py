@@ -19,6 +19,7 @@ import uvloop
 from paceline.core import PacelineError
 from paceline.engine.async_engine import AsyncEngine
 from paceline.server.app import create_app
+from paceline.server.live import Live
 from paceline.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ def url_of(sock: socket.socket) -> str:
 
 def announce(url: str) -> None:
     print(f"Paceline is serving at {url}/v1", flush=True)
+    print(f"Its web page is {url}/", flush=True)
 
 
 def serve(
@@ -99,9 +101,11 @@ class Server:
         self.url = url_of(sock)
         self._engine, self._settings, self._sock = async_engine, settings, sock
         self._on_ready = on_ready
+        app = create_app(async_engine, settings)
+        self._live: Live = app.state.live
         self._http = _Http(
             uvicorn.Config(
-                create_app(async_engine, settings),
+                app,
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -124,6 +128,7 @@ class Server:
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._engine.start()
+        sampling = asyncio.create_task(self._live.run())
         try:
             with self._signal_handlers(self._loop):
                 task = asyncio.create_task(self._http.serve(sockets=[self._sock]))
@@ -131,6 +136,7 @@ class Server:
                 left = await self._until_stopped(task)
                 await self._until_written(task, max(left, LAST_WRITES))
         finally:
+            sampling.cancel()
             self._engine.shutdown()
 
     # -- inside -----------------------------------------------------------------------------------

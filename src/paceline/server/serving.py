@@ -20,6 +20,7 @@ from paceline.server.errors import SHUTTING_DOWN, ApiError, invalid
 from paceline.server.gate import bearer
 from paceline.server.grammars import Bounds, GrammarReader
 from paceline.server.job import Job
+from paceline.server.live import Live
 from paceline.server.metrics import ServerMetrics
 from paceline.server.prompts import PromptEncoder
 from paceline.server.protocol import ChatRequest, CompletionRequest
@@ -27,6 +28,7 @@ from paceline.server.rounds import RoundStore, shown
 from paceline.server.settings import ServerSettings
 from paceline.server.shapes import ChatShape, CompletionShape, Shape
 from paceline.server.streaming import EventStream
+from paceline.server.tally import Traffic
 from paceline.server.tokens import TokenTexts
 
 CLIENT_CLOSED_REQUEST = 499  # nobody reads it; access logs know it
@@ -40,6 +42,8 @@ class Serving:
         self.models = settings.served_model_names or (engine.engine.model_name,)
         self.started = int(time.time())
         self.metrics = ServerMetrics(self.models[0], engine.stats)
+        self._traffic = Traffic()
+        self.live = Live(engine.stats, self._traffic)
         self.encoder = PromptEncoder(engine.engine.tokenizer)
         compiler = engine.engine.grammars.compiler
         self._grammars = GrammarReader(engine.engine.tokenizer, compiler.compile)
@@ -57,6 +61,24 @@ class Serving:
     def rounds(self, request_id: str, http: Request) -> dict[str, Any]:
         """What each round of a request did that asked for it. Raises ApiError (404)."""
         return shown(self._rounds.find(request_id, self._owner(http)), self._texts)
+
+    def facts(self) -> dict[str, Any]:
+        """What the page needs to know before it asks for anything."""
+        engine = self.engine.engine
+        config = engine.config
+        return {
+            "models": list(self.models),
+            "max_model_len": engine.max_model_len,
+            "drafters": [
+                {"name": name, "version": drafter.version, "max_draft_len": drafter.max_draft_len}
+                for name, drafter in engine.drafters.items()
+            ],
+            "default_drafter": engine.default_drafter,
+            "draft_policy": config.draft_policy,
+            "rule": config.rule,
+            "holdback": config.holdback,
+            "max_num_seqs": config.max_num_seqs,
+        }
 
     def check_model(self, name: str) -> None:
         if name not in self.models:
@@ -87,7 +109,12 @@ class Serving:
         if body.explain:
             self._rounds.keep(job, self._owner(http))
         shape = shape_of(
-            job, self._texts, self._fingerprint, bool(body.return_token_ids), bounds.calls
+            job,
+            self._texts,
+            self._fingerprint,
+            bool(body.return_token_ids),
+            bounds.calls,
+            rounds=body.include_rounds,
         )
         if body.stream:
             return EventStream(
@@ -144,6 +171,7 @@ class Serving:
             n=params.n,
             streams=streams,
             metrics=self.metrics,
+            traffic=self._traffic,
             spec_metrics=self.settings.spec_metrics,
             draft_bound=bound,
             drafter=drafter,

@@ -14,7 +14,8 @@ class ServerSettings:
     """How a model is offered over HTTP. Raises InvalidRequest naming the field.
 
     host, port           where to listen; port 0 takes a free one
-    api_keys             keys that /v1 asks for as `Authorization: Bearer KEY`; none: open to all
+    api_keys             keys that /v1 and the page's data ask for as `Authorization: Bearer KEY`;
+                         none: open to all
     served_model_names   names that requests may use, the first is reported; none: the engine's
     spec_metrics         what responses say of their speculation: none, summary, or detailed, which
                          adds a count per round

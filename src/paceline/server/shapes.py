@@ -10,6 +10,7 @@ from paceline.core import FinishReason, OutputDelta, TokenLogprobs
 from paceline.engine.tool_calls import ToolFormat
 from paceline.server.calls import CallParser, Piece
 from paceline.server.job import Choice, Job
+from paceline.server.rounds import round_shown
 from paceline.server.tokens import TokenTexts
 
 LOWEST = -9999.0  # JSON has no infinity; OpenAI's stand-in for a probability of 0
@@ -29,10 +30,12 @@ class Shape:
         fingerprint: str,
         token_ids: bool,
         calls: ToolFormat | None = None,
+        *,
+        rounds: bool = False,
     ) -> None:
         self._parsers = [CallParser(calls) for _ in job.choices] if calls is not None else None
         self.job, self._texts, self._token_ids = job, texts, token_ids
-        self._fingerprint = fingerprint
+        self._fingerprint, self._rounds = fingerprint, rounds
         head = json.dumps(self._head(self.part))
         self._start = f'data: {head[:-1]}, "choices": [{{"index": '
         self._offsets = [0] * len(job.choices)
@@ -65,18 +68,25 @@ class Shape:
 
     def delta(self, index: int, delta: OutputDelta) -> str:
         """The chunk that carries a delta's tokens; nothing when it has nothing to show yet."""
-        if not (delta.text or (delta.token_ids and (self._token_ids or delta.logprobs))):
+        if not (delta.text or self._tells(delta)):
             return ""
         return self._chunk(index, delta, self._text(delta.text))
+
+    def _tells(self, delta: OutputDelta) -> bool:
+        """Whether there is something to say of its tokens beside their text."""
+        wanted = self._token_ids or self._rounds or delta.logprobs
+        return bool(delta.token_ids and wanted)
 
     def _chunk(self, index: int, delta: OutputDelta, shown: str) -> str:
         """A chunk of a delta that shows what `shown` says, as a piece of JSON."""
         logprobs = "null"
         if delta.logprobs is not None:
             logprobs = json.dumps(self.logprobs(index, delta.logprobs))
-        ids = f', "token_ids": {delta.token_ids}' if self._token_ids else ""
+        more = f', "token_ids": {delta.token_ids}' if self._token_ids else ""
+        if self._rounds and delta.round is not None:
+            more += f', "round": {json.dumps(round_shown(delta, self._texts))}'
         return (
-            f'{self._start}{index}, {shown}, "logprobs": {logprobs}, "finish_reason": null{ids}}}]'
+            f'{self._start}{index}, {shown}, "logprobs": {logprobs}, "finish_reason": null{more}}}]'
         )
 
     def last(self, index: int, delta: OutputDelta) -> str:
@@ -170,7 +180,7 @@ class ChatShape(Shape):
         calls = [self._call_piece(index, piece) for piece in pieces if piece.index >= 0]
         if calls:
             shown["tool_calls"] = calls
-        if not (shown or (delta.token_ids and (self._token_ids or delta.logprobs))):
+        if not (shown or self._tells(delta)):
             return ""
         return self._chunk(index, delta, f'"delta": {json.dumps(shown)}')
 

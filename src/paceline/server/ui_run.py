@@ -1,0 +1,70 @@
+"""The life of a server that has the page only: listen until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import uvicorn
+import uvloop
+
+from paceline.server.run import bind, url_of
+from paceline.server.settings import ServerSettings
+from paceline.server.ui import create_ui_app
+
+
+def serve_ui(settings: ServerSettings, *, on_ready: Callable[[str], None]) -> None:
+    """Serves until SIGINT or SIGTERM. `on_ready` is called with the URL.
+
+    Raises PacelineError when the port cannot be had.
+    """
+    server = UiServer(settings, on_ready)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.run())
+
+
+class UiServer:
+    """One listening server. run() is its life; stop() may be called from any thread."""
+
+    def __init__(self, settings: ServerSettings, on_ready: Callable[[str], None]) -> None:
+        self._sock = bind(settings)
+        self.url = url_of(self._sock)
+        self._on_ready = on_ready
+        self._http = _Http(
+            uvicorn.Config(
+                create_ui_app(settings),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                ws="none",
+                lifespan="off",
+                timeout_graceful_shutdown=2,
+            )
+        )
+
+    def stop(self) -> None:
+        self._http.should_exit = True
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        handled = (signal.SIGINT, signal.SIGTERM)
+        if threading.current_thread() is threading.main_thread():
+            for number in handled:
+                loop.add_signal_handler(number, self.stop)
+        task = asyncio.create_task(self._http.serve(sockets=[self._sock]))
+        while not (self._http.started or task.done()):
+            await asyncio.sleep(0.01)
+        if not task.done():
+            self._on_ready(self.url)
+        await task
+
+
+class _Http(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals alone: uvicorn would end the process by the signal."""
+        yield

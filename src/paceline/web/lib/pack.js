@@ -1,0 +1,19 @@
+// Text small enough for a link: deflated, in base64 that URLs need not escape.
+
+export async function pack(text) {
+  const bytes = await through(new Blob([text]), new CompressionStream("deflate-raw"));
+  let binary = "";
+  for (const byte of bytes) binary += String.fromCharCode(byte);
+  return btoa(binary).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+}
+
+/** Raises an Error for what pack() did not write. */
+export async function unpack(packed) {
+  const binary = atob(packed.replaceAll("-", "+").replaceAll("_", "/"));
+  const bytes = Uint8Array.from(binary, (character) => character.charCodeAt(0));
+  return new TextDecoder().decode(await through(new Blob([bytes]), new DecompressionStream("deflate-raw")));
+}
+
+async function through(blob, stream) {
+  return new Uint8Array(await new Response(blob.stream().pipeThrough(stream)).arrayBuffer());
+}

@@ -1,0 +1,269 @@
+"""The calculator, used as a person would: sliders, pasted configs, links, wrong input."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from paceline.roofline.architecture import model_config
+from paceline.roofline.scenario import predict
+
+Open = Callable[..., Any]
+DFLASH = {"kind": "dflash", "name": "DFlash", "cost": 0.1, "block": 15,
+          "acceptance": {"alpha": 0.89}}  # fmt: skip
+MTP = {"kind": "mtp", "name": "MTP", "cost": 0.1, "acceptance": {"alpha": 0.75}}
+FIRST = {"model": "Qwen3.5-27B", "hardware": "B200", "drafters": [DFLASH, MTP]}
+
+
+def opened(open_page: Open, url: str, place: str = "", **options: Any) -> Any:
+    page = open_page(f"{url}/#calculator{place}", **options)
+    settled(page)
+    return page
+
+
+def settled(page: Any) -> None:
+    """The whole answer is there: the CSV may be had."""
+    page.wait_for_selector("#calculator-csv:enabled")
+
+
+def shown(page: Any) -> list[str]:
+    return [card.inner_text() for card in page.query_selector_all(".result-card .big")]
+
+
+def expected(**changes: Any) -> list[str]:
+    answer = predict({**FIRST, **changes})
+    return [
+        f"{each['optimum']['calibrated']['speedup']:.2f}× "
+        f"ceiling {each['optimum']['ceiling']['speedup']:.2f}×"
+        for each in answer["drafters"]
+    ]
+
+
+def changed(page: Any, act: Callable[[], Any]) -> None:
+    """Does something, and waits until its answer is drawn."""
+    before = page.inner_text(".summary")
+    act()
+    if before:
+        page.wait_for_selector(f".summary:not(:text-is({json.dumps(before)}))")
+    page.wait_for_selector(".result-card")
+    page.wait_for_timeout(200)  # the brief answer has come; the whole one is asked after a rest
+    settled(page)
+
+
+def test_it_opens_with_an_answer_of_the_model(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    assert shown(page) == expected()
+    assert page.query_selector_all(".plot canvas")
+    assert "γ*" in page.inner_text(".results")
+
+
+def test_a_slider_moved_by_keys_asks_again(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    page.focus("#calculator-batch-range")
+
+    def to_the_right() -> None:
+        for _ in range(5):
+            page.keyboard.press("ArrowRight")
+
+    changed(page, to_the_right)
+    assert page.input_value("#calculator-batch") == "8"
+    assert page.get_attribute("#calculator-batch-range", "aria-valuetext") == "8 requests"
+    assert shown(page) == expected(batch=8)
+
+
+def test_a_link_brings_back_what_was_set(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    changed(page, lambda: page.fill("#calculator-context", "20000"))
+    changed(page, lambda: page.select_option("#calculator-hardware", "H200"))
+    changed(page, lambda: page.fill("#drafter-1-alpha", "0.6"))
+    page.click("#calculator-add")
+    page.wait_for_selector("#drafter-2-name")
+    settled(page)
+    page.wait_for_timeout(300)
+    link, before = page.evaluate("location.href"), page.inner_text(".summary")
+    assert "context=20000" in link and "H200" in link
+    page.goto("about:blank")
+    page.goto(link)
+    settled(page)
+    assert page.inner_text(".summary") == before
+    assert page.input_value("#drafter-1-alpha") == "0.6"
+
+
+def test_a_pasted_config_is_computed_and_survives_in_the_link(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    config = model_config("Qwen3-8B")
+    open_page.expect("400")  # type: ignore[attr-defined]
+    page.select_option("#calculator-model", "paste")
+    changed(page, lambda: page.fill("#calculator-config", json.dumps(config)))
+    assert shown(page) == expected(model={"config": config})
+    page.wait_for_timeout(300)
+    page.reload()
+    settled(page)
+    assert shown(page) == expected(model={"config": config})
+    assert json.loads(page.input_value("#calculator-config")) == config
+
+
+def test_other_drafters_and_other_ways_to_say_how_good_they_are(url: str, open_page: Open) -> None:
+    open_page.expect("400")  # type: ignore[attr-defined]
+    page = opened(open_page, url)
+    page.select_option("#drafter-0-form", "al")
+    changed(page, lambda: page.fill("#drafter-0-al", "4.4"))
+    page.select_option("#drafter-1-kind", "ngram")
+    page.select_option("#drafter-1-form", "conditional")
+    changed(page, lambda: page.fill("#drafter-1-rates", "0.6, 0.5 0.5"))
+    rated = {"kind": "ngram", "name": "MTP", "seconds": 20e-6,
+             "acceptance": {"conditional": [0.6, 0.5, 0.5]}}  # fmt: skip
+    measured = {**DFLASH, "acceptance": {"al": 4.4, "draft_length": 7}}
+    assert shown(page) == expected(drafters=[measured, rated])
+
+
+BAD = [
+    # what is filled in, with what, what its error says, what makes it right again
+    ("#calculator-batch", "-3", "batch: got -3", "1"),
+    ("#calculator-batch", "60000", "expected at most", "1"),
+    ("#calculator-context", "", "context", "4096"),
+    ("#calculator-tp", "0", "tensor_parallel: got 0", "1"),
+    ("#drafter-0-block", "0", "block: got 0", "15"),
+    ("#drafter-1-cost", "-1", "cost: got -0.01", "10"),
+    ("#drafter-1-alpha", "1.5", "alpha: got 1.5", "0.75"),
+]
+
+
+def test_wrong_input_is_said_at_its_field_and_has_no_curve(url: str, open_page: Open) -> None:
+    open_page.expect("400")  # type: ignore[attr-defined]
+    page = opened(open_page, url)
+    for field, value, said, right in BAD:
+        page.fill(field, value)
+        error = page.locator(f".field:has({field}) > .error")
+        error.wait_for(state="visible")
+        assert said in error.inner_text()
+        assert page.get_attribute(field, "aria-invalid") == "true"
+        assert not page.query_selector_all(".result-card, .plot canvas")
+        assert page.is_disabled("#calculator-csv")
+        page.fill(field, right)
+        settled(page)
+        assert not error.is_visible()
+        assert page.query_selector_all(".plot canvas") and shown(page) == expected()
+
+
+def test_a_draft_longer_than_its_block_is_refused(url: str, open_page: Open) -> None:
+    open_page.expect("400")  # type: ignore[attr-defined]
+    page = opened(open_page, url)
+    page.select_option("#drafter-0-form", "al")
+    page.fill("#drafter-0-measured", "20")
+    error = page.locator(".field:has(#drafter-0-measured) > .error")
+    error.wait_for(state="visible")
+    assert "drafts of at most 15, its block" in error.inner_text()
+    assert not page.query_selector_all(".plot canvas")
+
+
+UNKNOWN = [
+    ('{"model_type": "gpt2"}', "does not know the family 'gpt2'"),
+    ('{"model_type": "llama", "hidden_size": -3}', "hidden_size is -3"),
+    ("no json", "no JSON"),
+    ("[1, 2]", "model"),
+]
+
+
+def test_a_config_that_is_not_known_is_refused_by_name(url: str, open_page: Open) -> None:
+    open_page.expect("400")  # type: ignore[attr-defined]
+    page = opened(open_page, url)
+    page.select_option("#calculator-model", "paste")
+    for config, said in UNKNOWN:
+        page.fill("#calculator-config", config)
+        page.wait_for_selector(f"#calculator-form .error:visible:has-text({json.dumps(said)})")
+        assert not page.query_selector_all(".plot canvas")
+
+
+def test_the_heat_map_is_read_with_arrow_keys(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    page.locator(".heat").scroll_into_view_if_needed()
+    page.wait_for_selector(".ramp")
+    page.focus(".heat")
+    for key in ("ArrowRight", "ArrowUp", "ArrowUp"):
+        page.keyboard.press(key)
+    map_ = predict(FIRST)["drafters"][0]["heat_map"]
+    value = map_["calibrated"][1][2]
+    assert page.inner_text(".readout") == f"batch {map_['batch'][1]}, γ = 2: {value:.2f}×"
+
+
+def test_measured_points_are_read_and_wrong_ones_refused(url: str, open_page: Open) -> None:
+    open_page.expect("400")  # type: ignore[attr-defined]
+    page = opened(open_page, url)
+    points = [{"acceptance_length": 3, "speedup": 2, "draft_length": 7, "batch": 1},
+              {"acceptance_length": 2, "speedup": 1.5}]  # fmt: skip
+    page.fill("#calculator-measured", json.dumps({"points": points}))
+    page.click("#calculator-measured-show")
+    page.wait_for_selector("text=2 points: all in")
+    points[1]["acceptance_length"] = 0.5
+    page.fill("#calculator-measured", json.dumps({"points": points}))
+    page.click("#calculator-measured-show")
+    error = page.locator(".field:has(#calculator-measured) > .error")
+    error.wait_for(state="visible")
+    assert "measured.points[1].acceptance_length: got 0.5" in error.inner_text()
+
+
+def test_the_csv_has_every_curve(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    with page.expect_download() as download:
+        page.click("#calculator-csv")
+    text = download.value.path().read_text("utf-8")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    answer = predict(FIRST)
+    found = [
+        float(row["speedup"])
+        for row in rows
+        if (row["view"], row["drafter"], row["tier"]) == ("by_draft_length", "MTP", "ceiling")
+    ]
+    assert found == pytest.approx(answer["drafters"][1]["curve"]["ceiling"]["speedup"])
+    assert {row["view"] for row in rows} == {"ar", "by_draft_length", "optimum_by_batch"}
+
+
+def test_feel_it_plays_the_predicted_bursts(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    page.click(".result-card .feel >> nth=1")
+    page.wait_for_selector("#timing-play:enabled")
+    best = predict(FIRST)["drafters"][1]["optimum"]["calibrated"]
+    speed = float(page.input_value("#timing-spec"))
+    assert speed == pytest.approx(best["tokens_per_second_per_request"], rel=1e-3)
+    assert "for MTP" in page.inner_text(".given") and page.is_disabled("#timing-al")
+    page.go_back()
+    settled(page)
+    assert shown(page) == expected()
+
+
+def test_the_numbers_of_a_chart_are_there_as_a_table(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    page.click(".numbers summary >> nth=0")
+    cells = page.inner_text(".numbers table >> nth=0").split()
+    assert "DFlash," in cells and "16" in cells
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("predict", {**FIRST, "batch": -1}, "batch"),
+        ("predict", {**FIRST, "model": "/etc/passwd"}, "model"),
+        ("predict", {**FIRST, "model": {"config": {"model_type": "gpt2"}}}, "model.config"),
+        ("predict", {**FIRST, "colour": "red"}, "colour"),
+        ("measured", {"format": "other/1"}, "measured.format"),
+        ("measured", {"format": "paceline-mock/1"}, "measured"),
+        ("measured", {"points": []}, "measured"),
+    ],
+)
+def test_a_wrong_body_is_refused_by_name(url: str, path: str, body: Any, field: str) -> None:
+    answer = httpx.post(f"{url}/ui/{path}", json=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"text"', b"[" * 100_000])
+def test_a_body_that_is_no_object_is_refused(url: str, content: bytes) -> None:
+    answer = httpx.post(f"{url}/ui/predict", content=content)
+    assert answer.status_code == 400 and answer.json()["error"]["code"] == "bad_json"

@@ -1,0 +1,262 @@
+"""The playground as a person uses it, at a real server of a tiny random model."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import httpx
+
+from tests.server.conftest import eventually, listening
+from tests.server.fake import FakeAsyncEngine
+
+from .serving import Open, answers, choose, say
+from .serving import served as served
+
+LOOP = "abcabcabcabcabcabcabcabcabcabc"
+ROUND = {
+    "position": 0,
+    "proposed": 0,
+    "verified": 0,
+    "accepted": 0,
+    "forced": 0,
+    "cut_by": "prompt",
+    "part": None,
+    "drafter": None,
+    "time": 1.0,
+    "draft_ms": 0,
+    "step_ms": 1,
+    "drafted_tokens": [],
+    "verified_tokens": [],
+    "forced_places": [],
+    "committed_tokens": [{"id": 5, "text": "so far", "kind": "bonus"}],
+}
+
+
+def ready(open_page: Open, address: str, **options: Any) -> Any:
+    page = open_page(f"{address}/#playground", **options)
+    page.wait_for_selector("#panel-playground .ask")
+    return page
+
+
+def said(answer: Any) -> str:
+    """The answer's text without what was drafted in vain."""
+    return str(
+        answer.evaluate(
+            "(e) => [...e.querySelectorAll('.tokens > span')].map((s) => s.textContent).join('')"
+        )
+    )
+
+
+def number(answer: Any, name: str) -> str:
+    pairs = answer.eval_on_selector_all(
+        ".numbers > div", "(all) => all.map((d) => [...d.children].map((c) => c.textContent))"
+    )
+    return str(dict(pairs)[name])
+
+
+def test_off_beside_on_says_the_same_and_shows_how(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    posted: list[dict[str, Any]] = []
+    page.on("request", lambda r: posted.append(r.post_data_json) if r.method == "POST" else None)
+    choose(page, "both", temperature="1", max_completion_tokens="60", seed="7")
+    page.select_option('[data-field="speculative.policy"] select', "fixed")
+    say(page, LOOP)
+    off, on = answers(page, "done", 2)
+    verdict = page.wait_for_selector(".verdict:visible").inner_text()
+    count = number(off, "tokens")
+    assert f"Identical, {count} tokens." in verdict
+    assert number(on, "tokens") == count and said(off) == said(on)
+    assert [body["speculative"] for body in posted] == [
+        "off",
+        {"drafter": "ngram", "policy": "fixed"},
+    ]
+    assert posted[0]["seed"] == posted[1]["seed"] == 7
+    assert posted[0]["cache_salt"] != posted[1]["cache_salt"]
+    assert not off.query_selector_all(".token.rejected, .token.accepted")
+    assert on.query_selector_all(".token.bonus") and on.query_selector_all(".token.rejected")
+
+
+def test_the_numbers_are_those_of_the_server(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    choose(page, "on", temperature="0", max_completion_tokens="80")
+    page.select_option('[data-field="speculative.policy"] select', "fixed")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        say(page, LOOP)
+    (answer,) = answers(page, "done")
+    # the same again, whole: look-ups in the text itself draft the same
+    body = {**asked.value.post_data_json, "stream": False, "stream_options": None}
+    told = httpx.post(f"{served}/v1/chat/completions", json=body, trust_env=False).json()
+    counts = told["metrics"]["speculative_decoding"]
+    assert number(answer, "tokens") == str(told["usage"]["completion_tokens"])
+    assert number(answer, "AL incl. bonus") == f"{counts['mean_acceptance_length']:.2f}"
+    accepted = f"{counts['num_accepted_draft_tokens']} of {counts['num_draft_tokens']} "
+    assert number(answer, "accepted").startswith(accepted)
+    marked = len(answer.query_selector_all(".token.accepted"))
+    assert marked == counts["num_accepted_draft_tokens"] > 0
+
+
+def test_each_kind_has_a_mark_without_colour_and_a_text(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    schema = {"type": "object", "properties": {"answer": {"const": "yes"}}, "required": ["answer"]}
+    choose(page, "on", response_format=json.dumps(schema), max_completion_tokens="40")
+    say(page, "Well?")
+    (answer,) = answers(page, "done")
+    assert said(answer).startswith('{"')
+    forced = answer.query_selector(".token.forced")
+    assert "forced: the only token that the grammar allowed" in forced.get_attribute("title")
+    marks = page.eval_on_selector_all(
+        "#panel-playground .legend .token",
+        """(all) => all.map((e) => {
+            const s = getComputedStyle(e);
+            return [s.textDecorationLine, s.textDecorationStyle, s.backgroundImage].join(" ");
+        })""",
+    )
+    assert len(marks) == 5 and len(set(marks)) == 5
+    legend = page.inner_text("#panel-playground .legend")
+    for word in ("accepted", "bonus", "forced", "rejected", "drafted"):
+        assert word in legend
+
+
+def test_the_conversation_goes_on(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    choose(page, "on", system="Be brief.", max_completion_tokens="12", temperature="0")
+    say(page, "First")
+    answers(page, "done")
+    with page.expect_request("**/v1/chat/completions") as second:
+        say(page, "Second")
+    sent = second.value.post_data_json["messages"]
+    assert [message["role"] for message in sent] == ["system", "user", "assistant", "user"]
+    assert sent[0]["content"] == "Be brief." and sent[2]["content"]
+    answers(page, "done", 2)
+    page.click('button:text-is("New conversation")')
+    assert not page.query_selector_all(".answer")
+
+
+def test_stop_stops_and_the_server_lets_go(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    choose(page, "both", max_completion_tokens="900", temperature="0")
+    say(page, LOOP)
+    page.wait_for_selector(".tokens .token", state="attached")
+    page.click('button:text-is("Stop")')
+    (stopped,) = answers(page, "stopped")
+    assert "stopped" in stopped.inner_text()
+    assert not page.is_visible(".verdict") and not page.is_visible('button:text-is("Stop")')
+
+    def running() -> float:
+        return float(httpx.get(f"{served}/ui/live").json()["now"]["running"])
+
+    eventually(lambda: running() == 0)
+    assert int(number(stopped, "tokens")) < 900
+    choose(page, "on", max_completion_tokens="5")
+    say(page, "And now?")
+    answers(page, "done")
+
+
+def test_escape_stops(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    choose(page, "off", max_completion_tokens="900", temperature="0")
+    say(page, LOOP)
+    page.wait_for_selector(".tokens .token", state="attached")
+    page.keyboard.press("Escape")
+    answers(page, "stopped")
+
+
+def test_a_refusal_stands_at_its_field_and_nothing_is_lost(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    open_page.expect("400 (Bad Request)")
+    for field, value, reason in (
+        ("max_completion_tokens", "5000", "at most"),
+        ("temperature", "101", "100"),
+        ("speculative.max_draft_len", "40", "at most"),
+        ("response_format", '{"type": "nonsense"}', "nonsense"),
+    ):
+        choose(page, "on", **{field: value})
+        say(page, "Hello?")
+        error = page.wait_for_selector(f'[data-field="{field}"] .error:visible')
+        assert reason in error.inner_text()
+        assert page.input_value('[data-field="messages"] textarea') == "Hello?"
+        assert not page.query_selector_all(".answer")
+        choose(
+            page, "on", **{field: "1" if field in ("max_completion_tokens", "temperature") else ""}
+        )
+
+
+def test_nonsense_is_not_even_sent(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    choose(page, "on", temperature="", response_format="")
+    say(page, "Hello?")
+    assert (
+        "a number"
+        in page.wait_for_selector('[data-field="temperature"] .error:visible').inner_text()
+    )
+    choose(page, "on", temperature="0", response_format="{no json")
+    say(page, "Hello?")
+    page.wait_for_selector('[data-field="response_format"] .error:visible')
+
+
+def test_an_engine_that_fails_says_so_in_place(open_page: Open) -> None:
+    with listening(FakeAsyncEngine(fail=True)) as running:
+        page = ready(open_page, running.url)
+        choose(page, "on")
+        say(page, "Hi")
+        notice = page.wait_for_selector(".turn .notice.bad")
+        assert "the engine failed" in notice.inner_text()
+        assert notice.query_selector("button"), "it can be tried again"
+
+
+def test_a_server_without_drafters_offers_none(open_page: Open) -> None:
+    with listening(FakeAsyncEngine(drafter=False)) as running:
+        page = ready(open_page, running.url)
+        assert page.is_disabled('input[name="mode"][value="both"]')
+        assert "no drafter" in page.inner_text(".settings")
+
+
+def test_whole_sentences_are_read_out_politely(open_page: Open) -> None:
+    with listening(FakeAsyncEngine()) as running:
+        page = ready(open_page, running.url)
+        choose(page, "on", max_completion_tokens="60")
+        say(page, "Hi")
+        page.wait_for_selector(".turn")
+        live = page.wait_for_selector('[aria-live="polite"] p', state="attached")
+        assert re.search(r"Ein Gruß 🚴!$", live.text_content())
+
+
+def test_it_fits_a_phone(served: str, open_page: Open) -> None:
+    page = ready(open_page, served, viewport={"width": 390, "height": 844})
+    page.click("summary:has-text('Settings')")
+    choose(page, "both", max_completion_tokens="60")
+    say(page, "a" * 200)
+    answers(page, "done", 2)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_keys_and_taps_tell_of_a_token(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    choose(page, "on", max_completion_tokens="8", temperature="0")
+    say(page, "Hi")
+    (answer,) = answers(page, "done")
+    answer.query_selector(".tokens").focus()
+    page.keyboard.press("ArrowRight")
+    told = answer.wait_for_selector(".told:visible")
+    assert "Round 1:" in told.inner_text()
+    page.keyboard.press("ArrowRight")
+    assert "Round 2:" in told.inner_text()
+    answer.query_selector(".tokens .token:last-child").dispatch_event("click")
+    assert told.inner_text() == answer.query_selector(".token.seen").get_attribute("title")
+
+
+def test_a_connection_that_breaks_is_said_and_the_text_stays(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    choice = {"delta": {"content": "so far"}, "finish_reason": None, "round": ROUND}
+    event = f"data: {json.dumps({'choices': [choice]})}\n\n"
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: route.fulfill(content_type="text/event-stream", body=event),
+    )
+    choose(page, "on")
+    say(page, LOOP)
+    (failed,) = answers(page, "failed")
+    assert "broke off" in failed.inner_text() and said(failed) == "so far"
+    assert page.input_value('[data-field="messages"] textarea') == LOOP

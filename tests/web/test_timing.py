@@ -1,0 +1,190 @@
+"""The timing tab, played, stopped and wound as a person would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from .conftest import ui_server
+
+Open = Callable[..., Any]
+SLOW = "#timing?ar=100&spec=200&al=2&g=3&ttft=100&n=200&text=code"  # AR ends after 2.09 s
+
+
+def opened(open_page: Open, url: str, place: str = SLOW, **options: Any) -> Any:
+    page = open_page(f"{url}/{place}", **options)
+    page.wait_for_selector("#timing-play:enabled")
+    return page
+
+
+def tokens(page: Any) -> list[int]:
+    panes = page.query_selector_all(".pane")
+    return [int(pane.get_attribute("data-tokens")) for pane in panes]
+
+
+def seek(page: Any, ms: float) -> None:
+    page.locator("#timing-seek").fill(str(ms))
+
+
+def test_winding_shows_what_had_arrived_by_then(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    assert tokens(page) == [0, 0]
+    seek(page, 99)
+    assert tokens(page) == [0, 0]
+    seek(page, 601)
+    plain, drafted = tokens(page)
+    assert plain == 51 and drafted > 70
+    assert page.inner_text(".pane .played").startswith("def merge_intervals")
+    seek(page, 200)
+    assert tokens(page)[0] == 11  # and back again
+    seek(page, 2100)
+    assert tokens(page) == [200, 200]
+    left, right = (pane.inner_text() for pane in page.query_selector_all(".played"))
+    assert left == right  # the same text, however it came
+    assert "Speculation was done after" in page.inner_text(".result")
+
+
+def test_it_plays_at_the_pace_of_the_clock(url: str, open_page: Open) -> None:
+    page = open_page(url + "/")
+    page.clock.install(time=0)
+    page.goto(f"{url}/{SLOW}")
+    page.wait_for_selector("#timing-play:enabled")
+    page.clock.pause_at(60_000)
+    page.click("#timing-play")
+    page.clock.run_for(1000)
+    plain, _ = tokens(page)
+    assert 89 <= plain <= 92  # (1000 - 100) / 10 + 1, give or take a frame
+    page.select_option("#timing-speed", "0.25")
+    page.clock.run_for(1000)
+    assert 114 <= tokens(page)[0] <= 118  # a quarter of 100 more
+    page.click("#timing-play")
+    stopped = tokens(page)
+    page.clock.run_for(1000)
+    assert tokens(page) == stopped
+    page.click("#timing-restart")
+    page.select_option("#timing-speed", "4")
+    page.clock.run_for(1000)
+    assert tokens(page) == [200, 200]
+
+
+def test_a_race_stops_when_the_first_is_done(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    page.check("#timing-race")
+    page.select_option("#timing-speed", "4")
+    page.focus(".played")
+    page.keyboard.press("Space")
+    page.wait_for_selector(".badge:visible")
+    plain, drafted = tokens(page)
+    assert drafted == 200 and plain < 150
+    assert page.inner_text("#timing-play").endswith("Play")
+
+
+def test_bursts_are_marked_as_drafted_and_bonus(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    seek(page, 2100)
+    assert page.query_selector_all(".speculative .played .drafted")
+    assert page.query_selector_all(".speculative .played .own")
+    assert not page.query_selector_all(".pane:not(.speculative) .drafted")
+    al = float(page.inner_text(".speculative dl > div:last-child dd"))
+    assert al == pytest.approx(2, abs=0.25)  # 100 rounds of mean 2
+
+
+def test_a_preset_and_a_reload_give_the_same_run(url: str, open_page: Open) -> None:
+    page = opened(open_page, url, "#timing")
+    page.click("text=27B on a B200")
+    page.wait_for_selector("#timing-play:enabled")
+    seek(page, 4000)
+    before = tokens(page)
+    assert page.input_value("#timing-spec") == "268"
+    page.reload()
+    page.wait_for_selector("#timing-play:enabled")
+    assert page.input_value("#timing-spec") == "268"
+    seek(page, 4000)
+    assert tokens(page) == before
+
+
+def test_ones_own_text_is_played(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    page.select_option("#timing-text", "own")
+    page.fill(".own-text", "Guten Morgen! ")
+    seek(page, 2100)
+    assert page.inner_text(".played").startswith("Guten Morgen! Guten Morgen!")
+
+
+def test_a_recorded_run_is_played_as_it_was(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    page.click("text=Play a recorded run")
+    run = {"arrivals_ms": {"ar": [50, 60, 70, 80], "speculative": [50, 64, 64, 64]}}
+    page.fill("#timing-recorded", json.dumps(run))
+    page.click("text=Play it")
+    page.wait_for_selector("text=Playing a recorded run")
+    seek(page, 64)
+    assert tokens(page) == [2, 4]
+    page.click("text=Use the fields instead")
+    page.wait_for_selector(".given", state="hidden")
+    seek(page, 601)
+    assert tokens(page)[0] == 51
+
+
+def test_a_recorded_bench_is_played_run_by_run(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    page.click("text=Play a recorded run")
+    times = {"off": [50, 60, 70, 80], "on": [50, 64, 64, 64]}
+    lines = [
+        {"format": "paceline-arrivals/1", "prompt": "fox", "speculation": speculation, "run": run,
+         "arrivals_ms": [at + 100 * run for at in times[speculation]]}
+        for speculation in ("off", "on") for run in (0, 1)
+    ]  # fmt: skip
+    page.fill("#timing-recorded", "\n".join(json.dumps(line) for line in lines))
+    page.click("text=Play it")
+    page.wait_for_selector("#timing-row:visible")
+    seek(page, 64)
+    assert tokens(page) == [2, 4]
+    page.select_option("#timing-row", label="fox, run 1")
+    page.wait_for_selector("#timing-seek[max='180']")
+    seek(page, 164)
+    assert tokens(page) == [2, 4]
+
+
+BAD = [
+    ("ar", "-5", "ar_tokens_per_second: got -5"),
+    ("al", "9", "al: got 9"),
+    ("n", "0", "tokens: got 0"),
+    ("g", "", "draft_length"),
+]
+
+
+def test_what_is_wrong_is_said_at_its_field_and_nothing_plays(url: str, open_page: Open) -> None:
+    open_page.expect("400")  # type: ignore[attr-defined]
+    page = opened(open_page, url)
+    for field, value, said in BAD:
+        page.fill(f"#timing-{field}", value)
+        error = page.locator(f".field:has(#timing-{field}) .error")
+        error.wait_for(state="visible")
+        assert said in error.inner_text()
+        assert page.is_disabled("#timing-play") and tokens(page) == [0, 0]
+        page.fill(f"#timing-{field}", "3")
+        page.wait_for_selector("#timing-play:enabled")
+        assert not error.is_visible()
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"tokens": 5, "speed": 1}, "speed"),
+        ({"evaluation": {"format": "other/1"}}, "evaluation"),
+        ({"evaluation": {"format": "paceline-evaluation/1"}}, "evaluation"),
+        ({"arrivals_ms": {"ar": [3, 2], "speculative": [1]}}, "arrivals_ms.ar"),
+        ({"arrivals_ms": [1, 2]}, "arrivals_ms"),
+        ({"recorded": [{"format": "other/1"}]}, "recorded[0]"),
+        ({"recorded": []}, "recorded"),
+    ],
+)
+def test_a_wrong_body_is_refused_by_name(body: Any, field: str) -> None:
+    with ui_server() as address:
+        answer = httpx.post(address + "/ui/timing", json=body)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == field
