@@ -1,9 +1,9 @@
 """How far predicted step times are from measured ones: fitted on a third, judged on the rest.
 
     paceline roofline measure MODEL --out POINTS          # for each model, on an idle machine
-    python benchmarks/truth.py POINTS [POINTS ...] [--svg FILE]
+    python benchmarks/truth.py MODEL=POINTS [MODEL=POINTS ...] [--svg FILE]
 
-Each file says its model, and the machine it was measured on, itself.
+MODEL is a folder, a config.json or a listed name; the file says what machine it was measured on.
 """
 
 from __future__ import annotations
@@ -15,32 +15,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import table
+from harness import machine, table
 
 from paceline.core import InvalidRequest
-from paceline.roofline.architecture import read_architecture
 from paceline.roofline.cost import Options
 from paceline.roofline.fit import Case
 from paceline.roofline.hardware import Hardware
 from paceline.roofline.held_out import Judged, fit_and_judge, summary
+from paceline.roofline.lines import model_of_word
 from paceline.roofline.points import read_points
+from paceline.roofline.scenario import read_model
 
 BAND = 0.15  # drawn about y = x
 COLOURS = ("#2563ad", "#c2620e", "#2e8555", "#8a4fae")
 
 
-def judged(path: str, share: Fraction) -> tuple[str, Judged]:
-    """A model's name and its fit."""
+def judged(word: str, share: Fraction) -> tuple[str, Judged]:
+    """The name of MODEL=POINTS, and the fit."""
+    named, _, path = word.partition("=")
     points = read_points(path)
     told = json.loads(Path(path).read_text("utf-8"))
-    missing = {"model", "hardware", "precision", "cpu"} - set(told)
-    if missing:
-        expected = f"what `paceline roofline measure` wrote ({', '.join(sorted(missing))} missing)"
-        raise InvalidRequest("points", path, expected)
-    name = told["model"]["name"]
-    model = read_architecture(told["model"]["config"], precision=told["precision"], name=name)
+    if not {"model", "hardware", "precision"} <= set(told):
+        raise InvalidRequest("points", path, "what `paceline roofline measure` wrote")
+    model = read_model(model_of_word(named)["model"], told["precision"])
     case = Case(points, model, Hardware.from_dict(told["hardware"]), Options())
-    return f"{name} on {told['cpu']}", fit_and_judge(case, share)
+    return told["model"], fit_and_judge(case, share)
 
 
 def row(name: str, found: Judged) -> tuple[Any, ...]:
@@ -90,13 +89,13 @@ def draw(found: list[tuple[str, Judged]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("points", nargs="+", metavar="POINTS")
+    parser.add_argument("points", nargs="+", metavar="MODEL=POINTS")
     parser.add_argument("--fit-on", type=Fraction, default=Fraction(1, 3), metavar="SHARE")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it, as .svg or .png")
     args = parser.parse_args()
     found = [judged(path, args.fit_on) for path in args.points]
     table(
-        "steps that the fit has not seen: predicted ÷ measured − 1",
+        f"steps that the fit has not seen: predicted ÷ measured − 1 ({machine()})",
         ["model", "points", "fitted to", "median", "nine of ten below", "within 15%", "worst",
          "learned"],
         [row(*each) for each in found],
