@@ -44,9 +44,15 @@ SCENE = (
     "&drafter=kind:dflash~name:DFlash~form:al~al:4.42~measured:15~cost:10~block:15"
     "&drafter=kind:mtp~name:MTP~form:al~al:4~measured:8~cost:10"
 )
+MIXTURE = (
+    "#calculator?model=DeepSeek-V4-Flash&hardware=B200&batch=8"
+    "&drafter=kind:dflash~name:DFlash~form:alpha~alpha:0.89~cost:10~block:15"
+    "&drafter=kind:mtp~name:MTP~form:alpha~alpha:0.75~cost:10"
+)
 # name, place, width, height, colours
 SHOTS = (
     ("web-calculator", SCENE, 1280, 1040, "light"),
+    ("web-calculator-views", MIXTURE, 1280, 1000, "light"),
     ("web-calculator-dark", SCENE, 1280, 1040, "dark"),
     ("web-calculator-phone", SCENE, 390, 844, "light"),
     ("web-timing", "#timing", 1280, 960, "light"),
@@ -128,6 +134,9 @@ def screenshot(
     page.wait_for_selector(READY[tab])
     if tab == "timing":
         page.evaluate(WIND, 1400)
+    if name.endswith("views"):
+        page.evaluate("document.querySelector('.charts .card:nth-child(4)').scrollIntoView()")
+        page.mouse.wheel(0, -75)  # from under the bar
     page.wait_for_timeout(500)
     path = folder / f"{name}.png"
     picture = Image.open(io.BytesIO(page.screenshot()))

@@ -63,8 +63,7 @@ def url_of(sock: socket.socket) -> str:
 
 
 def announce(url: str) -> None:
-    print(f"Paceline is serving at {url}/v1", flush=True)
-    print(f"Its web page is {url}/", flush=True)
+    print(f"Paceline is serving at {url}/ (its web page) and {url}/v1", flush=True)
 
 
 def serve(

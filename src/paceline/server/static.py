@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from starlette.requests import Request
@@ -54,6 +55,7 @@ class File:
         return Response(self.content, headers=headers, media_type=self.media_type)
 
 
+@cache
 def read_files(folder: Path = FOLDER) -> dict[str, File]:
     """Every file of the page by its path in `folder`, with forward slashes."""
     found = {}

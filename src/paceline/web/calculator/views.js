@@ -3,7 +3,7 @@
 import { choice, select } from "../lib/controls.js";
 import { chart } from "../lib/chart.js";
 import { h } from "../lib/dom.js";
-import { fixed, number, times } from "../lib/format.js";
+import { count, fixed, number, times } from "../lib/format.js";
 import { HeatMap } from "./heat.js";
 import { Stack } from "./stack.js";
 
@@ -41,7 +41,7 @@ export class Views {
     this.heat = new HeatMap(cell(() => this.#drawHeat(), { overBatches: true }), { title: "Speedup by batch and draft length", note: "Circles: the best draft length of each batch.",
       tools: [this.#drafterChoice(), this.#tiers("Tier of the heat map")] });
     this.pareto = chart(cell(() => this.#drawPareto(), { overBatches: true }), { title: "Per user against per device", note: "Each line runs over the batches; up and to the right is better.",
-      x: { label: "tok/s of one request", min: 0, format: number }, y: { label: "tok/s of one device", log: 10, format: number } });
+      x: { label: "tok/s of one request", min: 0, format: number }, y: { label: "tok/s of one device", log: 10, format: count } });
     this.scatter = chart(cell(() => this.#drawScatter()), { title: "Speedup against AL", note: "The line y = x is what free drafts would give. Curves: this scenario by draft length; dots: measured, paste them below.",
       x: { label: "AL incl. bonus (tokens a round)", min: 1, format: number }, y: speedup });
   }
