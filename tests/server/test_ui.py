@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from paceline.server.settings import ServerSettings
@@ -44,3 +46,33 @@ def test_with_a_key_data_asks_for_it_and_the_page_does_not(path: str) -> None:
 def test_the_schema_has_the_api_alone(client: Client) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     assert not [path for path in paths if path.startswith(("/ui", "/web")) or path == "/"]
+
+
+LONG_ROW = {"prompt": "p", "counted_tokens": 10**10, "rounds": {"drafter/throughput": [[1, 2, 1]]},
+            "seconds": {"ar": [1.0], "drafter/throughput": [0.5]}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
+        ({}, "counted_tokens"),
+        ({"counted_tokens": 9, "rounds": {"drafter/throughput": []}}, "rounds"),
+        ({"counted_tokens": 9, "seconds": {"ar": [1e999], "drafter/throughput": [1]}}, "seconds"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_played_is_refused(
+    client: Client, changed: dict, param: str
+) -> None:
+    row = {**LONG_ROW, **changed}
+    one = {"set": "a", "temperature": 0.0, "rows": [row]}
+    body = json.dumps({"evaluation": {"format": "paceline-evaluation/1", "results": [one]}})
+    answer = client.post("/ui/timing", content=body.replace("Infinity", "1e999"))
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == param
+
+
+def test_arrivals_are_bounded_and_numbers(client: Client) -> None:
+    many = {"arrivals_ms": {"ar": [0] * 100_001, "speculative": [0]}}
+    refused = client.post("/ui/timing", json=many)
+    assert refused.status_code == 400 and "at most 100000 tokens" in refused.text
+    nothing = client.post("/ui/timing", content='{"arrivals_ms": {"ar": [NaN]}}')
+    assert nothing.status_code == 400 and "NaN is no number" in nothing.text

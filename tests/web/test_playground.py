@@ -49,6 +49,16 @@ def said(answer: Any) -> str:
     )
 
 
+def at_the_first_token(page: Any, action: str) -> None:
+    """Runs JavaScript in the page as soon as there is a token: a tiny model is soon done."""
+    page.wait_for_function(
+        f"() => document.querySelector('.tokens .token') !== null && ({action}, true)"
+    )
+
+
+STOP = "[...document.querySelectorAll('button')].find((b) => b.textContent === 'Stop').click()"
+
+
 def number(answer: Any, name: str) -> str:
     pairs = answer.eval_on_selector_all(
         ".numbers > div", "(all) => all.map((d) => [...d.children].map((c) => c.textContent))"
@@ -138,8 +148,7 @@ def test_stop_stops_and_the_server_lets_go(served: str, open_page: Open) -> None
     page = ready(open_page, served)
     choose(page, "both", max_completion_tokens="900", temperature="0")
     say(page, LOOP)
-    page.wait_for_selector(".tokens .token", state="attached")
-    page.click('button:text-is("Stop")')
+    at_the_first_token(page, STOP)
     (stopped,) = answers(page, "stopped")
     assert "stopped" in stopped.inner_text()
     assert not page.is_visible(".verdict") and not page.is_visible('button:text-is("Stop")')
@@ -154,11 +163,30 @@ def test_stop_stops_and_the_server_lets_go(served: str, open_page: Open) -> None
     answers(page, "done")
 
 
-def test_escape_stops(served: str, open_page: Open) -> None:
+def test_a_system_prompt_changed_on_the_way_begins_anew(served: str, open_page: Open) -> None:
     page = ready(open_page, served)
-    choose(page, "off", max_completion_tokens="900", temperature="0")
+    choose(page, "on", max_completion_tokens="900", temperature="0")
     say(page, LOOP)
     page.wait_for_selector(".tokens .token", state="attached")
+    page.fill('[data-field="system"] textarea', "Be brief.")
+    page.dispatch_event('[data-field="system"] textarea', "change")
+    page.wait_for_selector(".log .start")
+    choose(page, "on", max_completion_tokens="5")
+    page.wait_for_selector('button:text-is("Send"):enabled')
+    with page.expect_request("**/v1/chat/completions") as asked:
+        say(page, "And now?")
+    assert [m["content"] for m in asked.value.post_data_json["messages"]] == [
+        "Be brief.", "And now?"
+    ]  # fmt: skip
+    answers(page, "done")
+
+
+def test_escape_stops(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    page.route("**/v1/chat/completions", lambda route: None)  # never answered
+    choose(page, "off", max_completion_tokens="900", temperature="0")
+    say(page, LOOP)
+    page.wait_for_selector('button:text-is("Stop"):visible')
     page.keyboard.press("Escape")
     answers(page, "stopped")
 

@@ -90,6 +90,21 @@ def test_a_key_is_asked_for_once_and_sent_with_data_only(open_page: Open) -> Non
         assert not page.is_visible("#key-dialog")
 
 
+def test_a_tab_that_could_not_open_leaves_no_trace_in_another(open_page: Open) -> None:
+    with ui_server(api_keys=("secret",)) as address:
+        open_page.expect("401")
+        page = open_page(address + "/#calculator")
+        page.wait_for_selector("#key-dialog[open]")
+        page.click("#key-cancel")
+        page.wait_for_selector("#panel-calculator .notice.bad")
+        page.click("#tab-playground")
+        page.wait_for_selector("#panel-playground:visible")
+        assert not page.is_visible("#panel-calculator")
+        page.click("#tab-calculator")  # tries again
+        page.wait_for_selector("#key-dialog[open]")
+        assert page.locator("#panel-calculator").count() == 1
+
+
 def test_files_are_typed_revalidated_and_nothing_else_is_served(url: str) -> None:
     page = httpx.get(url + "/")
     assert page.headers["content-type"] == "text/html; charset=utf-8"

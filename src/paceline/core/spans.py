@@ -88,7 +88,7 @@ class Lane(Spans):
         self._make_room(own.stop)
         self._names += names
         self._starts[own], self._ends[own] = times[:-1], times[1:]
-        self._parents[own] = array("q", [self._open[-1]]) * len(names)
+        self._parents[own] = array("q", [self._open[-1] if self._open else TOP]) * len(names)
 
     def count(self, counts: Callable[..., Mapping[str, int]], *of: Any) -> None:
         self._counts[self._open[-1]] = self.latest = counts(*of)

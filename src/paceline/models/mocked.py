@@ -1,7 +1,8 @@
 """Models of random weights: everything about them is real but what they say.
 
-Only a config.json is read, nothing is fetched. How long a step takes hangs on shapes and types, not
-on what the weights say, so such a model is timed like one that was trained.
+Only a config.json is read; of a model of the catalogue, the one that is fetched with it. How long
+a step takes hangs on shapes and types, not on what the weights say, so such a model is timed like
+one that was trained.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ FIRST_CHARACTER = 0x4E00
 
 def find_config(name: str, field: str = "model") -> Path:
     """The config.json that `name` means: the file itself, a folder that holds one, or a name of the
-    catalogue. A hub id is refused: nothing is downloaded for a mock.
+    catalogue, which is fetched if it is not there yet. A hub id is refused: for a mock nobody waits
+    for weights.
 
     Raises InvalidRequest naming `field`.
     """

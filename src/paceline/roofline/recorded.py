@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core import InvalidRequest
-from paceline.core.errors import check_number
+from paceline.core.errors import check_integer, check_number
 from paceline.roofline.survival import Trace
-from paceline.roofline.timing import LONGEST_STEP, Event
+from paceline.roofline.timing import LONGEST_STEP, MOST_TOKENS, Event
 
 ARRIVALS = "paceline-arrivals/1"
 EVALUATION = "paceline-evaluation/1"
@@ -65,11 +65,17 @@ def evaluated_events(row: Mapping[str, Any]) -> tuple[list[Event], list[Event]]:
     """
     counted = row["counted_tokens"]
     plain, drafted = row["seconds"][AR][0], row["seconds"][TIMED][0]
-    if counted < 2 or plain is None or drafted is None:
-        raise InvalidRequest("row", row.get("prompt"), "a row with two counted tokens, timed")
+    expected = f"a row of 2 to {MOST_TOKENS} counted tokens"
+    check_integer("counted_tokens", counted, 2, MOST_TOKENS, expected)
+    if plain is None or drafted is None:
+        raise InvalidRequest("row", row.get("prompt"), "a row that was timed")
+    for seconds in (plain, drafted):
+        check_number("seconds", seconds, 0, LONGEST_STEP, "seconds of an answer, 0 or more")
     step = 1e3 * plain / (counted - 1)
     alone = [Event(step * index, 1, 0, 1, 0) for index in range(counted)]
     rounds = [each for each in row["rounds"][TIMED] if each[0] < counted]
+    if not rounds:
+        raise InvalidRequest("rounds", row.get("prompt"), "at least one round that counts")
     ends = [each[0] for each in rounds[1:]] + [counted]
     events = [Event(0.0, 1, 0, 1, 0)]
     for number, ((position, offered, stood), end) in enumerate(zip(rounds, ends, strict=True), 1):

@@ -46,7 +46,8 @@ class File:
 
     def answer(self, request: Request) -> Response:
         """The file, or 304 for a browser that has it."""
-        headers = {**HEADERS, "ETag": self.tag}
+        # weak: the same file, packed or not
+        headers = {**HEADERS, "ETag": f"W/{self.tag}"}
         if self.tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
         if "gzip" in request.headers.get("accept-encoding", ""):

@@ -16,7 +16,7 @@ from typing import Any
 
 from paceline.core import FinishReason, OutputDelta, Request, SpeculationStats
 
-REMEMBERED = 1000  # streams whose times are kept, the latest
+REMEMBERED = 6000  # streams whose times are kept, the latest
 Operation = Callable[[Any, Any], Any]
 
 

@@ -79,7 +79,8 @@ def _add_computing(app: FastAPI) -> None:
 
     async def computed(answer: Callable[..., Any], *stated: Any) -> Response:
         try:
-            return JSONResponse(await run_sync(answer, *stated, limiter=turn))
+            # rendered over there too: a long answer must not hold up anybody's stream
+            return await run_sync(lambda: JSONResponse(answer(*stated)), limiter=turn)
         except ModelError as error:
             field = str(error).partition(":")[0]  # such errors begin with the config's own name
             param = field if field.endswith(".config") else "model.config"
@@ -114,12 +115,16 @@ def _add_computing(app: FastAPI) -> None:
 async def _stated(http: Request) -> Mapping[str, Any]:
     """The body, which must be a JSON object. Raises ApiError (400)."""
     try:
-        body = json.loads(await http.body())
+        body = json.loads(await http.body(), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is no JSON: {error}", code="bad_json") from None
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object", code="bad_json")
     return body
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
 
 
 def _add_files(app: FastAPI) -> None:

@@ -10,7 +10,7 @@ from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer, check_number
 from paceline.roofline.acceptance import acceptance_of
 from paceline.roofline.recorded import ARRIVALS, EVALUATION, arrival_events, evaluated_events
-from paceline.roofline.timing import MOST_TOKENS, as_json, two_panes
+from paceline.roofline.timing import LONGEST_STEP, MOST_TOKENS, as_json, two_panes
 
 SPEEDS = (
     "tokens", "ttft_ms", "seed", "ar_tokens_per_second", "tokens_per_second",
@@ -123,8 +123,10 @@ def _arrived(given: Any, stated: Mapping[str, Any], known: Sequence[str]) -> dic
         field = f"arrivals_ms.{name}"
         if not isinstance(times, Sequence) or isinstance(times, str) or not times:
             raise InvalidRequest(field, times, expected)
+        if len(times) > MOST_TOKENS:
+            raise InvalidRequest(field, len(times), f"at most {MOST_TOKENS} tokens")
         for before, at in zip([0, *times], times, strict=False):
-            check_number(field, at, before, float("inf"), expected)
+            check_number(field, at, before, LONGEST_STEP, expected)
     events = as_json(arrival_events(given["ar"]), arrival_events(given["speculative"]))
     return {**events, "acceptance_length": None, "rows": []}
 

@@ -79,7 +79,9 @@ async function route() {
   const tab = state.tabs.find((one) => one.name === name);
   for (const one of state.tabs) select($(`tab-${one.name}`), one.name === name);
   document.title = `${tab.title} · Paceline`;
-  const entry = opened.get(name) ?? (await mount(tab, query));
+  const known = opened.get(name);
+  if (known?.failed) known.panel.remove(); // this visit tries again
+  const entry = known && !known.failed ? known : await mount(tab, query);
   if (current !== name) return; // somebody has moved on while it loaded
   entry.query = query;
   entry.panel.hidden = false;
@@ -105,7 +107,7 @@ async function mount(tab, query) {
     role: "tabpanel",
     "aria-labelledby": `tab-${tab.name}`,
   });
-  const entry = { panel, module: null, query };
+  const entry = { panel, module: null, query, failed: false };
   opened.set(tab.name, entry);
   $("main").append(panel);
   if (!tab.available) {
@@ -117,8 +119,8 @@ async function mount(tab, query) {
     await module.mount(panel, context(tab.name));
     entry.module = module;
   } catch (error) {
-    opened.delete(tab.name); // the next visit tries again
-    panel.replaceChildren(errorBox(error, () => { panel.remove(); route(); }));
+    entry.failed = true;
+    panel.replaceChildren(errorBox(error, route));
     if (!(error instanceof HttpError)) console.error(error);
   }
   return entry;

@@ -98,11 +98,12 @@ class Playground {
     turn.element.scrollIntoView({ block: "start" });
     this.#busy(new AbortController());
     this.prompt.value = "";
+    const { salt } = this;
     try {
-      await turn.run({ salt: this.salt, signal: this.running.signal, speaker: this.speaker });
-      this.messages = turn.messages;
+      await turn.run({ salt, signal: this.running.signal, speaker: this.speaker });
+      if (salt === this.salt) this.messages = turn.messages;
     } catch (error) {
-      this.#failed(error, turn, said);
+      if (salt === this.salt) this.#failed(error, turn, said); // else a new conversation has begun
     } finally {
       this.speaker.end();
       this.#busy(null);
