@@ -2,7 +2,8 @@
 
 First paint is what Chromium itself reports, of a page that it has never seen. A slider's answer is
 the time from a step of it until the frame in which the new numbers stand: the request, the
-prediction in Python, and drawing all charts. Needs Chromium (PACELINE_CHROMIUM, or on the path).
+prediction in Python, and drawing what hangs on the batch that is set; charts over all batches
+follow once the slider rests. Needs Chromium (PACELINE_CHROMIUM, or on the path).
 """
 
 from __future__ import annotations

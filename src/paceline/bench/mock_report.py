@@ -76,8 +76,7 @@ def notes(predicted: Predicted) -> list[str]:
         "2×: a batch of 2. AL: tokens a round, incl. bonus. Speedup: AL as it was set x AR's step "
         "÷ the step with drafts, drafting included; medians of steps that took turns. ±: 95%. "
         "Ratio: measured ÷ predicted.",
-        "Ceiling: the roofline at this machine's measured bandwidth and peak, which no engine "
-        "reaches.",
+        "Ceiling: the roofline at this machine's measured bandwidth and peak.",
     ]
     if not any(CALIBRATED in tiers for tiers in predicted):
         lines.append(

@@ -2,7 +2,7 @@
 
 A component takes max(c, m) + (1 − overlap)·min(c, m), where c is its arithmetic at the device's
 peak divided by an efficiency and m its bytes at the device's bandwidth divided by one. The
-identity, IDEAL, is the roofline itself: no engine is faster, and none is as fast.
+identity, IDEAL, is the roofline itself: the datasheet's rates, and nothing else takes time.
 """
 
 from __future__ import annotations
