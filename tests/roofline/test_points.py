@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.roofline.points import Point, latency_points, read_points
+from paceline.roofline.points import Point, read_points
 
 # The fields that matter of what `vllm bench serve --save-result` and SGLang's bench_serving write.
 SERVING: dict[str, Any] = {
@@ -70,18 +70,6 @@ def test_sglangs_batches(tmp_path: Path) -> None:
     lines = "\n".join(json.dumps({**ONE_BATCH, "batch_size": size}) for size in (1, 8))
     expected = [Point(1, 1, 272, 0.008), Point(8, 1, 272, 0.008)]
     assert read_points(written(tmp_path, lines)) == expected
-
-
-def test_two_latencies_make_a_step_without_the_prompt(tmp_path: Path) -> None:
-    short, long = tmp_path / "short.json", tmp_path / "long.json"
-    short.write_text(json.dumps({"avg_latency": 1.5, "latencies": [], "percentiles": {}}))
-    long.write_text(json.dumps({"avg_latency": 2.5, "latencies": [], "percentiles": {}}))
-    found = latency_points(short, long, batch=4, input_length=100, outputs=(32, 132))
-    assert found == [Point(4, 1, 182, 0.01)]
-    with pytest.raises(InvalidRequest, match="longer"):
-        latency_points(long, short, batch=4, input_length=100, outputs=(32, 132))
-    with pytest.raises(InvalidRequest, match="outputs"):
-        latency_points(short, long, batch=4, input_length=100, outputs=(132, 32))
 
 
 @pytest.mark.parametrize(

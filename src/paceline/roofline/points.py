@@ -63,33 +63,6 @@ def read_points(path: str | Path) -> list[Point]:
     return [_point(row, f"{path}, entry {number}") for number, row in enumerate(rows, 1)]
 
 
-def latency_points(
-    short: str | Path, long: str | Path, *, batch: int, input_length: int, outputs: tuple[int, int]
-) -> list[Point]:
-    """A point from two results of `vllm bench latency` that differ in their output length.
-
-    The file states neither batch nor lengths, and its latency includes the prompt: the difference
-    of two runs is that of `outputs[1] − outputs[0]` decoding steps, of one row each.
-    """
-    few, many = outputs
-    if not 0 < few < many:
-        raise InvalidRequest("outputs", outputs, "two output lengths, the shorter first")
-    seconds = _latency(long) - _latency(short)
-    if seconds <= 0:
-        raise InvalidRequest("points", str(long), f"a run that took longer than {short}")
-    context = input_length + (few + many) // 2
-    return [Point(batch, 1, context, seconds / (many - few))]
-
-
-def _latency(path: str | Path) -> float:
-    try:
-        value = json.loads(Path(path).read_text("utf-8"))["avg_latency"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        expected = "a JSON result of `vllm bench latency` (it has avg_latency)"
-        raise InvalidRequest("points", str(path), expected) from error
-    return float(value)
-
-
 def _json_rows(text: str, path: str) -> list[Mapping[str, Any]]:
     """The objects of a JSON list, of an object's `points`, of one object, or of JSON lines."""
     try:
