@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,7 @@ def _point(row: Mapping[str, Any], where: str) -> Point:
         f"an entry with {', '.join(COLUMNS)} and ms or seconds, or one of vLLM's bench serve, "
         "SGLang's bench_serving or bench_one_batch"
     )
-    raise InvalidRequest("points", f"{where}: {sorted(row)}", expected)
+    raise InvalidRequest("points", f"{where}: {sorted(map(str, row))}", expected)
 
 
 def _own(row: Mapping[str, Any], where: str) -> Point:
@@ -147,9 +148,12 @@ def _number(row: Mapping[str, Any], name: str, where: str) -> float:
     try:
         if value is None or isinstance(value, bool):
             raise TypeError
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"points.{name}", value, f"a number ({where})") from error
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"points.{name}", value, f"a finite number ({where})") from error
+    return number
 
 
 def _whole(value: float, name: str, where: str) -> int:
