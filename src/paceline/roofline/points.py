@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,8 @@ from paceline.core.errors import InvalidRequest, check_integer, check_number
 
 COLUMNS = ("batch", "rows", "context")
 TIMES = {"ms": 1e-3, "seconds": 1.0}
+SHORTEST = 1e-6  # seconds of a benchmark
+MOST = 1e18  # of any number in a file: what is reckoned from them stays finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +135,12 @@ def _serving(row: Mapping[str, Any], where: str) -> Point:
     completed = _number(row, "completed", where)
     if completed < 1:
         raise InvalidRequest("points.completed", where, "a run that completed requests")
+    duration = _number(row, "duration", where)
+    if duration < SHORTEST:
+        raise InvalidRequest("points.duration", duration, f"the run's seconds, above 0 ({where})")
     output = _number(row, "total_output_tokens", where) / completed
     tpot = _number(row, "mean_tpot_ms", where) / 1e3
-    decoding = completed * tpot * max(output - 1.0, 0.0) / _number(row, "duration", where)
+    decoding = completed * tpot * max(output - 1.0, 0.0) / duration
     prompt = _number(row, "total_input_tokens", where) / completed
     return Point(
         batch=max(1, round(decoding)), rows=1, context=int(prompt + output / 2), seconds=tpot
@@ -149,10 +153,12 @@ def _number(row: Mapping[str, Any], name: str, where: str) -> float:
         if value is None or isinstance(value, bool):
             raise TypeError
         number = float(value)
-        if not math.isfinite(number):
+        if not abs(number) <= MOST:  # nor is NaN
             raise ValueError
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(f"points.{name}", value, f"a finite number ({where})") from error
+        raise InvalidRequest(
+            f"points.{name}", value, f"a number up to {MOST:g} ({where})"
+        ) from error
     return number
 
 
