@@ -67,6 +67,8 @@ def read_family(
 ) -> Architecture:
     """See `read_architecture`."""
     text = config.get("text_config") or config
+    if not isinstance(text, Mapping):
+        raise ModelError(f"config: text_config is {text!r}; expected an object")
     family = _family(config, text)
     kind = FAMILIES[family]
     fields, formats = Fields(text), read_formats(config, text, precision, kind.kv)
@@ -97,11 +99,13 @@ def read_family(
 
 
 def _family(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
-    """The family's key. Raises ModelError for one that is not known."""
-    outer = config.get("model_type")
-    for name in (text.get("model_type"), outer):
-        if str(name).removesuffix("_text") in FAMILIES:
-            return str(name).removesuffix("_text")
+    """The family's key. Raises ModelError for one that is not known.
+
+    What the text model calls itself decides: a wrapper of a known name may hold a new one.
+    """
+    named = text.get("model_type") or config.get("model_type")
+    family = str(named).removesuffix("_text")
+    if family in FAMILIES:
+        return family
     known = ", ".join(sorted(FAMILIES))
-    named = outer or text.get("model_type")
     raise ModelError(f"config: the roofline does not know the family {named!r}; it knows {known}")
