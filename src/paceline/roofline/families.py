@@ -10,7 +10,7 @@ from paceline.core.errors import ModelError
 from paceline.roofline.architecture import Architecture, grouped
 from paceline.roofline.components import Component, Projection, Sampling
 from paceline.roofline.feed_forward import dense, mixture, mixture_beside_dense
-from paceline.roofline.fields import Fields
+from paceline.roofline.fields import MOST_LAYERS, Fields
 from paceline.roofline.formats import read_formats
 from paceline.roofline.mixers import (
     alternating,
@@ -73,7 +73,7 @@ def read_family(
     kind = FAMILIES[family]
     fields, formats = Fields(text), read_formats(config, text, precision, kind.kv)
     hidden, vocabulary = fields.integer("hidden_size"), fields.integer("vocab_size")
-    depth = fields.integer("num_hidden_layers")
+    depth = fields.integer("num_hidden_layers", high=MOST_LAYERS)
 
     def layer(index: int) -> tuple[Component, ...]:
         return kind.mixer(fields, formats, index) + kind.feed_forward(fields, formats, index)
