@@ -22,6 +22,9 @@ PLAN = Plan(
 VLLM = """\
 # Mocked acceptance: for speed alone. The output is NOT the model's and means nothing.
 # Start one server at a time, and measure it with the lines at the end.
+# The block of z-lab/Qwen3-8B-DFlash-b16 was not looked up: drafts must not be longer than it \
+(here 2 tokens at most,
+# which asks for a block_size of 3 or more in the drafter's config.json).
 
 # AR: speculation off, what the others are compared with
 vllm serve Qwen/Qwen3-8B --load-format dummy --dtype bfloat16
@@ -86,6 +89,15 @@ def test_vllm_draws_from_the_law_that_we_draw_from(length: float) -> None:
     assert rates == sorted(rates, reverse=True)
     assert all(0 <= rate <= 1 for rate in rates)
     assert 1 + sum(rates) == pytest.approx(length, abs=1e-5)
+
+
+def test_a_dflash_drafters_longest_draft_comes_with_the_block_that_it_asks_for() -> None:
+    plan = Plan((Asked(acceptance_length=4.0),), draft_lengths=(7, 31))
+    said = "\n".join(launch_lines("vllm", plan, "m", DFLASH))
+    assert "# The block of z-lab/Qwen3-8B-DFlash-b16 was not looked up" in said
+    assert "block_size of 32 or more" in said
+    for other in (Drafter("mtp"), Drafter("eagle3", "./eagle")):  # may draft as long as they like
+        assert "block" not in "\n".join(launch_lines("vllm", plan, "m", other))
 
 
 def test_a_server_is_started_once_for_all_batches() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from paceline.bench.mock_setup import Drafting, build, read_target
 from paceline.core import InvalidRequest, ModelError
 from paceline.models.mocked import needed_bytes
 from paceline.roofline.hardware import Hardware
-from tests.bench.mocks import TINY_DFLASH, config_file, mocked, of_lengths
+from tests.bench.mocks import TINY, TINY_DFLASH, config_file, mocked, of_lengths
 
 DEVICE = Hardware("device", 1e10, {"bf16": 1e11}, 1e10)
 
@@ -85,6 +86,28 @@ def test_a_model_of_hundreds_of_gigabytes_is_refused_at_once() -> None:
 def test_a_cost_and_a_config_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"drafter_cost.*no cost beside"):
         Drafting(cost=0.1, config=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ([1], "expected a JSON object"),
+        ({"model_type": "qwen3", "text_config": "x"}, "text_config is 'x'; expected an object"),
+        ({**TINY, "architectures": 5}, "architectures is 5; expected a list"),
+        ({**TINY, "architectures": ["Mamba"]}, "architecture Mamba is not supported"),
+        ({**TINY, "model_type": "mamba9"}, "does not know the family 'mamba9'"),
+        ({**TINY, "hidden_size": 10**200}, "hidden_size is 1000"),
+        ({**TINY_DFLASH, "dflash_config": "x"}, "dflash_config is 'x'"),
+    ],
+)
+def test_a_broken_config_of_a_drafter_is_refused_by_name(
+    tmp_path: Path, broken: Any, says: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(broken), "utf-8")
+    with pytest.raises(ModelError, match="drafter_config: ") as refused:
+        Drafting(config=path)
+    assert says in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", ["dflash", "small model"])

@@ -148,6 +148,11 @@ def test_as_users_write_it(text: str, length: int, al: float) -> None:
         ({"accepted": [3], "drafted": 2}, "accepted: got 3"),
         ({"accepted": [1, 1], "drafted": [1, 1, 1]}, "drafted: got 3; expected as many as"),
         ({"accepted": [], "drafted": 2}, "at least one round"),
+        ({"accepted": [1], "drafted": [1.5]}, "drafted: got 1.5; expected whole numbers from 0"),
+        ({"accepted": [1], "drafted": [None]}, "drafted: got None; expected whole numbers"),
+        ({"accepted": [1], "drafted": [[1]]}, "drafted: got [1]; expected whole numbers"),
+        ({"accepted": [1.5, 1], "drafted": [2, 2]}, "accepted: got 1.5"),
+        ({"accepted": [1], "drafted": []}, "drafted: got 0; expected as many as"),
     ],
 )
 def test_what_is_refused(stated: dict[str, Any], said: str) -> None:

@@ -113,10 +113,23 @@ def test_an_unknown_family_is_refused_by_name_with_the_known_ones() -> None:
     assert all(family in str(refused.value) for family in FAMILIES)
 
 
+def test_a_new_text_model_in_a_known_wrapper_is_refused_by_its_own_name() -> None:
+    config = json.loads((CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json").read_text("utf-8"))
+    wrapped = {"model_type": "mistral", "text_config": {**config, "model_type": "newthing"}}
+    with pytest.raises(ModelError, match="does not know the family 'newthing'"):
+        read_architecture(wrapped)
+    del wrapped["text_config"]["model_type"]  # nothing of its own: the wrapper's
+    assert read_architecture(wrapped).family == "mistral"
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
+        ({"text_config": "x"}, "text_config is 'x'; expected an object"),
         ({"hidden_size": -1}, "hidden_size is -1"),
+        ({"hidden_size": 10**200}, "expected a whole number, at most 100000000"),
+        ({"num_hidden_layers": 10**7}, "num_hidden_layers is 10000000; expected a whole number, "
+         "at most 10000"),
         ({"num_hidden_layers": None}, "num_hidden_layers is None"),
         ({"num_attention_heads": "32"}, "num_attention_heads is '32'"),
         ({"num_key_value_heads": 5}, "num_key_value_heads is 5"),
@@ -125,7 +138,7 @@ def test_an_unknown_family_is_refused_by_name_with_the_known_ones() -> None:
         ({"layer_types": ["mystery"] * 32}, "'mystery'"),
         ({"dtype": "int3"}, "int3"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_field_is_named(changes: dict[str, object], named: str) -> None:
     config = json.loads((CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json").read_text("utf-8"))
     with pytest.raises(ModelError, match=r"config: ") as refused:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.roofline.points import Point, latency_points, read_points
+from paceline.roofline.points import Point, read_points
 
 # The fields that matter of what `vllm bench serve --save-result` and SGLang's bench_serving write.
 SERVING: dict[str, Any] = {
@@ -72,18 +72,6 @@ def test_sglangs_batches(tmp_path: Path) -> None:
     assert read_points(written(tmp_path, lines)) == expected
 
 
-def test_two_latencies_make_a_step_without_the_prompt(tmp_path: Path) -> None:
-    short, long = tmp_path / "short.json", tmp_path / "long.json"
-    short.write_text(json.dumps({"avg_latency": 1.5, "latencies": [], "percentiles": {}}))
-    long.write_text(json.dumps({"avg_latency": 2.5, "latencies": [], "percentiles": {}}))
-    found = latency_points(short, long, batch=4, input_length=100, outputs=(32, 132))
-    assert found == [Point(4, 1, 182, 0.01)]
-    with pytest.raises(InvalidRequest, match="longer"):
-        latency_points(long, short, batch=4, input_length=100, outputs=(32, 132))
-    with pytest.raises(InvalidRequest, match="outputs"):
-        latency_points(short, long, batch=4, input_length=100, outputs=(132, 32))
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -94,6 +82,16 @@ def test_two_latencies_make_a_step_without_the_prompt(tmp_path: Path) -> None:
         ("batch,rows,context,ms,seconds\n1,1,64,20,0.02\n", "not both"),
         ("batch,rows,ms\n1,1,20\n", "points.context: got None"),
         ("batch,rows,context,ms\n", "at least one point"),
+        ("batch,rows,context,ms\nnan,1,64,10\n", "points.batch: got 'nan'; expected a number"),
+        ("batch,rows,context,ms\n1,inf,64,10\n", "points.rows: got 'inf'"),
+        ("batch,rows,context,ms\n1,1,64,nan\n", "points.ms: got 'nan'"),
+        ("batch,rows\n1,2,3\n", "entry 1"),
+        (json.dumps({**ONE_BATCH, "input_len": float("nan")}), "points.input_len: got nan"),
+        (json.dumps({**ONE_BATCH, "output_len": float("inf")}), "points.output_len: got inf"),
+        (json.dumps({**ONE_BATCH, "batch_size": 10**400}), "points.batch_size: got 1000"),
+        (json.dumps({**SERVING, "duration": 0}), "points.duration: got 0.0; expected the run's"),
+        (json.dumps({**SERVING, "duration": -5}), "points.duration: got -5.0"),
+        (json.dumps({**SERVING, "mean_tpot_ms": 1e308}), "points.mean_tpot_ms: got 1e+308"),
         ('[{"tokens": 3}]', "entry 1"),
         ('{"points": 3}', "a list of objects"),
         ('{"batch": ', "JSON"),

@@ -40,12 +40,41 @@ def test_a_mock_has_a_point_for_each_cell() -> None:
         ({"points": [{"acceptance_length": 2, "speedup": 1, "note": 4}]},
          "measured.points[0].note"),
         ({"format": "paceline-evaluation/1", "settings": {}}, "measured"),
+        ({"format": "paceline-evaluation/1", "settings": {"tokens": 8},
+          "results": [{"set": "a", "temperature": "hot", "rows": [{"prompt": "p"}]}]},
+         "measured.results[0].temperature"),
     ],
 )  # fmt: skip
 def test_what_is_no_measurement_is_refused(stated: dict, field: str) -> None:
     with pytest.raises(InvalidRequest) as error:
         measured(stated)
     assert error.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"temperature": "hot"}, "evaluation.results[0].temperature"),
+        ({"temperature": None}, "evaluation.results[0].temperature"),
+        ({"rows": [{"prompt": "p"}]}, "evaluation"),
+        ({"rows": 3}, "evaluation"),
+    ],
+)
+def test_an_evaluation_that_somebody_changed_is_not_played(change: dict, field: str) -> None:
+    evaluation = made_up({"mine": [row([3, 1])]})
+    evaluation["results"][0].update(change)
+    with pytest.raises(InvalidRequest) as error:
+        timing({"evaluation": evaluation})
+    assert error.value.field == field
+
+
+def test_rounds_that_are_none_are_not_played() -> None:
+    evaluation = made_up({"mine": [row([3, 1])]})
+    played = evaluation["results"][0]["rows"][0]
+    for side in played["rounds"]:
+        played["rounds"][side] = [[1, 2]]
+    with pytest.raises(InvalidRequest, match="evaluation: got"):
+        timing({"evaluation": evaluation})
 
 
 def test_an_evaluation_is_played_row_by_row() -> None:

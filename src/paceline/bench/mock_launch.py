@@ -68,6 +68,7 @@ def launch_lines(
     lines = [
         "# Mocked acceptance: for speed alone. The output is NOT the model's and means nothing.",
         "# Start one server at a time, and measure it with the lines at the end.",
+        *_remarks(plan, drafter),
         "",
         "# AR: speculation off, what the others are compared with",
         server(None),
@@ -80,6 +81,18 @@ def launch_lines(
             lines += ["", f"# {_describe(cell)}", server(cell)]
     lines += ["", "# measure, at each batch"]
     return lines + [CLIENTS[engine](plan, model, batch) for batch in plan.batches]
+
+
+def _remarks(plan: Plan, drafter: Drafter) -> list[str]:
+    """What holds for these lines and cannot be checked without the checkpoint."""
+    if drafter.kind != "dflash":
+        return []
+    longest = max(plan.draft_lengths)
+    return [
+        f"# The block of {drafter.checkpoint} was not looked up: drafts must not be longer than it "
+        f"(here {longest} tokens at most,",
+        f"# which asks for a block_size of {longest + 1} or more in the drafter's config.json).",
+    ]
 
 
 def _describe(cell: Cell) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paceline.bench.mock import Measured
-from paceline.bench.mock_setup import Drafting, Target
+from paceline.bench.mock_setup import Drafting, Target, named_drafter
 from paceline.bench.this_machine import NUMBERS
 from paceline.drafters.mock import MockDrafter
 from paceline.engine.engine import Engine
@@ -81,10 +81,11 @@ def drafter_cost(
 ) -> DrafterCost:
     """What was really spent: whole layers, not the share that was asked for; or the network."""
     if drafting.config is not None:
-        hf = read_json(drafting.config)
-        if is_dflash(hf):
-            return drafters.block(hf, target)
-        return drafters.small_model(hf, precision=precision)
+        with named_drafter():
+            hf = read_json(drafting.config)
+            if is_dflash(hf):
+                return drafters.block(hf, target)
+            return drafters.small_model(hf, precision=precision)
     (drafter,) = engine.drafters.values()
     share = drafter.share if isinstance(drafter, MockDrafter) else None
     return Ideal() if share is None else Fraction(share.fraction, drafting.block)

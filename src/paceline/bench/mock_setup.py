@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,20 @@ from paceline.models.mocked import (
 from paceline.roofline.architecture import model_config, model_names, read_architecture
 
 
+@contextmanager
+def named_drafter() -> Iterator[None]:
+    """What is wrong with a drafter's config is told from what is wrong with the target's."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"drafter_config: {error}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Drafting:
     """What a draft costs: nothing, `cost` of the target's forward for every `block` tokens, or what
-    a drafter of random weights costs, read from its config.json. Raises InvalidRequest."""
+    a drafter of random weights costs, read from its config.json. Raises InvalidRequest, and
+    ModelError for a config that is none."""
 
     cost: float = 0.0
     block: int = 1
@@ -50,14 +61,17 @@ class Drafting:
             value = self.cost or self.block
             expected = "no cost beside a drafter's config, which says what it costs"
             raise InvalidRequest("drafter_cost", value, expected)
+        self.shape  # noqa: B018  (a config that cannot be run is refused before anything is built)
 
     @property
     def shape(self) -> ModelConfig | None:
         """Of the drafter's layers, where it is a network."""
         if self.config is None:
             return None
-        hf = read_json(self.config)
-        return read_dflash_config(hf).layers if is_dflash(hf) else config_from_hf(hf)
+        with named_drafter():
+            hf = read_json(self.config)
+            read_architecture(hf)  # as for the target: what cannot be predicted is not run
+            return read_dflash_config(hf).layers if is_dflash(hf) else config_from_hf(hf)
 
     def spec(self, longest: int) -> str:
         """As the engine's config takes it, for drafts of up to `longest` tokens."""

@@ -19,12 +19,20 @@ ARCHITECTURES: dict[str, Callable[[Mapping[str, Any]], ModelConfig]] = {
 }
 
 
+def named_architectures(hf: Mapping[str, Any]) -> list[str]:
+    """The classes that a config names, or none. Raises ModelError where that is no list."""
+    names = hf.get("architectures") or []
+    if not isinstance(names, list):
+        raise ModelError(f"config.json: architectures is {names!r}; expected a list of names")
+    return [str(name) for name in names]
+
+
 def config_from_hf(hf: Mapping[str, Any]) -> ModelConfig:
     """Reads a Hugging Face config dict. Raises ModelError naming what is not supported."""
-    names = hf.get("architectures") or []
+    names = named_architectures(hf)
     reader = next((ARCHITECTURES[name] for name in names if name in ARCHITECTURES), None)
     if reader is None:
-        named = ", ".join(map(str, names)) or "none named"
+        named = ", ".join(names) or "none named"
         raise ModelError(
             f"config.json: architecture {named} is not supported; "
             f"supported: {', '.join(ARCHITECTURES)}"

@@ -24,7 +24,7 @@ from paceline.models.config import ModelConfig
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import read_dflash_config
 from paceline.models.dflash.tensors import dflash_tensors
-from paceline.models.families import config_from_hf
+from paceline.models.families import config_from_hf, named_architectures
 from paceline.models.loader import LoadedModel, read_json
 from paceline.models.networks import DTYPES
 from paceline.models.random_weights import RandomTensors
@@ -123,7 +123,7 @@ def id_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
 
 def is_dflash(hf: Mapping[str, Any]) -> bool:
     """Whether a drafter's config.json is a DFlash drafter's, and not a small model's."""
-    return "dflash_config" in hf or any("DFlash" in str(n) for n in hf.get("architectures") or ())
+    return "dflash_config" in hf or any("DFlash" in n for n in named_architectures(hf))
 
 
 def mocked_dflash(path: Path, *, dtype: str = "bfloat16", seed: int = 0) -> DFlashCheckpoint:

@@ -103,6 +103,7 @@ def _trace(accepted: Any, drafted: Any) -> Trace:
         single = field == "drafted" and isinstance(value, int)
         if isinstance(value, str) or not (single or isinstance(value, Sequence)):
             raise InvalidRequest(field, value, "a list of whole numbers, one for each round")
-    if isinstance(drafted, Sequence) and len(drafted) == 1:
-        drafted = drafted[0]  # one number for all, as a line of text has it
-    return Trace(tuple(accepted), drafted if isinstance(drafted, int) else tuple(drafted))
+    if not isinstance(drafted, int):
+        # one number stands for all, as a line of text has it; Trace checks what it is
+        drafted = drafted[0] if len(drafted) == 1 else tuple(drafted)
+    return Trace(tuple(accepted), drafted)

@@ -10,7 +10,7 @@ from paceline.core.errors import ModelError
 from paceline.roofline.architecture import Architecture, grouped
 from paceline.roofline.components import Component, Projection, Sampling
 from paceline.roofline.feed_forward import dense, mixture, mixture_beside_dense
-from paceline.roofline.fields import Fields
+from paceline.roofline.fields import MOST_LAYERS, Fields
 from paceline.roofline.formats import read_formats
 from paceline.roofline.mixers import (
     alternating,
@@ -67,11 +67,13 @@ def read_family(
 ) -> Architecture:
     """See `read_architecture`."""
     text = config.get("text_config") or config
+    if not isinstance(text, Mapping):
+        raise ModelError(f"config: text_config is {text!r}; expected an object")
     family = _family(config, text)
     kind = FAMILIES[family]
     fields, formats = Fields(text), read_formats(config, text, precision, kind.kv)
     hidden, vocabulary = fields.integer("hidden_size"), fields.integer("vocab_size")
-    depth = fields.integer("num_hidden_layers")
+    depth = fields.integer("num_hidden_layers", high=MOST_LAYERS)
 
     def layer(index: int) -> tuple[Component, ...]:
         return kind.mixer(fields, formats, index) + kind.feed_forward(fields, formats, index)
@@ -97,11 +99,13 @@ def read_family(
 
 
 def _family(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
-    """The family's key. Raises ModelError for one that is not known."""
-    outer = config.get("model_type")
-    for name in (text.get("model_type"), outer):
-        if str(name).removesuffix("_text") in FAMILIES:
-            return str(name).removesuffix("_text")
+    """The family's key. Raises ModelError for one that is not known.
+
+    What the text model calls itself decides: a wrapper of a known name may hold a new one.
+    """
+    named = text.get("model_type") or config.get("model_type")
+    family = str(named).removesuffix("_text")
+    if family in FAMILIES:
+        return family
     known = ", ".join(sorted(FAMILIES))
-    named = outer or text.get("model_type")
     raise ModelError(f"config: the roofline does not know the family {named!r}; it knows {known}")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
 from paceline.core.errors import ModelError
+
+MOST = 10**8  # of a size: beyond all models, and products of sizes stay exact
+MOST_LAYERS = 10**4
 
 
 class Fields:
@@ -21,13 +25,17 @@ class Fields:
                 return self.values[name]
         return None
 
-    def integer(self, *names: str, default: int | None = None, low: int = 1) -> int:
+    def integer(
+        self, *names: str, default: int | None = None, low: int = 1, high: int = MOST
+    ) -> int:
         value = self.get(*names)
         value = default if value is None else value
-        if isinstance(value, int) and not isinstance(value, bool) and value >= low:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if whole and low <= value <= high:
             return value
-        name = " or ".join(names)
-        raise ModelError(f"config: {name} is {value!r}; expected a whole number, {low} or more")
+        expected = f"{low} or more" if not whole or value < low else f"at most {high}"
+        name, shown = " or ".join(names), reprlib.repr(value)
+        raise ModelError(f"config: {name} is {shown}; expected a whole number, {expected}")
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self.get(name)
@@ -55,6 +63,7 @@ class Fields:
         if not isinstance(value, list) or len(value) < length:
             raise ModelError(f"config: {name} is not a list of {length} layers")
         for number in value:
-            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise ModelError(f"config: {name} has {number!r}; expected whole numbers")
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST:
+                shown = reprlib.repr(number)
+                raise ModelError(f"config: {name} has {shown}; expected whole numbers up to {MOST}")
         return tuple(value[:length])

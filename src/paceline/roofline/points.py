@@ -17,6 +17,8 @@ from paceline.core.errors import InvalidRequest, check_integer, check_number
 
 COLUMNS = ("batch", "rows", "context")
 TIMES = {"ms": 1e-3, "seconds": 1.0}
+SHORTEST = 1e-6  # seconds of a benchmark
+MOST = 1e18  # of any number in a file: what is reckoned from them stays finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,33 +65,6 @@ def read_points(path: str | Path) -> list[Point]:
     return [_point(row, f"{path}, entry {number}") for number, row in enumerate(rows, 1)]
 
 
-def latency_points(
-    short: str | Path, long: str | Path, *, batch: int, input_length: int, outputs: tuple[int, int]
-) -> list[Point]:
-    """A point from two results of `vllm bench latency` that differ in their output length.
-
-    The file states neither batch nor lengths, and its latency includes the prompt: the difference
-    of two runs is that of `outputs[1] − outputs[0]` decoding steps, of one row each.
-    """
-    few, many = outputs
-    if not 0 < few < many:
-        raise InvalidRequest("outputs", outputs, "two output lengths, the shorter first")
-    seconds = _latency(long) - _latency(short)
-    if seconds <= 0:
-        raise InvalidRequest("points", str(long), f"a run that took longer than {short}")
-    context = input_length + (few + many) // 2
-    return [Point(batch, 1, context, seconds / (many - few))]
-
-
-def _latency(path: str | Path) -> float:
-    try:
-        value = json.loads(Path(path).read_text("utf-8"))["avg_latency"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        expected = "a JSON result of `vllm bench latency` (it has avg_latency)"
-        raise InvalidRequest("points", str(path), expected) from error
-    return float(value)
-
-
 def _json_rows(text: str, path: str) -> list[Mapping[str, Any]]:
     """The objects of a JSON list, of an object's `points`, of one object, or of JSON lines."""
     try:
@@ -117,7 +92,7 @@ def _point(row: Mapping[str, Any], where: str) -> Point:
         f"an entry with {', '.join(COLUMNS)} and ms or seconds, or one of vLLM's bench serve, "
         "SGLang's bench_serving or bench_one_batch"
     )
-    raise InvalidRequest("points", f"{where}: {sorted(row)}", expected)
+    raise InvalidRequest("points", f"{where}: {sorted(map(str, row))}", expected)
 
 
 def _own(row: Mapping[str, Any], where: str) -> Point:
@@ -160,9 +135,12 @@ def _serving(row: Mapping[str, Any], where: str) -> Point:
     completed = _number(row, "completed", where)
     if completed < 1:
         raise InvalidRequest("points.completed", where, "a run that completed requests")
+    duration = _number(row, "duration", where)
+    if duration < SHORTEST:
+        raise InvalidRequest("points.duration", duration, f"the run's seconds, above 0 ({where})")
     output = _number(row, "total_output_tokens", where) / completed
     tpot = _number(row, "mean_tpot_ms", where) / 1e3
-    decoding = completed * tpot * max(output - 1.0, 0.0) / _number(row, "duration", where)
+    decoding = completed * tpot * max(output - 1.0, 0.0) / duration
     prompt = _number(row, "total_input_tokens", where) / completed
     return Point(
         batch=max(1, round(decoding)), rows=1, context=int(prompt + output / 2), seconds=tpot
@@ -174,9 +152,14 @@ def _number(row: Mapping[str, Any], name: str, where: str) -> float:
     try:
         if value is None or isinstance(value, bool):
             raise TypeError
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"points.{name}", value, f"a number ({where})") from error
+        number = float(value)
+        if not abs(number) <= MOST:  # nor is NaN
+            raise ValueError
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(
+            f"points.{name}", value, f"a number up to {MOST:g} ({where})"
+        ) from error
+    return number
 
 
 def _whole(value: float, name: str, where: str) -> int:

@@ -208,8 +208,8 @@ def _notes(scenario: Scenario, most: int, drafters: Sequence[Mapping[str, Any]])
             found.append(f"{name}: {what} do not fit the memory beside the requests")
     if any(_above(shown["optimum"]) for shown in drafters):
         found.append(
-            "the ceiling is one of tokens per second at the datasheet's rates; overheads slow steps "
-            "without drafts as well, so that a calibrated speedup may be the larger one"
+            "the ceiling is one of tokens per second at the datasheet's rates; overheads slow "
+            "steps without drafts as well, so that a calibrated speedup may be the larger one"
         )
     if most < max(scenario.batches):
         found.append(f"batches above {most} do not fit at a context of {scenario.context}")

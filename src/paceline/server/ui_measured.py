@@ -14,6 +14,8 @@ FIELD = "measured"
 SIDES = {"drafter/throughput": "default policy", "drafter/full": "whole block"}
 KEYS = ("acceptance_length", "speedup", "draft_length", "batch", "note")
 MOST_POINTS = 5000
+# what reading a file raises that our commands did not write, or that somebody changed since
+MALFORMED = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError)
 
 
 def measured(stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,7 +31,9 @@ def measured(stated: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidRequest(f"{FIELD}.format", given, expected)
     try:
         points = list(read(stated))
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except InvalidRequest:
+        raise
+    except MALFORMED as error:
         expected = f"the whole of what the command wrote ({error!r} is missing or wrong)"
         raise InvalidRequest(FIELD, given, expected) from error
     if not 1 <= len(points) <= MOST_POINTS:
@@ -42,11 +46,19 @@ def measured(stated: Mapping[str, Any]) -> dict[str, Any]:
 def _evaluation(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A point for each request and policy."""
     tokens = stated["settings"]["tokens"]
-    for one in stated["results"]:
+    for index, one in enumerate(stated["results"]):
+        run = run_name(f"{FIELD}.results[{index}]", one)
         for side, policy in SIDES.items():
             for al, speedup, prompt in numbers.points(one["rows"], side, tokens=tokens):
-                note = f"{one['set']}, T = {one['temperature']:g}, {prompt}, {policy}"
+                note = f"{run}, {prompt}, {policy}"
                 yield _point(al, speedup, None, 1, note)
+
+
+def run_name(field: str, one: Mapping[str, Any]) -> str:
+    """What a result of an evaluation is called; `field` is where it stands."""
+    temperature = one["temperature"]
+    check_number(f"{field}.temperature", temperature, 0, 1e3, "a temperature, 0 or above")
+    return f"{one['set']}, T = {temperature:g}"
 
 
 def _mock(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

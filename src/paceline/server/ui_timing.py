@@ -11,6 +11,7 @@ from paceline.core.errors import check_integer, check_number
 from paceline.roofline.acceptance import acceptance_of
 from paceline.roofline.recorded import ARRIVALS, EVALUATION, arrival_events, evaluated_events
 from paceline.roofline.timing import LONGEST_STEP, MOST_TOKENS, as_json, two_panes
+from paceline.server.ui_measured import MALFORMED, run_name
 
 SPEEDS = (
     "tokens", "ttft_ms", "seed", "ar_tokens_per_second", "tokens_per_second",
@@ -81,11 +82,16 @@ def _evaluated(stated: Mapping[str, Any]) -> dict[str, Any]:
         found = result.get("format") if isinstance(result, Mapping) else type(result).__name__
         raise InvalidRequest("evaluation", found, f"what `paceline evaluate` writes ({EVALUATION})")
     try:
-        rows = [(one, row) for one in result["results"] for row in one["rows"]]
-        names = [f"{one['set']}, T = {one['temperature']:g}: {row['prompt']}" for one, row in rows]
+        rows, names = [], []
+        for index, one in enumerate(result["results"]):
+            run = run_name(f"evaluation.results[{index}]", one)
+            rows += one["rows"]
+            names += [f"{run}: {row['prompt']}" for row in one["rows"]]
         check_integer("row", number, 0, len(rows) - 1, f"a row from 0 to {len(rows) - 1}")
-        plain, drafted = evaluated_events(rows[number][1])
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        plain, drafted = evaluated_events(rows[number])
+    except InvalidRequest:
+        raise
+    except MALFORMED as error:
         expected = f"the whole of what `paceline evaluate` writes ({error!r} is missing or wrong)"
         raise InvalidRequest("evaluation", "its results", expected) from error
     rounds = drafted[1:]
