@@ -30,10 +30,11 @@ class Fields:
     ) -> int:
         value = self.get(*names)
         value = default if value is None else value
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if whole and low <= value <= high:
-            return value
-        expected = f"{low} or more" if not whole or value < low else f"at most {high}"
+        expected = f"{low} or more"
+        if isinstance(value, int) and not isinstance(value, bool):
+            if low <= value <= high:
+                return value
+            expected = expected if value < low else f"at most {high}"
         name, shown = " or ".join(names), reprlib.repr(value)
         raise ModelError(f"config: {name} is {shown}; expected a whole number, {expected}")
 
