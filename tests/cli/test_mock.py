@@ -85,6 +85,9 @@ def test_launch_prints_lines_and_runs_nothing(capsys: pytest.CaptureFixture[str]
         (["--rates", "0.5,1.5"], "conditional"),
         (["--rates", "0.5", "--draft-lengths", "3"], "draft_lengths: got 3; expected at most 1"),
         (["--context", "5"], "context: got 5; expected at least"),
+        (["--batch", "-2"], "batches: got (-2,); expected whole numbers from 1"),
+        (["--batch", "0"], "batches: got (0,)"),
+        (["--batch", "1,5000"], "batches: got (1, 5000); expected whole numbers from 1 to 4096"),
         (["--drafter-cost", "2"], "drafter_cost: got 2.0"),
         (["--drafter-block", "4"], "drafter_block: got 4"),
         (["--drafter", "mtp"], "drafter: got 'mtp'; expected no value without --launch"),
@@ -101,13 +104,45 @@ def test_bad_options_are_refused_by_name(
     assert says in refusal(capsys, "mock", str(config_file(tmp_path)), *words)
 
 
+def test_an_unknown_family_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config_file(tmp_path, architectures=["MambaForCausalLM"], model_type="mamba9")
+    assert "architecture MambaForCausalLM is not supported" in refusal(capsys, "mock", str(path))
+    path = config_file(tmp_path, model_type="mamba9")
+    assert "does not know the family 'mamba9'" in refusal(capsys, "mock", str(path))
+
+
+def test_a_batch_beyond_the_memory_is_refused_with_both_numbers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["mock", "Qwen3-8B", "--acceptance-length", "2", "--context", "32000"]
+    said = refusal(capsys, *words, "--batch", "4096")
+    assert "model: got 'Qwen3-8B'" in said
+    assert "weights and KV need" in said and "are available" in said
+
+
+def test_a_broken_drafter_config_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "drafter.json"
+    words = ["mock", str(config_file(tmp_path)), *SHORT, "--acceptance-length", "2"]
+    words += ["--drafter-config", str(broken)]
+    broken.write_text('{"model_type": "qwen3", "text_config": "x"}', "utf-8")
+    assert "drafter_config: config: text_config is 'x'" in refusal(capsys, *words)
+    broken.write_text("[1]", "utf-8")
+    assert "drafter_config: " in refusal(capsys, *words)
+
+
 def test_a_dflash_config_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "drafter").mkdir()
     drafter = config_file(tmp_path / "drafter", TINY_DFLASH)
     words = ["mock", str(config_file(tmp_path)), "--acceptance-length", "2"]
     assert main([*words, *SHORT, "--drafter-config", str(drafter.parent)]) == 0
     assert main([*words, "--draft-lengths", "8", "--drafter-config", str(drafter)]) == 2
-    assert "at most 7" in capsys.readouterr().err  # longer than its block
+    assert (
+        "max_draft_len: got 8; expected at most 7: it drafts blocks of 8" in capsys.readouterr().err
+    )
 
 
 def test_measured_steps_are_what_fit_reads(

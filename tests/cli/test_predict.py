@@ -168,6 +168,15 @@ def test_where_no_draft_pays_it_says_so(capsys: pytest.CaptureFixture[str]) -> N
     assert "vllm serve MODEL\n" in shown  # launched without speculation
 
 
+def test_where_no_draft_fits_the_memory_it_says_that(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", "Qwen3.5-35B-A3B", "--hardware", "B200", "--batch", "512"]
+    assert main([*words, "--by-batch", "256,512,1024", *MTP]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "mtp is not worth it here: no draft fits the memory" in shown
+    assert "faster than none" not in shown
+    assert "512 no draft fits no draft fits 1024 does not fit" in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -130,6 +130,14 @@ def test_what_does_not_fit_is_null_and_said() -> None:
     assert f"batches above {most} do not fit" in answer["notes"][-1]
 
 
+def test_a_place_says_how_long_a_draft_it_holds() -> None:
+    states = {**DENSE, "model": "Qwen3.5-35B-A3B", "hardware": "B200", "batches": [1, 512, 4096]}
+    for drafter in predict({**states, "contexts": [4096]})["drafters"]:
+        shown = drafter["heat_map"]["ceiling"][0]
+        assert drafter["by_batch"]["max_draft"] == [len(shown) - 1, 0, None]  # AR alone fits
+        assert drafter["by_context"]["max_draft"] == [len(shown) - 1]
+
+
 def test_drafts_whose_state_snapshots_do_not_fit_are_left_out() -> None:
     """A hybrid keeps a snapshot of its states per drafted row: AR fits where drafts do not."""
     model, device = read_architecture("Qwen3.5-27B"), hardware("B200")

@@ -73,6 +73,8 @@ def curve_table(drafter: Answer) -> Table:
 def _best(drafter: Answer) -> str:
     best, top = drafter["optimum"]["calibrated"], drafter["optimum"]["ceiling"]
     name = escape(drafter["name"])
+    if drafter["max_draft"] == 0:
+        return f"[yellow]{name} is not worth it here[/]: no draft fits the memory"
     if best["draft_length"] == 0:
         return f"[yellow]{name} is not worth it here[/]: no draft length is faster than none"
     return (
@@ -94,12 +96,16 @@ def optimum_table(answer: Answer, view: str, over: str) -> Table:
         cells = []
         for drafter in answer["drafters"]:
             for tier in TIERS:
-                best = drafter[view][tier]
-                length, speedup = best["draft_length"][index], best["speedup"][index]
-                fits = speedup is not None
-                cells.append(f"{speedup:.2f}× at {length}" if fits else "does not fit")
+                cells.append(_optimum(drafter[view], tier, index))
         table.add_row(str(place), *cells)
     return table
+
+
+def _optimum(view: Answer, tier: str, index: int) -> str:
+    length, speedup = (view[tier][name][index] for name in ("draft_length", "speedup"))
+    if speedup is None:
+        return "does not fit"
+    return f"{speedup:.2f}× at {length}" if view["max_draft"][index] else "no draft fits"
 
 
 def components_table(answer: Answer) -> Table:

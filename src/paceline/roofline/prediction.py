@@ -138,6 +138,7 @@ def _drafter(
         "optimum": best,
         "by_batch": {
             "batch": list(scenario.batches),
+            "max_draft": drafted.longest(scenario.batches),
             **{tier: drafted.optima(tier, scenario.batches) for tier in drafted.tiers},
         },
         "by_context": _by_context(scenario, drafter, by_context),
@@ -190,6 +191,7 @@ def _by_context(
     drafted = measure(target, drafter)
     return {
         "context": list(scenario.contexts),
+        "max_draft": drafted.longest(scenario.contexts),
         **{tier: drafted.optima(tier, scenario.contexts) for tier in drafted.tiers},
     }
 

@@ -55,8 +55,9 @@ lengths; what does not fit the memory is null. "ar" is speculation off.
                      break_even_length (the AL at which this draft length is as fast as AR)
       optimum.TIER   one row of the curve with draft_length and acceptance_length, and
                      components {name: ms, "draft": ms}
-      by_batch       batch, and under TIER what is best there: draft_length, acceptance_length,
-                     speedup, tpot_ms, tokens_per_second_per_request, tokens_per_second_per_device
+      by_batch       batch, max_draft (the longest that fits there), and under TIER what is best:
+                     draft_length, acceptance_length, speedup, tpot_ms,
+                     tokens_per_second_per_request, tokens_per_second_per_device
                      (the last two against each other are the Pareto front)
       by_context     the same over context, or null
       heat_map       batch, draft_length, and under TIER rows of speedups, [batch][draft_length]

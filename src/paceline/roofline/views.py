@@ -53,6 +53,10 @@ class Drafted:
         chosen |= {"draft_length": best, "acceptance_length": self.accepted[best]}
         return {name: padded(chosen[name].tolist(), places) for name in AT_OPTIMUM}
 
+    def longest(self, places: Sequence[int]) -> list[int | None]:
+        """The longest draft that fits at each place; 0 where the memory holds AR alone."""
+        return padded((self.fits.sum(axis=1) - 1).tolist(), places)
+
     def map(self, tier: str, places: Sequence[int]) -> list[list[float | None] | None]:
         """Speedups, [places][γ]."""
         rows = zip(self.tiers[tier]["speedup"].tolist(), self.fits.tolist(), strict=True)
