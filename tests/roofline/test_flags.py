@@ -10,6 +10,7 @@ import pytest
 from paceline.cli import build_parser
 from paceline.models.families import ARCHITECTURES
 from paceline.roofline.flags import METHODS, SERVED, launch_flags
+from paceline.roofline.work import Options
 
 
 @pytest.mark.parametrize("kind", METHODS)
@@ -45,7 +46,9 @@ def test_engines_that_lack_it_get_no_line() -> None:
     assert launch_flags("suffix", 3, model="m", family="qwen3")["sglang"] is None
     assert set(launch_flags("ideal", 3, model="m", family="qwen3").values()) == {None}
     assert launch_flags("dflash", 3, model="m", family="deepseek_v4")["paceline"] is None
-    several = launch_flags("dflash", 3, model="m", family="qwen3", tensor_parallel=8)
+    several = launch_flags(
+        "dflash", 3, model="m", family="qwen3", options=Options(tensor_parallel=8)
+    )
     assert several["paceline"] is None
     assert "--tensor-parallel-size 8" in (several["vllm"] or "")
     assert "--tp-size 8" in (several["sglang"] or "")
@@ -59,3 +62,13 @@ def test_without_drafts_the_lines_serve_without_speculation() -> None:
 
 def test_the_families_that_we_serve_are_those_of_the_engine() -> None:
     assert sorted(f"{name}forcausallm" for name in SERVED) == sorted(map(str.lower, ARCHITECTURES))
+
+
+def test_groups_of_devices_are_said_as_each_engine_says_them() -> None:
+    options = Options(tensor_parallel=2, data_parallel=4, expert_parallel=8)
+    lines = launch_flags("mtp", 3, model="m", family="deepseek_v3", options=options)
+    assert lines["paceline"] is None
+    assert "--tensor-parallel-size 2 --data-parallel-size 4 --enable-expert-parallel" in str(
+        lines["vllm"]
+    )
+    assert "--tp-size 8 --dp-size 4 --enable-dp-attention --ep-size 8" in str(lines["sglang"])

@@ -11,6 +11,7 @@ from paceline.core import InvalidRequest, PacelineError
 from paceline.roofline.architecture import model_config, read_architecture
 from paceline.roofline.calibration import PRESETS
 from paceline.roofline.capacity import max_batch
+from paceline.roofline.correlation import MEASURED
 from paceline.roofline.cost import Options, Workload, forward_time
 from paceline.roofline.drafters import block, mtp
 from paceline.roofline.drafting import DrafterCost, Fraction
@@ -32,18 +33,25 @@ TINY = {
 }  # fmt: skip
 
 
+RUN = ("tensor_parallel", "data_parallel", "expert_parallel", "snapshots", "state_precision")
+GROUPS = {**EXPERTS, "tensor_parallel": 2, "data_parallel": 4, "expert_parallel": 8}
+ALIKE = {**EXPERTS, "correlation": "measured"}
+REPLAY = {**HYBRID, "batch": 64, "snapshots": "replay", "state_precision": "bf16"}
+
+
 def curve_of(
     stated: dict[str, Any], cost: DrafterCost, acceptance: Acceptance, calibration: str, most: int
 ) -> Any:
-    options = Options(
-        tensor_parallel=stated.get("tensor_parallel", 1), calibration=PRESETS[calibration]
-    )
+    stated_options = {name: stated[name] for name in RUN if name in stated}
+    if stated.get("correlation") == "measured":
+        stated_options["correlation"] = MEASURED
+    options = Options(**stated_options, calibration=PRESETS[calibration])
     load = Workload(stated.get("batch", 1), 1, stated.get("context", 4096))
     model, device = read_architecture(stated["model"]), hardware("B200")
     return speedup_curve(model, device, cost, acceptance, load, max_draft=most, options=options)
 
 
-@pytest.mark.parametrize("stated", [DENSE, HYBRID, EXPERTS])
+@pytest.mark.parametrize("stated", [DENSE, HYBRID, EXPERTS, GROUPS, ALIKE, REPLAY])
 @pytest.mark.parametrize("tier", ["ceiling", "calibrated"])
 def test_the_fast_numbers_are_those_of_the_plain_curve(stated: dict[str, Any], tier: str) -> None:
     answer = predict(stated)
@@ -196,6 +204,33 @@ def test_a_measured_profile_limits_the_draft_length() -> None:
     assert answer["notes"][0] == "mtp: drafts of up to 3, as far as its acceptance is known"
 
 
+def verify_ms(stated: dict[str, Any], draft: int = 8) -> float:
+    return float(predict(stated)["drafters"][0]["curve"]["ceiling"]["verify_ms"][draft])
+
+
+@pytest.mark.parametrize(
+    ("stated", "option"),
+    [
+        (EXPERTS, {"correlation": "measured"}),  # fewer experts are touched
+        ({**HYBRID, "batch": 64}, {"snapshots": "replay"}),  # one state written, not one a row
+        ({**HYBRID, "batch": 64}, {"state_precision": "bf16"}),
+    ],
+)
+def test_an_option_makes_verifying_cheaper(stated: dict, option: dict) -> None:
+    assert verify_ms({**stated, **option}) < 0.97 * verify_ms(stated)
+
+
+def test_devices_are_those_of_all_groups() -> None:
+    answer = predict(GROUPS)
+    assert answer["hardware"]["devices"] == 8
+    ar = answer["ar"]["ceiling"]
+    shared = 32 * ar["tokens_per_second_per_request"] / 8
+    assert ar["tokens_per_second_per_device"] == pytest.approx(shared)
+    index = answer["ar_by_batch"]["batch"].index(32)
+    by_batch = answer["ar_by_batch"]["ceiling"]["tokens_per_second_per_device"][index]
+    assert by_batch == pytest.approx(shared)
+
+
 def test_one_more_request_than_fits_is_refused_by_number() -> None:
     most = predict(DENSE)["capacity"]["max_batch"]
     assert predict({**DENSE, "batch": most})["capacity"]["max_batch"] == most
@@ -214,6 +249,11 @@ def test_a_step_without_drafts_is_a_forward_of_one_row() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"correlation": "some"}, "correlation: got 'some'; expected one of uniform, measured"),
+        ({"snapshots": "often"}, "snapshots: got 'often'; expected one of"),
+        ({"state_precision": "int3"}, "state_precision: got 'int3'; expected one of"),
+        ({"expert_parallel": 3}, "expert_parallel: got 3; expected a divisor"),
+        ({"data_parallel": 0}, "data_parallel: got 0"),
         ({"speed": 3}, "speed: got 3; expected one of model, hardware, drafters"),
         ({"model": "gpt-9"}, "model: got 'gpt-9'; expected"),
         ({"model": "/etc/passwd"}, "model: got '/etc/passwd'; expected"),

@@ -18,6 +18,7 @@ from paceline.bench.mock import Cell, Plan
 from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
 from paceline.roofline.flags import METHODS, launch_flags
+from paceline.roofline.work import Options
 
 OUTPUT = 256  # tokens of each request that is asked while it is measured
 TURNS = 8  # requests one after another in each place of the batch
@@ -109,7 +110,7 @@ def _words(
         model=model,
         family="",  # tells what our own engine can serve, which is not asked
         drafter=drafter.checkpoint,
-        tensor_parallel=tensor_parallel,
+        options=Options(tensor_parallel=tensor_parallel),
     )[engine]
     if found is None:
         raise InvalidRequest("drafter", drafter.kind, f"a kind of drafter that {engine} has")

@@ -64,6 +64,19 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
         "--precision", metavar="SPEC", help="of the weights, as fp8, or by part: experts=fp4,kv=fp8"
     )
     group.add_argument("--tensor-parallel", type=int, default=1, metavar="N")
+    group.add_argument("--data-parallel", type=int, default=1, metavar="N")
+    group.add_argument("--expert-parallel", type=int, default=1, metavar="N")
+    group.add_argument(
+        "--correlation",
+        default="uniform",
+        help="experts of neighbouring tokens: uniform (default) or measured",
+    )
+    group.add_argument(
+        "--snapshots",
+        default="per-token",
+        help="of recurrent states when verifying: per-token (default) or replay",
+    )
+    group.add_argument("--state-precision", metavar="FORMAT", help="of those states, as bf16")
     group.add_argument("--calibration", metavar="NAME|FILE", help=PRESET_HELP)
     group.add_argument(
         "--max-draft", type=int, default=16, metavar="N", help="longest draft (default: 16)"
@@ -134,6 +147,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+RUN = ("tensor_parallel", "data_parallel", "expert_parallel", "correlation", "snapshots",
+       "state_precision")  # fmt: skip
+
+
 def _scenario(args: argparse.Namespace, traffic: Any) -> dict[str, Any]:
     from paceline.roofline import lines
 
@@ -142,7 +159,7 @@ def _scenario(args: argparse.Namespace, traffic: Any) -> dict[str, Any]:
         **lines.model_of_word(args.model),
         "hardware": read_device(args.hardware),
         "drafters": [lines.drafter_of_line(text, otherwise) for text in args.drafter],
-        "tensor_parallel": args.tensor_parallel,
+        **{name: getattr(args, name) for name in RUN},
         "max_draft": args.max_draft,
         "precision": read_precision(args.precision),
         "calibration": _calibration(args.calibration),

@@ -12,6 +12,7 @@ import shlex
 from dataclasses import dataclass
 
 from paceline.core.params import MAX_DRAFT_LEN
+from paceline.roofline.work import Options
 
 LOOK_BACK = 4  # longest n-gram that a look-up matches, in vLLM's examples
 DRAFTER = "DRAFTER"  # stands where nobody said which checkpoint
@@ -53,19 +54,19 @@ def launch_flags(
     model: str,
     family: str,
     drafter: str | None = None,
-    tensor_parallel: int = 1,
+    options: Options | None = None,
 ) -> dict[str, str | None]:
     """The command for "paceline", "vllm" and "sglang"; None where the engine cannot do that.
 
     At draft length 0 it is the command without speculation.
     """
-    checkpoint = drafter or DRAFTER
+    checkpoint, options = drafter or DRAFTER, options or Options()
     return {
         "paceline": _paceline(kind, draft_length, model, checkpoint)
-        if family in SERVED and tensor_parallel == 1
+        if family in SERVED and options.devices == 1
         else None,
-        "vllm": _vllm(kind, draft_length, model, checkpoint, tensor_parallel),
-        "sglang": _sglang(kind, draft_length, model, checkpoint, tensor_parallel),
+        "vllm": _vllm(kind, draft_length, model, checkpoint, options),
+        "sglang": _sglang(kind, draft_length, model, checkpoint, options),
     }
 
 
@@ -80,11 +81,15 @@ def _paceline(kind: str, length: int, model: str, checkpoint: str) -> str | None
     return _line("paceline", "serve", model, "--drafter", spec)
 
 
-def _vllm(kind: str, length: int, model: str, checkpoint: str, tensor_parallel: int) -> str | None:
+def _vllm(kind: str, length: int, model: str, checkpoint: str, options: Options) -> str | None:
     method = METHODS[kind]
     words = ["vllm", "serve", model]
-    if tensor_parallel > 1:
-        words += ["--tensor-parallel-size", str(tensor_parallel)]
+    if options.tensor_parallel > 1:
+        words += ["--tensor-parallel-size", str(options.tensor_parallel)]
+    if options.data_parallel > 1:
+        words += ["--data-parallel-size", str(options.data_parallel)]
+    if options.expert_parallel > 1:
+        words.append("--enable-expert-parallel")
     if length:
         if method.vllm is None:
             return None
@@ -98,13 +103,15 @@ def _vllm(kind: str, length: int, model: str, checkpoint: str, tensor_parallel: 
     return _line(*words)
 
 
-def _sglang(
-    kind: str, length: int, model: str, checkpoint: str, tensor_parallel: int
-) -> str | None:
+def _sglang(kind: str, length: int, model: str, checkpoint: str, options: Options) -> str | None:
     method = METHODS[kind]
     words = ["python", "-m", "sglang.launch_server", "--model-path", model]
-    if tensor_parallel > 1:
-        words += ["--tp-size", str(tensor_parallel)]
+    if options.devices > 1:
+        words += ["--tp-size", str(options.devices)]  # its data-parallel groups are of these
+    if options.data_parallel > 1:
+        words += ["--dp-size", str(options.data_parallel), "--enable-dp-attention"]
+    if options.expert_parallel > 1:
+        words += ["--ep-size", str(options.expert_parallel)]
     if length:
         if method.sglang is None:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ Tiers = Mapping[str, Options]
 def answer(scenario: Scenario) -> dict[str, Any]:
     """Raises InvalidRequest where the batch does not fit, or the context is not the model's."""
     tiers = {
-        tier: Options(tensor_parallel=scenario.tensor_parallel, calibration=calibration)
+        tier: replace(scenario.options, calibration=calibration)
         for tier, calibration in ((CEILING, IDEAL), (CALIBRATED, scenario.calibration))
     }
     here = Workload(scenario.batch, 1, scenario.context)
@@ -81,7 +82,7 @@ def _plain_by_batch(scenario: Scenario, target: Target) -> dict[str, Any]:
     batch = np.array([load.batch for load in target.grid.loads])
     for tier, seconds in target.seconds.items():
         each = 1 / seconds[:, 0]
-        device = batch * each / scenario.tensor_parallel
+        device = batch * each / scenario.options.devices
         found[tier] = {
             "tokens_per_second_per_request": padded(each.tolist(), scenario.batches),
             "tokens_per_second_per_device": padded(device.tolist(), scenario.batches),
@@ -106,7 +107,7 @@ def _device(scenario: Scenario) -> dict[str, Any]:
     device = scenario.hardware
     return {
         "name": device.name,
-        "devices": scenario.tensor_parallel,
+        "devices": scenario.options.devices,
         "memory": device.memory,
         "memory_bandwidth": device.memory_bandwidth,
         "source": device.source,
@@ -154,7 +155,7 @@ def _drafter(
             model=scenario.checkpoint or "MODEL",
             family=scenario.architecture.family,
             drafter=drafter.checkpoint,
-            tensor_parallel=scenario.tensor_parallel,
+            options=scenario.options,
         ),
     }
 

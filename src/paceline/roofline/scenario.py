@@ -13,6 +13,12 @@ that is not listed is refused.
     batch            requests decoded together; default 1
     context          tokens in each request's cache; default 4096
     tensor_parallel  devices that share each layer; default 1
+    data_parallel    groups of such devices that share the batch out; default 1
+    expert_parallel  devices among which whole experts are dealt; default 1, each is cut up
+    correlation      experts of neighbouring tokens: "uniform" (default; drawn independently, the
+                     most that can be touched) or "measured" (as alike as in real text)
+    snapshots        of recurrent states when verifying: "per-token" (default) or "replay"
+    state_precision  format of those states, as "bf16"; default: the config's
     max_draft        longest draft length looked at, 1 to 64; default 16
     calibration      a preset's name, or the object that `paceline roofline fit` writes
     drafters         1 to 3 objects:
@@ -78,8 +84,10 @@ from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
 from paceline.roofline.architecture import Architecture, model_config, read_architecture
 from paceline.roofline.calibration import Calibration, preset
+from paceline.roofline.correlation import MEASURED, UNIFORM
 from paceline.roofline.hardware import Hardware, hardware
 from paceline.roofline.stated import LONGEST, StatedDrafter, read_drafter, reading_config
+from paceline.roofline.work import Options
 
 FORMAT = "paceline-prediction/1"
 BATCHES = tuple(2**power for power in range(11))
@@ -91,11 +99,17 @@ DEFAULTS: dict[str, Any] = {
     "batch": 1,
     "context": 4096,
     "tensor_parallel": 1,
+    "data_parallel": 1,
+    "expert_parallel": 1,
+    "correlation": "uniform",
+    "snapshots": "per-token",
+    "state_precision": None,
     "max_draft": 16,
     "calibration": None,
     "batches": None,
     "contexts": None,
 }
+CORRELATIONS = {"uniform": UNIFORM, "measured": MEASURED}
 REQUIRED = ("model", "hardware", "drafters")
 MOST_DRAFTERS = 3
 
@@ -110,7 +124,7 @@ class Scenario:
     checkpoint: str | None
     batch: int
     context: int
-    tensor_parallel: int
+    options: Options
     max_draft: int
     calibration_name: str
     calibration: Calibration
@@ -143,7 +157,7 @@ class Scenario:
             checkpoint=checkpoint,
             batch=batch,
             context=context,
-            tensor_parallel=filled["tensor_parallel"],
+            options=_options(filled),
             max_draft=filled["max_draft"],
             calibration_name=name,
             calibration=calibration,
@@ -196,6 +210,21 @@ def read_model(model: Any, precision: Any) -> Architecture:
             lambda: read_architecture(config, precision=precision, name=name),
         )
     raise InvalidRequest("model", model, 'a listed name, or {"config": {…}} with a config.json')
+
+
+def _options(filled: Mapping[str, Any]) -> Options:
+    """How the forward is run; uncalibrated."""
+    correlation = filled["correlation"]
+    if not isinstance(correlation, str) or correlation not in CORRELATIONS:
+        raise InvalidRequest("correlation", correlation, f"one of {', '.join(CORRELATIONS)}")
+    for field in ("snapshots", "state_precision"):
+        if filled[field] is not None and not isinstance(filled[field], str):
+            raise InvalidRequest(field, filled[field], "a word")
+    return Options(
+        correlation=CORRELATIONS[correlation],
+        **{name: filled[name] for name in ("tensor_parallel", "data_parallel", "expert_parallel",
+                                           "snapshots", "state_precision")},
+    )  # fmt: skip
 
 
 def read_hardware(stated: Any) -> Hardware:

@@ -85,7 +85,7 @@ def measure(target: Target, drafter: StatedDrafter) -> Drafted:
             "draft_ms": MS * draft,
             "tpot_ms": MS * step / accepted,
             "tokens_per_second_per_request": per_request,
-            "tokens_per_second_per_device": batch * per_request / scenario.tensor_parallel,
+            "tokens_per_second_per_device": batch * per_request / scenario.options.devices,
             "break_even_length": step / plain[tier],
         }
     return Drafted(accepted, _fits(target, drafter, longest), tiers)
