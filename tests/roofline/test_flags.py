@@ -66,9 +66,20 @@ def test_the_families_that_we_serve_are_those_of_the_engine() -> None:
 
 def test_groups_of_devices_are_said_as_each_engine_says_them() -> None:
     options = Options(tensor_parallel=2, data_parallel=4, expert_parallel=8)
-    lines = launch_flags("mtp", 3, model="m", family="deepseek_v3", options=options)
+    lines = launch_flags("mtp", 3, model="m", family="deepseek_v3", options=options, experts=True)
     assert lines["paceline"] is None
     assert "--tensor-parallel-size 2 --data-parallel-size 4 --enable-expert-parallel" in str(
         lines["vllm"]
     )
     assert "--tp-size 8 --dp-size 4 --enable-dp-attention --ep-size 8" in str(lines["sglang"])
+
+
+def test_replicas_of_a_dense_model_and_experts_among_some_of_the_devices() -> None:
+    replicas = launch_flags("mtp", 3, model="m", family="qwen3", options=Options(data_parallel=4))
+    assert replicas["paceline"] is None
+    assert "--data-parallel-size 4" in (replicas["vllm"] or "")
+    assert "m --dp-size 4 --spec" in (replicas["sglang"] or "")
+    some = Options(tensor_parallel=8, expert_parallel=4)
+    lines = launch_flags("mtp", 3, model="m", family="x", options=some, experts=True)
+    assert lines["vllm"] is None  # it deals them to all devices, or to none
+    assert "--tp-size 8 --ep-size 4" in (lines["sglang"] or "")

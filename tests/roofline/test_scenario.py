@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -220,6 +221,25 @@ def test_an_option_makes_verifying_cheaper(stated: dict, option: dict) -> None:
     assert verify_ms({**stated, **option}) < 0.97 * verify_ms(stated)
 
 
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ({**EXPERTS, "correlation": "some"}, "correlation: got 'some'; expected one of uniform"),
+        ({**EXPERTS, "expert_parallel": 3}, "expert_parallel: got 3; expected a divisor"),
+        ({**HYBRID, "snapshots": "often"}, "snapshots: got 'often'; expected one of"),
+        ({**HYBRID, "state_precision": "int3"}, "state_precision: got 'int3'; expected one of"),
+    ],
+)
+def test_an_option_that_is_none_is_refused_by_name(stated: dict, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(said)):
+        predict(stated)
+
+
+def test_smaller_states_leave_room_for_more_requests() -> None:
+    small = predict({**HYBRID, "state_precision": "bf16"})["capacity"]["max_batch"]
+    assert small > predict(HYBRID)["capacity"]["max_batch"]
+
+
 def test_devices_are_those_of_all_groups() -> None:
     answer = predict(GROUPS)
     assert answer["hardware"]["devices"] == 8
@@ -249,10 +269,10 @@ def test_a_step_without_drafts_is_a_forward_of_one_row() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"correlation": "some"}, "correlation: got 'some'; expected one of uniform, measured"),
-        ({"snapshots": "often"}, "snapshots: got 'often'; expected one of"),
-        ({"state_precision": "int3"}, "state_precision: got 'int3'; expected one of"),
-        ({"expert_parallel": 3}, "expert_parallel: got 3; expected a divisor"),
+        ({"correlation": "measured"}, "correlation: got 'measured'; expected uniform: Qwen"),
+        ({"expert_parallel": 2}, "expert_parallel: got 2; expected 1: Qwen"),
+        ({"snapshots": "replay"}, "snapshots: got 'replay'; expected per-token: Qwen"),
+        ({"state_precision": "bf16"}, "state_precision: got 'bf16'; expected none: Qwen"),
         ({"data_parallel": 0}, "data_parallel: got 0"),
         ({"speed": 3}, "speed: got 3; expected one of model, hardware, drafters"),
         ({"model": "gpt-9"}, "model: got 'gpt-9'; expected"),

@@ -55,6 +55,10 @@ class Architecture:
         pairs = [(group.count, part) for group in self.layers for part in group.components]
         return pairs + [(1, part) for part in self.head]
 
+    def has(self, kind: type[Component]) -> bool:
+        """Whether a component of that kind takes part in a forward."""
+        return any(isinstance(part, kind) for _, part in self.components())
+
     @property
     def _separate_embedding(self) -> int:
         return 0 if self.tied else self.vocabulary * self.hidden

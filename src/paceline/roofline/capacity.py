@@ -113,7 +113,10 @@ def _kept(architecture: Architecture, workload: Workload, options: Options) -> f
     length = workload.context + workload.rows_per_request
     for count, part in architecture.components():
         kept = part.cache_bytes(length) * part.cache_share(options)
-        if isinstance(part, State) and options.snapshots == "per-token":
-            kept *= workload.rows_per_request
+        if isinstance(part, State):
+            if options.state_precision is not None:
+                kept *= FORMATS[options.state_precision].bytes / FORMATS[part.format].bytes
+            if options.snapshots == "per-token":
+                kept *= workload.rows_per_request
         total += count * kept
     return total

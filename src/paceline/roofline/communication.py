@@ -31,7 +31,8 @@ def exchanged(
         return []
     if not hardware.link_bandwidth:
         expected = f"1 device: no link is stated for {hardware.name} (or communication: ignored)"
-        raise InvalidRequest("tensor_parallel", options.devices, expected)
+        field = "tensor_parallel" if options.tensor_parallel > 1 else "data_parallel"
+        raise InvalidRequest(field, getattr(options, field), expected)
     found = []
     hidden = architecture.hidden * ACTIVATION
     reduce = _all_reduce(load.rows * hidden, options.tensor_parallel, hardware, options)

@@ -55,10 +55,12 @@ def launch_flags(
     family: str,
     drafter: str | None = None,
     options: Options | None = None,
+    experts: bool = False,
 ) -> dict[str, str | None]:
     """The command for "paceline", "vllm" and "sglang"; None where the engine cannot do that.
 
-    At draft length 0 it is the command without speculation.
+    At draft length 0 it is the command without speculation. Of `options`, the numbers of devices
+    count; `experts` tells whether the model has some.
     """
     checkpoint, options = drafter or DRAFTER, options or Options()
     return {
@@ -66,7 +68,7 @@ def launch_flags(
         if family in SERVED and options.devices == 1
         else None,
         "vllm": _vllm(kind, draft_length, model, checkpoint, options),
-        "sglang": _sglang(kind, draft_length, model, checkpoint, options),
+        "sglang": _sglang(kind, draft_length, model, checkpoint, options, experts),
     }
 
 
@@ -82,6 +84,8 @@ def _paceline(kind: str, length: int, model: str, checkpoint: str) -> str | None
 
 
 def _vllm(kind: str, length: int, model: str, checkpoint: str, options: Options) -> str | None:
+    if options.expert_parallel not in (1, options.devices):
+        return None  # it deals experts to all devices, or to none
     method = METHODS[kind]
     words = ["vllm", "serve", model]
     if options.tensor_parallel > 1:
@@ -103,13 +107,20 @@ def _vllm(kind: str, length: int, model: str, checkpoint: str, options: Options)
     return _line(*words)
 
 
-def _sglang(kind: str, length: int, model: str, checkpoint: str, options: Options) -> str | None:
+def _sglang(
+    kind: str, length: int, model: str, checkpoint: str, options: Options, experts: bool
+) -> str | None:
     method = METHODS[kind]
     words = ["python", "-m", "sglang.launch_server", "--model-path", model]
-    if options.devices > 1:
-        words += ["--tp-size", str(options.devices)]  # its data-parallel groups are of these
+    # With its data-parallel attention, --tp-size counts all devices; else those of one replica.
+    spread = experts and options.data_parallel > 1
+    devices = options.devices if spread else options.tensor_parallel
+    if devices > 1:
+        words += ["--tp-size", str(devices)]
     if options.data_parallel > 1:
-        words += ["--dp-size", str(options.data_parallel), "--enable-dp-attention"]
+        words += ["--dp-size", str(options.data_parallel)]
+    if spread:
+        words += ["--enable-dp-attention"]
     if options.expert_parallel > 1:
         words += ["--ep-size", str(options.expert_parallel)]
     if length:

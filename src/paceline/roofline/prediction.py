@@ -10,6 +10,7 @@ import numpy as np
 
 from paceline.roofline.calibration import IDEAL
 from paceline.roofline.capacity import check_fits, max_batch
+from paceline.roofline.components import Experts
 from paceline.roofline.cost import Options, Workload, forward_time
 from paceline.roofline.flags import launch_flags
 from paceline.roofline.grid import Grid
@@ -156,6 +157,7 @@ def _drafter(
             family=scenario.architecture.family,
             drafter=drafter.checkpoint,
             options=scenario.options,
+            experts=scenario.architecture.has(Experts),
         ),
     }
 

@@ -14,11 +14,13 @@ that is not listed is refused.
     context          tokens in each request's cache; default 4096
     tensor_parallel  devices that share each layer; default 1
     data_parallel    groups of such devices that share the batch out; default 1
-    expert_parallel  devices among which whole experts are dealt; default 1, each is cut up
+    expert_parallel  devices among which whole experts are dealt; default 1, each is cut up (loads
+                     are taken as even: without data_parallel it changes the launch lines alone)
     correlation      experts of neighbouring tokens: "uniform" (default; drawn independently, the
                      most that can be touched) or "measured" (as alike as in real text)
     snapshots        of recurrent states when verifying: "per-token" (default) or "replay"
-    state_precision  format of those states, as "bf16"; default: the config's
+    state_precision  format of those states, as "bf16"; default: the config's. These four are
+                     refused where the model has no such part
     max_draft        longest draft length looked at, 1 to 64; default 16
     calibration      a preset's name, or the object that `paceline roofline fit` writes
     drafters         1 to 3 objects:
@@ -84,6 +86,7 @@ from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
 from paceline.roofline.architecture import Architecture, model_config, read_architecture
 from paceline.roofline.calibration import Calibration, preset
+from paceline.roofline.components import Experts, State
 from paceline.roofline.correlation import MEASURED, UNIFORM
 from paceline.roofline.hardware import Hardware, hardware
 from paceline.roofline.stated import LONGEST, StatedDrafter, read_drafter, reading_config
@@ -110,6 +113,12 @@ DEFAULTS: dict[str, Any] = {
     "contexts": None,
 }
 CORRELATIONS = {"uniform": UNIFORM, "measured": MEASURED}
+ONLY_WITH = (
+    ("expert_parallel", Experts, "experts"),
+    ("correlation", Experts, "experts"),
+    ("snapshots", State, "recurrent states"),
+    ("state_precision", State, "recurrent states"),
+)
 REQUIRED = ("model", "hardware", "drafters")
 MOST_DRAFTERS = 3
 
@@ -150,14 +159,15 @@ class Scenario:
         checkpoint = filled["checkpoint"]
         if checkpoint is not None and not isinstance(checkpoint, str):
             raise InvalidRequest("checkpoint", checkpoint, "a folder or a hub id")
+        drafters = _drafters(filled["drafters"], architecture)
         return cls(
             architecture=architecture,
             hardware=read_hardware(filled["hardware"]),
-            drafters=_drafters(filled["drafters"], architecture),
+            drafters=drafters,
             checkpoint=checkpoint,
             batch=batch,
             context=context,
-            options=_options(filled),
+            options=_options(filled, architecture, drafters),
             max_draft=filled["max_draft"],
             calibration_name=name,
             calibration=calibration,
@@ -212,8 +222,16 @@ def read_model(model: Any, precision: Any) -> Architecture:
     raise InvalidRequest("model", model, 'a listed name, or {"config": {…}} with a config.json')
 
 
-def _options(filled: Mapping[str, Any]) -> Options:
-    """How the forward is run; uncalibrated."""
+def _options(
+    filled: Mapping[str, Any], target: Architecture, drafters: Sequence[StatedDrafter]
+) -> Options:
+    """How the forward is run; uncalibrated. What would change nothing is refused: it was meant for
+    another model."""
+    models = [target, *(each.cost.model for each in drafters if each.cost.model is not None)]
+    for name, part, what in ONLY_WITH:
+        if filled[name] != DEFAULTS[name] and not any(model.has(part) for model in models):
+            expected = f"{DEFAULTS[name] or 'none'}: {target.name} has no {what}"
+            raise InvalidRequest(name, filled[name], expected)
     correlation = filled["correlation"]
     if not isinstance(correlation, str) or correlation not in CORRELATIONS:
         raise InvalidRequest("correlation", correlation, f"one of {', '.join(CORRELATIONS)}")
