@@ -45,7 +45,7 @@ def test_ticks_change_no_bit(kernel_path: str, config: str, recipe: Recipe) -> N
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_parts_follow_each_other_and_fill_the_forward(native: str, threads: int) -> None:
+def test_parts_follow_each_other_within_the_forward(native: str, threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -61,8 +61,6 @@ def test_parts_follow_each_other_and_fill_the_forward(native: str, threads: int)
         for part, following in pairwise(parts):
             assert part.start <= part.end == following.start
         assert all(p.duration > 0 for p in parts if p.name not in ("taps", "embed"))
-    # Of the five one, at least, was not held up by other processes outside of its parts.
-    assert max(sum(p.duration for p in parts) / whole.duration for whole, *parts in runs) > 0.5
 
 
 def test_a_prompts_chunk_has_no_head_to_pay_for(native: str) -> None:

@@ -169,16 +169,29 @@ def test_a_system_prompt_changed_on_the_way_begins_anew(served: str, open_page: 
     say(page, LOOP)
     page.wait_for_selector(".tokens .token", state="attached")
     page.fill('[data-field="system"] textarea', "Be brief.")
-    page.dispatch_event('[data-field="system"] textarea', "change")
+    page.press('[data-field="system"] textarea', "Tab")  # leaving the field is what changes it
     page.wait_for_selector(".log .start")
-    choose(page, "on", max_completion_tokens="5")
     page.wait_for_selector('button:text-is("Send"):enabled')
+    choose(page, "on", max_completion_tokens="5")
     with page.expect_request("**/v1/chat/completions") as asked:
         say(page, "And now?")
     assert [m["content"] for m in asked.value.post_data_json["messages"]] == [
         "Be brief.", "And now?"
     ]  # fmt: skip
     answers(page, "done")
+
+
+def test_an_answer_that_ends_does_not_take_the_focus_from_the_settings(
+    served: str, open_page: Open
+) -> None:
+    page = ready(open_page, served)
+    choose(page, "on", max_completion_tokens="40", temperature="0")
+    say(page, LOOP)
+    page.focus('[data-field="system"] textarea')
+    answers(page, "done")
+    page.wait_for_selector('button:text-is("Send"):enabled')
+    held = "document.activeElement.closest('[data-field]').dataset.field"
+    assert page.evaluate(held) == "system"
 
 
 def test_escape_stops(served: str, open_page: Open) -> None:

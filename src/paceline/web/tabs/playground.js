@@ -132,7 +132,8 @@ class Playground {
     this.stop.hidden = controller === null;
     this.send.disabled = this.clear.disabled = controller !== null;
     this.log.setAttribute("aria-busy", String(controller !== null));
-    this.prompt.focus({ preventScroll: true });
+    // not while somebody writes in the settings
+    if (!this.settings.element.contains(document.activeElement)) this.prompt.focus({ preventScroll: true });
   }
 }
 
