@@ -240,6 +240,20 @@ def test_smaller_states_leave_room_for_more_requests() -> None:
     assert small > predict(HYBRID)["capacity"]["max_batch"]
 
 
+@pytest.mark.parametrize("stated", [DENSE, EXPERTS])
+def test_the_front_is_nowhere_behind_plain_decoding(stated: dict) -> None:
+    """Tokens a second per request against per device: speculation may be off at any batch."""
+    answer = predict(stated)
+    keys = ("tokens_per_second_per_request", "tokens_per_second_per_device")
+    for drafter in answer["drafters"]:
+        for tier in ("ceiling", "calibrated"):
+            plain, best = answer["ar_by_batch"][tier], drafter["by_batch"][tier]
+            for key in keys:
+                pairs = list(zip(plain[key], best[key], strict=True))
+                assert all(new >= 0.999999 * old for old, new in pairs if None not in (old, new))
+                assert sum(None not in pair for pair in pairs) >= 4
+
+
 def test_devices_are_those_of_all_groups() -> None:
     answer = predict(GROUPS)
     assert answer["hardware"]["devices"] == 8

@@ -8,7 +8,7 @@ from paceline.core import InvalidRequest
 from paceline.roofline.cost import Options, Workload, forward_time
 from paceline.roofline.drafting import Fraction, Ideal
 from paceline.roofline.hardware import hardware
-from paceline.roofline.speedup import by_context, heat_map, optimum, pareto, speedup_curve
+from paceline.roofline.speedup import optimum, speedup_curve
 from tests.roofline.golden import Geometric, model
 
 H100 = hardware("H100-SXM")
@@ -56,35 +56,8 @@ def test_a_longer_draft_than_the_drafter_has_is_refused() -> None:
 
 
 def test_hybrids_keep_their_speedup_at_long_contexts() -> None:
-    contexts = [4096, 131072]
+    def best(name: str, context: int) -> float:
+        load = Workload(32, 1, context)
+        return optimum(speedup_curve(model(name), H100, *MTP, load)).speedup
 
-    def kept(name: str) -> float:
-        found = by_context(model(name), H100, *MTP, contexts, batch=32)
-        return found[1][1].speedup / found[0][1].speedup
-
-    assert kept("Qwen3.5-27B") > 0.95
-    with pytest.raises(InvalidRequest, match="contexts"):
-        by_context(model("Qwen3-8B"), H100, *MTP, [])
-
-
-def test_the_map_has_the_curves_as_its_rows() -> None:
-    dense = model("Qwen3-8B")
-    rows = heat_map(dense, H100, *MTP, [1, 64], context=2048, max_draft=4)
-    curve = speedup_curve(dense, H100, *MTP, Workload(64, 1, 2048), max_draft=4)
-    assert len(rows) == 2 and rows[1] == [row.speedup for row in curve]
-
-
-def test_nothing_on_the_front_is_beaten() -> None:
-    batches = [2**power for power in range(10)]
-    front = pareto(model("Qwen3-8B"), H100, *MTP, batches)
-    plain = pareto(model("Qwen3-8B"), H100, *MTP, batches, max_draft=0)
-    assert [point.per_request for point in front] == sorted(
-        (point.per_request for point in front), reverse=True
-    )
-    assert [point.per_device for point in front] == sorted(point.per_device for point in front)
-    assert {point.draft_length for point in plain} == {0}
-    for point in plain:
-        assert any(
-            other.per_request >= point.per_request and other.per_device >= point.per_device
-            for other in front
-        )
+    assert best("Qwen3.5-27B", 131072) > 0.95 * best("Qwen3.5-27B", 4096)

@@ -1,4 +1,4 @@
-"""Speedup by draft length, and where its optimum lies: by batch, by context, as a map, as a front.
+"""Speedup by draft length, and where its optimum lies.
 
 speedup(γ) = AL(γ) · t(1) / (t(γ+1) + draft(γ)), where t(q) is the target's forward at q rows per
 request and AL(γ), the acceptance length, counts the bonus token.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from paceline.core.errors import InvalidRequest, check_integer
+from paceline.core.errors import check_integer
 from paceline.roofline.architecture import Architecture
 from paceline.roofline.cost import Options, Workload, forward_time
 from paceline.roofline.drafting import DrafterCost
@@ -103,100 +103,14 @@ def by_batch(
     max_draft: int | None = None,
     options: Options | None = None,
 ) -> list[tuple[int, SpeedupRow]]:
-    """(batch, optimum) for each batch: the U of a mixture of experts, the fall of a dense model."""
-    loads = [Workload(batch, 1, context) for batch in _listed("batches", batches)]
-    curves = _curves(architecture, hardware, drafter, acceptance, loads, max_draft, options)
-    return [(load.batch, optimum(curve)) for load, curve in zip(loads, curves, strict=True)]
+    """(batch, optimum) for each batch: the U of a mixture of experts, the fall of a dense model.
 
-
-def by_context(
-    architecture: Architecture,
-    hardware: Hardware,
-    drafter: DrafterCost,
-    acceptance: Acceptance,
-    contexts: Sequence[int],
-    *,
-    batch: int = 1,
-    max_draft: int | None = None,
-    options: Options | None = None,
-) -> list[tuple[int, SpeedupRow]]:
-    """(context, optimum) for each context."""
-    loads = [Workload(batch, 1, context) for context in _listed("contexts", contexts)]
-    curves = _curves(architecture, hardware, drafter, acceptance, loads, max_draft, options)
-    return [(load.context, optimum(curve)) for load, curve in zip(loads, curves, strict=True)]
-
-
-def heat_map(
-    architecture: Architecture,
-    hardware: Hardware,
-    drafter: DrafterCost,
-    acceptance: Acceptance,
-    batches: Sequence[int],
-    *,
-    context: int = 4096,
-    max_draft: int | None = None,
-    options: Options | None = None,
-) -> list[list[float]]:
-    """Speedups: a row per batch, a column per draft length from 0."""
-    loads = [Workload(batch, 1, context) for batch in _listed("batches", batches)]
-    curves = _curves(architecture, hardware, drafter, acceptance, loads, max_draft, options)
-    return [[row.speedup for row in curve] for curve in curves]
-
-
-@dataclass(frozen=True, slots=True)
-class ParetoPoint:
-    """A batch and a draft length that no other beats on both speeds (tokens per second)."""
-
-    batch: int
-    draft_length: int
-    per_request: float
-    per_device: float
-
-
-def pareto(
-    architecture: Architecture,
-    hardware: Hardware,
-    drafter: DrafterCost,
-    acceptance: Acceptance,
-    batches: Sequence[int],
-    *,
-    context: int = 4096,
-    max_draft: int | None = None,
-    options: Options | None = None,
-) -> list[ParetoPoint]:
-    """The front of tokens per second, per request against per device, from the quickest request to
-    the fullest device. With `max_draft=0`, plain decoding's."""
-    loads = [Workload(batch, 1, context) for batch in _listed("batches", batches)]
-    curves = _curves(architecture, hardware, drafter, acceptance, loads, max_draft, options)
-    points = [
-        ParetoPoint(
-            load.batch,
-            row.draft_length,
-            row.tokens_per_second_per_request,
-            row.tokens_per_second_per_device,
-        )
-        for load, curve in zip(loads, curves, strict=True)
-        for row in curve
-    ]
-    points.sort(key=lambda point: (-point.per_request, -point.per_device, point.draft_length))
-    front: list[ParetoPoint] = []
-    for point in points:
-        if not front or point.per_device > front[-1].per_device:
-            front.append(point)
-    return front
-
-
-def _curves(
-    architecture: Architecture,
-    hardware: Hardware,
-    drafter: DrafterCost,
-    acceptance: Acceptance,
-    loads: list[Workload],
-    max_draft: int | None,
-    options: Options | None,
-) -> list[list[SpeedupRow]]:
-    return [
-        speedup_curve(
+    The plain twin of what `views` computes for all batches at once.
+    """
+    options, found = options or Options(), []
+    for batch in batches:
+        load = Workload(batch, 1, context)
+        curve = speedup_curve(
             architecture,
             hardware,
             drafter,
@@ -205,11 +119,5 @@ def _curves(
             max_draft=max_draft,
             options=options,
         )
-        for load in loads
-    ]
-
-
-def _listed(field: str, values: Sequence[int]) -> Sequence[int]:
-    if not values:
-        raise InvalidRequest(field, values, "at least one")
-    return values
+        found.append((batch, optimum(curve)))
+    return found
