@@ -1,9 +1,10 @@
-"""Arrivals that `paceline bench --record` writes, and reading them back as events to play."""
+"""Arrivals that `paceline bench --record` writes, and what the page plays of them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from paceline.bench.paired import Pair
 from paceline.bench.prompts import Prompt
 from paceline.bench.record import Answer
 from paceline.core import InvalidRequest
-from paceline.roofline.recorded import read_arrivals
+from paceline.server.ui_timing import timing
 
 
 @pytest.fixture
@@ -26,26 +27,30 @@ def recorded(tmp_path: Path) -> Path:
     return path
 
 
-def test_bursts_are_read_back_as_they_arrived(recorded: Path) -> None:
-    off, on = read_arrivals(recorded)
+def lines_of(recorded: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in recorded.read_text().splitlines()]
+
+
+def test_bursts_are_played_as_they_arrived(recorded: Path) -> None:
+    off, on = lines_of(recorded)
     assert (off["prompt"], off["speculation"], on["speculation"]) == ("rivers", "off", "on")
-    assert [(e.t_ms, e.tokens) for e in off["events"]] == [(20, 1), (30, 1), (40, 1)]
-    assert [(e.t_ms, e.tokens) for e in on["events"]] == [(20, 1), (35, 2)]
     assert (on["draft_rounds"], on["accepted"]) == (1, 1)
+    played = timing({"recorded": [off, on]})
+    assert [(e["t_ms"], e["tokens"]) for e in played["ar"]] == [(20, 1), (30, 1), (40, 1)]
+    assert [(e["t_ms"], e["tokens"]) for e in played["speculative"]] == [(20, 1), (35, 2)]
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": "x"}, "recorded, line 2: got"),
-        ({"arrivals_ms": []}, "recorded, line 2, arrivals_ms: got []"),
-        ({"arrivals_ms": [3, 2]}, "never falling"),
-        ({"arrivals_ms": [-3]}, "recorded, line 2, arrivals_ms: got -3"),
+        ({"format": "x"}, "recorded[1]: got"),
+        ({"arrivals_ms": []}, "arrivals_ms.speculative: got []"),
+        ({"arrivals_ms": [3, 2]}, "never fall"),
+        ({"arrivals_ms": [-3]}, "arrivals_ms.speculative: got -3"),
     ],
 )
 def test_a_line_that_is_none_is_named(change: dict[str, object], said: str, recorded: Path) -> None:
-    first, second = recorded.read_text().splitlines()
-    recorded.write_text(f"{first}\n{json.dumps({**json.loads(second), **change})}\n")
+    first, second = lines_of(recorded)
     with pytest.raises(InvalidRequest) as error:
-        read_arrivals(recorded)
+        timing({"recorded": [first, {**second, **change}]})
     assert said in str(error.value)

@@ -9,13 +9,12 @@ from typing import Any
 
 from paceline.bench.paired import Pair
 from paceline.bench.record import Answer
-
-FORMAT = "paceline-arrivals/1"
+from paceline.roofline.recorded import ARRIVALS
 
 
 def write_arrivals(path: Path, pairs: Sequence[Pair]) -> None:
     """One line an answer: `speculation` off or on, `run`, and `arrivals_ms`, in which tokens of one
-    burst share a time. `roofline.recorded.read_arrivals` reads it."""
+    burst share a time. The page's timing plays it."""
     lines = [json.dumps(line) for pair in pairs for line in _lines(pair)]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
@@ -24,7 +23,7 @@ def _lines(pair: Pair) -> Iterator[dict[str, Any]]:
     for speculation, answers in (("off", pair.off), ("on", pair.on)):
         for run, answer in enumerate(answers):
             yield {
-                "format": FORMAT,
+                "format": ARRIVALS,
                 "prompt": pair.prompt.name,
                 "speculation": speculation,
                 "run": run,

@@ -58,10 +58,6 @@ class Hardware:
                 return self.peak[rate]
         raise InvalidRequest("precision", precision, f"a rate of {self.name}")  # unreachable
 
-    def ridge(self, precision: str) -> float:
-        """FLOP per byte above which arithmetic, not memory, is the limit."""
-        return self.peak_of(precision) / self.memory_bandwidth
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Hardware:
         """A device of your own, in the units of the fields: bytes, seconds, FLOP/s."""

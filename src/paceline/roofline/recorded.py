@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -84,40 +83,6 @@ def evaluated_events(row: Mapping[str, Any]) -> tuple[list[Event], list[Event]]:
         at = 1e3 * drafted * number / len(rounds)
         events.append(Event(at, tokens, accepted, tokens - accepted, offered))
     return alone, events
-
-
-def read_arrivals(path: Path) -> list[dict[str, Any]]:
-    """The lines that `paceline bench --record` wrote, each with its `events` (see Event). Raises
-    InvalidRequest that names the line."""
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise InvalidRequest("recorded", str(path), f"a readable JSONL file ({error})") from error
-    found = []
-    for number, line in enumerate(lines, start=1):
-        where = f"recorded, line {number}"
-        try:
-            entry = json.loads(line)
-        except ValueError as error:
-            raise InvalidRequest(where, line, f"a JSON object ({error})") from None
-        if not isinstance(entry, dict) or entry.get("format") != ARRIVALS:
-            raise InvalidRequest(where, line, f"a line of `paceline bench --record` ({ARRIVALS})")
-        found.append({**entry, "events": arrival_events(_arrivals(where, entry))})
-    if not found:
-        raise InvalidRequest("recorded", str(path), "at least one answer")
-    return found
-
-
-def _arrivals(where: str, entry: Mapping[str, Any]) -> list[float]:
-    arrivals = entry.get("arrivals_ms")
-    expected = "milliseconds since the request was sent, never falling, one for each token"
-    if not isinstance(arrivals, list) or not arrivals:
-        raise InvalidRequest(f"{where}, arrivals_ms", arrivals, expected)
-    for at in arrivals:
-        check_number(f"{where}, arrivals_ms", at, 0, LONGEST_STEP, expected)
-    if any(later < at for at, later in pairwise(arrivals)):
-        raise InvalidRequest(f"{where}, arrivals_ms", arrivals, expected)
-    return arrivals
 
 
 def arrival_events(arrivals_ms: Sequence[float]) -> list[Event]:
