@@ -1,5 +1,5 @@
-"""Screenshots of the tabs that need a model: `paceline serve`, then
-`python benchmarks/page_served.py http://127.0.0.1:8000 --images docs/images`.
+"""First paint of the tabs that need a model, and their screenshots: `paceline serve`, then
+`python benchmarks/page_served.py http://127.0.0.1:8000 [--images docs/images]`.
 
 They show what that server answers and measures. Needs Chromium, as benchmarks/page.py does.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from page import LARGEST, chromium
+from page import LARGEST, chromium, first_paint, report
 
 QUESTION = "Write a Python function that reverses a list, then write it again with type hints."
 FORM = {
@@ -30,6 +30,7 @@ FORM = {
 }
 TRAFFIC = (QUESTION, "Give me three tips for sleeping better.", "List the planets. Then once more.")
 REQUESTS, AT_ONCE = 18, 3
+READY = {"playground": ".playground .ask", "live": ".live .tile"}
 WIDE, TALL = {"width": 1080, "height": 740}, {"width": 1280, "height": 1000}
 PHONE = {"width": 390, "height": 844}
 
@@ -37,8 +38,21 @@ PHONE = {"width": 390, "height": 844}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url", help="a running server, as http://127.0.0.1:8000")
-    parser.add_argument("--images", type=Path, required=True, help="folder to write them to")
+    parser.add_argument("--images", type=Path, help="folder to write pictures to")
+    parser.add_argument("--runs", type=int, default=15)
     args = parser.parse_args()
+    with chromium() as browser:
+        for tab, ready in READY.items():
+            address = f"{args.url}/#{tab}"
+            report(
+                f"first paint, {tab}",
+                [first_paint(browser, address, ready) for _ in range(args.runs)],
+            )
+    if args.images is not None:
+        take_pictures(args)
+
+
+def take_pictures(args: argparse.Namespace) -> None:
     with chromium() as browser:
         for scheme, name in (("light", "web-playground"), ("dark", "web-playground-dark")):
             page = opened(browser, f"{args.url}/#playground", WIDE, scheme)
@@ -62,7 +76,7 @@ def opened(browser: Any, address: str, viewport: dict[str, int], scheme: str) ->
         viewport=viewport, color_scheme=scheme, reduced_motion="reduce"
     ).new_page()
     page.goto(address)
-    page.wait_for_selector(".playground .ask, .live .tile")
+    page.wait_for_selector(", ".join(READY.values()))
     return page
 
 
