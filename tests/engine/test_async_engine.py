@@ -13,6 +13,7 @@ from paceline.engine.async_engine import AsyncEngine, EngineDead
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
+from tests.engine.faults import FaultySpans
 from tests.engine.tiny import tiny_model
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -132,6 +133,54 @@ def test_drain_aborts_what_outlasts_its_time() -> None:
     run(test)
 
 
+def test_a_step_that_fails_ends_its_streams_and_the_engine_goes_on() -> None:
+    async def test() -> None:
+        async with running() as engine:
+            stream = engine.submit(PROMPT, LONG, request_id="a")
+            await anext(stream)
+            forward = engine.engine.runner.forward
+
+            def fail_once(*args: object) -> object:
+                engine.engine.runner.forward = forward
+                raise RuntimeError("a spark")
+
+            engine.engine.runner.forward = fail_once
+            deltas = await read(stream)
+            assert deltas[-1].finish_reason is FinishReason.ERROR
+            assert "a spark" in (deltas[-1].error or "")
+            after = await read(engine.submit(PROMPT, SHORT, request_id="b"))
+            assert sum(len(delta.token_ids) for delta in after) == 5
+            assert engine.stats().failed_steps == 1
+
+    run(test)
+
+
+def test_deltas_that_cannot_be_delivered_end_their_streams_and_no_other() -> None:
+    async def test() -> None:
+        async with running() as engine:
+            stream = engine.submit(PROMPT, LONG, request_id="a")
+            await anext(stream)
+            engine.engine.record(FaultySpans("deliver", 1))
+            deltas = await read(stream)
+            assert deltas[-1].finish_reason is FinishReason.ERROR
+            assert await read(engine.submit(PROMPT, SHORT, request_id="b"))
+            assert engine.alive and engine.stats().running == 0
+
+    run(test)
+
+
+def test_a_request_that_cannot_be_opened_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with running() as engine:
+            with monkeypatch.context() as patch:
+                patch.setattr(engine.engine.grammars, "open", lambda request: 1 / 0)
+                deltas = await read(engine.submit(PROMPT, SHORT, request_id="a"))
+                assert [delta.finish_reason for delta in deltas] == [FinishReason.ERROR]
+            assert await read(engine.submit(PROMPT, SHORT, request_id="b"))
+
+    run(test)
+
+
 def test_a_crash_reaches_every_stream_and_later_requests() -> None:
     async def test() -> None:
         async with running() as engine:
@@ -141,10 +190,11 @@ def test_a_crash_reaches_every_stream_and_later_requests() -> None:
             def crash(*_: object) -> None:
                 raise RuntimeError("the machine is on fire")
 
-            engine.engine.runner.forward = crash
+            engine.engine.runner.network.forward = crash
             deltas = await read(stream)
             assert deltas[-1].finish_reason is FinishReason.ERROR
             assert "on fire" in (deltas[-1].error or "")
+            assert "on fire" in str(await engine.died())
             await until(lambda: not engine.alive)
             with pytest.raises(EngineDead):
                 engine.submit(PROMPT, SHORT, request_id="b")

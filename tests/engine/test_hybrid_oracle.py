@@ -69,7 +69,8 @@ def law(
             draft, q = batch.tokens[0], batch.q_rows(0)
             contexts = [(*request.output_ids, *draft[:i]) for i in range(len(draft) + 1)]
             rows = torch.stack([logits(oracle.P, c) for c in contexts])
-            target = sampler.TargetRows(request, rows, rows.argmax(-1).tolist(), draft, None)
+            argmax, finite = rows.argmax(-1).tolist(), [True] * len(rows)
+            target = sampler.TargetRows(request, rows, argmax, finite, draft)
             verdict = verifier.verify(target, draft, q)
             request.tokens += [*draft[: verdict.accepted], verdict.next_token]
         return tuple(request.output_ids[: oracle.LENGTH])

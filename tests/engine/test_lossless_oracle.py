@@ -78,7 +78,8 @@ def law(
             if allowed is not None:
                 bits = np.array([[allowed(c)] for c in contexts], dtype=np.uint32)
                 masks = RowMasks(bits, oracle.VOCAB)
-            target = sampler.TargetRows(request, rows, rows.argmax(-1).tolist(), draft, masks)
+            argmax, finite = rows.argmax(-1).tolist(), [True] * len(rows)
+            target = sampler.TargetRows(request, rows, argmax, finite, draft, masks=masks)
             verdict = verifier.verify(target, draft, None if q is None else q[:keep])
             request.tokens += [*draft[: verdict.accepted], verdict.next_token]
         return tuple(request.output_ids[: oracle.LENGTH])

@@ -87,7 +87,7 @@ def target_rows(seed: int, draft: list[int], **options: Any) -> TargetRows:
     logits = 2 * torch.randn(len(draft) + 1, 50, generator=generator)
     params = SamplingParams(**{"temperature": 0.8, **options})
     request = Request(id="r", prompt_ids=[1], params=params, seed=seed)
-    return TargetRows(request, logits, logits.argmax(-1).tolist(), draft)
+    return TargetRows(request, logits, logits.argmax(-1).tolist(), [True] * len(logits), draft)
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 5}, {"temperature": 0}, {"logit_bias": {3: -9}}])

@@ -96,7 +96,8 @@ def law(
             seen.add(len(entry.draft))
             ends = [(*request.output_ids, *entry.draft[:i]) for i in range(len(entry.draft) + 1)]
             rows = torch.stack([logits(P, context) for context in ends])
-            target = sampler.TargetRows(request, rows, rows.argmax(-1).tolist(), entry.draft)
+            argmax, finite = rows.argmax(-1).tolist(), [True] * len(rows)
+            target = sampler.TargetRows(request, rows, argmax, finite, entry.draft)
             verdict = verifier.verify(target, entry.draft, q)
             committed = [*entry.draft[: verdict.accepted], verdict.next_token]
             request.tokens += committed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 from paceline.core import InvalidRequest
+from paceline.core.cache import load_json
 from paceline.engine import quality as room
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
@@ -76,7 +76,7 @@ def test_a_damaged_or_unwritable_cache_only_costs_time(
     (file,) = cache.iterdir()
     file.write_text("{")
     assert engine_of(folder).quality == first
-    assert Quality(**json.loads(file.read_text())) == first
+    assert Quality(**load_json(file)) == first
     file.unlink()
     cache.rmdir()
     cache.write_text("a file where a folder should be")

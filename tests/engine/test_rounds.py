@@ -123,3 +123,10 @@ def test_confidence_is_that_of_the_tokens_that_fit(make_engine: EngineFactory) -
     for one in told:
         assert len(one.record.confidence) <= one.record.proposed
         assert all(0 <= value <= 1 for value in one.record.confidence)
+
+
+def test_a_draft_of_ones_own_is_shown_whole(make_engine: EngineFactory) -> None:
+    deltas = explained(make_engine("suffix,min_token_prob=0"), temperature=1.0)
+    rounds = [delta.round for delta in deltas if delta.round is not None]
+    assert any(len(one.drafted) > one.record.accepted for one in rounds)
+    assert all(len(one.drafted) == one.record.proposed and not one.hidden for one in rounds)

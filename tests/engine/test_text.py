@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import random
+from typing import Any, cast
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from paceline.core import FinishReason, OutputDelta, Request, SamplingParams, TokenKind
+from paceline.engine.grammar import GrammarFailed, GrammarState
+from paceline.engine.output import Output
 from paceline.engine.text import TextStream
 from tests.engine.tiny import byte_tokenizer
 
@@ -68,3 +75,96 @@ def test_nothing_streamed_is_ever_part_of_a_stop_string() -> None:
         cut = min((seen.find(s) for s in stop if s in seen), default=len(text))
         assert "".join(pieces) == text[:cut]
         assert (stream.stopped_by is not None) == bool(ends)
+
+
+def joining_tokenizer() -> Any:
+    """A tokenizer of single bytes and of tokens that end in the middle of a character."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    of_byte = bytes_to_unicode()
+    joined = [b"ab\xe2", b"\xe2\x98", b"b\xf0\x9f", b"a\xff", b"\x95ba", b"ba", b"\x98\x95"]
+    vocabulary = alphabet + ["".join(of_byte[byte] for byte in token) for token in joined]
+    tokenizer = Tokenizer(models.BPE({text: i for i, text in enumerate(vocabulary)}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def first_stop(text: str, stop: tuple[str, ...], start: int = 0) -> tuple[int, str] | None:
+    stops = [(text.find(s, start), s) for s in stop]
+    return min([(at, s) for at, s in stops if at >= 0], default=None)
+
+
+@pytest.mark.parametrize("minimum", [0, 3])
+def test_random_bytes_end_before_the_first_stop_string_of_the_whole_text(minimum: int) -> None:
+    """`minimum` tokens are pushed unchecked: a stop string may begin in the text after them."""
+    tokenizer, rng = joining_tokenizer(), random.Random(minimum)
+    letters = [tokenizer.convert_tokens_to_ids(c) for c in ("a", "b")]
+    broken = [tokenizer.convert_tokens_to_ids(bytes_to_unicode()[b]) for b in b"\xe2\x98\x95\xff"]
+    choices = [*letters, *broken, *range(256, len(tokenizer))]
+    decode = tokenizer.backend_tokenizer.decode
+    stopped = flushed = 0
+    for _ in range(6000):
+        ids = rng.choices(choices, k=rng.randrange(1, 12))
+        stop = tuple("".join(rng.choices("aab☕\ufffd", k=rng.randrange(1, 4))) for _ in "12")
+        stream, text, used = TextStream(tokenizer, [], stop), "", 0
+        for used, token in enumerate(ids, 1):
+            text += stream.push(token, check_stop=used > minimum)
+            if stream.stopped_by is not None:
+                break
+        at_flush = stream.stopped_by is None
+        text += stream.flush()
+        whole = decode(ids[:used], skip_special_tokens=True)
+        start = len(decode(ids[:minimum], skip_special_tokens=True).rstrip("\ufffd"))
+        expected = first_stop(whole, stop, start) if used > minimum else None
+        if expected is None:
+            assert (text, stream.stopped_by) == (whole, None), (ids, stop)
+        else:
+            assert (text, stream.stopped_by) == (whole[: expected[0]], expected[1]), (ids, stop)
+            stopped, flushed = stopped + 1, flushed + at_flush
+        if at_flush:
+            assert used == len(ids)
+        assert stream.flush() == ""
+    assert stopped > 1000 and flushed > 100
+
+
+@pytest.mark.parametrize("how", ["length", "eos", "stop token", "grammar"])
+@pytest.mark.parametrize("minimum", [0, 2, 3])
+def test_a_stop_string_behind_an_unfinished_character_ends_the_stream(
+    how: str, minimum: int
+) -> None:
+    tokenizer = joining_tokenizer()
+    joined = tokenizer.convert_tokens_to_ids(bytes_to_unicode()[ord("a")])
+    last = next(i for i in range(256, len(tokenizer)) if tokenizer.decode([i]) == "ab\ufffd")
+    eos = 255
+    tokens = [joined, joined, last] + ([eos] if how != "length" else [])
+    params = SamplingParams(
+        max_tokens=3 if how == "length" else 10,
+        min_tokens=minimum,
+        stop=("b",),
+        stop_token_ids=(eos,) if how == "stop token" else (),
+    )
+    request = Request(id="r", prompt_ids=[1], params=params, max_tokens=params.max_tokens or 0)
+    request.eos_ids = frozenset({eos}) if how == "eos" else frozenset()
+    grammar = cast(GrammarState, FailsAtEnd(eos)) if how == "grammar" else None
+    output = Output(request, TextStream(tokenizer, [], params.stop), grammar)
+    delta = OutputDelta(request_id="r", choice=0)
+    output.commit(delta, tokens, [TokenKind.BONUS] * len(tokens), lambda row, token: None)
+    if minimum < 3:
+        assert (delta.text, request.stop_reason, delta.error) == ("aaa", "b", None)
+        assert request.finish_reason is FinishReason.STOP
+    else:  # the stop string lies within the minimum: it is plain text
+        assert delta.text == "aaab\ufffd" and request.stop_reason != "b"
+        assert (delta.error is not None) == (how == "grammar")
+
+
+class FailsAtEnd:
+    """A grammar that gives up at one token."""
+
+    def __init__(self, token: int) -> None:
+        self._token = token
+
+    def check_row(self, row: int) -> None:
+        """Every mask was made."""
+
+    def advance(self, token: int) -> None:
+        if token == self._token:
+            raise GrammarFailed("no way on")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 
 from paceline.core import (
     DraftPolicy,
@@ -16,6 +16,7 @@ from paceline.core import (
     draw_seed,
 )
 from paceline.drafters.base import Drafter
+from paceline.engine.config import LOSSLESS_RULES
 from paceline.engine.lossy import check_budget
 
 THROUGHPUT = DraftPolicy("throughput")
@@ -27,7 +28,8 @@ class Admission:
 
     `policy` is that of requests that name none. `holdback` is the share of requests without any
     wish about speculation that run without it, to compare the others with. `rule` is the engine's
-    verification rule; `check_grammar` raises InvalidRequest for a grammar that does not compile.
+    verification rule; `compiled` gives a grammar with its matcher, and raises InvalidRequest for a
+    grammar that does not compile.
     """
 
     vocab_size: int
@@ -39,7 +41,7 @@ class Admission:
     policy: DraftPolicy = THROUGHPUT
     holdback: float = 0.0
     rule: str = "match"
-    check_grammar: Callable[[Grammar], object] = lambda grammar: None
+    compiled: Callable[[Grammar], Grammar] = lambda grammar: grammar
 
     def make_requests(
         self,
@@ -49,10 +51,16 @@ class Admission:
         *,
         request_id: str,
         salt: bytes = b"",
+        share_answers: bool = True,
         cohort: str = "",
         explain: bool = False,
     ) -> list[Request]:
         """One Request per choice, checked against this engine's limits; nothing is queued yet.
+
+        `salt` is the scope of cached prefixes. With `share_answers` drafts may also be looked up in
+        past answers of that scope, and the answer is kept for it. A request whose verification is
+        not lossless shares no answers: an accepted draft would put another request's text into its
+        output.
 
         Acceptance of drafts is counted per `cohort`: give requests that behave alike the same one.
         With `explain` every delta carries its round.
@@ -68,8 +76,11 @@ class Admission:
         self._check_ids("logit_bias", params.logit_bias)
         self._check_ids("stop_token_ids", params.stop_token_ids)
         if params.grammar is not None:
-            self.check_grammar(params.grammar)
+            compiled = self.compiled(params.grammar)
+            if compiled is not params.grammar:
+                params = replace(params, grammar=compiled)
         drafter, policy, max_draft_len = self._choose_drafter(speculative)
+        lossless = self.rule in LOSSLESS_RULES and not speculative.lossy
         held_back = None
         if self.holdback and silent and drafter is not None:
             held_back = _share(request_id) < self.holdback
@@ -86,6 +97,7 @@ class Admission:
                 choice=choice,
                 seed=seed,
                 salt=salt,
+                answers_scope=salt if share_answers and lossless else None,
                 eos_ids=self.eos_ids,
                 max_tokens=max_tokens,
                 drafter=drafter,
@@ -142,10 +154,12 @@ class Admission:
             raise InvalidRequest("max_tokens", params.max_tokens, expected)
         return params.max_tokens
 
-    def _check_ids(self, field: str, ids: Iterable[int]) -> None:
-        for token in ids:
-            if not 0 <= token < self.vocab_size:
-                raise InvalidRequest(field, token, f"token ids from 0 to {self.vocab_size - 1}")
+    def _check_ids(self, field: str, ids: Collection[int]) -> None:
+        last = self.vocab_size - 1
+        if not ids or (min(ids) >= 0 and max(ids) <= last):
+            return
+        wrong = next(token for token in ids if not 0 <= token <= last)
+        raise InvalidRequest(field, wrong, f"token ids from 0 to {last}")
 
 
 def _share(request_id: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import threading
@@ -76,6 +77,7 @@ class AsyncEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.error: BaseException | None = None
+        self._on_death: list[Callable[[], object]] = []
         self.draining = False
         self._inbox: deque[Callable[[], list[OutputDelta]]] = deque()
         self._wake = threading.Condition()
@@ -98,6 +100,17 @@ class AsyncEngine:
     def alive(self) -> bool:
         return self.error is None and self._thread.is_alive()
 
+    async def died(self) -> BaseException:
+        """Wait until the thread stops on an error, and return that error."""
+        loop, dead = asyncio.get_running_loop(), asyncio.Event()
+        with self._wake:
+            if self.error is not None:
+                return self.error
+            self._on_death.append(lambda: loop.call_soon_threadsafe(dead.set))
+        await dead.wait()
+        assert self.error is not None
+        return self.error
+
     def reserve(self, n: int, prompts: int = 1) -> Place:
         """Room for `n` streams of each prompt, before the work of encoding those. Use it as a
         context manager, and submit within.
@@ -116,6 +129,7 @@ class AsyncEngine:
         *,
         request_id: str,
         salt: bytes = b"",
+        share_answers: bool = True,
         cohort: str = "",
         explain: bool = False,
         place: Place | None = None,
@@ -132,6 +146,7 @@ class AsyncEngine:
             speculative,
             request_id=request_id,
             salt=salt,
+            share_answers=share_answers,
             cohort=cohort,
             explain=explain,
         )
@@ -179,6 +194,7 @@ class AsyncEngine:
             self.abort(list(self._streams))
         if self._thread.is_alive():
             self._thread.join(timeout=30)
+        self.engine.grammars.compiler.close()
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -194,8 +210,7 @@ class AsyncEngine:
             self._wake.notify()
 
     def _add(self, requests: list[Request]) -> list[OutputDelta]:
-        self.engine.add(requests)
-        return []
+        return self.engine.add(requests)
 
     def _run(self) -> None:
         try:
@@ -211,14 +226,28 @@ class AsyncEngine:
                 deltas = [delta for job in jobs for delta in job()]
                 if self.engine.has_work:
                     deltas += self.engine.step()
-                if deltas:
-                    with self.engine.spans("deliver"):
-                        self._deliver(deltas)
+                self._deliver_or_fail(deltas)
         except BaseException as error:
             log.exception("the engine's thread has stopped")
             with self._wake:
                 self.error = error
-            self._fail(repr(error))
+                watchers = list(self._on_death)
+            self._end_streams(list(self._streams), error)
+            for tell in watchers:
+                with contextlib.suppress(RuntimeError):  # that loop has closed
+                    tell()
+
+    def _deliver_or_fail(self, deltas: list[OutputDelta]) -> None:
+        """Deliver what a step gave. An error on the way ends the streams that it was for."""
+        if not deltas:
+            return
+        try:
+            with self.engine.spans("deliver"):
+                self._deliver(deltas)
+        except Exception as error:
+            names = [delta.request_id for delta in deltas]
+            self.engine.fail(names, error)
+            self._end_streams([name for name in names if name in self._streams], error)
 
     def _deliver(self, deltas: list[OutputDelta]) -> None:
         """One call into each event loop per step, however many streams it feeds."""
@@ -228,25 +257,26 @@ class AsyncEngine:
             if entry is not None:
                 loop, stream = entry
                 batches.setdefault(loop, {}).setdefault(stream, []).append(delta)
-                if delta.finished:
-                    del self._streams[delta.request_id]
         for loop, by_stream in batches.items():
             try:
                 loop.call_soon_threadsafe(_hand_over, by_stream)
             except RuntimeError:  # the loop has closed: nobody is listening any more
                 self.abort([d.request_id for ds in by_stream.values() for d in ds])
+        for delta in deltas:
+            if delta.finished:
+                self._streams.pop(delta.request_id, None)
 
-    def _fail(self, message: str) -> None:
-        """Tells every open stream that the engine is gone."""
+    def _end_streams(self, request_ids: list[str], error: BaseException) -> None:
+        """Tell streams that they end on an error of the engine."""
         self._deliver(
             [
                 OutputDelta(
                     request_id=request_id,
                     choice=int(request_id.rsplit("#", 1)[1]),
                     finish_reason=FinishReason.ERROR,
-                    error=message,
+                    error=repr(error),
                 )
-                for request_id in list(self._streams)
+                for request_id in request_ids
             ]
         )
 

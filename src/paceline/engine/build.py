@@ -20,6 +20,7 @@ from paceline.engine.engine import Engine
 from paceline.engine.machine import usable_cores
 from paceline.engine.memory import MemoryPlan, plan_memory
 from paceline.engine.quality import quality_of
+from paceline.engine.try_out import try_out
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
@@ -57,6 +58,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         max_context=loaded.max_context,
     )
     network.allocate_kv(plan.num_blocks)
+    try_out(network, loaded.name, longest=plan.max_model_len)
     attach(drafters, loaded, network, plan)
     plan = plan.with_drafters(network.weight_bytes, list(drafters.values()))
     engine = Engine(

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from paceline.core import DraftPolicy, InvalidRequest
 
-RULES = ("match", "token", "block", "synthetic")
+LOSSLESS_RULES = ("match", "token", "block")
+RULES = (*LOSSLESS_RULES, "synthetic")
 DTYPES = ("bfloat16", "float32")
 BACKENDS = ("auto", "native", "torch")
 QUANTIZE = ("int8",)
@@ -123,6 +124,8 @@ class EngineStats:
     prefix_hits: int = 0
     preemptions: int = 0
     steps: int = 0
+    failed_steps: int = 0
+    drafter_failures: int = 0
     spec_drafts: int = 0
     spec_draft_tokens: int = 0
     spec_accepted_tokens: int = 0

@@ -9,18 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from paceline import __version__
+from paceline.core import CacheError
+from paceline.core.cache import cache_dir, load_json, save_json
 from paceline.drafters.base import Drafter, Rehearsing, longest_proposed
 from paceline.engine.budget import REPEATS, StepCost, timed
 from paceline.engine.costs import Costs
 from paceline.engine.machine import cpu_name, usable_cores
 from paceline.models.batch import BLOCK_SIZE
-from paceline.models.cache import cache_dir
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def _measure(source: CostSource) -> Costs:
     return costs
 
 
-def _path(source: CostSource) -> Any:
+def _path(source: CostSource) -> Path:
     digest = hashlib.sha256(json.dumps(source.key, sort_keys=True).encode()).hexdigest()
     return cache_dir() / "costs" / f"{digest[:24]}.json"
 
@@ -89,7 +90,7 @@ def _read(source: CostSource) -> Costs | None:
     """None, and a line in the log, where there is no table or none that can be believed."""
     path = _path(source)
     try:
-        saved = json.loads(path.read_text("utf-8"))
+        saved = load_json(path)
         if saved["key"] != source.key:
             raise ValueError("it belongs to another model or machine")
         costs = _empty(source, StepCost.restored(saved["step"]))
@@ -98,7 +99,7 @@ def _read(source: CostSource) -> Costs | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("cost table %s cannot be used (%r): measuring again", path, error)
+        log.warning("cost table %s cannot be used (%s): measuring again", path, error)
         return None
     now = min(timed(source.forward, 1, 1) for _ in range(1 + REPEATS))
     pace = now / costs.step(1)
@@ -110,12 +111,7 @@ def _read(source: CostSource) -> Costs | None:
 
 
 def _write(source: CostSource, costs: Costs) -> None:
-    path = _path(source)
-    table = {"key": source.key, **costs.saved()}
-    unfinished = path.with_suffix(f".{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps(table, indent=1), "utf-8")
-        unfinished.replace(path)
-    except OSError as error:
-        log.warning("cost table %s cannot be kept: %s", path, error)
+        save_json(_path(source), {"key": source.key, **costs.saved()})
+    except CacheError as error:
+        log.warning("step costs cannot be kept and are measured at each start: %s", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,8 @@ from paceline.engine.lengths import FixedLengths, LengthController, make_lengths
 from paceline.engine.masks import Grammars
 from paceline.engine.scheduler import Scheduled
 from paceline.models.batch import BLOCK_SIZE
+
+log = logging.getLogger(__name__)
 
 
 class Drafting:
@@ -140,6 +143,16 @@ class Drafting:
         own = self._columns[layers]
         return features[:, own.start * width : own.stop * width]
 
+    def give_up(self, request: Request) -> None:
+        """Let a request go on without its drafter, which has raised an error."""
+        name, request.drafter, request.max_draft_len = request.drafter, None, 0
+        request.drafter_failed = True
+        self._backlog.drop(request.id)
+        try:
+            self.drafters[name or ""].release([request])
+        except Exception:
+            log.exception("drafter %s cannot drop what it holds for %s", name, request.id)
+
     def release(self, request: Request) -> None:
         self._backlog.drop(request.id)
         if request.drafter is not None:
@@ -242,6 +255,7 @@ class Drafting:
         entry.draft = drafts.tokens[index][:length]
         entry.drafted = list(entry.draft)
         entry.part = drafts.part(index) if entry.drafted else None
+        entry.from_others = drafts.is_from_others(index)
         known = None if drafts.confidence is None else drafts.confidence[index][:length]
         entry.confidence = self._fit(entry, known, sampled=drafts.q_rows(index) is not None)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,23 +23,31 @@ from paceline.engine.admission import Admission
 from paceline.engine.baseline import Baseline
 from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.costs import Costs
-from paceline.engine.counts import count_admission, count_round, count_step, times
+from paceline.engine.counts import count_admission, count_round, count_step
 from paceline.engine.drafting import Drafting
 from paceline.engine.grammar import Compiler
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.lossy import verifier_for
-from paceline.engine.masks import Grammars
+from paceline.engine.masks import Grammars, RowMasks
 from paceline.engine.memory import MemoryPlan
-from paceline.engine.output import Output
 from paceline.engine.quality import Quality
+from paceline.engine.recovery import Recovery
+from paceline.engine.roster import Roster
 from paceline.engine.rounds import Explainer, Step
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows, draw_first
-from paceline.engine.scheduler import Scheduled, Scheduler
+from paceline.engine.scheduler import Plan, Scheduled, Scheduler
 from paceline.engine.startup import start_up_table
-from paceline.engine.text import TextStream
 from paceline.engine.verify import make_verifier
-from paceline.models.batch import Network
+from paceline.models.batch import ForwardOutput, Network
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What a step has done so far: what must be known if it fails."""
+
+    plan: Plan | None = None
+    ended: list[OutputDelta] = field(default_factory=list)  # of requests that are gone already
 
 
 class Engine:
@@ -78,9 +87,19 @@ class Engine:
         self.drafting = Drafting(
             self.drafters, self.cache, self.grammars, needs_q=self.verifier.needs_q
         )
-        self._outputs: dict[str, Output] = {}
-        self._requests: dict[str, Request] = {}
         self._counters = EngineStats()
+        self._roster = Roster(
+            tokenizer,
+            self.cache,
+            self.scheduler,
+            self.runner,
+            self.grammars,
+            self.drafting,
+            self._counters,
+        )
+        self._recovery = Recovery(
+            model_name, network, max_model_len, self.cache, self.scheduler, self._roster
+        )
         self.baseline = Baseline()
         self.make_requests = Admission(
             network.vocab_size,
@@ -92,7 +111,7 @@ class Engine:
             DraftPolicy.parse(config.draft_policy),
             config.holdback,
             rule=config.rule,
-            check_grammar=self.grammars.compiler.compile,
+            compiled=self.grammars.compiler.compiled,
         ).make_requests
         self.plan: MemoryPlan | None = None
         self.quality: Quality | None = None
@@ -114,32 +133,23 @@ class Engine:
 
     # -- taking requests in -----------------------------------------------------------------------
 
-    def add(self, requests: Iterable[Request]) -> None:
-        """Queues requests, without bound: a server bounds its queue before it comes here."""
-        for request in requests:
-            params = request.params
-            text = TextStream(
-                self.tokenizer,
-                request.prompt_ids,
-                params.stop,
-                skip_special_tokens=params.skip_special_tokens,
-            )
-            grammar = self.grammars.open(request)
-            self._outputs[request.id] = Output(request, text, grammar, self.spans)
-            self._requests[request.id] = request
-            self.scheduler.add(request)
+    def add(self, requests: Iterable[Request]) -> list[OutputDelta]:
+        """Queue requests, without bound: a server bounds its queue before it comes here. Returns
+        the deltas of those that failed at once."""
+        opened = [self._roster.open(request, self.spans) for request in requests]
+        return [delta for delta in opened if delta is not None]
 
     def abort(self, request_id: str) -> OutputDelta | None:
         """Ends a stream at once and frees its memory; None when it is not there (any more)."""
-        request = self._requests.get(request_id)
+        request = self._roster.requests.get(request_id)
         if request is None:
             return None
-        self._finish(request, FinishReason.ABORT, None)
-        return self._delta(request)
+        self._roster.close(request, FinishReason.ABORT)
+        return self._roster.fill(request)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._requests)
+        return bool(self._roster.requests)
 
     def stats(self) -> EngineStats:
         """Counters since start, gauges of now."""
@@ -163,81 +173,156 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[OutputDelta]:
-        """Runs one round and returns what it added to each stream that got something."""
-        with self.spans("step"):
-            return self._step()
+        """Run one round and return what it added to each stream that got something.
 
-    def _step(self) -> list[OutputDelta]:
+        An error in a step ends the requests that it may have harmed with finish reason `error`; the
+        others go on. Raises EngineFailed when the engine cannot go on.
+        """
+        progress = _Progress()
+        try:
+            with self.spans("step"):
+                deltas = self._step(progress)
+        except Exception as error:
+            deltas = progress.ended + self._recovery.recover(progress.plan, error)
+        if self._roster.target_in_doubt:
+            self._recovery.try_out_target()
+        return deltas
+
+    def fail(self, request_ids: Iterable[str], error: Exception) -> list[OutputDelta]:
+        """End requests on an error outside a step; those that are gone are left out."""
+        held = self._roster.requests
+        requests = [held[name] for name in request_ids if name in held]
+        return [self._roster.fail(request, error) for request in requests]
+
+    # -- the stages of a step ---------------------------------------------------------------------
+
+    def _step(self, progress: _Progress) -> list[OutputDelta]:
         with self.spans("schedule"):
-            plan = self.scheduler.plan(self._draft_length)
+            plan = progress.plan = self.scheduler.plan(self._draft_length)
             for request in plan.preempted:
-                self._leave(request)
+                self._roster.leave(request)
                 self._counters.preemptions += 1
             self._begin(plan.admitted)
         if not plan.scheduled:
             return []
         drafting = self.drafting.seconds
-        with self.spans("draft"):
-            q = self.drafting.draft(plan.scheduled)
+        q = self._draft(plan.scheduled)
         start = time.perf_counter()
         building = self.grammars.build(plan.scheduled)
         layers = self.drafting.feature_layers(plan.scheduled)
         output = self.runner.forward(plan.scheduled, layers)
         with self.spans("grammar"):
             masks = {} if building is None else building.result()
-        with self.spans("sample"):
-            argmax = output.argmax.tolist()
-            # The rules that judge by q do not ask for the target's own token.
-            first = {} if self.verifier.needs_q else draw_first(plan.first_rows(), output.logits)
-        deltas, rounds, observed, row, out = [], [], [], 0, 0
-        for entry in plan.scheduled:
-            request, before = entry.request, entry.request.computed
-            if entry.samples:
-                rounds.append(entry)
-                end = out + 1 + len(entry.draft)
-                rows = TargetRows(
-                    request,
-                    output.logits[out:end],
-                    argmax[out:end],
-                    entry.draft,
-                    masks.get(request.id),
-                    entry.forced,
-                    first.get(out),
-                    self.spans,
-                )
-                deltas.append(self._round(entry, rows, q.get(request.id)))
-                out = end
-            else:
-                request.computed += entry.count
-            if self.drafting.watches(request):
-                count = request.computed - before
-                features = output.features
-                features = None if features is None else features[row : row + count]
-                observed.append(ObservedRows(request, before, count, features))
-            row += entry.rows
-        seconds = time.perf_counter() - start
-        with self.spans("observe"):
-            self.drafting.observe(observed)
+        rounds, deltas, observed = self._judge(plan, output, masks, q, progress.ended)
+        seconds, rows = time.perf_counter() - start, sum(entry.rows for entry in plan.scheduled)
+        self._observe(observed)
         cost, drafting = self.scheduler.cost, self.drafting.seconds - drafting
-        self.explainer.explain(rounds, deltas, Step(len(plan.scheduled), row, drafting, seconds))
+        self.explainer.explain(rounds, deltas, Step(len(plan.scheduled), rows, drafting, seconds))
         if cost is not None:
             self.baseline.add(cost, plan.scheduled, deltas, seconds, drafting)
-            cost.observe(row, seconds, len(plan.scheduled))
+            cost.observe(rows, seconds, len(plan.scheduled))
         with self.spans("settle"):
-            for entry in plan.scheduled:
-                self._settle(entry.request)
+            going_on = self._settle_all(plan.scheduled, deltas, progress.ended)
         self._counters.steps += 1
         self.spans.count(count_step, plan.scheduled, rounds, deltas)
-        return deltas
-
-    # -- inside -----------------------------------------------------------------------------------
+        return progress.ended + going_on
 
     def _begin(self, admitted: list[Request]) -> None:
         for request in admitted:
             self.runner.begin(request)
             if request.preemptions == 0:
                 count_admission(self._counters, request)
-        self.drafting.begin(admitted)
+        try:
+            self.drafting.begin(admitted)
+        except Exception as error:
+            self._roster.stop_drafting(admitted, error)
+
+    def _draft(self, scheduled: list[Scheduled]) -> dict[str, list[Any]]:
+        """Drafts for the step and the q rows of sampled ones. A drafter that raises an error costs
+        speed, not requests: those of the step go on without drafts."""
+        try:
+            with self.spans("draft"):
+                return self.drafting.draft(scheduled)
+        except Exception as error:
+            for entry in scheduled:
+                entry.drop_draft()
+            self._roster.stop_drafting([entry.request for entry in scheduled], error)
+            return {}
+
+    def _judge(
+        self,
+        plan: Plan,
+        output: ForwardOutput,
+        masks: Mapping[str, RowMasks | Exception],
+        q: Mapping[str, list[Any]],
+        ended: list[OutputDelta],
+    ) -> tuple[list[Scheduled], list[OutputDelta], list[ObservedRows]]:
+        """Verify and commit every round. Returns the entries that got tokens, their deltas, and
+        the rows that drafters see. An error in one request ends that request, in `ended`."""
+        with self.spans("sample"):
+            argmax, finite = output.argmax.tolist(), output.finite.tolist()
+            # The rules that judge by q do not ask for the target's own token.
+            first = {} if self.verifier.needs_q else draw_first(plan.first_rows(), output.logits)
+        rounds, deltas, observed, row, out = [], [], [], 0, 0
+        for entry in plan.scheduled:
+            request, before, end = entry.request, entry.request.computed, out + entry.outputs
+            try:
+                if entry.samples:
+                    mask = masks.get(request.id)
+                    if isinstance(mask, Exception):
+                        raise mask
+                    rows = TargetRows(
+                        request,
+                        output.logits[out:end],
+                        argmax[out:end],
+                        finite[out:end],
+                        entry.draft,
+                        edits=self._roster.edits.get(request.id),
+                        masks=mask,
+                        forced=entry.forced,
+                        first=first.get(out),
+                        spans=self.spans,
+                    )
+                    deltas.append(self._round(entry, rows, q.get(request.id)))
+                    rounds.append(entry)
+                else:
+                    request.computed += entry.count
+                if self.drafting.watches(request):
+                    count, features = request.computed - before, output.features
+                    features = None if features is None else features[row : row + count]
+                    observed.append(ObservedRows(request, before, count, features))
+            except Exception as error:
+                ended.append(self._roster.fail(request, error))
+            row, out = row + entry.rows, end
+        return rounds, deltas, observed
+
+    def _observe(self, observed: list[ObservedRows]) -> None:
+        try:
+            with self.spans("observe"):
+                self.drafting.observe(observed)
+        except Exception as error:
+            self._roster.stop_drafting([rows.request for rows in observed], error)
+
+    def _settle_all(
+        self, scheduled: Sequence[Scheduled], deltas: list[OutputDelta], ended: list[OutputDelta]
+    ) -> list[OutputDelta]:
+        """Settle every request of a step that is still there. Moves the deltas of those that are
+        gone afterwards to `ended`, and returns the others."""
+        by_request = {delta.request_id: delta for delta in deltas}
+        for entry in scheduled:
+            request = entry.request
+            if request.id not in self._roster.requests:
+                by_request.pop(request.id, None)
+                continue
+            delta = by_request.get(request.id)
+            try:
+                self._settle(request)
+            except Exception as error:
+                delta = self._roster.fail(request, error)
+            if delta is not None and delta.finished:
+                ended.append(delta)
+                by_request.pop(request.id, None)
+        return list(by_request.values())
 
     def _round(self, entry: Scheduled, rows: TargetRows, q: list[Any] | None) -> OutputDelta:
         """Verifies one request's draft and commits what stands, up to where the stream ends, and
@@ -254,7 +339,7 @@ class Engine:
             for index in range(verdict.accepted)
         ]
         kinds.append(TokenKind.FORCED if rows.only(verdict.accepted) else TokenKind.BONUS)
-        output = self._outputs[request.id]
+        output = self._roster.outputs[request.id]
         with self.spans("commit"):
             output.commit(delta, tokens, kinds, rows.logprobs)
         committed = len(delta.token_ids)
@@ -268,43 +353,13 @@ class Engine:
         if request.drafter is not None:
             self.drafting.lengths.observe(entry, delta.token_ids[:committed])
         count_round(self._counters, entry, delta)
-        return self._delta(request, delta)
+        return self._roster.fill(request, delta)
 
     def _settle(self, request: Request) -> None:
-        """After a round: hash what was verified; let go of what has ended."""
+        """Hash the blocks that were verified, and free those of a request that has ended."""
         self.cache.commit(request, self.drafting.held(request))
         if request.finish_reason is not None:
-            self._finish(request, request.finish_reason, request.stop_reason)
-
-    def _finish(
-        self, request: Request, reason: FinishReason, stop_reason: str | int | None
-    ) -> None:
-        request.finish_reason, request.stop_reason = reason, stop_reason
-        request.finished = time.monotonic()
-        if self.scheduler.remove(request):
-            self._leave(request)
-        del self._requests[request.id], self._outputs[request.id]
-        self.grammars.close(request)
-        self.drafting.lengths.forget(request.id)
-        finished = self._counters.requests_finished
-        finished[reason] = finished.get(reason, 0) + 1
-
-    def _leave(self, request: Request) -> None:
-        """A request stops running: finished, aborted or preempted."""
-        self.runner.end(request)
-        self.drafting.release(request)
-
-    def _delta(self, request: Request, delta: OutputDelta | None = None) -> OutputDelta:
-        """Fills in what every delta carries."""
-        if delta is None:
-            delta = OutputDelta(request_id=request.id, choice=request.choice)
-        delta.finish_reason, delta.stop_reason = request.finish_reason, request.stop_reason
-        delta.prompt_tokens, delta.cached_tokens = request.prompt_len, request.cached_tokens
-        delta.completion_tokens, delta.seed = request.output_len, request.seed
-        delta.stats = request.stats
-        if delta.finished:
-            delta.metrics = times(request)
-        return delta
+            self._roster.close(request, request.finish_reason, request.stop_reason)
 
     def _draft_length(self, request: Request) -> int:
         """Most draft tokens that can still be committed: the round commits one more than it

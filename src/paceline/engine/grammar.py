@@ -7,20 +7,27 @@ once, without being drafted or chosen, and only costs its row in the next forwar
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
-import llguidance.hf
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
 from paceline.core import Grammar, InvalidRequest, PacelineError
-from paceline.engine.grammar_errors import refusal
+from paceline.engine.grammar_bounds import check_grammar
+from paceline.engine.grammar_cache import GrammarCache, digest
+from paceline.engine.grammar_child import parser_limits
+from paceline.engine.grammar_errors import refusal, too_heavy
+from paceline.engine.grammar_trial import LIMITS, STACK, Failed, Trial, TrialUnavailable, Verdict
+from paceline.engine.smallest_first import SmallestFirst
 
-KEPT = 256  # compiled grammars
+COMPILE_STACK = 4 * STACK  # what compiles on a trial's stack compiles here
 # The spelling of json.dumps: a free choice of white space would spend tokens and rounds on it, and
 # small models lose themselves in it. A schema's own "x-guidance" may say otherwise.
 SPELLING: Any = {
@@ -36,51 +43,172 @@ class GrammarFailed(PacelineError):
     """A grammar became too complex while it was being walked along."""
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar(Grammar):
+    """A grammar with its matcher at the start, to be copied, not walked."""
+
+    matcher: LLMatcher = field(kw_only=True, compare=False, repr=False)
+
+
 class Compiler:
-    """Grammars to matchers. compile() may be called from any thread."""
+    """Grammars to matchers: checked at the door, tried out in a child process, then compiled here.
+
+    Its methods may be called from any thread. What was compiled or refused is kept for a while.
+    """
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Iterable[int]) -> None:
         self._hf_tokenizer, self.vocab_size = tokenizer, vocab_size
         first = getattr(tokenizer, "eos_token_id", None)
         # The tokenizer's own first: that is what ends a text which is complete.
         self.eos_ids = sorted(eos_ids, key=lambda token: (token != first, token))
+        self._cache = GrammarCache()
+        self._reading = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
-        self._known: OrderedDict[Grammar, LLMatcher] = OrderedDict()
-        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._trial: Trial | None = None
+        self._thread = SmallestFirst("paceline-grammars", COMPILE_STACK)
 
     def compile(self, grammar: Grammar) -> LLMatcher:
         """A matcher at its start, to be copied, not walked. Takes milliseconds; the first call of
-        all reads the vocabulary, which takes a second.
+        all reads the vocabulary and starts the child process, which takes a second.
 
-        Raises InvalidRequest that quotes the place in the grammar.
+        Raises InvalidRequest that quotes the place in the grammar, and TrialUnavailable.
+        """
+        return self.compiled(grammar).matcher
+
+    def compiled(self, grammar: Grammar) -> CompiledGrammar:
+        """The same, as a grammar that holds its matcher and is never compiled again."""
+        return grammar if isinstance(grammar, CompiledGrammar) else self.start(grammar).result()
+
+    def start(self, grammar: Grammar) -> Future[CompiledGrammar]:
+        """Begins to compile; the future raises what compile() raises.
+
+        Raises InvalidRequest at once for what is refused at the door. That takes up to 0.1 s for a
+        grammar of a megabyte: call it where nothing else waits.
         """
         if not self.eos_ids:
             expected = "a model that has an end-of-text token: without one no grammar ends"
             raise InvalidRequest(grammar.field, grammar.source, expected)
-        with self._lock:
-            known = self._known.get(grammar)
-        if known is None:  # outside the lock: who asks for a known one does not wait for this
-            known = LLMatcher(self._vocabulary(), to_llguidance(grammar))
-            if known.is_error():
-                raise refusal(grammar, known.get_error())
-        with self._lock:
-            self._known[grammar] = known
-            self._known.move_to_end(grammar)
-            while len(self._known) > KEPT:
-                self._known.popitem(last=False)
-        return known
+        key = digest(grammar)
+        shared = self._cache.get(key)
+        if shared is None:
+            check_grammar(grammar)
+            text = to_llguidance(grammar)
+            shared, first = self._cache.put(key)
+            if first:
+                self._try_out(key, text, shared)
+        answer: Future[CompiledGrammar] = Future()
+        shared.add_done_callback(lambda done: self._answer(grammar, done, answer))
+        return answer
 
     def warm_up(self) -> None:
-        """Reads the vocabulary."""
-        self._vocabulary()
+        """Begins to read the vocabulary, here and in the child process."""
+
+        def read() -> None:
+            with contextlib.suppress(TrialUnavailable):  # the first grammar says so
+                self._tester().start()
+            self._vocabulary()
+
+        if self.eos_ids:
+            self._thread.submit(0.0, read)
+
+    def close(self) -> None:
+        """Ends the child process; the next grammar starts another one."""
+        if self._trial is not None:
+            self._trial.close()
+
+    @property
+    def child_pid(self) -> int | None:
+        """The process id of the child, None while none runs."""
+        return None if self._trial is None else self._trial.pid
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _try_out(self, key: bytes, text: str, shared: Future[LLMatcher]) -> None:
+        def done(verdict: Future[Verdict]) -> None:
+            error = verdict.exception()
+            if error is not None:
+                self._cache.drop(key)
+                shared.set_exception(error)
+                return
+            result = verdict.result()
+            if isinstance(result, Failed):
+                shared.set_exception(_Refused(result))
+                return
+            self._cache.weigh(key, result.bytes)
+            compiling = self._thread.submit(result.seconds, lambda: self._compile(text))
+            compiling.add_done_callback(lambda compiled: _copy_result(compiled, shared))
+
+        self._tester().submit(text).add_done_callback(done)
+
+    def _compile(self, text: str) -> LLMatcher:
+        matcher = LLMatcher(self._vocabulary(), text, limits=parser_limits(LIMITS))
+        if matcher.is_error():
+            raise _Refused(Failed(reason=matcher.get_error()))
+        return matcher
+
+    def _answer(
+        self, grammar: Grammar, shared: Future[LLMatcher], answer: Future[CompiledGrammar]
+    ) -> None:
+        """Words a refusal for the one field that this grammar came in."""
+        if not answer.set_running_or_notify_cancel():
+            return  # the client hung up
+        error = shared.exception()
+        if error is None:
+            kind, source, name = grammar.kind, grammar.source, grammar.field
+            answer.set_result(CompiledGrammar(kind, source, name, matcher=shared.result()))
+        elif not isinstance(error, _Refused):
+            answer.set_exception(error)
+        else:
+            failed = error.failed  # looking for the place in a large schema takes a while
+            job = lambda: _worded(grammar, failed)  # noqa: E731
+            wording = self._thread.submit(len(grammar.source) / 1e7, job)
+            wording.add_done_callback(lambda done: answer.set_exception(done.result()))
+
+    def _tester(self) -> Trial:
+        with self._reading:
+            if self._trial is None:
+                words = tokenizer_json(self._hf_tokenizer)
+                self._trial = Trial.of(words, self.vocab_size, self.eos_ids)
+            return self._trial
 
     def _vocabulary(self) -> LLTokenizer:
         with self._reading:
             if self._tokenizer is None:
-                self._tokenizer = llguidance.hf.from_tokenizer(
-                    self._hf_tokenizer, n_vocab=self.vocab_size, eos_token=self.eos_ids
+                words = tokenizer_json(self._hf_tokenizer)
+                self._tokenizer = LLTokenizer(
+                    words, n_vocab=self.vocab_size, eos_token=self.eos_ids
                 )
             return self._tokenizer
+
+
+class _Refused(Exception):
+    """A grammar that cannot be served, before it is said which field it came in."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(failed)
+        self.failed = failed
+
+
+def _worded(grammar: Grammar, failed: Failed) -> InvalidRequest:
+    if failed.reason:
+        return refusal(grammar, failed.reason)
+    return too_heavy(grammar, failed.weight)
+
+
+def _copy_result(source: Future[LLMatcher], target: Future[LLMatcher]) -> None:
+    error = source.exception()
+    if error is None:
+        target.set_result(source.result())
+    else:
+        target.set_exception(error)
+
+
+def tokenizer_json(tokenizer: Any) -> str:
+    """The JSON of a fast Hugging Face tokenizer, with the tokens that were added to it."""
+    backend = copy(tokenizer.backend_tokenizer)
+    backend.no_padding()
+    backend.no_truncation()
+    return str(backend.to_str())
 
 
 def to_llguidance(grammar: Grammar) -> str:
@@ -116,6 +244,13 @@ class GrammarState:
 
     def __init__(self, start: LLMatcher, eos_id: int) -> None:
         self._matcher, self._eos_id = start.deep_copy(), eos_id
+        self._gave_up: tuple[int, str] | None = None
+
+    def check_row(self, row: int) -> None:
+        """Raises GrammarFailed for a row whose mask took more than llguidance may spend. All that
+        such a mask allows is the end of the text, which need not be complete there."""
+        if self._gave_up is not None and self._gave_up[0] <= row:
+            raise GrammarFailed(self._gave_up[1])
 
     def advance(self, token: int) -> None:
         """A token was committed. Raises GrammarFailed when the grammar gives up on it."""
@@ -166,10 +301,13 @@ class GrammarState:
         """Masks of the rows after draft[:i], into masks[i] (uint32 bits, ceil(vocabulary / 32)
         words), up to the first token that is not allowed. Rows in `skip` are left out: nobody
         chooses there."""
-        left_out = set(skip)
+        self._gave_up, left_out = None, set(skip)
         ahead = self._matcher.deep_copy() if draft else self._matcher
         for row in range(len(draft) + 1):
             if row not in left_out:
                 ahead.unsafe_compute_mask_ptr(masks[row].ctypes.data, masks[row].nbytes)
+                if ahead.is_error():
+                    self._gave_up = row, ahead.get_error()
+                    break
             if row == len(draft) or not ahead.try_consume_tokens([draft[row]]):
                 break

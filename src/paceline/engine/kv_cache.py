@@ -125,6 +125,32 @@ class KVCache:
         request.blocks.clear()
         self._chains.pop(request.id, None)
 
+    def unused_block(self) -> int | None:
+        """A free block to write anything into, its cached content forgotten; None if all are in
+        use."""
+        block = next(iter(self._free), None)
+        if block is not None:
+            self._forget(block)
+        return block
+
+    def forget_prefix(self, request: Request) -> None:
+        """Let nobody else find the blocks of `request`: what they hold cannot be trusted."""
+        for block in request.blocks:
+            self._forget(block)
+
+    def repair(self, running: list[Request]) -> None:
+        """Make the bookkeeping anew from the blocks that `running` requests hold. Every cached
+        prefix is forgotten, so that later requests compute theirs again."""
+        self._block_of, self._draft_kv = {}, {}
+        self._hash_of = [None] * self.num_blocks
+        self._references = [0] * self.num_blocks
+        for request in running:
+            for block in request.blocks:
+                self._references[block] += 1
+        free = (block for block, count in enumerate(self._references) if count == 0)
+        self._free = OrderedDict.fromkeys(free)
+        self._chains = {request.id: self._chains.get(request.id, []) for request in running}
+
     def clear_prefixes(self) -> None:
         """Forgets every cached prefix; blocks in use stay in use."""
         for block in range(self.num_blocks):

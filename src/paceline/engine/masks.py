@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from paceline.core import Request
-from paceline.engine.grammar import Compiler, GrammarState
+from paceline.engine.grammar import CompiledGrammar, Compiler, GrammarState
 from paceline.engine.scheduler import Scheduled
 
 
@@ -49,11 +49,12 @@ class Grammars:
         self._thread = ThreadPoolExecutor(1, "paceline-masks")
 
     def open(self, request: Request) -> GrammarState | None:
-        """A stream begins. Its grammar has been compiled at the door, and is kept for a while."""
+        """A stream begins. Its grammar has been compiled at the door, never on this thread."""
         grammar = request.params.grammar
         if grammar is None:
             return None
-        state = GrammarState(self.compiler.compile(grammar), self.compiler.eos_ids[0])
+        assert isinstance(grammar, CompiledGrammar), "admission compiles"
+        state = GrammarState(grammar.matcher, self.compiler.eos_ids[0])
         self.held[request.id] = state
         return state
 
@@ -63,22 +64,29 @@ class Grammars:
     def of(self, request: Request) -> GrammarState | None:
         return self.held.get(request.id)
 
-    def build(self, scheduled: Sequence[Scheduled]) -> Future[dict[str, RowMasks]] | None:
-        """Starts on the masks of every row that a token will be chosen from, by request id."""
+    def build(
+        self, scheduled: Sequence[Scheduled]
+    ) -> Future[dict[str, RowMasks | Exception]] | None:
+        """Starts on the masks of every row that a token will be chosen from, by request id. An
+        error in one request's masks stands in their place."""
         if not self.held:
             return None
         entries = [e for e in scheduled if e.samples and e.request.id in self.held]
         return self._thread.submit(self._fill, entries) if entries else None
 
-    def _fill(self, entries: list[Scheduled]) -> dict[str, RowMasks]:
+    def _fill(self, entries: list[Scheduled]) -> dict[str, RowMasks | Exception]:
         rows = sum(1 + len(entry.draft) for entry in entries)
         if rows > len(self._bits):
             self._bits = np.zeros((2 * rows, self._words), dtype=np.uint32)
-        masks, start = {}, 0
+        masks: dict[str, RowMasks | Exception] = {}
+        start = 0
         for entry in entries:
             end = start + 1 + len(entry.draft)
             bits = self._bits[start:end]
-            self.held[entry.request.id].fill(bits, entry.draft, entry.forced)
-            masks[entry.request.id] = RowMasks(bits, self._vocab_size)
+            try:
+                self.held[entry.request.id].fill(bits, entry.draft, entry.forced)
+                masks[entry.request.id] = RowMasks(bits, self._vocab_size)
+            except Exception as error:
+                masks[entry.request.id] = error
             start = end
         return masks

@@ -13,8 +13,8 @@ GRAMMAR_FAILED = "grammar_failed"  # stop reason of a stream whose grammar gave 
 
 
 class Output:
-    """What one request has said. commit() is for tokens that were chosen, force() adds those that
-    its grammar leaves no choice about; both stop where the stream ends."""
+    """What one request has said. commit() is for the tokens of a round, force() adds those that its
+    grammar leaves no choice about; both stop where the stream ends."""
 
     def __init__(
         self,
@@ -33,20 +33,39 @@ class Output:
         kinds: Sequence[TokenKind],
         logprobs: Callable[[int, int], TokenLogprobs],
     ) -> None:
-        """Appends `tokens` to the stream and to `delta`. `logprobs` is asked for row and token
-        where the request wants them: of a token that was forced there is nothing to ask."""
+        """Appends a round's `tokens`, token i chosen in row i, to the stream and to `delta`.
+
+        `logprobs` is asked for row and token where the request wants them: of a token that was
+        forced there is nothing to ask.
+        """
+        for row, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
+            try:
+                if self.grammar is not None:
+                    self.grammar.check_row(row)
+            except GrammarFailed as error:
+                self._fail(delta, error)
+            else:
+                self._extend(delta, row, token, kind, logprobs)
+            if self.request.finish_reason is not None:
+                return
+
+    def _extend(
+        self,
+        delta: OutputDelta,
+        row: int,
+        token: int,
+        kind: TokenKind,
+        logprobs: Callable[[int, int], TokenLogprobs],
+    ) -> None:
         wanted = self.request.params.logprobs is not None
         if wanted and delta.logprobs is None:
             delta.logprobs = []
-        for row, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
-            if delta.logprobs is not None:
-                certain = kind is TokenKind.FORCED
-                delta.logprobs.append(self._certain(token) if certain else logprobs(row, token))
-            delta.token_ids.append(token)
-            delta.kinds.append(kind)
-            self._append(delta, token)
-            if self.request.finish_reason is not None:
-                return
+        if delta.logprobs is not None:
+            certain = kind is TokenKind.FORCED
+            delta.logprobs.append(self._certain(token) if certain else logprobs(row, token))
+        delta.token_ids.append(token)
+        delta.kinds.append(kind)
+        self._append(delta, token)
 
     def force(self, delta: OutputDelta, logprobs: Callable[[int, int], TokenLogprobs]) -> int:
         """Commits what the grammar forces next; returns how many tokens that were."""
@@ -59,7 +78,10 @@ class Output:
                 break
             if not tokens:
                 break
-            self.commit(delta, tokens, [TokenKind.FORCED] * len(tokens), logprobs)
+            for token in tokens:
+                self._extend(delta, 0, token, TokenKind.FORCED, logprobs)
+                if self.request.finish_reason is not None:
+                    break
         return self.request.output_len - before
 
     def _append(self, delta: OutputDelta, token: int) -> None:
@@ -85,13 +107,18 @@ class Output:
                 self._fail(delta, error)
 
     def _end(self, delta: OutputDelta, reason: FinishReason, stop: str | int | None = None) -> None:
+        """Ends the stream for `reason`, or at a stop string in the text that only now is final:
+        the stop string came before whatever else ended the stream."""
         with self._spans("detokenise"):
             delta.text += self._text.flush()
+        if self._text.stopped_by is not None:
+            reason, stop = FinishReason.STOP, self._text.stopped_by
         self.request.finish_reason, self.request.stop_reason = reason, stop
 
     def _fail(self, delta: OutputDelta, error: GrammarFailed) -> None:
-        delta.error = str(error)
         self._end(delta, FinishReason.ERROR, GRAMMAR_FAILED)
+        if self.request.finish_reason is FinishReason.ERROR:
+            delta.error = str(error)
 
     def _certain(self, token: int) -> TokenLogprobs:
         top = ((token, 0.0),) if self.request.params.logprobs else ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import logging
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -21,15 +22,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.core import InvalidRequest
+from paceline.core import CacheError, InvalidRequest
+from paceline.core.cache import cache_dir, load_json, save_json
 from paceline.engine.config import EngineConfig
 from paceline.engine.machine import available_memory, usable_cores
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
-from paceline.models.cache import cache_dir
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
 from paceline.models.recipe import VERSION, recipe_of
 from paceline.models.weights import SafetensorWeights, stored_bytes
+
+log = logging.getLogger(__name__)
 
 WINDOW, MOST_WINDOWS = 512, 4  # tokens; of each passage
 CHUNK = 64  # rows of a forward: every row's logits are wanted, and a vocabulary is wide
@@ -191,16 +194,17 @@ def remembered(
     if file is None:
         return work()
     try:
-        return Quality(**json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError):
-        pass  # not there, or not ours: measured and written anew
+        return Quality(**load_json(file))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, TypeError) as error:
+        log.warning("quality in %s cannot be used (%s): measuring again", file, error)
     quality = work()
     if quality is not None:
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(asdict(quality)))
-        except OSError:
-            pass  # a cache that cannot be written costs time, not the start
+            save_json(file, asdict(quality))
+        except CacheError as error:
+            log.warning("quality cannot be kept and is measured at each start: %s", error)
     return quality
 
 

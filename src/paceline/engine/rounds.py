@@ -17,6 +17,7 @@ from paceline.engine.scheduler import Scheduled
 PROMPT = "prompt"  # the step computed the prompt: there was nothing to draft from
 OFF = "off"  # speculation is off for the request
 HELD_BACK = "held back"  # to compare the others with
+FAILED = "failed"  # its drafter raised an error
 ROOM = "room"  # rows of the step, blocks, or tokens until the end of the stream
 NOTHING = "drafter"  # it had nothing to propose
 
@@ -29,6 +30,17 @@ class Step:
     rows: int
     drafting: float
     others: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The tokens of one draft that its client may see, as in ExplainedRound."""
+
+    drafted: tuple[int, ...]
+    verified: tuple[int, ...]
+    forced: tuple[int, ...]
+    confidence: tuple[float, ...] | None
+    hidden: int
 
 
 class Explainer:
@@ -46,7 +58,7 @@ class Explainer:
     def _round(self, entry: Scheduled, delta: OutputDelta, step: Step) -> ExplainedRound:
         request, kinds = entry.request, delta.kinds
         drafter = request.drafter
-        confidence, first = entry.confidence, delta.completion_tokens == len(delta.token_ids)
+        shown, first = shown_of(entry, delta), delta.completion_tokens == len(delta.token_ids)
         record = RoundRecord(
             request=request.id,
             time=time.time(),
@@ -60,7 +72,7 @@ class Explainer:
             accepted=kinds.count(TokenKind.ACCEPTED),
             forced=kinds.count(TokenKind.FORCED),
             cut_by=PROMPT if first else reason(entry),
-            confidence=None if confidence is None else tuple(confidence),
+            confidence=shown.confidence,
             rule=self._rule,
             temperature=request.params.temperature,
             grammar=request.params.grammar is not None,
@@ -69,14 +81,38 @@ class Explainer:
             draft_ms=1e3 * step.drafting,
             step_ms=1e3 * step.others,
         )
-        return ExplainedRound(
-            record, tuple(entry.drafted), tuple(entry.draft), tuple(sorted(entry.forced))
-        )
+        return ExplainedRound(record, shown.drafted, shown.verified, shown.forced, shown.hidden)
+
+
+def shown_of(entry: Scheduled, delta: OutputDelta) -> Shown:
+    """The whole draft; of one that was looked up in other requests' text only what was committed.
+
+    Anything else of such a draft is another client's text. Forced tokens behind a rejected one are
+    left out as well: which they are depends on the rejected one.
+    """
+    confidence = None if entry.confidence is None else tuple(entry.confidence)
+    if not entry.from_others:
+        forced = tuple(sorted(entry.forced))
+        return Shown(tuple(entry.drafted), tuple(entry.draft), forced, confidence, 0)
+    pairs = enumerate(zip(entry.draft, delta.token_ids, strict=False))
+    stands = next((i for i, (drafted, committed) in pairs if drafted != committed), None)
+    stands = min(len(entry.draft), len(delta.token_ids)) if stands is None else stands
+    verified = tuple(entry.draft[:stands])
+    drafted = tuple(token for i, token in enumerate(verified) if i not in entry.forced)
+    return Shown(
+        drafted,
+        verified,
+        tuple(sorted(place for place in entry.forced if place < stands)),
+        None if confidence is None else confidence[: len(drafted)],
+        len(entry.drafted) - len(drafted),
+    )
 
 
 def reason(entry: Scheduled) -> str | None:
     """What kept the draft from being longer, if anything did."""
     request: Request = entry.request
+    if request.drafter_failed:
+        return FAILED
     if request.drafter is None:
         return HELD_BACK if request.held_back else OFF
     if not entry.draft_room:

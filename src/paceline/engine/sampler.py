@@ -11,15 +11,25 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 
-import numpy as np
 import torch
 
-from paceline.core import Request, TokenLogprobs
+from paceline.core import PacelineError, Request, TokenLogprobs
 from paceline.core.spans import OFF, Spans
 from paceline.engine.masks import RowMasks
+from paceline.engine.row_edits import RowEdits, edits_of
 from paceline.kernels import ops
 
 TOGETHER = 4  # requests whose first tokens are worth drawing at once
+
+
+class NotFinite(PacelineError):
+    """The model's logits hold NaN or infinity, so no token can be chosen from them."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(
+            f"the model's logits for output token {position} hold NaN or infinity: its weights are "
+            "damaged, or its numbers leave the range of the data type"
+        )
 
 
 class Noise:
@@ -88,19 +98,26 @@ class TargetRows:
         request: Request,
         logits: torch.Tensor,
         argmax: Sequence[int],
+        finite: Sequence[bool],
         draft: Sequence[int],
+        *,
+        edits: RowEdits | None = None,
         masks: RowMasks | None = None,
         forced: Collection[int] = (),
         first: int | None = None,
         spans: Spans = OFF,
     ) -> None:
-        """`first` is what draw_first() has drawn at row 0."""
+        """`finite` says of each row whether all its logits are; a row that is not raises NotFinite
+        when it is asked for. `edits` are the request's own, made here if they are not kept from
+        round to round. `first` is what draw_first() has drawn at row 0."""
         self._spans = spans
         self.request, self.draft, self._first = request, draft, first
         self._masks, self._forced = masks, forced
         self.position = request.position
         self.noise = Noise(request.seed, request.choice)
-        self._logits, self._argmax = logits, argmax
+        self._logits, self._argmax, self._finite = logits, argmax, finite
+        self._edits = edits or edits_of(request, logits.device)
+        self._edited: tuple[int, torch.Tensor] | None = None  # the row that was edited last
 
     def __len__(self) -> int:
         return len(self._argmax)
@@ -140,7 +157,7 @@ class TargetRows:
 
     def logprobs(self, row: int, token: int) -> TokenLogprobs:
         """Log-probabilities of `token` and of the asked-for top tokens, from the raw logits."""
-        logits, count = self._logits[row], self.request.params.logprobs or 0
+        logits, count = self._raw(row), self.request.params.logprobs or 0
         normaliser = ops.logsumexp(logits)
         top: tuple[tuple[int, float], ...] = ()
         if count:
@@ -182,11 +199,12 @@ class TargetRows:
 
     def _best(self, row: int) -> int:
         """The row's token, were there no grammar."""
+        logits = self._processed(row)
         if self.request.params.plain_argmax:
             return self._argmax[row]
         if row == 0 and self._first is not None:
             return self._first
-        return self._choose(self._processed(row), row)
+        return self._choose(logits, row)
 
     def _choose(self, logits: torch.Tensor, row: int) -> int:
         params = self.request.params
@@ -207,36 +225,17 @@ class TargetRows:
 
     def _processed(self, row: int) -> torch.Tensor:
         """The row with bias, bans and penalties applied, with its own history; raw if none is."""
-        request, params = self.request, self.request.params
-        banned = request.output_len + row < params.min_tokens
-        if not (banned or params.logit_bias or params.penalised):
-            return self._logits[row]
-        logits = self._logits[row].clone()
-        for token, bias in params.logit_bias.items():
-            logits[token] += bias
-        if banned:
-            for token in request.eos_ids.union(params.stop_token_ids):
-                logits[token] = -float("inf")
-        if params.penalised:
-            self._penalise(logits, row)
-        return logits
+        if self._edits is None:
+            return self._raw(row)
+        if self._edited is None or self._edited[0] != row:
+            self._edited = row, self._edits.apply(self._raw(row), self.draft[:row])
+        return self._edited[1]
 
-    def _penalise(self, logits: torch.Tensor, row: int) -> None:
-        """Repetition over prompt and output (CTRL, arXiv 1909.05858), presence and frequency over
-        the output, as OpenAI defines them; the draft before the row counts as output."""
-        request, params = self.request, self.request.params
-        output = np.array(request.output_ids + list(self.draft[:row]), dtype=np.int64)
-        if params.repetition_penalty != 1:
-            seen = torch.from_numpy(np.union1d(output, request.prompt_ids).astype(np.int64))
-            seen = seen.to(logits.device)
-            values = logits[seen]
-            penalty = params.repetition_penalty
-            logits[seen] = torch.where(values > 0, values / penalty, values * penalty)
-        if len(output) and (params.frequency_penalty or params.presence_penalty):
-            ids, counts = np.unique(output, return_counts=True)
-            amount = params.frequency_penalty * counts + params.presence_penalty
-            at = torch.from_numpy(ids).to(logits.device)
-            logits[at] -= torch.from_numpy(amount.astype(np.float32)).to(logits.device)
+    def _raw(self, row: int) -> torch.Tensor:
+        """The row as the model gave it. Raises NotFinite."""
+        if not self._finite[row]:
+            raise NotFinite(self.position + row)
+        return self._logits[row]
 
 
 def draw_first(sampled: Iterable[tuple[Request, int]], logits: torch.Tensor) -> dict[int, int]:

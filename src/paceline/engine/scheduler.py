@@ -36,6 +36,7 @@ class Scheduled:
     drafted: list[int] = field(default_factory=list)  # as the drafter gave it, before any cut
     confidence: Sequence[float] | None = None  # of what is left of it once it fits the grammar
     part: str | None = None  # of the drafter, where it has several, that made the draft
+    from_others: bool = False  # the draft was looked up in the text of other requests
     cut_by: str | None = None
     looked_up: bool = False  # the draft took no time: it is not one that its drafter was asked for
     longest_proposed: int | None = None  # draft that it would be asked for; None: as `draft_room`
@@ -43,6 +44,16 @@ class Scheduled:
     @property
     def rows(self) -> int:
         return self.count + len(self.draft)
+
+    @property
+    def outputs(self) -> int:
+        """Rows whose logits are wanted."""
+        return 1 + len(self.draft) if self.samples else 0
+
+    def drop_draft(self) -> None:
+        """Go on as if nothing had been drafted."""
+        self.draft, self.drafted, self.forced = [], [], frozenset()
+        self.confidence, self.part, self.looked_up = None, None, False
 
     @property
     def ask_room(self) -> int:
@@ -100,10 +111,16 @@ class Scheduler:
         was_running = request in self.running
         if was_running:
             self.running.remove(request)
-            self.cache.release(request)
         elif request in self.waiting:
             self.waiting.remove(request)
+        self.cache.release(request)
         return was_running
+
+    def requeue(self, request: Request) -> None:
+        """Put a request that is in neither queue first in line, with nothing computed."""
+        self.cache.release(request)
+        request.computed = 0
+        self.waiting.appendleft(request)
 
     def plan(self, draft_length: Callable[[Request], int]) -> Plan:
         """Hands out the rows of one step; `draft_length` says how long a draft a request may have.

@@ -13,7 +13,9 @@ class TextStream:
     """Incremental text of one stream.
 
     push() returns text that is final: complete characters that cannot become part of a stop string.
-    When a stop string appears, `stopped_by` names it and the text ends before it.
+    flush() returns what is left when the stream ends. When either meets a stop string, `stopped_by`
+    names it and the text ends before it. A stop string that begins in the text of a token pushed
+    without `check_stop` is plain text; a character belongs to the token that completes it.
     """
 
     def __init__(
@@ -32,15 +34,23 @@ class TextStream:
         self._read = len(self._ids)  # ... and what lies before here was given out already
         self._given = self._text(self._ids)
         self._held = ""
+        self._exempt = 0  # leading characters of the text not given out where no stop may begin
+        self._checked = True  # the last token was pushed with check_stop
         self.stopped_by: str | None = None
 
     def push(self, token: int, *, check_stop: bool = True) -> str:
         """Adds a token; returns the text it makes final, often with some that was held back."""
         self._ids.append(token)
         text = self._text(self._ids[self._prefix :])
-        if len(text) <= len(self._given) or text.endswith(UNFINISHED):
+        fresh = text[len(self._given) :]
+        self._checked = check_stop
+        if not check_stop:
+            self._exempt = len(self._held) + len(fresh.rstrip(UNFINISHED))
+        if not fresh or text.endswith(UNFINISHED):
             return ""
-        return self._advance(text, check_stop)
+        self._prefix, self._read = self._read, len(self._ids)
+        self._given = self._text(self._ids[self._prefix :])
+        return self._release(self._held + fresh)
 
     def flush(self) -> str:
         """The rest, at the end of the stream: unfinished characters and held-back text."""
@@ -48,6 +58,8 @@ class TextStream:
             return ""
         text = self._text(self._ids[self._prefix :])
         rest = self._held + text[len(self._given) :]
+        if self._checked:
+            rest = self._release(rest) + self._held
         self._held, self._given = "", text
         return rest
 
@@ -56,24 +68,17 @@ class TextStream:
     def _text(self, ids: Sequence[int]) -> str:
         return self._decode(ids, skip_special_tokens=self._skip)
 
-    def _advance(self, text: str, check_stop: bool) -> str:
-        fresh = text[len(self._given) :]
-        self._prefix, self._read = self._read, len(self._ids)
-        self._given = self._text(self._ids[self._prefix :])
-        if not self._stop:
-            return fresh
-        pending = self._held + fresh
-        if not check_stop:
+    def _release(self, pending: str) -> str:
+        """The beginning of `pending` that is final; the rest is held, or dropped at a stop."""
+        stops = [(pending.find(s, self._exempt), s) for s in self._stop]
+        stops = [(at, s) for at, s in stops if at >= 0]
+        if stops:
+            end, self.stopped_by = min(stops)
             self._held = ""
-            return pending
-        found = [(pending.find(s), s) for s in self._stop if s in pending]
-        if found:
-            at, self.stopped_by = min(found)
-            self._held = ""
-            return pending[:at]
-        keep = self._overlap(pending)
-        self._held = pending[len(pending) - keep :]
-        return pending[: len(pending) - keep]
+            return pending[:end]
+        end = len(pending) - self._overlap(pending[self._exempt :])
+        self._exempt, self._held = max(0, self._exempt - end), pending[end:]
+        return pending[:end]
 
     def _overlap(self, text: str) -> int:
         """Length of the longest end of `text` that some stop string begins with."""

@@ -61,6 +61,7 @@ class Batch(ctypes.Structure):
         ("threads", c_int64),
         *((name, c_void_p) for name in ("ids", "positions", "seq_starts", "block_tables")),
         *((name, c_void_p) for name in ("logit_rows", "first", "tap_layers", "logits", "argmax")),
+        ("finite", c_void_p),
         *((name, c_void_p) for name in ("confidence", "hidden", "features", "ticks")),
     )
 

@@ -1,13 +1,15 @@
 """Compiles the native kernels with the user's C++ compiler at first use, and loads them.
 
-The library is cached under `$PACELINE_CACHE` or `~/.cache/paceline`, keyed by sources, compiler and
-the instruction sets that `-march=native` stands for. `$PACELINE_KERNELS` forces a path.
+The library is an entry of the cache, keyed by sources, compiler and the instruction sets that
+`-march=native` stands for. `$PACELINE_KERNELS` forces a path.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -20,6 +22,12 @@ from pathlib import Path
 
 import torch
 
+from paceline.core import CacheError
+from paceline.core.cache import cache_dir, cached_folder
+
+log = logging.getLogger(__name__)
+
+LIBRARY = "kernels.so"  # in its entry of the cache
 NATIVE = Path(__file__).parent / "native"
 SOURCES = {  # source -> flags of its own; the noise must never be contracted to fused multiply-adds
     "forward.cpp": (),
@@ -73,7 +81,7 @@ def load(path: str | None = None) -> Native:
                     f"kernel path {name!r} needs {needs}, which this machine lacks"
                 )
             continue
-        library = ctypes.CDLL(str(_build(compiler, macros, name, flags)))
+        library = _library(compiler, macros, name, flags)
         if library.pl_usable() == 0:
             return Native(library, name)
         if forced:
@@ -87,10 +95,6 @@ def available() -> tuple[bool, str]:
         return True, load().path
     except BuildError as error:
         return False, str(error)
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("PACELINE_CACHE") or Path.home() / ".cache" / "paceline") / "kernels"
 
 
 def _compiler() -> str:
@@ -124,52 +128,81 @@ def _openmp_library() -> str:
     raise BuildError("torch was built without OpenMP")
 
 
-def _build(compiler: str, macros: str, path: str, flags: tuple[str, ...]) -> Path:
+def _library(compiler: str, macros: str, path: str, flags: tuple[str, ...]) -> ctypes.CDLL:
+    """Loads the library from the cache, where it is built first if it is missing or damaged.
+
+    Where the cache cannot be written, the library is built for this process alone.
+    """
     openmp = _openmp_library()
     digest = hashlib.sha256("\n".join([compiler, macros, path, openmp, repr(SOURCES)]).encode())
     digest.update(repr((COMMON_FLAGS, flags)).encode())
     for source in sorted(NATIVE.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
-    target = cache_folder() / f"kernels-{path}-{digest.hexdigest()[:16]}.so"
-    if target.exists():
-        return target
+
+    def fill(folder: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix=".objects.", dir=folder) as objects:
+            _compile_and_link(compiler, flags, openmp, Path(objects), folder / LIBRARY)
+
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Built aside and moved into place: two processes may build at once, one may be killed.
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            built = _compile_and_link(compiler, flags, openmp, Path(folder))
-            built.replace(target)
+        entry = cache_dir() / "kernels" / f"kernels-{path}-{digest.hexdigest()[:16]}"
+        return _opened(cached_folder(entry, fill))
+    except CacheError as error:
+        log.warning("the kernels are compiled anew for this process: %s", error)
+    try:
+        with tempfile.TemporaryDirectory(prefix="paceline-kernels-") as folder:
+            fill(Path(folder))
+            return _opened(Path(folder))
     except OSError as error:
-        raise BuildError(f"cannot write the kernel cache {target.parent}: {error}") from error
-    return target
+        raise BuildError(f"no folder to compile the kernels in: {error}") from error
 
 
-def _compile_and_link(compiler: str, flags: tuple[str, ...], openmp: str, folder: Path) -> Path:
+def _opened(folder: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(folder / LIBRARY))
+    except OSError as error:  # a missing runtime, or a file system that forbids programs
+        raise BuildError(f"the kernels cannot be loaded: {error}") from error
+
+
+def _compile_and_link(
+    compiler: str, flags: tuple[str, ...], openmp: str, folder: Path, target: Path
+) -> None:
+    """Writes the library `target`, with its objects in `folder`. Raises OSError for a full disk."""
     jobs, objects = [], []
     for source, own in SOURCES.items():
         objects.append(str(folder / f"{source}.o"))
         command = [compiler, *COMMON_FLAGS, _native_flag(), *flags, *own]
         command += ["-c", str(NATIVE / source), "-o", objects[-1]]
         jobs.append(
-            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                command,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=_environment(),
+            )
         )
     errors = [job.communicate()[1] for job in jobs]
     for job, error in zip(jobs, errors, strict=True):
         if job.returncode:
-            raise BuildError(f"{compiler} failed: {_first_error(error)}")
+            raise _failure(compiler, error)
     # -fopenmp is absent on purpose: it would name the system's runtime beside torch's.
-    built = folder / "kernels.so"
-    _run([compiler, "-shared", *objects, openmp, "-o", str(built)])
-    return built
+    _run([compiler, "-shared", *objects, openmp, "-o", str(target)])
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     if done.returncode:
-        raise BuildError(f"{command[0]} failed: {_first_error(done.stderr)}")
+        raise _failure(command[0], done.stderr)
     return done.stdout
 
 
-def _first_error(text: str) -> str:
-    lines = [line for line in text.splitlines() if "error" in line.lower()] or text.splitlines()
-    return lines[0] if lines else "no message"
+def _environment() -> dict[str, str]:
+    return {**os.environ, "LC_ALL": "C"}  # messages in English, which _failure() reads
+
+
+def _failure(compiler: str, said: str) -> Exception:
+    """What a compiler's failure is to be raised as, by what it said."""
+    if "No space left on device" in said:
+        return OSError(errno.ENOSPC, "No space left on device")
+    lines = [line for line in said.splitlines() if "error" in line.lower()] or said.splitlines()
+    return BuildError(f"{compiler} failed: {lines[0] if lines else 'no message'}")

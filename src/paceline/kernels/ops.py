@@ -158,7 +158,7 @@ def top_threshold(
 
     Returns (threshold, tie_id): kept are logits above the threshold, and those equal to it with ids
     up to tie_id. Ties go to the lowest ids; top_p keeps the shortest prefix that reaches it. 0 or
-    less switches top_k off, 1 top_p, 0 min_p.
+    less switches top_k off, 1 top_p, 0 min_p. Raises ValueError where NaN leaves nothing to keep.
     """
     native = _native(logits)
     if native is None:
@@ -174,16 +174,21 @@ def top_threshold(
         ctypes.byref(threshold),
         ctypes.byref(tie_id),
     )
+    if not kept:
+        raise ValueError("logits hold NaN or infinity: no token can be kept")
     return (-math.inf, NO_TIE) if kept == len(logits) else (threshold.value, tie_id.value)
 
 
 def logsumexp(logits: torch.Tensor) -> float:
-    """log(sum(exp(logits))) of float32 [V], the same in any order of summation."""
+    """log(sum(exp(logits))) of float32 [V], the same in any order of summation. Raises ValueError
+    for logits that hold NaN or infinity."""
     native = _native(logits)
     if native is None:
         return reference.logsumexp(logits)
     top = c_float()
     total = native.pl_total_weight(logits.data_ptr(), len(logits), 1.0, ctypes.byref(top))
+    if total <= 0 or not math.isfinite(top.value):
+        raise ValueError("logits hold NaN or infinity: their sum has no logarithm")
     return top.value + math.log(total * 2.0**-reference.WEIGHT_BITS)
 
 

@@ -61,6 +61,7 @@ struct PlBatch {
     const int32_t* tap_layers;  // [taps], ascending or not; layer index whose output is wanted
     float* logits;              // [outputs, vocab], or null
     int64_t* argmax;            // [outputs]
+    bool* finite;               // [outputs] whether all logits are finite, or null
     float* confidence;          // [outputs] the largest probability, or null
     uint16_t* hidden;           // [outputs, hidden] bf16 after the final norm, or null
     uint16_t* features;         // [rows, taps * hidden] bf16

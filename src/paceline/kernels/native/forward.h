@@ -296,7 +296,7 @@ struct Forward {
         const Activations a = norm(worker, model.final_norm, model.head, batch.outputs, pick);
         Best* best = space.best.get<Best>() + worker.id * (batch.outputs + 8);
         const float least = -std::numeric_limits<float>::infinity();
-        std::fill(best, best + batch.outputs, Best{least, INT64_MAX});
+        std::fill(best, best + batch.outputs, Best{least, 0, INT64_MAX});
         Partial* weights = batch.confidence ? space.weights.get<Partial>() : nullptr;
         gemm(worker, a, batch.outputs, model.head, scratch(worker),
              [&](int64_t row, int64_t panel, int count, const float* c) {
@@ -313,7 +313,9 @@ struct Forward {
             for (int t = 1; t < worker.team.size; t++) {
                 Best other = space.best.get<Best>()[t * (batch.outputs + 8) + row];
                 top.offer(other.value, other.id);
+                top.excess += other.excess;
             }
+            if (batch.finite) batch.finite[row] = top.finite();
             batch.argmax[row] = top.id == INT64_MAX ? 0 : top.id;
             if (weights) batch.confidence[row] = confidence(worker, weights, row, top.value);
         }

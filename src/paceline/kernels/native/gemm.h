@@ -21,7 +21,8 @@ constexpr int kBlockWords = 224;          // words of k whose panels stay in the
 // Accumulators fill 24 of 32 registers: so many rows beside four panels, so many beside two.
 constexpr int kTileRows = 6, kPairTileRows = 12;
 #else
-constexpr int kTileRows = 2, kPairTileRows = 2;
+// Of 16 half as wide registers accumulators fill 8, and weights and activations the others.
+constexpr int kTileRows = 4, kPairTileRows = 4;
 #endif
 // For a single tile the hardware prefetches best alone, but for the start of a group: that is
 // fetched during the last words of the group before.
@@ -30,13 +31,13 @@ constexpr int kTailWords = 32;
 // What a matrix is made of: how a word of activations meets one of weights.
 struct Bf16 {
     static constexpr bool kWhole = false;  // whole numbers
-    using Sums = Vec;
-    PL_INLINE Sums dot(Sums sums, UVec a, UVec w) { return dot2(sums, a, w); }
+    using Sums = Part;
+    PL_INLINE Sums dot(Sums sums, UPart a, UPart w) { return dot2(sums, a, w); }
 };
 struct Int8 {
     static constexpr bool kWhole = true;
-    using Sums = IVec;
-    PL_INLINE Sums dot(Sums sums, UVec a, UVec w) { return dot4(sums, a, w); }
+    using Sums = IPart;
+    PL_INLINE Sums dot(Sums sums, UPart a, UPart w) { return dot4(sums, a, w); }
 };
 
 // Row-major activations, as bf16 or as int8 with what each row was scaled by. `stride` counts
@@ -65,14 +66,28 @@ struct TileArguments {
     const uint32_t* ahead;  // panels to fetch on the way
 };
 
+// Panels whose accumulators the registers hold beside R rows, of P.
+template <int R, int P>
+constexpr int at_once() {
+    return kParts == 1 ? P : R == 1 ? P : R == 2 && P >= 2 ? 2 : 1;
+}
+
 // R rows times P panels over some words of k, fetching kAhead panels for later.
 template <class Format, int R, int P, int kAhead>
 void gemm_tile(const TileArguments& t) {
+    constexpr int kNow = at_once<R, P>();
+    if constexpr (kNow < P) {
+        gemm_tile<Format, R, kNow, kAhead ? kNow : 0>(t);
+        TileArguments rest = t;
+        rest.panels += kNow * t.panel_stride, rest.ahead += kNow * t.panel_stride;
+        rest.c += kNow * kLanes;
+        return gemm_tile<Format, R, P - kNow, kAhead == P ? P - kNow : 0>(rest);
+    }
     using Sums = typename Format::Sums;
-    Sums acc[R][P];
+    Sums acc[R][P * kParts];
     for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++)
-            acc[r][p] = t.first ? Sums{} : (Sums)load(t.c + r * kWidth + p * kLanes);
+        for (int p = 0; p < P * kParts; p++)
+            acc[r][p] = t.first ? Sums{} : load_part_of<Sums>(t.c + r * kWidth + p * kPartLanes);
     const uint32_t *a = t.a, *panels = t.panels, *ahead = t.ahead;
     const int64_t a_stride = t.a_stride, panel_stride = t.panel_stride, words = t.words;
     for (int64_t i = 0; i < words; i++) {
@@ -80,17 +95,21 @@ void gemm_tile(const TileArguments& t) {
         // only: in a small batch the rows are in the cache already.
         if (R == kPairTileRows && i % kLanes == 0)
             for (int r = 0; r < R; r++) __builtin_prefetch(a + (R + r) * a_stride + i, 0, 3);
-        UVec w[P];
-        for (int p = 0; p < P; p++) w[p] = load_u(panels + p * panel_stride + i * kLanes);
+        UPart w[P * kParts];
+        for (int p = 0; p < P; p++)
+            for (int part = 0; part < kParts; part++)
+                w[p * kParts + part] = load_part_of<UPart>(panels + p * panel_stride + i * kLanes +
+                                                           part * kPartLanes);
         for (int p = 0; p < kAhead; p++)
             __builtin_prefetch(ahead + p * panel_stride + i * kLanes, 0, 3);
         for (int r = 0; r < R; r++) {
-            UVec x = splat_u(a[r * a_stride + i]);
-            for (int p = 0; p < P; p++) acc[r][p] = Format::dot(acc[r][p], x, w[p]);
+            const UPart x = UPart{} + a[r * a_stride + i];
+            for (int p = 0; p < P * kParts; p++) acc[r][p] = Format::dot(acc[r][p], x, w[p]);
         }
     }
     for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++) store(t.c + r * kWidth + p * kLanes, (Vec)acc[r][p]);
+        for (int p = 0; p < P * kParts; p++)
+            store_part_of(t.c + r * kWidth + p * kPartLanes, acc[r][p]);
 }
 
 using TileFunction = void (*)(const TileArguments&);

@@ -77,22 +77,31 @@ inline void embed(const PlModel& model, int64_t id, float* x) {
 
 struct Best {
     float value;
+    float excess;  // 0 while every offered number was finite, else NaN
     int64_t id;
 
     void offer(float other, int64_t other_id) {
-        if (other > value || (other == value && other_id < id)) *this = {other, other_id};
+        if (other > value || (other == value && other_id < id)) value = other, id = other_id;
     }
+    bool finite() const { return excess == 0; }
 };
 
 // Offers c[count], whose ids start at `first`. Most groups hold nothing better: one look per group.
 inline void offer_all(Best& best, const float* c, int64_t count, int64_t first) {
     float top = c[0];
     if (count % kLanes == 0) {
-        Vec tops = load(c);
-        for (int64_t j = kLanes; j < count; j += kLanes) tops = max(tops, load(c + j));
+        Vec tops = load(c), excess = tops - tops;  // x - x: 0 for a finite x, else NaN
+        for (int64_t j = kLanes; j < count; j += kLanes) {
+            const Vec part = load(c + j);
+            tops = max(tops, part), excess += part - part;
+        }
         top = max_lane(tops);
+        best.excess += sum(excess);
     } else {
-        for (int64_t i = 1; i < count; i++) top = c[i] > top ? c[i] : top;
+        for (int64_t i = 0; i < count; i++) {
+            top = c[i] > top ? c[i] : top;
+            best.excess += c[i] - c[i];
+        }
     }
     if (top < best.value) return;
     for (int64_t i = 0; i < count; i++)

@@ -268,7 +268,7 @@ int64_t pl_total_weight(const float* logits, int64_t count, float inv_temperatur
 }
 
 // The smallest logit that min_p, then top_k, then top_p keep, and the largest id kept among its
-// equals. Returns how many tokens are kept. log_min_p: -inf for off; top_k 0, top_p 1: off.
+// equals. Returns how many tokens are kept, 0 for logits that are not all finite. log_min_p: -inf for off; top_k 0, top_p 1: off.
 int64_t pl_top_threshold(const float* logits, int64_t count, float inv_temperature, int64_t top_k,
                          double top_p, double log_min_p, float* threshold, int32_t* tie_id) {
     const float infinity = std::numeric_limits<float>::infinity();
@@ -301,6 +301,7 @@ int64_t pl_top_threshold(const float* logits, int64_t count, float inv_temperatu
     }
     if (top_p < 1)
         keep_mass(kept, top_p * (double)(minimum || top_k > 0 ? total_weight(kept) : everything));
+    if (kept.empty()) return 0;  // NaN or infinity among the logits: nothing compares with them
     const Candidate last = *std::max_element(kept.begin(), kept.end());
     *threshold = last.logit, *tie_id = last.id;
     return (int64_t)kept.size();

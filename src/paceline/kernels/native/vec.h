@@ -114,6 +114,45 @@ PL_INLINE IVec dot4(IVec acc, UVec x, UVec w) {
 #endif
 }
 
+// The widest vectors that the machine has registers for, where that is known: the compiler keeps
+// wider ones in memory, which costs an inner loop most of its time.
+#ifdef __AVX512F__
+constexpr int kPartLanes = 16;
+typedef Vec Part;
+typedef UVec UPart;
+typedef IVec IPart;
+#else
+constexpr int kPartLanes = 8;
+typedef float Part __attribute__((vector_size(32)));
+typedef uint32_t UPart __attribute__((vector_size(32)));
+typedef int32_t IPart __attribute__((vector_size(32)));
+
+PL_INLINE Part dot2(Part acc, UPart a, UPart b) {
+    acc += (Part)(a << 16) * (Part)(b << 16);
+    acc += (Part)(a & 0xffff0000u) * (Part)(b & 0xffff0000u);
+    return acc;
+}
+PL_INLINE IPart dot4(IPart acc, UPart x, UPart w) {
+    acc += ((IPart)(x << 24) >> 24) * (IPart)(w & 0xff);
+    acc += ((IPart)(x << 16) >> 24) * (IPart)(w >> 8 & 0xff);
+    acc += ((IPart)(x << 8) >> 24) * (IPart)(w >> 16 & 0xff);
+    acc += ((IPart)x >> 24) * (IPart)(w >> 24);
+    return acc;
+}
+#endif
+constexpr int kParts = kLanes / kPartLanes;
+
+template <class V, class T>
+PL_INLINE V load_part_of(const T* p) {
+    V v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+template <class V, class T>
+PL_INLINE void store_part_of(T* p, V v) {
+    memcpy(p, &v, sizeof v);
+}
+
 // The nearest whole numbers, ties to even, of products that are rounded on their own before.
 PL_INLINE IVec round(Vec v) {
 #ifdef PACELINE_AVX512BF16

@@ -1,0 +1,128 @@
+"""The requests that an engine holds, and everything that comes and goes with a request."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from typing import Any
+
+from paceline.core import FinishReason, OutputDelta, PacelineError, Request
+from paceline.core.spans import Spans
+from paceline.engine.config import EngineStats
+from paceline.engine.counts import times
+from paceline.engine.drafting import Drafting
+from paceline.engine.kv_cache import KVCache
+from paceline.engine.masks import Grammars
+from paceline.engine.output import Output
+from paceline.engine.row_edits import RowEdits, edits_of
+from paceline.engine.runner import Runner
+from paceline.engine.sampler import NotFinite
+from paceline.engine.scheduler import Scheduler
+from paceline.engine.text import TextStream
+
+log = logging.getLogger(__name__)
+NOT_FINITE = "model_not_finite"  # stop reason of a stream whose logits held NaN or infinity
+
+
+class Roster:
+    """Opens and closes requests in every part of the engine. Belongs to the engine's thread.
+
+    `requests`, `outputs` and `edits` are by request id; `counters` are the engine's.
+    `target_in_doubt` says that a request met logits that are not finite since that was last looked
+    into.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        cache: KVCache,
+        scheduler: Scheduler,
+        runner: Runner,
+        grammars: Grammars,
+        drafting: Drafting,
+        counters: EngineStats,
+    ) -> None:
+        self._tokenizer, self._cache, self._scheduler = tokenizer, cache, scheduler
+        self._runner, self._grammars, self._drafting = runner, grammars, drafting
+        self.counters = counters
+        self.requests: dict[str, Request] = {}
+        self.outputs: dict[str, Output] = {}
+        self.edits: dict[str, RowEdits] = {}
+        self.target_in_doubt = False
+
+    def open(self, request: Request, spans: Spans) -> OutputDelta | None:
+        """Queue a request. Returns its last delta if it failed at once."""
+        self.requests[request.id] = request
+        try:
+            params = request.params
+            text = TextStream(
+                self._tokenizer,
+                request.prompt_ids,
+                params.stop,
+                skip_special_tokens=params.skip_special_tokens,
+            )
+            grammar = self._grammars.open(request)
+            self.outputs[request.id] = Output(request, text, grammar, spans)
+            edits = edits_of(request, self._runner.network.device)
+            if edits is not None:
+                self.edits[request.id] = edits
+            self._scheduler.add(request)
+        except Exception as error:
+            return self.fail(request, error)
+        return None
+
+    def close(
+        self, request: Request, reason: FinishReason, stop_reason: str | int | None = None
+    ) -> None:
+        """End a request and free all that it holds, whether it runs, waits or neither."""
+        request.finish_reason, request.stop_reason = reason, stop_reason
+        request.finished = time.monotonic()
+        self._scheduler.remove(request)
+        self.leave(request)
+        for table in (self.requests, self.outputs, self.edits):
+            table.pop(request.id, None)
+        self._grammars.close(request)
+        self._drafting.lengths.forget(request.id)
+        finished = self.counters.requests_finished
+        finished[reason] = finished.get(reason, 0) + 1
+
+    def leave(self, request: Request) -> None:
+        """Free what only a running request holds. Harmless for one that does not run."""
+        self._runner.end(request)
+        try:
+            self._drafting.release(request)
+        except Exception as error:
+            self.stop_drafting([request], error)
+
+    def fail(self, request: Request, error: Exception) -> OutputDelta:
+        """End a request on an error. Returns its last delta."""
+        log.error("request %s failed", request.id, exc_info=error)
+        stop_reason = None
+        if isinstance(error, NotFinite):
+            stop_reason, self.target_in_doubt = NOT_FINITE, True
+            self._cache.forget_prefix(request)
+        self.close(request, FinishReason.ERROR, stop_reason)
+        shown = str(error) if isinstance(error, PacelineError) else repr(error)
+        delta = OutputDelta(request_id=request.id, choice=request.choice, error=shown)
+        return self.fill(request, delta)
+
+    def stop_drafting(self, requests: Collection[Request], error: Exception) -> None:
+        """Let requests go on without drafts after an error of their drafter."""
+        log.error("a drafter failed: its requests go on without drafts", exc_info=error)
+        self.counters.drafter_failures += 1
+        for request in requests:
+            if request.drafter is not None:
+                self._drafting.give_up(request)
+
+    def fill(self, request: Request, delta: OutputDelta | None = None) -> OutputDelta:
+        """Fill in what every delta carries; without a delta, make one."""
+        if delta is None:
+            delta = OutputDelta(request_id=request.id, choice=request.choice)
+        delta.finish_reason, delta.stop_reason = request.finish_reason, request.stop_reason
+        delta.prompt_tokens, delta.cached_tokens = request.prompt_len, request.cached_tokens
+        delta.completion_tokens, delta.seed = request.output_len, request.seed
+        delta.stats = request.stats
+        if delta.finished:
+            delta.metrics = times(request)
+        return delta
