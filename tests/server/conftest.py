@@ -12,15 +12,18 @@ from typing import Any
 
 import httpx
 import pytest
+import uvloop
 
 from paceline.server.app import create_app
 from paceline.server.run import Server, bind
 from paceline.server.settings import ServerSettings
+from paceline.server.ui_run import UiServer
 
 from .fake import FakeAsyncEngine
 
 CHAT = {"model": "fake-model", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
 TEXT = {"model": "fake-model", "prompt": "Hi", "max_tokens": 8}
+LONG_STREAM = {**TEXT, "max_tokens": 400, "ignore_eos": True, "stream": True}
 
 
 class Client:
@@ -56,7 +59,7 @@ class Client:
 @asynccontextmanager
 async def in_process(app: Any) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         yield http
 
 
@@ -66,7 +69,7 @@ def listening(engine: Any, **settings: Any) -> Iterator[Server]:
     options = ServerSettings(port=0, **settings)
     ready = threading.Event()
     server = Server(engine, options, bind(options), lambda _: ready.set())
-    thread = threading.Thread(target=lambda: asyncio.run(server.run()))
+    thread = threading.Thread(target=lambda: run_on_uvloop(server.run()))
     thread.start()
     try:
         assert ready.wait(20)
@@ -78,7 +81,33 @@ def listening(engine: Any, **settings: Any) -> Iterator[Server]:
     assert not thread.is_alive()
 
 
-def eventually(condition: Any, seconds: float = 5) -> None:
+@contextmanager
+def page_server(**settings: Any) -> Iterator[str]:
+    """`paceline ui` on a free loopback port; gives its URL."""
+    ready = threading.Event()
+    server = UiServer(ServerSettings(port=0, **settings), lambda _: ready.set())
+    thread = threading.Thread(target=lambda: run_on_uvloop(server.run()))
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield server.url
+    finally:
+        server.stop()
+        thread.join(20)
+    assert not thread.is_alive()
+
+
+def healthy(url: str) -> bool:
+    return httpx.get(url + "/health", trust_env=False, timeout=20).status_code == 200
+
+
+def run_on_uvloop(main: Any) -> None:
+    """Runs `main` on the loop that serves in production."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
+
+
+def eventually(condition: Any, seconds: float = 20) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from functools import cache
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,7 +65,8 @@ class FakeAsyncEngine:
 
     `step` is the seconds between two steps; `capacity` how many streams fit, `others` how many of
     those places are taken already; `fail` ends streams with an error, as a dying engine does.
-    `part` names the part of the drafter that drafts.
+    `part` names the part of the drafter that drafts. `bursts` are the tokens of each step in turn,
+    in place of BURST; every token more makes its step longer by `token_time` seconds.
     `submitted` and `aborted` note what came in and what was freed.
     """
 
@@ -76,6 +79,9 @@ class FakeAsyncEngine:
         fail: bool = False,
         drafter: bool = True,
         part: str | None = None,
+        reply: str = REPLY,
+        bursts: Sequence[int] = (BURST,),
+        token_time: float = 0.0,
     ) -> None:
         tokenizer = byte_tokenizer()
         drafters = {"ngram": SimpleNamespace(max_draft_len=4, version="1")} if drafter else {}
@@ -92,8 +98,10 @@ class FakeAsyncEngine:
             config=EngineConfig(),
         )
         self.step, self.fail, self.others, self.part = step, fail, 0, part
+        self.reply, self.bursts, self.token_time = reply, bursts, token_time
         self.room = Room(capacity, lambda: len(self._running) + self.others, lambda: 0)
         self.draining, self.alive = False, True
+        self.error: BaseException | None = None
         self.submitted: list[Request] = []
         self.aborted: list[str] = []
         self._admission = Admission(
@@ -113,6 +121,11 @@ class FakeAsyncEngine:
     def shutdown(self) -> None:
         self.alive = False
 
+    async def died(self) -> BaseException:
+        while self.error is None:
+            await asyncio.sleep(0.005)
+        return self.error
+
     def reserve(self, n: int, prompts: int = 1) -> Place:
         if not self.alive:
             raise EngineDead("the engine has stopped")
@@ -126,13 +139,20 @@ class FakeAsyncEngine:
         *,
         request_id: str,
         salt: bytes = b"",
+        share_answers: bool = True,
         cohort: str = "",
         explain: bool = False,
         place: Place | None = None,
     ) -> Stream:
         assert place is not None, "the server reserves room before it encodes a prompt"
         requests = self._admission.make_requests(
-            prompt_ids, params, speculative, request_id=request_id, salt=salt, cohort=cohort
+            prompt_ids,
+            params,
+            speculative,
+            request_id=request_id,
+            salt=salt,
+            share_answers=share_answers,
+            cohort=cohort,
         )
         place.take(len(requests))
         assert not any(request.id in self._running for request in requests)
@@ -166,20 +186,22 @@ class FakeAsyncEngine:
     # -- inside -----------------------------------------------------------------------------------
 
     async def _generate(self, requests: list[Request]) -> None:
-        reply = self.engine.tokenizer(REPLY, add_special_tokens=False)["input_ids"]
-        while any(request.id in self._running for request in requests):
-            await asyncio.sleep(self.step)
+        reply = self.engine.tokenizer(self.reply, add_special_tokens=False)["input_ids"]
+        for burst in cycle(self.bursts):
+            if not any(request.id in self._running for request in requests):
+                return
+            await asyncio.sleep(self.step + burst * self.token_time)
             for request in requests:
                 if request.id in self._running:
-                    self._advance(request, reply)
+                    self._advance(request, reply, burst)
 
-    def _advance(self, request: Request, reply: list[int]) -> None:
+    def _advance(self, request: Request, reply: list[int], burst: int) -> None:
         if self.fail:
             delta = OutputDelta(request_id="", choice=0, error="boom")
             return self._end(request.id, FinishReason.ERROR, delta)
         room = request.max_tokens - request.output_len
         before, reason = request.output_len, None
-        count = min(BURST, room) if request.drafter else 1
+        count = min(burst, room) if request.drafter else 1
         tokens = [reply[(before + i) % len(reply)] for i in range(count)]
         if not request.params.ignore_eos and before + count > 3 * len(reply):
             tokens, reason = [self.engine.tokenizer.eos_token_id], FinishReason.STOP

@@ -27,7 +27,8 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-SETTINGS = ServerSettings(served_model_names=("fake-model",))
+# testserver: the Host of the client that schemathesis uses
+SETTINGS = ServerSettings(served_model_names=("fake-model",), allow_hosts=("testserver",))
 app = create_app(FakeAsyncEngine(max_model_len=64), SETTINGS)
 schema = schemathesis.openapi.from_asgi("/openapi.json", app)
 QUIET = {

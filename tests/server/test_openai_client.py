@@ -30,7 +30,12 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 def test_chat(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
-        model="fake-model", messages=MESSAGES, max_completion_tokens=5, seed=1, logprobs=True
+        model="fake-model",
+        messages=MESSAGES,
+        max_completion_tokens=5,
+        seed=1,
+        logprobs=True,
+        user="somebody",
     )
     assert answer.choices[0].message.content == REPLY[:5]
     assert answer.choices[0].logprobs.content[0].token == "E"

@@ -31,6 +31,7 @@ class IdleEngine:
     def __init__(self, *, max_num_seqs: int = 2, max_waiting: int = 2) -> None:
         self.config = SimpleNamespace(max_num_seqs=max_num_seqs, max_waiting=max_waiting)
         self.scheduler = SimpleNamespace(running=[])
+        self.grammars = SimpleNamespace(compiler=SimpleNamespace(close=lambda: None))
         self.before_requests: Callable[[], None] = lambda: None
 
     def make_requests(
@@ -94,5 +95,5 @@ def test_prompts_that_are_being_encoded_have_their_place_already(
                 times = answer.json()["metrics"]
                 assert times["e2e_latency"] >= times["ttft"] > 0.05  # from before the encoding
 
-    monkeypatch.setattr(PromptEncoder, "_encode", slow)
+    monkeypatch.setattr(PromptEncoder, "_text", slow)
     asyncio.run(asyncio.wait_for(test(), 20))

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import random
+import time
+import tracemalloc
+from collections import defaultdict
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from paceline.bench.rounds import page, summary, table
+from paceline.core import (
+    ExplainedRound,
+    FinishReason,
+    OutputDelta,
+    RoundRecord,
+    TokenKind,
+    TokenLogprobs,
+)
 from paceline.server import rounds as rounds_module
 from paceline.server.errors import ApiError
-from paceline.server.rounds import RoundStore
+from paceline.server.rounds import RoundLog, RoundStore, shown
+from paceline.server.settings import ServerSettings
 
-from .conftest import listening
+from .conftest import TEXT as FAKE_TEXT
+from .conftest import Client, eventually, listening
+from .fake import FakeAsyncEngine
 from .test_real_engine import PROMPT, TEXT, tiny_engine
 
 KEYS = ("mine", "yours")
@@ -79,22 +94,114 @@ def test_a_key_is_needed(base: str) -> None:
     assert response.status_code == 401
 
 
-def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    def job(name: str, count: int) -> Any:
-        return SimpleNamespace(id=name, choices=[SimpleNamespace(rounds=[None] * count)])
+def delta(tokens: int = 4, *, last: FinishReason | None = None, choice: int = 0) -> OutputDelta:
+    """What a round brings, with objects of its own as in a running engine."""
+    # ids past the small numbers that all of Python shares
+    ids = [1000 + random.getrandbits(15) for _ in range(tokens)]
+    record = RoundRecord(
+        request="".join(["cmpl-", "0" * 32, "-0#0"]),
+        time=time.time(), cohort="tiny", drafter="auto", version="1", part="suffix",
+        position=random.getrandbits(15), proposed=tokens, verified=tokens, accepted=tokens,
+        forced=0, cut_by="cost", confidence=tuple(random.random() for _ in ids), rule="match",
+        temperature=1.0, grammar=False, step_requests=1, step_rows=300 + tokens,
+        draft_ms=random.random(), step_ms=random.random(),
+    )  # fmt: skip
+    made = OutputDelta(request_id="r", choice=choice, token_ids=list(ids), finish_reason=last)
+    made.kinds = [TokenKind.ACCEPTED] * tokens
+    made.logprobs = [TokenLogprobs(token, -0.5) for token in ids]
+    made.text = "x" * 1000
+    drafts = [1000 + random.getrandbits(15) for _ in ids]
+    made.round = ExplainedRound(record, tuple(drafts), tuple(drafts), ())
+    return made
 
+
+def opened(store: RoundStore, name: str, choices: int = 1) -> RoundLog:
+    return store.open(name, "", created=1, model="tiny", choices=choices)
+
+
+def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds_module, "MOST_REQUESTS", 3)
-    monkeypatch.setattr(rounds_module, "MOST_ROUNDS", 100)
     store = RoundStore()
-    for index in range(5):
-        store.keep(job(f"j{index}", 10), "")
-    assert store.find("j4", "").id == "j4"
+    logs = [opened(store, f"j{index}") for index in range(5)]
+    assert store.find("j4", "") is logs[4]
     with pytest.raises(ApiError):
         store.find("j1", "")
-    store.keep(job("long", 99), "")
+    monkeypatch.setattr(rounds_module, "MOST_BYTES", 100_000)
+    while store.estimated_bytes < 90_000:
+        logs[4].note(0, delta())
+    kept = len(logs[4].choices[0].rounds)
+    long = opened(store, "long")
+    while len(long.choices[0].rounds) < kept:
+        long.note(0, delta())
+        assert store.estimated_bytes <= 100_000
+    assert store.find("long", "") is long
     with pytest.raises(ApiError):
         store.find("j4", "")
-    assert store.find("long", "").id == "long"
+    logs[4].note(0, delta())  # it still runs: what it adds is not kept
+    assert store.estimated_bytes == long.estimated_bytes
+
+
+def test_a_request_has_a_bound_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds_module, "MOST_REQUEST_BYTES", 50_000)
+    store = RoundStore()
+    log = opened(store, "r")
+    for _ in range(99):
+        log.note(0, delta())
+    log.note(0, delta(last=FinishReason.LENGTH))
+    told = shown(log, defaultdict(lambda: ("x", b"x")))["choices"][0]
+    assert store.estimated_bytes <= 50_000
+    assert len(told["rounds"]) + told["rounds_left_out"] == 100 and told["rounds_left_out"] > 50
+    assert told["finish_reason"] == "length"
+    assert "later rounds were not kept" in summary(told)
+
+
+@pytest.mark.parametrize("tokens", [1, 6, 16])
+def test_the_estimate_is_what_is_held(tokens: int) -> None:
+    store = RoundStore()
+    log = opened(store, "r", choices=4)
+    for _ in range(20):
+        log.note(0, delta(tokens))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, estimated = tracemalloc.get_traced_memory()[0], store.estimated_bytes
+        for index in range(400):
+            log.note(index % 4, delta(tokens))
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.9 * held <= store.estimated_bytes - estimated <= 1.3 * held
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_nothing_is_kept_of_a_client_that_hung_up(stream: bool) -> None:
+    """Armour's case D3: jobs of clients that had left stayed, with their prompts."""
+    engine = FakeAsyncEngine(step=0.01)
+    body = {**FAKE_TEXT, "max_tokens": 500, "ignore_eos": True, "explain": True, "stream": stream}
+    with listening(engine) as server:
+        url = f"{server.url}/v1/requests/{{}}/rounds"
+        with httpx.Client(base_url=server.url, trust_env=False) as http:
+            if stream:
+                with http.stream("POST", "/v1/completions", json=body) as response:
+                    lines = response.iter_lines()  # held: a dropped one hangs up
+                    next(lines)
+                    request_id = engine.submitted[0].id.rsplit("-", 1)[0]
+                    running = httpx.get(url.format(request_id), trust_env=False)
+                    assert running.status_code == 200
+            else:
+                with pytest.raises(httpx.ReadTimeout):
+                    http.post("/v1/completions", json=body, timeout=0.2)
+            eventually(lambda: engine.stats().running == 0)
+        request_id = engine.submitted[0].id.rsplit("-", 1)[0]
+        eventually(lambda: httpx.get(url.format(request_id), trust_env=False).status_code == 404)
+
+
+def test_nothing_is_kept_of_a_request_that_failed() -> None:
+    client = Client(FakeAsyncEngine(fail=True), ServerSettings())
+    assert client.complete(explain=True).status_code == 500
+    request_id = client.engine.submitted[0].id.rsplit("-", 1)[0]
+    assert client.get(f"/v1/requests/{request_id}/rounds").status_code == 404
 
 
 def test_text_and_page_for_people(base: str) -> None:

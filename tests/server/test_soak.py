@@ -22,7 +22,8 @@ def test_nothing_fails_leaks_or_is_lost_under_load() -> None:
     command = [sys.executable, str(BENCHMARKS / "soak.py"), "--minutes", "0.2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    for seen in ("repeated, the same", "hung up", "refused, as it should be", "429", "p99"):
+    for seen in ("repeated, the same", "hung up", "refused, as it should be", "429", "p99",
+                 "hostile, ", "waits of a bystander"):  # fmt: skip
         assert seen in done.stdout
 
 
@@ -30,7 +31,7 @@ def test_nothing_fails_leaks_or_is_lost_under_load() -> None:
 def scripts(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The load test's modules, which import each other as scripts do."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    names = ("soak", "soak_answers", "soak_http", "soak_traffic", "soak_watch")
+    names = ("soak", "soak_answers", "soak_hostile", "soak_http", "soak_traffic", "soak_watch")
     return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
 
 
@@ -90,6 +91,7 @@ def result(scripts: SimpleNamespace, leak: float = 0.0, usage: float = 0.0) -> A
     ]
     made.idle = made.samples[-1]
     made.tally.ttft = made.tally.tpot = [0.1, 0.2]
+    made.noticed.streams, made.noticed.longest = 3, {"stream": 0.3, "one token": 9.0}
     made.drain = scripts.soak.Drain(20, 20, 1.0, exited=True)
     made.drain.newcomers["503"] = 1
     return made
@@ -103,7 +105,11 @@ def test_the_verdict_names_what_is_wrong(scripts: SimpleNamespace) -> None:
     assert failures(result(scripts)) == []
     assert "memory grows: 33" in failures(result(scripts, leak=10))[0]
     assert "10.0% of the KV blocks" in failures(result(scripts, usage=0.1))[0]
-    files, lost, code, error, told = (result(scripts) for _ in range(5))
+    files, lost, code, error, told, stall, starved = (result(scripts) for _ in range(7))
+    stall.noticed.longest["health"] = 10.3
+    assert failures(stall) == ["a bystander waited 10.3 s for its health, 2.5 are allowed"]
+    starved.noticed.streams = 0
+    assert failures(starved) == ["the bystander could not read a stream"]
     files.after = 20
     assert failures(files) == ["10 more files are open than before"]
     lost.drain.finished = 19
@@ -114,3 +120,12 @@ def test_the_verdict_names_what_is_wrong(scripts: SimpleNamespace) -> None:
     assert failures(error) == ["1 errors that are not the client's"]
     told.drain.newcomers["200"] = 1
     assert "{'200'}" in failures(told)[0]
+
+
+def test_hostile_requests_are_as_large_as_the_server_reads(scripts: SimpleNamespace) -> None:
+    hostile = scripts.soak_hostile.Hostile("http://127.0.0.1:1", "tiny")
+    sizes = {name: len(content) for name, (_, content) in hostile._contents.items()}
+    bound = scripts.soak_traffic.LONGEST_BODY
+    assert all(size <= bound for size in sizes.values()), sizes
+    assert sizes["wrong_list"] > 0.9 * bound
+    assert all(json.loads(content)["model"] == "tiny" for _, content in hostile._contents.values())

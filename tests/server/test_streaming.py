@@ -141,10 +141,11 @@ def test_a_stream_cancelled_before_its_first_byte_frees_its_request() -> None:
     body = json.dumps({**TEXT, "max_tokens": 500, "ignore_eos": True, "stream": True}).encode()
     scope = {
         "type": "http",
+        "http_version": "1.1",
         "method": "POST",
         "path": "/v1/completions",
         "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
     }
 
     async def test() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,11 +17,12 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from paceline.engine import grammar_trial
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.server.run import Server
-from tests.engine.tiny import tiny_model
+from tests.engine.tiny import EOS, tiny_model
 
 from .conftest import listening
 
@@ -297,9 +299,50 @@ def test_the_stream_of_a_grammar_that_gives_up_tells_so(
         raise GrammarFailed("too many states")
 
     monkeypatch.setattr(GrammarState, "advance", fail)
-    response = http.post("/chat/completions", json={**CHAT, "response_format": wanted(SCHEMA)})
+    body = {**CHAT, "response_format": wanted(SCHEMA)}
+    response = http.post("/chat/completions", json=body)
     error = response.json()["error"]
-    assert response.status_code == 500 and error["code"] == "grammar_failed"
-    assert "simplify" in error["message"]
+    assert response.status_code == 400 and error["code"] == "grammar_failed"
+    assert error["type"] == "invalid_request_error" and "simplify" in error["message"]
+    assert error["param"] == "response_format.json_schema.schema"
+    streamed = http.post("/chat/completions", json={**body, "stream": True})
+    assert json.loads(streamed.text.split("data: ")[-1])["error"] == error
     monkeypatch.undo()
     chat(http, response_format=wanted(SCHEMA))  # the engine goes on
+
+
+@pytest.mark.parametrize("speculative", ["off", {"drafter": "ngram"}])
+@pytest.mark.parametrize("fuel", ["step_max_items", "max_items_in_row"])
+def test_a_grammar_that_runs_out_of_fuel_is_the_clients_error(
+    http: httpx.Client, speculative: Any, fuel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ambiguous grammar costs more with each token. Past the fuel, llguidance allows nothing but
+    the end of the text: that must not look like a whole answer."""
+    monkeypatch.setitem(grammar_trial.LIMITS, fuel, 90)  # here, not in the child
+    grammar = f'start: s "."\ns: s s | "a" | "{fuel[0]}" | s s s'
+    full_stop = tiny_model("float32").tokenizer(".")["input_ids"][0]
+    body = {**CHAT, "structured_outputs": {"lark": grammar}, "speculative": speculative}
+    body["logit_bias"] = {str(full_stop): -100}
+    response = http.post("/chat/completions", json=body)
+    assert response.status_code == 400, response.text[-300:]
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == ("structured_outputs.lark", "grammar_failed")
+    chat(http, response_format=wanted(SCHEMA))
+
+
+def test_a_server_that_stops_leaves_no_child() -> None:
+    config = EngineConfig(model="tiny", dtype="float32", backend="torch", threads=1, drafter=None)
+    loaded = replace(tiny_model("float32"), eos_ids=frozenset({EOS, EOS + 1}))
+    engine = AsyncEngine(build_engine(config, loaded))
+    compiler = engine.engine.grammars.compiler
+    with (
+        listening(engine) as running,
+        httpx.Client(base_url=f"{running.url}/v1", trust_env=False, timeout=60) as http,
+    ):
+        body = {"model": "tiny", "prompt": "Hi", "structured_outputs": {"choice": ["a", "b"]}}
+        assert http.post("/completions", json=body).status_code == 200
+        pid = compiler.child_pid
+        assert pid is not None
+    assert compiler.child_pid is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI, Request, Security
+from fastapi import APIRouter, FastAPI, Request, Security
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPBearer
 
 from paceline import __version__
 from paceline.engine.async_engine import AsyncEngine
 from paceline.server import errors, responses
+from paceline.server.bodies import body_route
 from paceline.server.gate import Gate
 from paceline.server.live import asked
 from paceline.server.metrics import CONTENT_TYPE
@@ -25,7 +27,7 @@ def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     """The app that serves `async_engine`, which the caller starts and stops."""
     serving = Serving(async_engine, settings)
     # no /docs: its page would load scripts from somebody else's server
-    app = FastAPI(title="Paceline", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Paceline", version=__version__, openapi_url=None)
     errors.install(app)
     app.add_middleware(Gate, settings=settings)
     key = [Security(HTTPBearer(auto_error=False))] if settings.api_keys else []
@@ -33,6 +35,7 @@ def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     _add_models(app, serving, key)
     _add_requests(app, serving, key)
     _add_operations(app, serving)
+    _add_schema(app)
     _add_page_data(app, serving)
     app.state.live = serving.live  # whoever runs the app runs its sampling
     add_ui(app, served=True, key_needed=bool(settings.api_keys))
@@ -40,7 +43,9 @@ def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
 
 
 def _add_generation(app: FastAPI, serving: Serving, key: list[Any]) -> None:
-    @app.post(
+    routes = APIRouter(route_class=body_route(serving.bodies))
+
+    @routes.post(
         "/v1/chat/completions",
         response_model=responses.ChatCompletion,
         responses=GENERATION,
@@ -50,7 +55,7 @@ def _add_generation(app: FastAPI, serving: Serving, key: list[Any]) -> None:
         """Answers a conversation."""
         return await serving.chat(body, http)
 
-    @app.post(
+    @routes.post(
         "/v1/completions",
         response_model=responses.Completion,
         responses=GENERATION,
@@ -59,6 +64,8 @@ def _add_generation(app: FastAPI, serving: Serving, key: list[Any]) -> None:
     async def completions(body: CompletionRequest, http: Request) -> Response:
         """Continues text or token ids."""
         return await serving.complete(body, http)
+
+    app.include_router(routes)
 
 
 def _add_models(app: FastAPI, serving: Serving, key: list[Any]) -> None:
@@ -115,6 +122,13 @@ def _add_page_data(app: FastAPI, serving: Serving) -> None:
     async def ui_live(http: Request) -> Response:
         """What the server does and did in the last minutes."""
         return JSONResponse(serving.live.snapshot(**asked(http.query_params)))
+
+
+def _add_schema(app: FastAPI) -> None:
+    @app.get("/openapi.json", include_in_schema=False)
+    async def schema() -> Response:
+        """The OpenAPI schema. Making it takes half a second, so it is made off the event loop."""
+        return await run_in_threadpool(lambda: JSONResponse(app.openapi()))
 
 
 def _add_operations(app: FastAPI, serving: Serving) -> None:

@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from paceline.core import InvalidRequest, QueueFull
+from paceline.core.errors import Amount
 from paceline.engine.async_engine import EngineDead
+from paceline.server.fields import TOO_MANY, UNKNOWN_FIELD, field_names
 from paceline.server.protocol import UNSUPPORTED, ChatRequest, CompletionRequest
 
 log = logging.getLogger(__name__)
+LONGEST_NAME = 64  # characters of a field's name that an answer quotes
 
 
 class ErrorDetail(BaseModel):
@@ -99,10 +101,6 @@ def install(app: FastAPI) -> None:
     async def _engine_dead(_: Request, error: EngineDead) -> Response:
         return ApiError(503, "the engine has stopped", code="engine_dead").response()
 
-    @app.exception_handler(RequestValidationError)
-    async def _validation(_: Request, error: RequestValidationError) -> Response:
-        return _from_validation(error).response()
-
     @app.exception_handler(HTTPException)
     async def _http(_: Request, error: HTTPException) -> Response:
         answer = ApiError(error.status_code, str(error.detail))
@@ -115,28 +113,36 @@ def install(app: FastAPI) -> None:
         return ApiError(500, "internal error; the server's log has the reason").response()
 
 
-def _from_validation(error: RequestValidationError) -> ApiError:
-    """Says which field is wrong. A value that fits no branch of a union fails each of them; the
-    error that lies deepest belongs to the branch that was meant."""
-    errors = error.errors()
-    if errors[0]["type"] == "json_invalid":
-        reason, at = errors[0]["ctx"]["error"], errors[0]["loc"][-1]
-        return ApiError(400, f"the body is no JSON: {reason} at character {at}", code="bad_json")
-    if not isinstance(error.body, dict):
-        expected = "a JSON object, sent with Content-Type: application/json"
-        return ApiError(400, f"the body must be {expected}", code="bad_json")
-    paths = [_path(item["loc"][1:], error.body, item["type"]) for item in errors]
+def refusal_of(error: ValidationError, body: Any, model: type[BaseModel]) -> ApiError:
+    """Says which field of `body` is wrong. A value that fits no branch of a union fails each of
+    them; the error that lies deepest belongs to the branch that was meant."""
+    errors = error.errors(include_url=False, include_input=False)
+    paths = [_path(item["loc"], body, item["type"]) for item in errors]
     field = max((path for path in paths if path[:1] == paths[0][:1]), key=len)
     here = [item for path, item in zip(paths, errors, strict=True) if path == field]
-    param, kind = _written(field), here[0]["type"]
-    if kind == "extra_forbidden":
-        return ApiError(400, f"{param}: unknown field{_guess(field)}", param=param)
-    if kind == UNSUPPORTED:
-        return ApiError(400, f"{param}: {here[0]['msg']}", param=param)
-    if kind == "missing":
+    param, kinds = written(field), {item["type"]: item for item in here}
+    if UNKNOWN_FIELD in kinds:
+        return unknown_field((*field, kinds[UNKNOWN_FIELD]["ctx"]["name"]), model)
+    if "extra_forbidden" in kinds:
+        return unknown_field(field, model)
+    if UNSUPPORTED in kinds:
+        return ApiError(400, f"{param}: {kinds[UNSUPPORTED]['msg']}", param=param)
+    if "missing" in kinds:
         return ApiError(400, f"{param}: missing; it is required", param=param)
+    if TOO_MANY in kinds:
+        amount = Amount(f"{kinds[TOO_MANY]['ctx']['count']} items")
+        return invalid(InvalidRequest(param, amount, kinds[TOO_MANY]["msg"]))
     reasons = dict.fromkeys(_reason(item["msg"]) for item in here)
-    return invalid(InvalidRequest(param, _value(error.body, field), " or ".join(reasons)))
+    return invalid(InvalidRequest(param, _value(body, field), " or ".join(reasons)))
+
+
+def unknown_field(path: Path, model: type[BaseModel]) -> ApiError:
+    param, close = written(path), []
+    if len(str(path[-1])) <= LONGEST_NAME:
+        names = {*field_names(model), *ChatRequest.model_fields, *CompletionRequest.model_fields}
+        close = difflib.get_close_matches(str(path[-1]), sorted(names), n=1, cutoff=0.8)
+    guess = f"; did you mean {close[0]}?" if close else ""
+    return ApiError(400, f"{param}: unknown field{guess}", param=param)
 
 
 Path = tuple[str | int, ...]
@@ -156,10 +162,15 @@ def _path(location: Sequence[str | int], body: Any, kind: str) -> Path:
     return tuple(path)
 
 
-def _written(path: Path) -> str:
+def written(path: Path) -> str:
+    """A field as errors name it. A name that a client made up is cut after LONGEST_NAME."""
     text = ""
     for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            name = step if len(step) <= LONGEST_NAME else step[:LONGEST_NAME] + "..."
+            text += f".{name}" if text else name
     return text
 
 
@@ -171,9 +182,3 @@ def _value(body: Any, path: Path) -> Any:
 
 def _reason(message: str) -> str:
     return message.removeprefix("Input should be ").removeprefix("Value error, ")
-
-
-def _guess(field: Path) -> str:
-    known = {**ChatRequest.model_fields, **CompletionRequest.model_fields}
-    close = difflib.get_close_matches(str(field[-1]), known, n=1, cutoff=0.8)
-    return f"; did you mean {close[0]}?" if close else ""

@@ -1,4 +1,7 @@
-"""In front of the app: who may ask, and how much may be sent. No body is read before the key."""
+"""In front of the app: who may ask, and how much may be sent.
+
+The order is host, key, site, length. No body is read before the key has been checked.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +9,59 @@ import hmac
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paceline.server.errors import ApiError
+from paceline.server.origin import HostCheck, cross_site
 from paceline.server.settings import ServerSettings
 
-GUARDED = ("/v1", "/ui/")
+PAGE_DATA = "/ui/"
+GUARDED = ("/v1", PAGE_DATA)
 OPEN = ("/ui/state",)  # tells the page that a key is needed, and nothing that needs one
 
 
 class Gate:
-    """Refuses GUARDED paths without a valid API key (401) and bodies past the bound (413)."""
+    """Refuses requests for a foreign host (421), GUARDED paths without a valid API key (401),
+    POSTs to the page's data from other sites (403, 415) and bodies past the bound (413).
+
+    The host is checked where settings.allow_hosts names any, and on loopback without keys, where
+    a web page could otherwise read everything through DNS rebinding. With a key it could not.
+    """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app = app
         self.keys = [key.encode() for key in settings.api_keys]
         self.limit = settings.max_body_bytes
+        self.allow_hosts = settings.allow_hosts
+        needs_check = bool(settings.allow_hosts) or (settings.on_loopback and not settings.api_keys)
+        self.host_check = HostCheck(settings.host, settings.allow_hosts) if needs_check else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        headers = Headers(scope=scope)
-        if self._guards(scope["path"]) and not self._known(bearer(headers)):
-            message = "a valid API key is needed: Authorization: Bearer KEY"
-            refusal = ApiError(401, message, code="invalid_api_key")
-            return await refusal.response()(scope, receive, send)
-        length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > self.limit:
-            refusal = ApiError(413, self._too_long(), code="body_too_large")
+        refusal = self._refusal(scope, Headers(scope=scope))
+        if refusal is not None:
             return await refusal.response()(scope, receive, send)
         await self.app(scope, self._bounded(receive), send)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> ApiError | None:
+        if self.host_check is not None:
+            refusal = self.host_check.refusal(headers, scope["http_version"])
+            if refusal is not None:
+                return refusal
+        path: str = scope["path"]
+        if self._guards(path) and not self._known(bearer(headers)):
+            message = "a valid API key is needed: Authorization: Bearer KEY"
+            return ApiError(401, message, code="invalid_api_key")
+        if scope["method"] == "POST" and path.startswith(PAGE_DATA):
+            refusal = cross_site(headers, self.allow_hosts)
+            if refusal is not None:
+                return refusal
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self.limit:
+            return ApiError(413, self._too_long(), code="body_too_large")
+        return None
 
     def _guards(self, path: str) -> bool:
         return bool(self.keys) and path.startswith(GUARDED) and path not in OPEN
@@ -66,3 +92,11 @@ def bearer(headers: Headers) -> str:
     """The API key of a request, empty when there is none."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
+
+
+def client_of(http: Request, settings: ServerSettings) -> str:
+    """Who sent a request, as far as clients share a server by turns: the API key, or where there
+    are none the address."""
+    if settings.api_keys:
+        return bearer(http.headers)
+    return http.client.host if http.client else ""

@@ -1,53 +1,114 @@
-"""From a request's fields to the grammar that its output is bound to."""
+"""From a request's fields to the grammar that its output is bound to.
+
+Nothing here runs on the event loop or on the thread that encodes prompts: reading fields has a
+thread, which takes small bodies first, and the compiler has a thread and a child process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import asyncio
+import json
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.core import Grammar, InvalidRequest
-from paceline.engine.tool_calls import NO_ARGUMENTS, ToolFormat, calls_grammar, format_of
+from paceline.engine.grammar import CompiledGrammar, Compiler
+from paceline.engine.grammar_bounds import check_schema
+from paceline.engine.grammar_trial import TrialBusy, TrialUnavailable
+from paceline.engine.smallest_first import SmallestFirst
+from paceline.engine.tool_calls import (
+    ToolFormat,
+    arguments_schema,
+    calls_grammar,
+    format_of,
+)
+from paceline.server.errors import ApiError
 from paceline.server.protocol import ChatRequest, CompletionRequest
 from paceline.server.structured import format_grammar, schema_grammar
-from paceline.server.tools import NamedTool, chosen_tools
+from paceline.server.tools import Function, NamedTool, chosen_tools
+
+NAMING = 6.0  # seconds that the search for the part at fault may take
+LONGEST_WAIT = 15.0  # seconds; far longer than a grammar takes unless many costly ones wait
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What an answer is bound to: a grammar, and the format of the calls that it may hold."""
+    """What an answer is bound to: a grammar, and the format of the calls that it may hold.
+
+    `parts` are the grammars that the user wrote, where `grammar` was made from several.
+    """
 
     grammar: Grammar | None = None
     calls: ToolFormat | None = None
+    parts: tuple[Grammar, ...] = ()
 
 
 class GrammarReader:
-    """Reads the wishes of requests for one model. `compile` raises InvalidRequest for a grammar
-    that does not compile; run it off the event loop."""
+    """Reads the wishes of requests for one model, and has their grammars compiled."""
 
-    def __init__(self, tokenizer: Any, compile_: Callable[[Grammar], object]) -> None:
+    def __init__(self, tokenizer: Any, compiler: Compiler) -> None:
         self._template: str = tokenizer.chat_template or ""
         self._added = tokenizer.get_added_vocab()
-        self._compile = compile_
+        self._compiler = compiler
+        self._thread = SmallestFirst("paceline-wishes")
 
-    def bounds(self, body: ChatRequest | CompletionRequest) -> Bounds:
-        """Raises InvalidRequest, naming the field, for wishes that contradict each other or cannot
-        be honoured."""
+    async def bounds(self, body: ChatRequest | CompletionRequest, size: float) -> Bounds:
+        """What a body of `size` bytes asks for, its grammar compiled.
+
+        Raises InvalidRequest, naming the field, for wishes that contradict each other or cannot be
+        honoured, and ApiError (503) while no grammar can be tried out.
+        """
+        if not asks(body):
+            return Bounds()
+        read = await asyncio.wrap_future(self._thread.submit(size, lambda: self._read(body)))
+        if read.grammar is None:
+            return read
+        try:
+            async with asyncio.timeout(LONGEST_WAIT):
+                return replace(read, grammar=await self._compiled(read.grammar, size))
+        except InvalidRequest:
+            await self._name_part(read.parts, size)
+            raise
+        except (TimeoutError, TrialBusy):
+            field = read.grammar.field
+            message = f"{field}: too many costly grammars are being tried out; come back later"
+            raise ApiError(429, message, param=field, code="grammars_busy", retry_after=5) from None
+        except TrialUnavailable as error:
+            message = f"grammars cannot be compiled now: {error}"
+            raise ApiError(503, message, code="grammars_unavailable", retry_after=1) from None
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    async def _compiled(self, grammar: Grammar, size: float) -> Grammar:
+        starting = self._thread.submit(size, lambda: self._compiler.start(grammar))
+        compiling: Future[CompiledGrammar] = await asyncio.wrap_future(starting)
+        return await asyncio.wrap_future(compiling)
+
+    async def _name_part(self, parts: tuple[Grammar, ...], size: float) -> None:
+        """Raises InvalidRequest for the first part that is at fault on its own, if there is time
+        to look for it: a refused grammar of many tools has many."""
+        try:
+            async with asyncio.timeout(NAMING):
+                for part in parts:
+                    await self._compiled(part, size)
+        except (TimeoutError, TrialBusy, TrialUnavailable):
+            return
+
+    def _read(self, body: ChatRequest | CompletionRequest) -> Bounds:
         grammar = None
         if body.structured_outputs is not None:
             grammar = body.structured_outputs.grammar()
         if isinstance(body, CompletionRequest):
-            return self._compiled(Bounds(grammar))
+            return Bounds(grammar)
         wanted = format_grammar(body.response_format)
         if wanted is not None and grammar is not None:
             expected = "null, or text, beside response_format"
             raise InvalidRequest("structured_outputs", "an object", expected)
         grammar = grammar or wanted
         if not body.tools or body.tool_choice == "none":
-            return self._compiled(Bounds(grammar))
-        return self._compiled(self._with_tools(body, grammar))
-
-    # -- inside -----------------------------------------------------------------------------------
+            return Bounds(grammar)
+        return self._with_tools(body, grammar)
 
     def _with_tools(self, body: ChatRequest, final: Grammar | None) -> Bounds:
         assert body.tools is not None
@@ -57,10 +118,10 @@ class GrammarReader:
             raise InvalidRequest(final.field, final.source, expected)
         tool_format = format_of(self._template)
         tools = chosen_tools(body.tools, choice)
-        for index, function in tools:
-            self._check_parameters(f"tools[{index}].function.parameters", function.parameters)
+        parts = [_parameters(index, function) for index, function in tools]
         if final is not None and choice == "auto":
-            self._compile(final)
+            check_schema(json.loads(final.source), final.field)
+            parts.append(final)
         grammar = calls_grammar(
             tool_format,
             [function for _, function in tools],
@@ -69,16 +130,22 @@ class GrammarReader:
             final=final,
             is_token=self._added.__contains__,
         )
-        return Bounds(grammar, tool_format)
+        return Bounds(grammar, tool_format, tuple(parts))
 
-    def _check_parameters(self, field: str, parameters: dict[str, Any] | None) -> None:
-        if parameters is None:
-            return
-        if parameters.get("type", "object") != "object":
-            raise InvalidRequest(f"{field}.type", parameters["type"], "object")
-        self._compile(schema_grammar(parameters or NO_ARGUMENTS, field))
 
-    def _compiled(self, bounds: Bounds) -> Bounds:
-        if bounds.grammar is not None:
-            self._compile(bounds.grammar)
-        return bounds
+def asks(body: ChatRequest | CompletionRequest) -> bool:
+    """Whether there is anything to read: most requests are bound to nothing."""
+    if body.structured_outputs is not None:
+        return True
+    if isinstance(body, CompletionRequest):
+        return False
+    return body.response_format is not None or bool(body.tools)
+
+
+def _parameters(index: int, function: Function) -> Grammar:
+    """The grammar of one tool's arguments, whose schema is checked here."""
+    field, parameters = f"tools[{index}].function.parameters", function.parameters or {}
+    if parameters.get("type", "object") != "object":
+        raise InvalidRequest(f"{field}.type", parameters["type"], "object")
+    check_schema(parameters, field)
+    return schema_grammar(arguments_schema(function), field)

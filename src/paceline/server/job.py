@@ -10,15 +10,18 @@ from typing import Any
 
 from starlette.types import Receive
 
-from paceline.core import FinishReason, OutputDelta, SpeculationStats, TokenLogprobs
+from paceline.core import FinishReason, Grammar, OutputDelta, SpeculationStats, TokenLogprobs
 from paceline.engine.async_engine import Stream
 from paceline.engine.output import GRAMMAR_FAILED
+from paceline.engine.roster import NOT_FINITE
 from paceline.server.errors import ENGINE_FAILED, SHUTTING_DOWN, ApiError
 from paceline.server.metrics import ServerMetrics
+from paceline.server.rounds import RoundLog
 from paceline.server.tally import Counted, Traffic
 
 TOO_COMPLEX = "the grammar became too complex while this output was being made; simplify it"
 ENGINE_CODE = "engine_failed"
+ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
 Indexed = tuple[int, OutputDelta]
 
 
@@ -31,7 +34,6 @@ class Choice:
     logprobs: list[TokenLogprobs] | None = None
     last: OutputDelta | None = None
     seen: float = 0.0  # when the last tokens came
-    rounds: list[OutputDelta] = field(default_factory=list)  # those that are explained
     counted: Counted = field(default_factory=Counted)
 
     def take(self, delta: OutputDelta) -> None:
@@ -40,6 +42,11 @@ class Choice:
         if delta.logprobs is not None:
             self.logprobs = (self.logprobs or []) + delta.logprobs
         self.last = delta
+
+    @property
+    def answered(self) -> bool:
+        """Whether it has ended by itself: not aborted, not failed."""
+        return self.last is not None and self.last.finish_reason in ANSWERED
 
 
 @dataclass(slots=True)
@@ -59,6 +66,8 @@ class Job:
     drafter: str | None
     grammar: bool = False
     lossy: float = 0.0
+    tells_cached: bool = False  # whether the usage says how much of the prompt was cached
+    log: RoundLog | None = None  # for requests that want to be explained
     created: int = 0
     choices: list[Choice] = field(default_factory=list)
     gone: bool = False  # the client has hung up
@@ -68,8 +77,11 @@ class Job:
         self.choices = [Choice() for _ in range(self.n * len(self.prompts))]
 
     def abort(self) -> None:
+        """Ends what still runs. Nothing is kept of a request that has not been answered."""
         for stream in self.streams:
             stream.abort()
+        if self.log is not None and not all(choice.answered for choice in self.choices):
+            self.log.discard()
 
     async def deltas(self) -> AsyncIterator[list[Indexed]]:
         """What each step adds, until every choice has ended.
@@ -108,7 +120,17 @@ class Job:
         firsts = [c.last for c in self.choices[:: self.n] if c.last is not None]
         prompt = sum(len(ids) for ids in self.prompts)
         completion = sum(c.last.completion_tokens for c in self.choices if c.last is not None)
-        return count_usage(prompt, completion, sum(d.cached_tokens for d in firsts))
+        return self.count_usage(prompt, completion, sum(d.cached_tokens for d in firsts))
+
+    def count_usage(self, prompt: int, completion: int, cached: int) -> dict[str, Any]:
+        """OpenAI's `usage` object, in tokens. What was cached may come from other requests, so it
+        is told only where the request says whom it shares with."""
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached} if self.tells_cached else None,
+        }
 
     def measured(self) -> dict[str, Any]:
         """The `metrics` object. Times are those of one stream: left out for more."""
@@ -149,14 +171,12 @@ class Job:
         choice.seen, choice.last = now, delta
         request = self.streams[index // self.n].requests[index % self.n]
         self.traffic.note(request, delta, choice.counted)
-        if delta.round is not None:
-            choice.rounds.append(delta)
+        if self.log is not None:
+            self.log.note(index, delta)
         if delta.finished:
             self.metrics.finished(delta)
             if delta.finish_reason is FinishReason.ERROR:
-                too_complex = delta.stop_reason == GRAMMAR_FAILED
-                message = TOO_COMPLEX if too_complex else ENGINE_FAILED
-                raise ApiError(500, message, code=GRAMMAR_FAILED if too_complex else ENGINE_CODE)
+                raise _failure(delta, request.params.grammar)
             if delta.finish_reason is FinishReason.ABORT and not self.gone:
                 raise ApiError(503, SHUTTING_DOWN, code="shutting_down", retry_after=1)
         return index
@@ -194,6 +214,16 @@ class Job:
         return shown
 
 
+def _failure(delta: OutputDelta, grammar: Grammar | None) -> ApiError:
+    """The answer to a stream that ended on an error."""
+    if delta.stop_reason == GRAMMAR_FAILED and grammar is not None:
+        message = f"{grammar.field}: {TOO_COMPLEX}"
+        return ApiError(400, message, param=grammar.field, code=GRAMMAR_FAILED)
+    if delta.stop_reason == NOT_FINITE:
+        return ApiError(500, delta.error or ENGINE_FAILED, code=NOT_FINITE)
+    return ApiError(500, ENGINE_FAILED, code=ENGINE_CODE)
+
+
 async def _merged(streams: list[Stream]) -> AsyncIterator[tuple[int, list[OutputDelta]]]:
     """Deltas of several streams as they come, each with the index of its stream."""
     queue: asyncio.Queue[tuple[int, list[OutputDelta]] | None] = asyncio.Queue()
@@ -215,13 +245,3 @@ async def _merged(streams: list[Stream]) -> AsyncIterator[tuple[int, list[Output
     finally:
         for task in tasks:
             task.cancel()
-
-
-def count_usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
-    """OpenAI's `usage` object, in tokens."""
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }

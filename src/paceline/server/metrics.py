@@ -56,6 +56,11 @@ OWN_GAUGES: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
     ),
 }
 OWN_COUNTERS: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
+    "failed_steps": ("Steps that failed and ended their requests.", lambda s: s.failed_steps),
+    "drafter_failures": (
+        "Errors of drafters; their requests went on without drafts.",
+        lambda s: s.drafter_failures,
+    ),
     "forced_tokens": ("Tokens that a grammar left no choice about.", lambda s: s.forced_tokens),
     "decode_seconds": (
         "Steps in which somebody decoded, with drafting.",

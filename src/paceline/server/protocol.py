@@ -11,9 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import (
     BeforeValidator,
     Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
+    PrivateAttr,
 )
 from pydantic_core import PydanticCustomError
 
@@ -24,13 +22,14 @@ from paceline.core import (
     SamplingParams,
     SpeculativeParams,
 )
-from paceline.server.structured import Body, ResponseFormat, StructuredOutputs
-from paceline.server.tools import Tool, ToolCall, ToolChoice
+from paceline.server.fields import MAX_PROMPTS, AtMost, Biases, Body, Prompt, StopIds, Stops, Whole
+from paceline.server.structured import ResponseFormat, StructuredOutputs
+from paceline.server.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions; chat has none
-MAX_PROMPTS = 128
 UNSUPPORTED = "unsupported"  # kind of the errors that say so
 LONGEST_TOKEN_ID = len(str(2**31))  # digits
+MAX_MESSAGES = 32768
 
 
 def _refuse(value: object) -> object:
@@ -39,31 +38,12 @@ def _refuse(value: object) -> object:
     raise PydanticCustomError(UNSUPPORTED, "this server does not support it; leave it out")
 
 
-def _whole(value: object) -> object:
-    """JSON has one kind of number: to its schemas 30.0 is an integer."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _text_or_ids(value: object, branches: ValidatorFunctionWrapHandler) -> Any:
-    try:
-        return branches(value)
-    except ValidationError:
-        expected = f"text, token ids, or a list of 1 to {MAX_PROMPTS} of either"
-        raise PydanticCustomError("prompt", expected) from None
-
-
 Unsupported = Annotated[None, BeforeValidator(_refuse)]
 NoList = Annotated[
     list[Any] | None,
     Field(max_length=0, description="Not supported."),
     BeforeValidator(_refuse),
 ]
-Whole = Annotated[int, BeforeValidator(_whole)]
-TokenId = Annotated[Whole, Field(ge=0, lt=2**31)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1)]
-Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
-IdLists = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
-Prompt = Annotated[str | Texts | TokenIds | IdLists, WrapValidator(_text_or_ids)]
 
 
 class StreamOptions(Body):
@@ -74,7 +54,9 @@ class StreamOptions(Body):
     include_rounds: bool | None = Field(
         None, description="With explain: every event tells the round that it came from."
     )
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: bool | None = Field(
+        None, description="Fill every event up to the same size, in a field `obfuscation`."
+    )
 
 
 class Speculative(Body):
@@ -99,11 +81,11 @@ class GenerationRequest(Body):
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, ge=1e-3, le=100)
-    logit_bias: dict[str, float] | None = Field(None, description="Token id to bias, ±100.")
+    logit_bias: Biases | None = Field(None, description="Token id to bias, ±100.")
     max_tokens: Whole | None = Field(None, ge=1, lt=2**31)
     min_tokens: Whole | None = Field(None, ge=0, lt=2**31)
-    stop: str | list[str] | None = Field(None, description="Up to 16 strings.")
-    stop_token_ids: list[TokenId] | None = None
+    stop: str | Stops | None = Field(None, description="Up to 16 strings.")
+    stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = Field(None, description="Default true.")
     structured_outputs: StructuredOutputs | None = Field(
@@ -117,16 +99,49 @@ class GenerationRequest(Body):
     explain: bool | None = Field(
         None, description="Keep what each round did for GET /v1/requests/{id}/rounds."
     )
-    cache_salt: str | None = Field(None, description="Scope of cached prefixes, beside the key.")
+    cache_salt: str | None = Field(
+        None, description="Scope of cached prefixes and shared answers, beside key and user."
+    )
     return_token_ids: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None
-    metadata: dict[str, str] | None = None
+    user: str | None = Field(None, description="Scope like cache_salt: an end user's own caches.")
+    metadata: Annotated[dict[str, str], AtMost(64, "entries")] | None = None
     service_tier: Literal["auto", "default"] | None = None
     store: Literal[False] | None = None
-    safety_identifier: str | None = None
+    safety_identifier: str | None = Field(None, description="OpenAI's newer name for user.")
     prompt_cache_key: str | None = Field(None, description="Prefixes are cached by content.")
+
+    _size: int = PrivateAttr(0)
+    _params: SamplingParams | None = PrivateAttr(None)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body; 0 for a request that was not read from one."""
+        return self._size
+
+    def note_size(self, size: int) -> None:
+        self._size = size
+
+    def params(self) -> SamplingParams:
+        """How tokens are chosen, made once. Raises InvalidRequest for values that only make sense
+        or nonsense together."""
+        if self._params is None:
+            self._params = self._make_params()
+        return self._params
+
+    def _make_params(self) -> SamplingParams:
+        raise NotImplementedError
+
+    @property
+    def scope_names(self) -> tuple[str | None, ...]:
+        """What the request says about whom it shares caches with. Empty texts name nobody."""
+        given = (self.cache_salt, self.user, self.safety_identifier)
+        return tuple(name or None for name in given)
+
+    @property
+    def include_obfuscation(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_obfuscation)
 
     @property
     def include_usage(self) -> bool:
@@ -155,7 +170,6 @@ class GenerationRequest(Body):
         return SpeculativeParams.parse(wish.model_dump() if isinstance(wish, Speculative) else wish)
 
     def sampling_params(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-        """Raises InvalidRequest for values that only make sense or nonsense together."""
         given: dict[str, Any] = {
             name: getattr(self, name)
             for name in (
@@ -188,13 +202,16 @@ class TextPart(Body):
     text: str
 
 
+Parts = Annotated[list[TextPart], AtMost(1024, "parts of type text")]
+
+
 class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Parts | None = None
     name: str | None = None
     tool_call_id: str | None = None
     refusal: Unsupported = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], AtMost(1024, "calls")] | None = None
     function_call: Unsupported = None
     audio: Unsupported = None
     annotations: NoList = None
@@ -209,17 +226,17 @@ class Message(Body):
 
 
 class ChatRequest(GenerationRequest):
-    messages: list[Message] = Field(min_length=1)
+    messages: Annotated[list[Message], Field(min_length=1), AtMost(MAX_MESSAGES, "messages")]
     max_completion_tokens: Whole | None = Field(None, ge=1, lt=2**31)
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = Field(
+    chat_template_kwargs: Annotated[dict[str, Any], AtMost(64, "variables")] | None = Field(
         None, description="Variables for the model's chat template, which must read them."
     )
     response_format: ResponseFormat | None = None
-    modalities: list[Literal["text"]] | None = None
-    tools: list[Tool] | None = None
+    modalities: Annotated[list[Literal["text"]], AtMost(16, "modalities")] | None = None
+    tools: Annotated[list[Tool], AtMost(MAX_TOOLS, "tools")] | None = None
     tool_choice: ToolChoice | None = Field(None, description="Default auto, where there are tools.")
     parallel_tool_calls: bool | None = Field(None, description="Default true.")
     functions: NoList = None
@@ -238,7 +255,7 @@ class ChatRequest(GenerationRequest):
         """The name under which the bound was given."""
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
-    def params(self) -> SamplingParams:
+    def _make_params(self) -> SamplingParams:
         self.check_stream_options()
         both = (self.max_tokens, self.max_completion_tokens)
         if None not in both and both[0] != both[1]:
@@ -252,7 +269,8 @@ class ChatRequest(GenerationRequest):
 
     def check_tools(self) -> None:
         if self.tool_choice not in (None, "none") and not self.tools:
-            raise InvalidRequest("tool_choice", self.tool_choice, "null, unless there are tools")
+            choice = self.tool_choice if isinstance(self.tool_choice, str) else "an object"
+            raise InvalidRequest("tool_choice", choice, "null, unless there are tools")
         for index, message in enumerate(self.messages):
             field = f"messages[{index}]"
             if message.tool_calls and message.role != "assistant":
@@ -274,7 +292,7 @@ class CompletionRequest(GenerationRequest):
     prompt_field: ClassVar[str] = "prompt"
     max_tokens_field: ClassVar[str] = "max_tokens"
 
-    def params(self) -> SamplingParams:
+    def _make_params(self) -> SamplingParams:
         self.check_stream_options()
         limit = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         return self.sampling_params(limit, self.logprobs)
@@ -291,8 +309,13 @@ class CompletionRequest(GenerationRequest):
 
 
 def _token_biases(biases: dict[str, float]) -> dict[int, float]:
-    for token in biases:
-        # int() would also take signs and underscores, and gives up past thousands of digits
-        if not (token.isascii() and token.isdecimal() and len(token) <= LONGEST_TOKEN_ID):
-            raise InvalidRequest("logit_bias", token, "token ids as keys")
-    return {int(token): bias for token, bias in biases.items()}
+    # int() would also take signs and underscores, and gives up past thousands of digits
+    digits = all(map(str.isdecimal, biases)) and all(map(str.isascii, biases))
+    if biases and not (digits and max(map(len, biases)) <= LONGEST_TOKEN_ID):
+        wrong = next(token for token in biases if not _is_token(token))
+        raise InvalidRequest("logit_bias", wrong, "token ids as keys")
+    return dict(zip(map(int, biases), biases.values(), strict=True))
+
+
+def _is_token(key: str) -> bool:
+    return key.isascii() and key.isdecimal() and len(key) <= LONGEST_TOKEN_ID

@@ -16,10 +16,13 @@ class PromptTokensDetails(BaseModel):
 
 
 class Usage(BaseModel):
+    """`prompt_tokens_details` is null where the request does not say whom it shares cached prompts
+    with, unless the server runs with --share-answers always."""
+
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
+    prompt_tokens_details: PromptTokensDetails | None
 
 
 class PartDecoding(BaseModel):
@@ -162,9 +165,13 @@ class CommittedToken(RoundToken):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round(RoundRecord):
-    """`verified_tokens` have a row each; at `forced_places` of them a grammar left no choice."""
+    """`verified_tokens` have a row each; at `forced_places` of them a grammar left no choice.
+
+    `hidden_tokens` counts drafted tokens that are not listed, because the draft was looked up in
+    other requests' text and they are not part of this answer."""
 
     drafted_tokens: list[RoundToken]
+    hidden_tokens: int
     verified_tokens: list[RoundToken]
     forced_places: list[int]
     committed_tokens: list[CommittedToken]
@@ -174,6 +181,7 @@ class ChoiceRounds(BaseModel):
     index: int
     finish_reason: str | None
     rounds: list[Round]
+    rounds_left_out: int
 
 
 class RequestRounds(BaseModel):

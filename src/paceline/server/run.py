@@ -13,17 +13,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import uvicorn
 import uvloop
 
 from paceline.core import PacelineError
-from paceline.engine.async_engine import AsyncEngine
+from paceline.engine.async_engine import AsyncEngine, EngineDead
 from paceline.server.app import create_app
+from paceline.server.listener import HttpServer
 from paceline.server.live import Live
 from paceline.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LAST_WRITES = 5.0  # seconds, at least, that answers get to reach their clients from a done engine
 
 
@@ -78,10 +77,11 @@ def serve(
     Starts the engine's thread and stops it at the end. `sock` is one that bind() gave; without it
     the settings' port is taken here. `on_ready` is called with the server's URL.
 
-    Raises PacelineError when the port cannot be had.
+    Raises PacelineError when the port cannot be had, and EngineDead when the engine has died: all
+    that waited has been answered by then.
     """
     server = Server(async_engine, settings, sock or bind(settings), on_ready)
-    if not (settings.api_keys or settings.host in LOOPBACK):
+    if not (settings.api_keys or settings.on_loopback):
         log.warning("no API key is set: whoever reaches %s may use the model", server.url)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.run())
@@ -102,19 +102,9 @@ class Server:
         self._on_ready = on_ready
         app = create_app(async_engine, settings)
         self._live: Live = app.state.live
-        self._http = _Http(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                ws="none",
-                lifespan="off",
-                # never reached: _until_written() cuts off before, and without a traceback
-                timeout_graceful_shutdown=math.ceil(settings.drain_timeout + 2 * LAST_WRITES),
-            )
-        )
+        # this bound is never reached: _until_written() cuts off before, and without a traceback
+        graceful = math.ceil(settings.drain_timeout + 2 * LAST_WRITES)
+        self._http = HttpServer(app, settings, graceful_seconds=graceful)
         self._signals: asyncio.Queue[None] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -134,11 +124,17 @@ class Server:
                 await self._until_ready(task)
                 left = await self._until_stopped(task)
                 await self._until_written(task, max(left, LAST_WRITES))
+                self._raise_if_dead()
         finally:
             sampling.cancel()
             self._engine.shutdown()
 
     # -- inside -----------------------------------------------------------------------------------
+
+    def _raise_if_dead(self) -> None:
+        """Raises EngineDead, which ends the process with an exit code that restart policies see."""
+        if self._engine.error is not None:
+            raise EngineDead(f"the engine has stopped: {self._engine.error}")
 
     async def _until_ready(self, task: asyncio.Task[None]) -> None:
         while not (self._http.started or task.done()):
@@ -150,11 +146,13 @@ class Server:
 
     async def _until_stopped(self, http: asyncio.Task[None]) -> float:
         """Waits for a signal, then for the drain; new requests are told 503 meanwhile. Gives the
-        seconds that are left of the drain's time."""
+        seconds that are left of the drain's time. Returns at once when the engine dies."""
         signalled = asyncio.create_task(self._signals.get())
-        await asyncio.wait([signalled, http], return_when=asyncio.FIRST_COMPLETED)
-        if http.done():
-            signalled.cancel()
+        died = asyncio.create_task(self._engine.died())
+        await asyncio.wait([signalled, http, died], return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
+        died.cancel()
+        if http.done() or died.done():
             return 0.0
         end = time.monotonic() + self._settings.drain_timeout
         log.info("draining for up to %.0f s", self._settings.drain_timeout)
@@ -194,10 +192,3 @@ class Server:
         finally:
             for number in handled:
                 loop.remove_signal_handler(number)
-
-
-class _Http(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leaves signals alone: uvicorn would end the process by the signal, without a drain."""
-        yield

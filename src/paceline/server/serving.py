@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -14,14 +14,17 @@ from starlette.responses import JSONResponse, Response
 
 from paceline import __version__
 from paceline.core import InvalidRequest, SamplingParams
+from paceline.core.errors import shown as quoted
 from paceline.engine.async_engine import AsyncEngine, Stream
 from paceline.engine.room import Place
+from paceline.server.bodies import BodyReader
 from paceline.server.errors import SHUTTING_DOWN, ApiError, invalid
-from paceline.server.gate import bearer
+from paceline.server.gate import bearer, client_of
 from paceline.server.grammars import Bounds, GrammarReader
 from paceline.server.job import Job
 from paceline.server.live import Live
 from paceline.server.metrics import ServerMetrics
+from paceline.server.prompt_size import PromptSize
 from paceline.server.prompts import PromptEncoder
 from paceline.server.protocol import ChatRequest, CompletionRequest
 from paceline.server.rounds import RoundStore, shown
@@ -30,8 +33,20 @@ from paceline.server.shapes import ChatShape, CompletionShape, Shape
 from paceline.server.streaming import EventStream
 from paceline.server.tally import Traffic
 from paceline.server.tokens import TokenTexts
+from paceline.server.wire import Frames, Padding
 
 CLIENT_CLOSED_REQUEST = 499  # nobody reads it; access logs know it
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whom a request shares with: the salt of its caches, whether its drafts may come from others'
+    answers and its answer serve others, and whether it is told how much of its prompt was cached.
+    """
+
+    salt: bytes
+    share_answers: bool
+    tells_cached: bool
 
 
 class Serving:
@@ -44,19 +59,24 @@ class Serving:
         self.metrics = ServerMetrics(self.models[0], engine.stats)
         self._traffic = Traffic()
         self.live = Live(engine.stats, self._traffic)
-        self.encoder = PromptEncoder(engine.engine.tokenizer)
+        size = PromptSize(engine.engine.tokenizer, engine.engine.max_model_len)
+        self.bodies = BodyReader(size, settings)
+        self.encoder = PromptEncoder(engine.engine.tokenizer, size)
         compiler = engine.engine.grammars.compiler
-        self._grammars = GrammarReader(engine.engine.tokenizer, compiler.compile)
-        self.encoder.soon(compiler.warm_up)
+        self._grammars = GrammarReader(engine.engine.tokenizer, compiler)
+        compiler.warm_up()
         self._rounds = RoundStore()
         self._texts = TokenTexts(engine.engine.tokenizer)
         self._fingerprint = _fingerprint(engine)
 
     async def chat(self, body: ChatRequest, http: Request) -> Response:
-        return await self._answer(ChatShape, body, lambda: self.encoder.chat(body), http)
+        client = client_of(http, self.settings)
+        return await self._answer(ChatShape, body, lambda: self.encoder.chat(body, client), http)
 
     async def complete(self, body: CompletionRequest, http: Request) -> Response:
-        return await self._answer(CompletionShape, body, lambda: self.encoder.prompts(body), http)
+        client = client_of(http, self.settings)
+        encode = lambda: self.encoder.prompts(body, client)  # noqa: E731
+        return await self._answer(CompletionShape, body, encode, http)
 
     def rounds(self, request_id: str, http: Request) -> dict[str, Any]:
         """What each round of a request did that asked for it. Raises ApiError (404)."""
@@ -83,10 +103,19 @@ class Serving:
     def check_model(self, name: str) -> None:
         if name not in self.models:
             known = ", ".join(self.models)
-            message = f"model: no model {name!r} here; this server has {known}"
+            message = f"model: no model {quoted(name)} here; this server has {known}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
     # -- inside -----------------------------------------------------------------------------------
+
+    def _scope(self, body: ChatRequest | CompletionRequest, http: Request) -> Scope:
+        names, setting = body.scope_names, self.settings.share_answers
+        is_named = any(name is not None for name in names)
+        return Scope(
+            salt=scope_salt(self._owner(http) or None, names),
+            share_answers=setting == "always" or (setting == "named" and is_named),
+            tells_cached=setting == "always" or is_named,
+        )
 
     def _owner(self, http: Request) -> str:
         return bearer(http.headers) if self.settings.api_keys else ""
@@ -101,13 +130,19 @@ class Serving:
         self.check_model(body.model)
         params = body.params()
         self._check_draining()
-        salt = _salt(self._owner(http), body.cache_salt)
+        scope = self._scope(body, http)
         with self.engine.reserve(params.n, body.num_prompts) as place:
-            bounds = await self.encoder.off_loop(lambda: self._grammars.bounds(body))
+            bounds = await self._grammars.bounds(body, _body_size(http))
             params = bound(params, bounds)
-            job = self._start(shape_of.kind, body, params, await encode(), salt, place)
+            job = self._start(shape_of.kind, body, params, await encode(), scope, place)
         if body.explain:
-            self._rounds.keep(job, self._owner(http))
+            job.log = self._rounds.open(
+                job.id,
+                self._owner(http),
+                created=job.created,
+                model=job.model,
+                choices=len(job.choices),
+            )
         shape = shape_of(
             job,
             self._texts,
@@ -117,17 +152,33 @@ class Serving:
             rounds=body.include_rounds,
         )
         if body.stream:
-            return EventStream(
-                shape,
-                include_usage=body.include_usage,
-                continuous_usage=body.continuous_usage,
-                spans=self.engine.engine.spans.lane(f"stream {job.id}"),
-            )
+            return self._stream(body, shape, params)
         await job.finish(http.receive)
         return (
             Response(status_code=CLIENT_CLOSED_REQUEST)
             if job.gone
             else JSONResponse(shape.answer())
+        )
+
+    def _stream(
+        self, body: ChatRequest | CompletionRequest, shape: Shape, params: SamplingParams
+    ) -> EventStream:
+        sizes, job = shape.event_sizes(params.logprobs), shape.job
+        padding = frames = None
+        if body.include_obfuscation:
+            padding = Padding(sizes.unit((job.draft_bound or 0) + 1))
+        seconds = self.settings.steady_stream / 1e3
+        if seconds:
+            at_once = min(len(job.choices), self.engine.engine.config.max_num_seqs)
+            frames = Frames(sizes.frame(seconds, at_once))
+        return EventStream(
+            shape,
+            include_usage=body.include_usage,
+            continuous_usage=body.continuous_usage,
+            padding=padding,
+            frames=frames,
+            frame_seconds=seconds,
+            spans=self.engine.engine.spans.lane(f"stream {job.id}"),
         )
 
     def _start(
@@ -136,7 +187,7 @@ class Serving:
         body: ChatRequest | CompletionRequest,
         params: SamplingParams,
         prompts: list[list[int]],
-        salt: bytes,
+        scope: Scope,
         place: Place,
     ) -> Job:
         """Submits every prompt or none."""
@@ -151,7 +202,8 @@ class Serving:
                     params,
                     wish,
                     request_id=f"{answer_id}-{index}",
-                    salt=salt,
+                    salt=scope.salt,
+                    share_answers=scope.share_answers,
                     explain=bool(body.explain),
                     cohort=body.model,  # what an app calls the model tells apps apart
                     place=place,
@@ -177,6 +229,7 @@ class Serving:
             drafter=drafter,
             grammar=params.grammar is not None,
             lossy=wish.lossy,
+            tells_cached=scope.tells_cached,
         )
 
     def _check_draining(self) -> None:
@@ -199,6 +252,11 @@ class Serving:
         return invalid(InvalidRequest(field, error.value, error.expected), code)
 
 
+def _body_size(http: Request) -> float:
+    """Bytes of the body as the client said; one that did not say waits behind all others."""
+    return float(http.headers.get("content-length", "inf"))
+
+
 def bound(params: SamplingParams, bounds: Bounds) -> SamplingParams:
     """The same wishes under a grammar. Calls are told apart by tokens that a text may hide."""
     if bounds.grammar is None:
@@ -217,12 +275,21 @@ def _drafting(streams: list[Stream]) -> tuple[str | None, int | None]:
     return None, None
 
 
-def _salt(api_key: str, cache_salt: str | None) -> bytes:
-    """The scope of cached prefixes: who shares it may see, by timing, what others have sent."""
-    if not api_key and cache_salt is None:
+def scope_salt(api_key: str | None, names: Sequence[str | None]) -> bytes:
+    """The scope of cached prefixes and answers; requests share them only if all parts agree.
+
+    Whoever shares a scope may learn, by timing, what others in it have sent.
+    """
+    parts = (api_key, *names)
+    if not any(part is not None for part in parts):
         return b""
-    scope = f"{len(api_key)}:{api_key}:{cache_salt or ''}"
-    return hashlib.blake2b(scope.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return hashlib.blake2b(_joined(parts), digest_size=16).digest()
+
+
+def _joined(parts: Sequence[str | None]) -> bytes:
+    """Different parts give different bytes: each is led in by its length, or by a dash."""
+    encoded = (None if part is None else part.encode("utf-8", "surrogatepass") for part in parts)
+    return b"".join(b"-" if part is None else b"%d:%b" % (len(part), part) for part in encoded)
 
 
 def _fingerprint(engine: AsyncEngine) -> str:

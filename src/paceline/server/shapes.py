@@ -10,8 +10,9 @@ from paceline.core import FinishReason, OutputDelta, TokenLogprobs
 from paceline.engine.tool_calls import ToolFormat
 from paceline.server.calls import CallParser, Piece
 from paceline.server.job import Choice, Job
-from paceline.server.rounds import round_shown
+from paceline.server.rounds import KeptRound, round_shown
 from paceline.server.tokens import TokenTexts
+from paceline.server.wire import EventSizes
 
 LOWEST = -9999.0  # JSON has no infinity; OpenAI's stand-in for a probability of 0
 
@@ -39,6 +40,12 @@ class Shape:
         head = json.dumps(self._head(self.part))
         self._start = f'data: {head[:-1]}, "choices": [{{"index": '
         self._offsets = [0] * len(job.choices)
+
+    def event_sizes(self, logprobs: int | None) -> EventSizes:
+        """What its chunks take, with so many alternatives to each token or without logprobs."""
+        return EventSizes.of(
+            len(self._start), logprobs=logprobs, token_ids=self._token_ids, rounds=self._rounds
+        )
 
     def _head(self, kind: str) -> dict[str, Any]:
         job = self.job
@@ -84,7 +91,7 @@ class Shape:
             logprobs = json.dumps(self.logprobs(index, delta.logprobs))
         more = f', "token_ids": {delta.token_ids}' if self._token_ids else ""
         if self._rounds and delta.round is not None:
-            more += f', "round": {json.dumps(round_shown(delta, self._texts))}'
+            more += f', "round": {json.dumps(round_shown(KeptRound.of(delta), self._texts))}'
         return (
             f'{self._start}{index}, {shown}, "logprobs": {logprobs}, "finish_reason": null{more}}}]'
         )
@@ -99,14 +106,14 @@ class Shape:
         )
 
     def usage(self) -> str:
-        """The chunk without choices that ends a stream which asked for its usage."""
+        """The chunk without choices that ends a stream which asked for its usage; open, as all."""
         body = {
             **self._head(self.part),
             "choices": [],
             "usage": self.job.usage(),
             "metrics": self.job.measured(),
         }
-        return f"data: {json.dumps(body)}\n\n"
+        return f"data: {json.dumps(body)[:-1]}"
 
     def logprobs(self, index: int, rows: Sequence[TokenLogprobs]) -> dict[str, Any]:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Server-sent events: one per delta, as soon as the engine hands it over."""
+"""Server-sent events: one per delta, as soon as the engine hands it over or at a steady rate."""
 
 from __future__ import annotations
 
@@ -13,18 +13,32 @@ from starlette.types import Receive, Scope, Send
 from paceline.core import OutputDelta
 from paceline.core.spans import OFF, Spans
 from paceline.server.errors import ENGINE_FAILED, ApiError
-from paceline.server.job import Indexed, count_usage
+from paceline.server.job import Indexed
 from paceline.server.shapes import Shape
+from paceline.server.wire import Frames, Padding, write_steadily
 
 log = logging.getLogger(__name__)
 DONE = b"data: [DONE]\n\n"
+CLOSING = "}\n\n"
 
 
 class EventStream(Response):
-    """Streams a job's deltas. When the client hangs up, the job is aborted at once."""
+    """Streams a job's deltas. When the client hangs up, the job is aborted at once.
+
+    With `padding` all events have sizes of one multiple. With `frames` they are written in frames,
+    one every `frame_seconds`.
+    """
 
     def __init__(
-        self, shape: Shape, *, include_usage: bool, continuous_usage: bool, spans: Spans = OFF
+        self,
+        shape: Shape,
+        *,
+        include_usage: bool,
+        continuous_usage: bool,
+        padding: Padding | None = None,
+        frames: Frames | None = None,
+        frame_seconds: float = 0.0,
+        spans: Spans = OFF,
     ) -> None:
         # Not through super(): it would set a Content-Length
         self.status_code, self.background = 200, None
@@ -35,6 +49,7 @@ class EventStream(Response):
         ]
         self._shape, self._job = shape, shape.job
         self._include_usage, self._continuous_usage = include_usage, continuous_usage
+        self._padding, self._frames, self._frame_seconds = padding, frames, frame_seconds
         self._spans = spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,13 +57,24 @@ class EventStream(Response):
         watch = asyncio.create_task(self._job.abort_when_gone(receive))
         try:
             await send(start)
-            async for body in self._bodies():
-                with self._spans("send"):
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
+            await self._write(send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             watch.cancel()
             self._job.abort()
+
+    async def _write(self, send: Send) -> None:
+        if self._frames is not None:
+            return await write_steadily(
+                self._bodies(),
+                send,
+                self._frames,
+                seconds=self._frame_seconds,
+                is_gone=lambda: self._job.gone,
+            )
+        async for body in self._bodies():
+            with self._spans("send"):
+                await send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _bodies(self) -> AsyncIterator[bytes]:
         try:
@@ -58,7 +84,7 @@ class EventStream(Response):
                     body = self._events(indexed, opened)
                 if body:
                     yield body
-            tail = self._shape.usage() if self._include_usage else ""
+            tail = self._filled(self._shape.usage()) if self._include_usage else ""
             yield tail.encode() + DONE
         except ApiError as error:
             yield _event(error)
@@ -82,12 +108,18 @@ class EventStream(Response):
         if not event:
             return []
         if not self._include_usage:
-            return [event, "}\n\n"]
+            return [self._filled(event)]
         usage = "null"
         if self._continuous_usage:  # as in vLLM: of the choice that the event is about
-            counts = count_usage(delta.prompt_tokens, completion_tokens, delta.cached_tokens)
+            counts = self._job.count_usage(
+                delta.prompt_tokens, completion_tokens, delta.cached_tokens
+            )
             usage = json.dumps(counts)
-        return [event, ', "usage": ', usage, "}\n\n"]
+        return [self._filled(f'{event}, "usage": {usage}')]
+
+    def _filled(self, opened: str) -> str:
+        """An event, given without its end."""
+        return opened + CLOSING if self._padding is None else self._padding.fill(opened, CLOSING)
 
 
 def _event(error: ApiError) -> bytes:

@@ -6,15 +6,12 @@ import json
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from paceline.core import Grammar, InvalidRequest
+from paceline.server.fields import AtMost, Body
 
 JSON_OBJECT = {"type": "object"}
-
-
-class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 Schema = dict[str, Any] | bool
@@ -51,7 +48,7 @@ class StructuredOutputs(Body):
     json_: Schema | None = Field(None, alias="json", description="A JSON schema.")
     regex: str | None = None
     lark: str | None = None
-    choice: list[str] | None = Field(None, min_length=1, max_length=1000)
+    choice: Annotated[list[str], Field(min_length=1), AtMost(1000, "texts")] | None = None
 
     def grammar(self) -> Grammar:
         """Raises InvalidRequest unless exactly one is given."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from paceline.core import InvalidRequest
-from paceline.server.structured import Body
+from paceline.server.fields import Body
 
 MAX_TOOLS = 128
 
@@ -51,8 +51,6 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 def chosen_tools(tools: Sequence[Tool], choice: ToolChoice | None) -> list[tuple[int, Function]]:
     """The tools that may be called, with their places. Raises InvalidRequest for names that are
     used twice or not known."""
-    if len(tools) > MAX_TOOLS:
-        raise InvalidRequest("tools", f"{len(tools)} tools", f"at most {MAX_TOOLS}")
     functions = [tool.function for tool in tools]
     names = [function.name for function in functions]
     for index, name in enumerate(names):

@@ -19,6 +19,7 @@ from paceline import __version__
 from paceline.core import ModelError
 from paceline.roofline.scenario import predict
 from paceline.server import errors, ui_lists
+from paceline.server.bodies import read_object, too_much
 from paceline.server.errors import ApiError
 from paceline.server.gate import Gate
 from paceline.server.settings import ServerSettings
@@ -77,10 +78,10 @@ def _add_computing(app: FastAPI) -> None:
     # one at a time, off the event loop: a slider must not take the cores from a served model
     turn = CapacityLimiter(1)
 
-    async def computed(answer: Callable[..., Any], *stated: Any) -> Response:
+    async def computed(answer: Callable[[], Any]) -> Response:
         try:
             # rendered over there too: a long answer must not hold up anybody's stream
-            return await run_sync(lambda: JSONResponse(answer(*stated)), limiter=turn)
+            return await run_sync(lambda: _answer(answer()), limiter=turn)
         except ModelError as error:
             field = str(error).partition(":")[0]  # such errors begin with the config's own name
             param = field if field.endswith(".config") else "model.config"
@@ -99,28 +100,31 @@ def _add_computing(app: FastAPI) -> None:
     @app.post("/ui/predict", include_in_schema=False)
     async def ui_predict(http: Request) -> Response:
         """What speculation would buy: a scenario's prediction."""
-        return await computed(predict, await _stated(http))
+        raw = await http.body()
+        return await computed(lambda: predict(_stated(raw)))
 
     @app.post("/ui/timing", include_in_schema=False)
     async def ui_timing(http: Request) -> Response:
         """When each token arrives, for both panes."""
-        return await computed(timing, await _stated(http))
+        raw = await http.body()
+        return await computed(lambda: timing(_stated(raw)))
 
     @app.post("/ui/measured", include_in_schema=False)
     async def ui_measured(http: Request) -> Response:
         """Measured points of what a command wrote."""
-        return await computed(measured, await _stated(http))
+        raw = await http.body()
+        return await computed(lambda: measured(_stated(raw)))
 
 
-async def _stated(http: Request) -> Mapping[str, Any]:
+def _stated(raw: bytes) -> Mapping[str, Any]:
     """The body, which must be a JSON object. Raises ApiError (400)."""
-    try:
-        body = json.loads(await http.body(), parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is no JSON: {error}", code="bad_json") from None
-    if not isinstance(body, dict):
-        raise ApiError(400, "the body must be a JSON object", code="bad_json")
-    return body
+    return read_object(raw, too_much, parse_constant=_refuse)
+
+
+def _answer(content: Any) -> Response:
+    """JSON in ASCII: what a user sent, and an answer repeats, need not be encodable."""
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    return Response(text, media_type="application/json")
 
 
 def _refuse(constant: str) -> None:

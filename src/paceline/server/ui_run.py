@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import uvicorn
 import uvloop
 
+from paceline.server.listener import HttpServer
 from paceline.server.run import bind, url_of
 from paceline.server.settings import ServerSettings
 from paceline.server.ui import create_ui_app
@@ -33,18 +32,7 @@ class UiServer:
         self._sock = bind(settings)
         self.url = url_of(self._sock)
         self._on_ready = on_ready
-        self._http = _Http(
-            uvicorn.Config(
-                create_ui_app(settings),
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                ws="none",
-                lifespan="off",
-                timeout_graceful_shutdown=2,
-            )
-        )
+        self._http = HttpServer(create_ui_app(settings), settings, graceful_seconds=2)
 
     def stop(self) -> None:
         self._http.should_exit = True
@@ -61,10 +49,3 @@ class UiServer:
         if not task.done():
             self._on_ready(self.url)
         await task
-
-
-class _Http(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leaves signals alone: uvicorn would end the process by the signal."""
-        yield

@@ -1,0 +1,114 @@
+"""Conversations under a model's chat template."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from typing import Any
+
+from jinja2 import TemplateError
+
+from paceline.core import InvalidRequest
+from paceline.engine.tool_calls import format_of
+from paceline.llm import RenderedChat
+from paceline.server.protocol import ChatRequest
+from paceline.server.tools import ToolCall
+
+LONGEST_REASON = 300  # characters of what a template says
+
+
+class Conversations:
+    """Renders conversations for one model."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._template: str = tokenizer.chat_template or ""
+        self._words = frozenset(re.findall(r"\w+", self._template))
+        self._reserved = set(inspect.signature(tokenizer.apply_chat_template).parameters)
+
+    def render(self, request: ChatRequest) -> str:
+        """The text of a conversation. Raises InvalidRequest for what the template cannot show."""
+        text = self._template_text(request)
+        rendered = RenderedChat(text)
+        for index, message in enumerate(request.messages):
+            rendered.refuse_dropped(index, message.role, message.text)
+            for call in message.tool_calls or ():
+                if not rendered.shows("tool_calls", json.dumps(call.function.name)):
+                    expected = "null: the model's chat template does not show calls"
+                    raise InvalidRequest(f"messages[{index}].tool_calls", "calls", expected)
+        return text
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _template_text(self, request: ChatRequest) -> str:
+        if not self._template:
+            expected = "a model with a chat template; use /v1/completions with this one"
+            raise InvalidRequest("messages", request.model, expected)
+        variables = dict(request.chat_template_kwargs or {})
+        for name in variables:
+            if name in self._reserved or not self._reads(name):
+                expected = "variables that the model's chat template reads"
+                raise InvalidRequest("chat_template_kwargs", name, expected)
+        messages = self._messages(request)
+        if request.tools:
+            format_of(self._template)
+            variables["tools"] = [tool.model_dump(exclude_unset=True) for tool in request.tools]
+        try:
+            return self._tokenizer.apply_chat_template(
+                messages,
+                add_generation_prompt=request.add_generation_prompt is not False,
+                tokenize=False,
+                **variables,
+            )
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            reason = str(error)[:LONGEST_REASON]  # a template may quote the messages
+            expected = f"a conversation that the model's chat template takes: {reason}"
+            raise InvalidRequest(
+                "messages", f"{len(request.messages)} messages", expected
+            ) from None
+
+    def _messages(self, request: ChatRequest) -> list[dict[str, Any]]:
+        messages = []
+        for index, message in enumerate(request.messages):
+            role = message.role
+            if role == "developer" and not self._reads("developer"):
+                role = "system"  # OpenAI's newer name for the same thing
+            entry: dict[str, Any] = {"role": role, "content": message.text}
+            if message.tool_calls:
+                entry["tool_calls"] = [
+                    _shown(f"messages[{index}].tool_calls[{place}].function", call)
+                    for place, call in enumerate(message.tool_calls)
+                ]
+            if message.name:  # some clients send an empty one for none
+                if not self._reads("name"):
+                    expected = (
+                        "null, or nothing: the model's chat template does not read `name`, "
+                        "so the model would not see it"
+                    )
+                    raise InvalidRequest(f"messages[{index}].name", message.name, expected)
+                entry["name"] = message.name
+            if message.tool_call_id is not None:
+                if role != "tool":
+                    expected = "null, unless the role is tool"
+                    field = f"messages[{index}].tool_call_id"
+                    raise InvalidRequest(field, message.tool_call_id, expected)
+                entry["tool_call_id"] = message.tool_call_id
+            messages.append(entry)
+        return messages
+
+    def _reads(self, name: str) -> bool:
+        return name in self._words
+
+
+def _shown(field: str, call: ToolCall) -> dict[str, Any]:
+    """A past call as templates want it: they write its arguments as JSON themselves."""
+    text = call.function.arguments
+    try:
+        arguments = json.loads(text or "{}")
+    except ValueError:
+        raise InvalidRequest(f"{field}.arguments", text, "a JSON object, as text") from None
+    if not isinstance(arguments, dict):
+        raise InvalidRequest(f"{field}.arguments", text, "a JSON object, as text")
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}

@@ -1,0 +1,146 @@
+"""What both servers listen with: uvicorn, with bounds on connections, bytes and times."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import uvicorn
+
+from paceline.core import InvalidRequest, PacelineError
+from paceline.server.connection import Connection
+from paceline.server.errors import ApiError
+from paceline.server.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+MOST = 1024  # connections by default: three times the requests that a default queue takes
+RESERVE = 32  # open files that are kept for the server itself, and for clients that get a refusal
+INTERVAL = 0.25  # seconds between two looks at the time limits
+WARN_EVERY = 60.0  # seconds between two log lines about a full server
+
+
+class Connections:
+    """All open connections, at most `bound`.
+
+    A newcomer beyond the bound takes the place of the client that has owed a request for longest:
+    idle ones and those that send slowly or not at all. Requests that are being answered keep their
+    place; where all do, the newcomer gets a 503.
+    """
+
+    def __init__(self, settings: ServerSettings, bound: int) -> None:
+        self.settings, self.bound = settings, bound
+        self.open: set[Connection] = set()
+        self.waiting: dict[Connection, None] = {}  # for their client, the longest first
+        self._warned = -WARN_EVERY
+
+    def admit(self, connection: Connection) -> bool:
+        """Gives `connection` a place, if there is one."""
+        if len(self.open) >= self.bound:
+            self._warn()
+            oldest = next(iter(self.waiting), None)
+            if oldest is None:
+                return False
+            del self.waiting[oldest]
+            oldest.give_way()
+        self.open.add(connection)
+        self.wait_for(connection)
+        return True
+
+    def wait_for(self, connection: Connection) -> None:
+        """Notes that the client of `connection` is to send a request, from now on."""
+        self.waiting.pop(connection, None)
+        self.waiting[connection] = None
+
+    def forget(self, connection: Connection) -> None:
+        self.open.discard(connection)
+        self.waiting.pop(connection, None)
+
+    def full(self) -> ApiError:
+        message = f"{self.bound} connections are open, which is the bound here; try again later"
+        return ApiError(503, message, code="too_many_connections", retry_after=1)
+
+    async def watch(self) -> None:
+        """Ends connections whose clients have had their time. Runs until it is cancelled."""
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(INTERVAL)
+            now = time.monotonic()
+            # After a pause of the whole loop, what clients have sent meanwhile is not read yet
+            if now - last < INTERVAL + 1:
+                for connection in list(self.open):
+                    self._check(connection)
+            last = now
+
+    def _check(self, connection: Connection) -> None:
+        try:
+            connection.check(connection.loop.time())
+        except Exception:  # the time limits of all others must go on
+            log.exception("a connection could not be checked")
+            connection.transport.abort()
+
+    def _warn(self) -> None:
+        now = time.monotonic()
+        if now - self._warned >= WARN_EVERY:
+            self._warned = now
+            log.warning("all %d connections are in use (--max-connections)", self.bound)
+
+
+class HttpServer(uvicorn.Server):
+    """Serves an ASGI app. Signals are left to whoever runs it."""
+
+    def __init__(self, app: Any, settings: ServerSettings, *, graceful_seconds: int) -> None:
+        self.peers = Connections(settings, connection_bound(settings))
+        config = uvicorn.Config(
+            app,
+            http=partial(Connection, self.peers),  # type: ignore[arg-type]
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            lifespan="off",
+            timeout_keep_alive=settings.keep_alive,  # type: ignore[arg-type]
+            timeout_graceful_shutdown=graceful_seconds,
+        )
+        super().__init__(config)
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        watch = asyncio.create_task(self.peers.watch())
+        try:
+            await super().serve(sockets)
+        finally:
+            watch.cancel()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals alone: uvicorn would end the process by the signal, without a drain."""
+        yield
+
+
+def connection_bound(settings: ServerSettings) -> int:
+    """Return how many connections may be open, so that files remain for the server itself.
+
+    Raises InvalidRequest naming max_connections when it is more than the process may open, and
+    PacelineError when no connection is left.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    limit = sys.maxsize if limit == resource.RLIM_INFINITY else limit
+    most = limit - len(os.listdir("/dev/fd")) - RESERVE
+    if most < 1:
+        raise PacelineError(
+            f"the limit of {limit} open files (ulimit -n) leaves none for connections; raise it"
+        )
+    wanted = settings.max_connections
+    if wanted is not None and wanted > most:
+        expected = f"at most {most} under the limit of {limit} open files (ulimit -n)"
+        raise InvalidRequest("max_connections", wanted, expected)
+    return wanted if wanted is not None else min(most, MOST)

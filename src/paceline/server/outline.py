@@ -1,0 +1,106 @@
+"""How much a JSON text holds, counted before it is parsed.
+
+`json.loads` keeps every other thread waiting until it returns: up to 1 µs for an object's member
+and 0.4 µs for a list or a number, so that 4 MB of `[],[],[],…` take half a second. numpy counts
+them in a tenth of that and lets other threads run meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+QUOTE, COMMA, COLON = b'",:'
+NAME = re.compile(rb'\s*("(?:[^"\\]|\\.)*")\s*:')
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of the outermost object: the items of its list or object, and all values in it."""
+
+    name: str
+    items: int
+    values: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a JSON text holds outside of its strings.
+
+    values  numbers, texts, lists and so on, at most: a comma or an opening bracket for each
+    parts   lists, objects, members of objects, and numbers with a fraction or an exponent
+    depth   levels of nesting
+    """
+
+    values: int
+    parts: int
+    depth: int
+
+
+class JsonText:
+    """A JSON text in UTF-8, read as far as its brackets, commas and quotes. It may be malformed;
+    the counts are right for what a parser would have read of it."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        plain = raw.replace(b"\\\\", b"__").replace(b'\\"', b"__")  # no quote is escaped any more
+        text = np.frombuffer(plain, np.uint8)
+        quoted = np.cumsum(text == QUOTE, dtype=np.uint8) & 1  # parity survives the overflow
+        self._text = np.where(quoted, 0, text)  # the quotes that close are left
+
+    def outline(self) -> Outline:
+        opens = self._count(b"[{")
+        return Outline(
+            values=1 + self._count(b",") + opens,
+            parts=opens + self._count(b":.eE"),
+            depth=int(self._depths().max(initial=0)),
+        )
+
+    def largest(self) -> Member | None:
+        """The member of the outermost object with the most commas, None where there is none."""
+        depths = self._depths()
+        commas = self._text == COMMA
+        borders = np.flatnonzero((depths == 1) & commas)
+        starts = [self._start(), *(borders + 1).tolist()]
+        ends = [*borders.tolist(), len(self._text)]
+        inner = np.flatnonzero((depths > 1) & commas)
+        counts = np.searchsorted(inner, ends) - np.searchsorted(inner, starts)
+        place = int(np.argmax(counts))
+        name = self._name(starts[place])
+        if name is None:
+            return None
+        here = slice(starts[place], ends[place])
+        items = 1 + int(np.count_nonzero((depths[here] == 2) & commas[here]))
+        return Member(name, items, values=1 + int(counts[place]))
+
+    def names(self, most: int) -> Iterator[str]:
+        """The names of the first `most` members of the outermost object."""
+        borders = np.flatnonzero((self._depths() == 1) & (self._text == COMMA))[: most - 1]
+        for start in [self._start(), *(borders + 1).tolist()]:
+            name = self._name(start)
+            if name is not None:
+                yield name
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _count(self, characters: bytes) -> int:
+        return sum(int(np.count_nonzero(self._text == character)) for character in characters)
+
+    def _depths(self) -> np.ndarray:
+        opens = (self._text == ord("[")) | (self._text == ord("{"))
+        closes = (self._text == ord("]")) | (self._text == ord("}"))
+        return np.cumsum(opens.view(np.int8) - closes.view(np.int8), dtype=np.int32)
+
+    def _start(self) -> int:
+        return self._raw.find(b"{") + 1
+
+    def _name(self, start: int) -> str | None:
+        match = NAME.match(self._raw, start)
+        try:
+            return None if match is None else str(json.loads(match[1]))
+        except ValueError:
+            return None

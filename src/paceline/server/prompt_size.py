@@ -1,0 +1,124 @@
+"""Whether a prompt can fit the context, told before it is rendered and tokenised as a whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from paceline.core.errors import Amount, InvalidRequest
+from paceline.server.errors import invalid
+
+PLAIN_BYTES = 6  # per token of the context: text up to this is tokenised at once (English has 4.5)
+PIECE = 65536  # characters that are counted at a time
+MARGIN = 2  # contexts of tokens, counted by pieces, past which a text cannot fit
+SHRINKS = {"NFC": 3}  # normalisers: bytes that may become one (three Hangul letters, a syllable)
+KEEPS = ("Prepend", "Replace")  # normalisers: SentencePiece's marks for spaces
+DROPPING = ('"Removed"', '"Whitespace"', '"WhitespaceSplit"', '"BertPreTokenizer"')
+
+
+class PromptSize:
+    """Refuses prompts for their size: ApiError (400, `context_length_exceeded`)."""
+
+    def __init__(self, tokenizer: Any, max_model_len: int) -> None:
+        self._tokenizer = tokenizer.backend_tokenizer
+        self._context = max_model_len
+        longest = longest_token(tokenizer)
+        self._most_bytes = None if longest is None else longest * max_model_len
+
+    def refuse_messages(self, count: int) -> None:
+        """Refuses more messages than the context has tokens; each takes one at the least."""
+        if count > self._context:
+            expected = f"at most {self._context}, as many as the context has tokens"
+            _refuse("messages", f"{count} messages", expected)
+
+    def refuse_texts(self, field: str, texts: Iterable[str]) -> None:
+        """Refuses texts of more bytes than the context could hold if each token were the longest
+        of the vocabulary."""
+        if self._most_bytes is None:
+            return
+        total = sum(map(utf8_length, texts))
+        if total > self._most_bytes:
+            self._refuse_length(field, f"{total} bytes")
+
+    def refuse_tokens(self, field: str, text: str) -> None:
+        """Refuses a text of far more tokens than the context has. At most MARGIN contexts of them
+        are counted, and a text of PLAIN_BYTES per token is not counted at all.
+
+        Tokens are counted in pieces of the text. A cut adds tokens only to what it cuts apart: a
+        word where the tokenizer has words, else what a chain of merges spans, which is short
+        beside PIECE. So the whole has at least a MARGIN-th of the tokens of its pieces.
+        """
+        if utf8_length(text) <= PLAIN_BYTES * self._context:
+            return
+        self.refuse_texts(field, [text])
+        count = 0
+        for start in range(0, len(text), PIECE):
+            count += len(token_ids(self._tokenizer, text[start : start + PIECE], special=False))
+            if count > MARGIN * self._context:
+                self._refuse_length(field, f"{len(text)} characters")
+
+    def _refuse_length(self, field: str, amount: str) -> NoReturn:
+        expected = f"fewer than {self._context} tokens, the context length"
+        _refuse(field, amount, expected)
+
+
+def token_ids(backend: Any, text: str, *, special: bool) -> list[int]:
+    """Token ids of `text`; `special` adds those that start or end every text.
+
+    `backend` is a tokenizers.Tokenizer. The call lets other threads run, unlike `encode()`, and
+    changes nothing in the tokenizer, unlike transformers' `tokenizer()`: so two threads may do it.
+    """
+    ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
+    return ids
+
+
+def utf8_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def longest_token(tokenizer: Any) -> int | None:
+    """The most bytes of text that one token can stand for, None where there is no such bound:
+    a tokenizer may drop spaces, or take all that it does not know for one token."""
+    backend = tokenizer.backend_tokenizer
+    split = _state(backend.pre_tokenizer)
+    byte_level = '"ByteLevel"' in split
+    if not (byte_level or getattr(backend.model, "byte_fallback", False)):
+        return None
+    added = backend.get_added_tokens_decoder().values()
+    if any(token.lstrip or token.rstrip for token in added):
+        return None
+    shrink = _shrinkage(json.loads(_state(backend.normalizer)))
+    if shrink is None or any(kind in split for kind in DROPPING):
+        return None
+    pieces = backend.get_vocab(with_added_tokens=False)
+    # a character of a byte-level piece is a byte; any other piece is text
+    longest = max(map(len if byte_level else utf8_length, pieces), default=1)
+    return shrink * max([longest, *(utf8_length(token.content) for token in added)])
+
+
+def _shrinkage(normaliser: Any) -> int | None:
+    """How many bytes of a text may become one, None where there is no bound."""
+    if normaliser is None:
+        return 1
+    if normaliser["type"] == "Sequence":
+        factor = 1
+        for part in normaliser["normalizers"]:
+            shrink = _shrinkage(part)
+            if shrink is None:
+                return None
+            factor *= shrink
+        return factor
+    if normaliser["type"] == "Replace" and normaliser.get("content") != "▁":
+        return None
+    return 1 if normaliser["type"] in KEEPS else SHRINKS.get(normaliser["type"])
+
+
+def _state(part: Any) -> str:
+    """The JSON text of a normaliser or pre-tokenizer."""
+    return "null" if part is None else part.__getstate__().decode()
+
+
+def _refuse(field: str, amount: str, expected: str) -> NoReturn:
+    error = InvalidRequest(field, Amount(amount), expected)
+    raise invalid(error, "context_length_exceeded")

@@ -1,0 +1,217 @@
+"""Prompts are refused for their size before they are tokenised, and short ones never wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from paceline.core import InvalidRequest
+from paceline.llm import RenderedChat
+from paceline.models.catalog import pull
+from paceline.server import prompt_size, prompts
+from paceline.server.app import create_app
+from paceline.server.errors import ApiError
+from paceline.server.prompt_size import PIECE, PromptSize, longest_token, token_ids
+from paceline.server.settings import ServerSettings
+
+from .conftest import TEXT, Client, in_process
+from .fake import FakeAsyncEngine, byte_tokenizer
+from .test_refusals import check
+
+TEXTS = (
+    "",
+    " ",
+    "Hello, world!  Two  spaces,\n\n\ttabs and\r\nlines.",
+    "Ein Gruß 🚴🏽‍♀️! e\u0301 ﬁ ½ 日本語 한국어 \u1112\u1161\u11ab",
+    "<|im_start|>user\nHi<|im_end|>\n",
+    "x" * 3000 + " " * 3000 + "1234567890" * 300,
+    "".join(map(chr, range(1, 0x800))),
+)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The tokens that each call of the tokenizer gave."""
+    counts: list[int] = []
+    real = prompt_size.token_ids
+
+    def counting(backend: Any, text: str, *, special: bool) -> list[int]:
+        ids = real(backend, text, special=special)
+        counts.append(len(ids))
+        return ids
+
+    monkeypatch.setattr(prompt_size, "token_ids", counting)
+    monkeypatch.setattr(prompts, "token_ids", counting)
+    return counts
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_a_prompt_that_cannot_fit_is_not_tokenised(counted: list[int], role: str) -> None:
+    client = Client(FakeAsyncEngine(), ServerSettings())
+    text = "abc def " * 400_000
+    error = check(client.chat(messages=[{"role": role, "content": text}]), "messages")
+    assert (
+        error["code"] == "context_length_exceeded" and "fewer than 512 tokens" in error["message"]
+    )
+    error = check(client.complete(prompt=text), "prompt")
+    assert error["code"] == "context_length_exceeded"
+    check(client.complete(prompt=["Hi", *[text[:25_000]] * 100]), "prompt")
+    assert sum(counted) < 10  # those of "Hi"
+
+
+def test_more_messages_than_the_context_has_tokens_are_refused_unread(counted: list[int]) -> None:
+    messages = [{"role": "user", "content": ""}] * 513
+    error = check(Client(FakeAsyncEngine(), ServerSettings()).chat(messages=messages), "messages")
+    assert error["code"] == "context_length_exceeded" and not counted
+
+
+def test_a_text_of_long_tokens_is_counted_as_far_as_needed(counted: list[int]) -> None:
+    """Without a bound on what a token stands for, tokens are counted in pieces."""
+    size = PromptSize(dropping_tokenizer(), max_model_len=1000)
+    with pytest.raises(ApiError, match="prompt: got 8000000 characters") as refused:
+        size.refuse_tokens("prompt", "word " * 1_600_000)
+    assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
+    assert 2000 < sum(counted) <= 2000 + PIECE
+    counted.clear()
+    size.refuse_tokens("prompt", " " * 3_000_000 + "word")  # the tokenizer drops all spaces
+    assert sum(counted) == 1
+    size.refuse_tokens("prompt", "word " * 900)
+
+
+def dropping_tokenizer() -> Any:
+    tokenizer = Tokenizer(models.WordLevel({"word": 0, "?": 1}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def byte_level(normaliser: Any = None, **added: Any) -> Any:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {c: i for i, c in enumerate([*letters, "ab", "abab"])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("a", "b"), ("ab", "ab")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    if normaliser is not None:
+        tokenizer.normalizer = normaliser
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    if added:
+        fast.add_tokens([AddedToken(**added)])
+    return fast
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "longest"),
+    [
+        (byte_level(), 4),
+        (byte_level(normalizers.NFC()), 12),
+        (byte_level(content="<long>"), 6),
+        (byte_level(content="<long>", rstrip=True), None),  # it swallows the spaces behind it
+        (byte_level(normalizers.NFKC()), None),
+        (byte_level(normalizers.Strip()), None),
+        (byte_level(normalizers.Replace("a", "")), None),
+        (dropping_tokenizer(), None),
+        (byte_tokenizer(), len("<|im_start|>")),
+    ],
+)
+def test_the_longest_token(tokenizer: Any, longest: int | None) -> None:
+    assert longest_token(tokenizer) == longest
+
+
+def test_ids_are_those_of_the_tokenizer_itself() -> None:
+    tokenizer = byte_tokenizer()
+    for text in TEXTS:
+        for special in (False, True):
+            ids = tokenizer(text, add_special_tokens=special)["input_ids"]
+            assert token_ids(tokenizer.backend_tokenizer, text, special=special) == list(ids)
+
+
+@pytest.mark.model
+def test_ids_of_the_real_tokenizer() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(pull("smollm2-135m"))
+    for text in TEXTS:
+        for special in (False, True):
+            ids = tokenizer(text, add_special_tokens=special)["input_ids"]
+            assert token_ids(tokenizer.backend_tokenizer, text, special=special) == list(ids)
+    longest = longest_token(tokenizer)
+    assert longest is not None and longest >= 16
+    for text in TEXTS:
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert len(text.encode()) <= longest * len(ids)
+    size = PromptSize(tokenizer, max_model_len=8192)
+    size.refuse_tokens("prompt", "Rivers run to the sea. " * 1300)  # 7,801 tokens
+    began = time.monotonic()
+    with pytest.raises(ApiError, match="expected fewer than 8192 tokens"):
+        size.refuse_tokens("prompt", "a b " * 225_000)  # 450,000 tokens, fewer bytes than can fit
+    assert time.monotonic() - began < 5
+
+
+class CountedText(str):
+    """A text that counts how many characters are looked at in it."""
+
+    looked = 0
+
+    def find(self, part: str, start: int = 0) -> int:  # type: ignore[override]
+        place = super().find(part, start)
+        self.looked += (len(self) if place < 0 else place + len(part)) - start
+        return place
+
+    def __contains__(self, part: str) -> bool:  # type: ignore[override]
+        self.looked += len(self)
+        return super().__contains__(part)
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["in order", "by role"])
+def test_the_search_for_dropped_messages_is_linear(grouped: bool) -> None:
+    """A template may show the messages in their order, or those of one role before the others."""
+    messages = [("system" if n % 3 else "user", f"message {n}") for n in range(5000)]
+    shown = sorted(messages, key=lambda message: message[0]) if grouped else messages
+    text = CountedText("\n".join(f"<{role}>{content}" for role, content in shown))
+    chat = RenderedChat(text)
+    for index, (role, content) in enumerate(messages):
+        chat.refuse_dropped(index, role, content)
+    assert text.looked <= 3 * len(text)
+
+
+def test_a_message_that_the_template_drops_is_refused_by_its_place() -> None:
+    chat = RenderedChat("<user>one<user>two")
+    chat.refuse_dropped(0, "user", " two ")
+    chat.refuse_dropped(1, "user", "one")  # a template may turn the order round
+    chat.refuse_dropped(2, "assistant", "past thoughts are dropped on purpose")
+    with pytest.raises(InvalidRequest, match=r"messages\[3\]\.role: got 'tool'"):
+        chat.refuse_dropped(3, "tool", "three")
+
+
+def test_short_prompts_never_wait_behind_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoding, free = threading.Event(), threading.Event()
+    real = prompts.token_ids
+
+    def slow(backend: Any, text: str, *, special: bool) -> list[int]:
+        if len(text) > prompts.SHORT:
+            encoding.set()
+            assert free.wait(20)
+        return real(backend, text, special=special)
+
+    monkeypatch.setattr(prompts, "token_ids", slow)
+
+    async def test() -> None:
+        engine = FakeAsyncEngine(max_model_len=65_536)
+        async with in_process(create_app(engine, ServerSettings())) as http:  # type: ignore[arg-type]
+            long = {**TEXT, "prompt": "x" * 20_000}
+            flood = [asyncio.create_task(http.post("/v1/completions", json=long)) for _ in range(4)]
+            await asyncio.to_thread(encoding.wait, 20)
+            short = await asyncio.wait_for(http.post("/v1/completions", json=TEXT), 10)
+            assert short.status_code == 200
+            assert not any(task.done() for task in flood)
+            free.set()
+            for task in flood:
+                assert (await task).status_code == 200
+
+    try:
+        asyncio.run(asyncio.wait_for(test(), 30))
+    finally:
+        free.set()
