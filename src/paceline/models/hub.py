@@ -8,7 +8,7 @@ import httpx
 import huggingface_hub
 from huggingface_hub import errors
 
-from paceline.core import ModelError
+from paceline.core import CacheError, ModelError
 
 # Weights as safetensors, config, tokenizer and chat template; a drafter's own mask embedding.
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "mask_embedding.pt"]
@@ -18,7 +18,8 @@ UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 def download(repo_id: str, revision: str | None = None) -> Path:
     """Fetches (or finds in the hub's own cache) a model and returns its folder.
 
-    Raises ModelError saying whether the id, the revision, access or the network is to blame.
+    Raises ModelError saying whether the id, the revision, access or the network is to blame, and
+    CacheError where the hub's cache cannot be written.
     """
     at = f" at revision {revision!r}" if revision else ""
     try:
@@ -52,4 +53,9 @@ def download(repo_id: str, revision: str | None = None) -> Path:
         ) from error
     except errors.HfHubHTTPError as error:
         raise ModelError(f"{repo_id}: the hub refused{at}: {error}") from error
+    except OSError as error:
+        raise CacheError(
+            f"{repo_id}: the hub's cache cannot be used ({error}); free space there, or set "
+            "HF_HOME to a folder that this user can read and write"
+        ) from error
     return Path(folder)

@@ -74,6 +74,7 @@ def _leading(network: Network, layers: int) -> Network:
         other._batch, other._workspace = abi.Batch(), Workspace(other.library)
         other._logits = torch.empty(0, other.vocab_size)
         other._argmax = torch.empty(0, dtype=torch.int64)
+        other._finite = torch.empty(0, dtype=torch.bool)
         other._features = torch.empty(0, dtype=torch.bfloat16)
     else:
         raise TypeError(f"no leading layers of a {type(network).__name__}")

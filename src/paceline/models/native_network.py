@@ -78,6 +78,7 @@ class NativeNetwork:
         self.record(OFF)
         self._logits = torch.empty(0, config.vocab_size)
         self._argmax = torch.empty(0, dtype=torch.int64)
+        self._finite = torch.empty(0, dtype=torch.bool)
         self._features = torch.empty(0, dtype=torch.bfloat16)
         self._kv: Arena | None = None
         self.num_blocks = 0
@@ -96,7 +97,7 @@ class NativeNetwork:
         """
         rows, outputs = len(batch.ids), len(batch.logit_rows)
         if not rows:
-            return ForwardOutput(self._logits[:0], self._argmax[:0])
+            return ForwardOutput(self._logits[:0], self._argmax[:0], self._finite[:0])
         if int(batch.positions.max()) >= self.max_positions:
             raise ValueError(f"position {batch.positions.max()} is past {self.max_positions - 1}")
         self._reserve(rows, outputs, len(feature_layers))
@@ -111,7 +112,9 @@ class NativeNetwork:
         if len(taps):
             width = len(taps) * self.hidden_size
             features = self._features[: rows * width].view(rows, width)
-        return ForwardOutput(self._logits[:outputs], self._argmax[:outputs], features)
+        return ForwardOutput(
+            self._logits[:outputs], self._argmax[:outputs], self._finite[:outputs], features
+        )
 
     def record(self, spans: Spans) -> None:
         """Every forward from now on tells `spans` what its parts took, within the open span."""
@@ -149,10 +152,12 @@ class NativeNetwork:
             capacity = max(16, padded(outputs, 16))
             self._logits = torch.empty(capacity, self.vocab_size)
             self._argmax = torch.empty(capacity, dtype=torch.int64)
+            self._finite = torch.empty(capacity, dtype=torch.bool)
         if rows * taps * self.hidden_size > len(self._features):
             self._features = torch.empty(rows * taps * self.hidden_size, dtype=torch.bfloat16)
         to = self._batch
         to.logits, to.argmax = self._logits.data_ptr(), self._argmax.data_ptr()
+        to.finite = self._finite.data_ptr()
         to.features = self._features.data_ptr()
         self._batch_ref = ctypes.byref(to)
 

@@ -172,9 +172,8 @@ class TorchNetwork:
         Feature l is the residual stream after layer l, before the final norm.
         """
         if not len(batch.ids):
-            return ForwardOutput(
-                self._no_logits(), torch.empty(0, dtype=torch.int64, device=self.device)
-            )
+            nothing = torch.empty(0, dtype=torch.int64, device=self.device)
+            return ForwardOutput(self._no_logits(), nothing, nothing.bool())
         if int(batch.positions.max()) >= len(self.cos):
             raise ValueError(f"position {batch.positions.max()} is past {len(self.cos) - 1}")
         zero_slot, eps = self.num_blocks * BLOCK_SIZE, self.config.rms_norm_eps
@@ -195,8 +194,8 @@ class TorchNetwork:
                 features = torch.cat([taps[i] for i in feature_layers], dim=-1)
         with spans(parts.HEAD):
             logits = self._logits(x, plan, len(batch.logit_rows))
-            argmax = logits.argmax(-1)
-        return ForwardOutput(logits, argmax, features)
+            argmax, finite = logits.argmax(-1), torch.isfinite(logits).all(-1)
+        return ForwardOutput(logits, argmax, finite, features)
 
     def record(self, spans: Spans) -> None:
         """Every forward from now on tells `spans` what its parts took, within the open span. On

@@ -1,0 +1,196 @@
+"""The cache on disk: an entry is there whole and verified, or it is made again.
+
+The cache folder holds rooms (models, gguf, kernels, costs, quality), and a room holds entries: a
+folder with a manifest of checksums, or a JSON file with its own checksum. An entry is written under
+a hidden name that ends in UNFINISHED, synced to the disk and renamed. `locks/` holds a file for
+each entry that was ever written; whoever writes the entry holds its lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from paceline.core.checksums import damage, sha256_of_json, write_manifest
+from paceline.core.errors import CacheError
+from paceline.core.file_locks import free_lock, held_lock
+
+log = logging.getLogger(__name__)
+
+UNFINISHED = ".unfinished"
+CHECKSUM = "sha256"  # key of the checksum in a JSON entry
+# Versions before this one held no lock while they wrote, and used these names: of a model, of a
+# kernel build, of a cost table. What they left is cleared at this age.
+OLD_LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}|tmp[a-z0-9_]{8}|[0-9a-f]{24}\.\d+")
+OLD_LEFTOVER_SECONDS = 24 * 3600.0
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def cache_dir() -> Path:
+    """Return $PACELINE_CACHE, or ~/.cache/paceline. Raises CacheError without a home folder."""
+    given = os.environ.get("PACELINE_CACHE")
+    try:
+        return Path(given).expanduser() if given else Path.home() / ".cache" / "paceline"
+    except RuntimeError as error:
+        raise CacheError(f"no cache folder ({error}); set PACELINE_CACHE to a folder") from error
+
+
+def cached_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """Return the entry `folder` once its files agree with their checksums.
+
+    A missing or damaged entry is made: `fill` writes its files into the empty folder that it gets.
+    Of several processes that need the entry, one makes it and the others wait. What `fill` raises
+    comes through, but an OSError becomes a CacheError, as does one of reading or writing the cache.
+    """
+    with _explained(folder):
+        clear_leftovers(folder.parent)
+        if damage(folder) is None:
+            return folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with held_lock(_lock_of(folder), f"making {folder}") as exclusive:
+            if exclusive:
+                _remove_unfinished(folder)  # of a process that was killed while we waited
+            problem = damage(folder)  # another process may have made the entry meanwhile
+            if problem is None:
+                return folder
+            if folder.exists():
+                log.warning("cache entry %s is damaged (%s): making it again", folder, problem)
+            _make(folder, fill)
+    return folder
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """Return the JSON entry `path`. Raises OSError, or ValueError where it is damaged."""
+    clear_leftovers(path.parent)
+    saved = json.loads(path.read_text("utf-8"))
+    if not isinstance(saved, dict):
+        raise ValueError("it is not a JSON object")
+    checksum = saved.pop(CHECKSUM, None)
+    if checksum != sha256_of_json(saved):
+        raise ValueError("its checksum is missing or wrong")
+    return saved
+
+
+def save_json(path: Path, value: dict[str, Any]) -> None:
+    """Write the JSON entry `path`. Raises CacheError."""
+    text = json.dumps({CHECKSUM: sha256_of_json(value), **value}, indent=1) + "\n"
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with held_lock(_lock_of(path), f"writing {path}"):
+            descriptor, name = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
+            try:
+                with open(descriptor, "w", encoding="utf-8") as file:
+                    file.write(text)
+                    os.fchmod(descriptor, 0o644)  # mkstemp makes it private to one user
+                _sync(Path(name))
+                os.rename(name, path)
+                _sync(path.parent)
+            finally:
+                _remove(Path(name))
+
+
+def clear_leftovers(room: Path) -> None:
+    """Remove what killed processes left in a room of the cache; what is being written stays.
+
+    An entry that cannot be cleared, as in a read-only cache, stays too: it harms nobody.
+    """
+    try:
+        paths = list(room.iterdir())
+    except OSError:
+        return
+    for path in paths:
+        with suppress(OSError):
+            _clear(path)
+
+
+def _clear(path: Path) -> None:
+    """Remove `path` if a process left it unfinished and that process is gone."""
+    if path.name.startswith(".") and path.name.endswith(UNFINISHED):
+        entry = path.with_name(path.name[1:].rsplit(".", 2)[0])
+        with free_lock(_lock_of(entry)) as free:
+            if free:
+                _remove(path)
+    elif OLD_LEFTOVER.fullmatch(path.name) and _age(path) > OLD_LEFTOVER_SECONDS:
+        _remove(path)
+
+
+def _age(path: Path) -> float:
+    """Seconds since `path` last changed."""
+    return time.time() - path.lstat().st_mtime
+
+
+def _make(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a folder aside, then put it in the place of what is called `folder` now."""
+    unfinished = Path(tempfile.mkdtemp(UNFINISHED, f".{folder.name}.", folder.parent))
+    try:
+        fill(unfinished)
+        unfinished.chmod(0o755)  # mkdtemp makes it private to one user
+        write_manifest(unfinished)
+        for path in sorted(unfinished.rglob("*"), reverse=True):  # files before their folders
+            _sync(path)
+        _sync(unfinished)
+        replaced = folder.with_name(f".{folder.name}.{os.getpid()}{UNFINISHED}")
+        if os.path.lexists(folder):
+            os.rename(folder, replaced)
+        os.rename(unfinished, folder)
+        _sync(folder.parent)
+        _remove(replaced)
+    finally:
+        _remove(unfinished)
+
+
+def _lock_of(entry: Path) -> Path:
+    return entry.parent.parent / "locks" / f"{entry.parent.name}-{entry.name}.lock"
+
+
+def _remove_unfinished(entry: Path) -> None:
+    """Remove every unfinished copy of an entry whose lock we hold."""
+    for path in entry.parent.iterdir():
+        if path.name.startswith(f".{entry.name}.") and path.name.endswith(UNFINISHED):
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Have the disk store a file's bytes, or a folder's names."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if not (path.is_dir() and error.errno == errno.EINVAL):  # some network file systems
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _explained(entry: Path) -> Iterator[None]:
+    """Turn an OSError into a CacheError that names the cache folder and what to do."""
+    try:
+        yield
+    except OSError as error:
+        folder = entry.parent.parent
+        reason = error.strerror or str(error)
+        advice = "set PACELINE_CACHE to a folder that this user can read and write"
+        if error.errno in FULL:
+            advice = "free space there, or set PACELINE_CACHE to a folder on another disk"
+        raise CacheError(
+            f"the cache folder {folder} cannot be used ({reason}); {advice}"
+        ) from error

@@ -1,0 +1,378 @@
+"""Cache entries: verified at each use, written whole or not at all, cleared after a kill."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.core import CacheError
+from paceline.core import cache as room
+from paceline.core.cache import cache_dir, cached_folder, load_json, save_json
+from paceline.core.checksums import MANIFEST, PIECE_BYTES, damage, write_manifest
+
+CONTENT = {"weights.bin": b"w" * 100_000, "config.json": b"{}", "more/template.txt": b"hello"}
+
+
+class Maker:
+    """Fills an entry with CONTENT and counts how often that was asked for."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, folder: Path) -> None:
+        self.calls += 1
+        for name, content in CONTENT.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(content)
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "models" / "m-1.5b"
+
+
+def check_content(folder: Path) -> None:
+    for name, content in CONTENT.items():
+        assert (folder / name).read_bytes() == content
+    assert damage(folder) is None
+    assert os.listdir(folder.parent) == [folder.name]
+
+
+def zeros(folder: Path) -> None:
+    (folder / "weights.bin").write_bytes(bytes(100_000))
+
+
+def one_bit(folder: Path) -> None:
+    content = bytearray(CONTENT["weights.bin"])
+    content[70_000] ^= 1
+    (folder / "weights.bin").write_bytes(content)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "zeros": (zeros, "the content of weights.bin has changed"),
+    "one bit": (one_bit, "the content of weights.bin has changed"),
+    "truncated": (
+        lambda folder: os.truncate(folder / "weights.bin", 50_000),
+        "weights.bin has 50000 bytes instead of 100000",
+    ),
+    "empty": (lambda folder: os.truncate(folder / "config.json", 0), "config.json has 0 bytes"),
+    "missing": (lambda folder: (folder / "config.json").unlink(), "config.json is missing"),
+    "missing below": (
+        lambda folder: (folder / "more/template.txt").unlink(),
+        "more/template.txt is missing",
+    ),
+    "extra": (
+        lambda folder: (folder / "model.safetensors.index.json").write_text("{}"),
+        "model.safetensors.index.json does not belong there",
+    ),
+    "no manifest": (lambda folder: (folder / MANIFEST).unlink(), "it has no checksums"),
+    "manifest of zeros": (
+        lambda folder: (folder / MANIFEST).write_bytes(bytes(300)),
+        f"{MANIFEST} is not readable",
+    ),
+    "manifest of something else": (
+        lambda folder: (folder / MANIFEST).write_text("[1]"),
+        f"{MANIFEST} is not readable",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_entry_is_made_again_and_one_line_says_so(
+    name: str, entry: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil, said = DAMAGES[name]
+    maker = Maker()
+    cached_folder(entry, maker)
+    spoil(entry)
+    with caplog.at_level(logging.INFO):
+        assert cached_folder(entry, maker) == entry
+    check_content(entry)
+    assert maker.calls == 2
+    (record,) = caplog.records
+    assert str(entry) in record.getMessage() and said in record.getMessage()
+    assert "making it again" in record.getMessage()
+
+
+def test_an_intact_entry_is_made_once_and_nothing_is_said(
+    entry: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    maker = Maker()
+    for _ in range(3):
+        cached_folder(entry, maker)
+    (entry / ".nfs0001").write_bytes(b"")  # some file systems add hidden files
+    cached_folder(entry, maker)
+    assert maker.calls == 1 and not caplog.records
+
+
+def test_a_file_where_an_entry_should_be_is_replaced(entry: Path) -> None:
+    entry.parent.mkdir(parents=True)
+    entry.write_bytes(b"in the way")
+    check_content(cached_folder(entry, Maker()))
+
+
+def test_a_piece_in_the_middle_of_a_large_file_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "large.bin"
+    with open(path, "wb") as file:
+        file.truncate(2 * PIECE_BYTES + 5)
+    write_manifest(tmp_path)
+    assert damage(tmp_path) is None
+    with open(path, "r+b") as file:
+        file.seek(PIECE_BYTES + 12_345_678)
+        file.write(b"!")
+    assert damage(tmp_path) == "the content of large.bin has changed"
+
+
+def test_a_failed_fill_leaves_nothing_and_keeps_a_damaged_entry(entry: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half").write_bytes(b"x")
+        raise ValueError("no network")
+
+    with pytest.raises(ValueError, match="no network"):
+        cached_folder(entry, fail)
+    assert os.listdir(entry.parent) == []
+    cached_folder(entry, Maker())
+    (entry / MANIFEST).unlink()  # as an older version made it: another version may still use it
+    with pytest.raises(ValueError, match="no network"):
+        cached_folder(entry, fail)
+    assert os.listdir(entry.parent) == [entry.name]
+    assert (entry / "weights.bin").read_bytes() == CONTENT["weights.bin"]
+
+
+def test_every_file_is_synced_before_the_rename_and_the_room_after_it(
+    entry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def note_fsync(descriptor: int) -> None:
+        events.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def note_rename(source: Any, target: Any) -> None:
+        events.append(("rename", str(target)))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "rename", note_rename)
+    cached_folder(entry, Maker())
+    renamed = events.index(("rename", str(entry)))
+    before = {path for kind, path in events[:renamed] if kind == "fsync"}
+    (unfinished,) = {path for path in before if path.endswith(room.UNFINISHED)}
+    wanted = {*CONTENT, "more", MANIFEST}
+    assert before == {unfinished, *(f"{unfinished}/{name}" for name in wanted)}
+    assert ("fsync", str(entry.parent)) in events[renamed:]
+    events.clear()
+    table = entry.parent.parent / "costs" / "t.json"
+    save_json(table, {"a": 1})
+    kinds = [(kind, Path(path).name) for kind, path in events]
+    (first, _), second, third = kinds
+    assert first == "fsync" and second == ("rename", "t.json") and third == ("fsync", "costs")
+
+
+# -- JSON entries ---------------------------------------------------------------------------------
+
+
+def test_a_json_entry_reads_back_and_its_damage_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "costs" / "t.json"
+    value = {"seconds": [0.1, 2.5e-7], "by": {"a": {"x": 1}}}
+    save_json(path, value)
+    assert load_json(path) == value
+    assert os.listdir(path.parent) == ["t.json"]
+    text = path.read_text()
+    for spoilt in (text.replace("0.1", "0.2"), text[:-9], "", "\0" * 50, "[]", '{"seconds": [1]}'):
+        path.write_text(spoilt)
+        with pytest.raises(ValueError, match=r"checksum|JSON|Expecting|delimiter"):
+            load_json(path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        load_json(path)
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+FILL = """
+import sys, time
+from pathlib import Path
+from paceline.core.cache import cached_folder
+entry, seconds = Path(sys.argv[1]), float(sys.argv[2])
+def fill(folder):
+    print("filling", flush=True)
+    (folder / "weights.bin").write_bytes(b"w" * 1000)
+    time.sleep(seconds)
+cached_folder(entry, fill)
+print("ready", flush=True)
+"""
+
+
+def process(entry: Path, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", FILL, str(entry), str(seconds)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+
+
+def wait_for_line(job: subprocess.Popen[str], line: str) -> None:
+    assert job.stdout is not None and job.stdout.readline().strip() == line
+
+
+def test_two_processes_do_the_work_once_and_the_second_says_that_it_waits(entry: Path) -> None:
+    first = process(entry, 5)
+    wait_for_line(first, "filling")
+    second = process(entry, 0)
+    said, complained = second.communicate(timeout=60)
+    assert said.split() == ["ready"]  # it never filled
+    assert f"waiting for process {first.pid}" in complained and str(entry) in complained
+    assert first.communicate(timeout=60)[0].split() == ["ready"]
+    assert os.listdir(entry.parent) == [entry.name]
+
+
+def test_a_waiting_process_takes_over_from_a_killed_one(entry: Path) -> None:
+    first = process(entry, 600)
+    wait_for_line(first, "filling")
+    second = process(entry, 0)
+    time.sleep(1)
+    assert second.poll() is None
+    first.kill()
+    first.wait()
+    assert second.communicate(timeout=60)[0].split() == ["filling", "ready"]
+    assert damage(entry) is None and os.listdir(entry.parent) == [entry.name]
+
+
+def test_what_a_killed_process_left_is_cleared_by_a_start_with_another_model(
+    entry: Path,
+) -> None:
+    killed, alive = process(entry, 600), process(entry.with_name("other"), 600)
+    try:
+        for job in (killed, alive):
+            wait_for_line(job, "filling")
+        killed.kill()
+        killed.wait()
+        assert len(os.listdir(entry.parent)) == 2
+        cached_folder(entry.with_name("third"), Maker())
+        left = sorted(os.listdir(entry.parent))
+        assert len(left) == 2 and left[0].startswith(".other.") and left[1] == "third"
+    finally:
+        alive.kill()
+        alive.communicate()
+
+
+def test_what_older_versions_left_is_cleared_at_a_day_and_models_with_such_names_stay(
+    entry: Path,
+) -> None:
+    cached_folder(entry, Maker())
+    left = [".fetch.a1b2c3d4", ".smollm2-135m-b179c952-1.abcd_123", "tmp0123abcd", f"{'a' * 24}.77"]
+    stays = ["qwen2.5-0.5b-0123456789abcdef", "tmp-model-0123456789abcdef", ".m-0123456789abcdef"]
+    stays += [f"{'b' * 24}.json", "int8-58f75025111e5c09.json"]
+    for name in [*left, *stays]:
+        (entry.parent / name).mkdir()
+    cached_folder(entry, Maker())
+    assert sorted(os.listdir(entry.parent)) == sorted([*left, *stays, entry.name])
+    for name in [*left, *stays]:
+        (entry.parent / name / "file").write_bytes(b"x")
+        os.utime(entry.parent / name, (time.time() - 90_000,) * 2)
+    cached_folder(entry, Maker())
+    assert sorted(os.listdir(entry.parent)) == sorted([*stays, entry.name])
+
+
+def test_a_file_system_without_locks_still_serves(
+    entry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    entry.parent.mkdir(parents=True)
+    others = entry.with_name(f".{entry.name}.abcdefgh{room.UNFINISHED}")
+    others.mkdir()  # its process may live: nothing tells
+    cached_folder(entry, Maker())
+    assert damage(entry) is None and others.is_dir()
+
+
+# -- a cache that cannot be written ---------------------------------------------------------------
+
+
+def test_a_cache_below_a_file_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    for entry in (tmp_path / "file" / "models" / "m", tmp_path / "file" / "below" / "models" / "m"):
+        with pytest.raises(CacheError, match=r"file.* cannot be used .*PACELINE_CACHE") as caught:
+            cached_folder(entry, Maker())
+        assert "\n" not in str(caught.value)
+        with pytest.raises(CacheError, match="PACELINE_CACHE"):
+            save_json(entry, {})
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT])
+def test_a_cache_that_refuses_to_be_written_serves_what_it_holds(
+    code: int, entry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached_folder(entry, Maker())
+    (entry.parent / f".x.12345678{room.UNFINISHED}").mkdir()
+    real = os.open
+
+    def refuse(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    maker = Maker()
+    assert cached_folder(entry, maker) == entry and maker.calls == 0
+    with pytest.raises(CacheError) as caught:
+        cached_folder(entry.with_name("other"), maker)
+    said = str(caught.value)
+    assert str(entry.parent.parent) in said and os.strerror(code) in said
+    assert ("free space" in said) == (code in (errno.ENOSPC, errno.EDQUOT))
+
+
+def test_a_mount_that_is_read_only(entry: Path, tmp_path: Path) -> None:
+    """The real thing, where this user may mount: root is stopped by no permission bits."""
+    cached_folder(entry, Maker())
+    script = (
+        "import sys; from pathlib import Path; from paceline.core.cache import cached_folder\n"
+        "def fill(folder): raise SystemExit('filled')\n"
+        "print(cached_folder(Path(sys.argv[1]), fill))\n"
+        "try: cached_folder(Path(sys.argv[1] + '2'), fill)\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    cache = entry.parent.parent
+    mount = f"mount --bind -o ro {cache} {cache} && mount -o remount,ro,bind {cache}"
+    command = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mounts for this user")
+    command += [sys.executable, "-c", script, str(entry)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    served, refused = done.stdout.splitlines()
+    assert served == str(entry)
+    assert refused.startswith("CacheError") and "Read-only file system" in refused
+
+
+def test_a_cache_that_others_own_is_not_called_damaged(
+    entry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached_folder(entry, Maker())
+    real = open
+
+    def refuse(path: Any, *rest: Any, **more: Any) -> Any:
+        if str(path).endswith("weights.bin"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr("paceline.core.checksums.open", refuse, raising=False)
+    with pytest.raises(CacheError, match="Permission denied"):
+        cached_folder(entry, Maker())
+
+
+def test_without_a_home_folder_the_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", "~no-such-user/cache")
+    with pytest.raises(CacheError, match="set PACELINE_CACHE"):
+        cache_dir()
