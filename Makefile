@@ -6,7 +6,7 @@
 #   PYTHON  the interpreter that makes .venv (3.11 or newer)
 #   MODEL   for `make bench` and `make soak`; SMALL is its draft model, VLLM and OPENVINO the Pythons
 #           of environments with vllm, and with openvino-genai and optimum-intel: for `make bench`
-#   MINUTES that `make soak` loads the server for
+#   MINUTES that `make soak` loads the server for; BODIES that `make fuzz` sends
 #
 # pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf, ...) are honoured everywhere.
 
@@ -15,6 +15,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 TORCH ?= torch==2.13.0
 MODEL ?= smollm2-135m
 MINUTES ?= 30
+BODIES ?= 100000
 PEER := $(if $(VLLM),--vllm $(VLLM))
 
 VENV := .venv
@@ -24,7 +25,7 @@ PYTEST := $(PY) -m pytest
 HAS_TORCH := 'import sys, torch; v = torch.__version__.split(".")[:2]; sys.exit(list(map(int, v)) < [2, 11])'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-picture demo-train test test-all lint format types bench soak docs clean
+.PHONY: help demo demo-picture demo-train test test-all lint format types bench soak fuzz docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -74,6 +75,9 @@ bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (long; 
 
 soak: $(VENV)/.ready-test ## load test: MINUTES of mixed traffic at saturation, then a drain
 	$(PY) benchmarks/soak.py "$(MODEL)" --minutes $(MINUTES) $(ARGS)
+
+fuzz: $(VENV)/.ready-test ## BODIES of hostile requests to a real server: deaths, 5xx, stalls, leaks
+	$(PY) -m tests.fuzz --bodies $(BODIES) $(ARGS)
 
 docs: $(VENV)/.ready-docs ## build the documentation into docs/_build/html
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html

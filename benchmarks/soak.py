@@ -1,15 +1,18 @@
-"""Mixed traffic at saturation, with aborts, bad requests and slow readers; then a drain.
+"""Mixed traffic at saturation, with aborts, hostile requests and slow readers; then a drain.
 
-python benchmarks/soak.py [MODEL] [--minutes 30] [--clients 24] [--seed 0]
+python benchmarks/soak.py [MODEL] [--minutes 30] [--clients 24] [--seed 0] [--hostile 0.05]
 
 Exits with 1 on any error that is not the client's, memory or files that grow, blocks that are not
-given back, or a drain that loses something. Linux only: it reads /proc.
+given back, a bystander that waits too long, or a drain that loses something. The bystander streams
+and polls /health from a process of its own, and the clients run at a lower priority than the
+server, so that their work does not count as its stall. Linux only: it reads /proc.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import sys
 import tempfile
@@ -29,6 +32,7 @@ from soak_http import http_client
 from soak_traffic import CONTEXT, LONGEST_BODY, Traffic
 from soak_watch import Sample, Watch, files, slope
 
+from paceline.bench.bystander import BystanderProcess, Noticed
 from paceline.bench.http import served_model
 from paceline.bench.server_process import ServerProcess
 
@@ -40,6 +44,8 @@ RUNNING, WAITING = 8, 12  # far fewer than clients and their choices: the queue 
 SERVER = [
     "--max-num-seqs", f"{RUNNING}", "--max-waiting", f"{WAITING}", "--kv-memory", "40MiB",
     "--max-model-len", f"{CONTEXT}", "--max-body", f"{LONGEST_BODY}",
+    # answers of all clients feed the suffix cache, as before there was a choice
+    "--share-answers", "always",
     "--drain-timeout", f"{DRAIN_SECONDS}", "--holdback", "0.1",
     "--drafter", "auto,max_bytes=2000000", "--drafter", "ngram",
     "--drafter", "suffix,max_bytes=2000000",
@@ -47,6 +53,8 @@ SERVER = [
 WARM_UP = 1 / 3  # of the load, that memory is not judged by, nor are latencies
 GROWTH = 24.0  # MiB by which the fitted line may rise over the rest of it
 SPARE_FILES = 2
+GAP = 2.5  # seconds between two events of a stream, or for /health: full steps, and preemption
+CLIENT_NICE = 5
 SHOWN = 20  # problems that are printed in full
 
 
@@ -69,6 +77,7 @@ class Result:
     before: int = 0  # open files of the idle server before the load, and after it
     after: int = 0
     idle: Sample | None = None
+    noticed: Noticed = field(default_factory=Noticed)  # by the bystander, during the load
     failures: list[str] = field(default_factory=list)
 
     def expect(self, condition: object, otherwise: str) -> None:
@@ -92,12 +101,15 @@ async def load(
     server: ServerProcess, traffic: Traffic, watch: Watch, args: argparse.Namespace, result: Result
 ) -> None:
     result.before = files(server.pid)
-    crowd = Crowd(server.url, traffic, result.tally)
+    crowd = Crowd(server.url, traffic, result.tally, args.hostile)
+    bystander = BystanderProcess(server.url, traffic.model)
+    os.nice(CLIENT_NICE)
     watching = asyncio.create_task(watch.run(interval=2.0))
     seconds = args.minutes * 60
     asyncio.get_running_loop().call_later(WARM_UP * seconds, result.tally.warmed_up)
     await crowd.run(args.clients, seconds, args.seed)
     await crowd.close()
+    result.noticed = await asyncio.to_thread(bystander.stop)
     watching.cancel()
     with suppress(asyncio.CancelledError):
         await watching  # raises what it has found
@@ -174,6 +186,11 @@ def judge(result: Result) -> None:
     tally, told, idle = result.tally, result.drain, result.idle
     result.expect(not tally.problems, f"{len(tally.problems)} errors that are not the client's")
     result.expect(len(tally.ttft) > 1 and len(tally.tpot) > 1, "hardly a stream was read")
+    for what, seconds in result.noticed.longest.items():
+        if what != "one token":  # it waits in the queue, which is always full
+            waited = f"a bystander waited {seconds:.1f} s for its {what}, {GAP} are allowed"
+            result.expect(seconds <= GAP, waited)
+    result.expect(result.noticed.streams, "the bystander could not read a stream")
     growth = grown(result.samples)
     result.expect(growth < GROWTH, f"memory grows: {growth:.1f} MiB, {GROWTH} are allowed")
     spare = result.after - result.before
@@ -222,6 +239,12 @@ def report(result: Result, args: argparse.Namespace, model: str) -> None:
         for name, values in (("TTFT, queue included", tally.ttft), ("TPOT", tally.tpot))
     ]
     table("well-behaved streams, after the warm-up", ["", "streams", "p50", "p99"], rows)
+    noticed = result.noticed
+    rows = [
+        (what, f"{1e3 * noticed.p99[what]:.0f} ms", f"{1e3 * noticed.longest[what]:.0f} ms")
+        for what in noticed.longest
+    ]
+    table("waits of a bystander", ["for", "p99", "longest"], rows)
     over_time(samples)
     last, kept = samples[-1], settled(samples)
     growth, span = grown(samples), (kept[-1].seconds - kept[0].seconds) / 60
@@ -265,6 +288,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hostile", type=float, default=0.05, metavar="SHARE",
+                        help="share of what clients do that is meant to harm others")  # fmt: skip
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         server = ServerProcess([args.model, *SERVER], Path(folder) / "log")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from soak_answers import Answer, Problem, check_refusal, check_rounds, streamed, whole
+from soak_hostile import Hostile
 from soak_http import PATIENCE, Reply, Rest, fetch, fetch_slowly, http_client, send_part
 from soak_traffic import PARTS, SPECULATION, Ask, Traffic
 
@@ -41,8 +42,10 @@ class Tally:
 class Crowd:
     """So many clients that ask one server, one thing after another, until they are told to stop."""
 
-    def __init__(self, url: str, traffic: Traffic, tally: Tally) -> None:
+    def __init__(self, url: str, traffic: Traffic, tally: Tally, hostile: float = 0.0) -> None:
+        """`hostile`: the share of what clients do that is meant to harm others."""
         self._url, self._traffic, self._tally = url, traffic, tally
+        self._share, self._hostile = hostile, Hostile(url, traffic.model) if hostile else None
         self._http = http_client(url)
         self._told: list[tuple[Ask, Answer]] = []
 
@@ -80,6 +83,8 @@ class Crowd:
 
     async def _act(self, rng: random.Random) -> None:
         (act,) = rng.choices(list(ACTS), list(ACTS.values()))
+        if self._hostile is not None and rng.random() < self._share:
+            act = Crowd._harm
         try:
             await act(self, rng)
         except Exception as error:  # whatever it is, it goes into the report
@@ -168,6 +173,10 @@ class Crowd:
                 if await self._turned_away(reply):
                     return
         self._done("stopped reading, then hung up")
+
+    async def _harm(self, rng: random.Random) -> None:
+        assert self._hostile is not None
+        self._done(f"hostile, {await self._hostile.act(rng)}")
 
     async def _half_a_request(self, rng: random.Random) -> None:
         await send_part(self._url, rng.choice(PARTS), rng.uniform(0, 1))

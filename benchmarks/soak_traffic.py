@@ -12,7 +12,7 @@ from typing import Any
 from prompts import prompt_set
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-CONTEXT, LONGEST_BODY = 1024, 100_000  # tokens, bytes: the server is started with these bounds
+CONTEXT, LONGEST_BODY = 1024, 4 * 2**20  # tokens, bytes: the server is started with these bounds
 Fits = Callable[[str], object]  # raises, or is false, for a text that does not
 Change = dict[str, Any]
 

@@ -19,6 +19,7 @@ STYLES = {
     TokenKind.BONUS: "bold",
 }
 REJECTED = "red strike"
+HIDDEN = "dim"
 Round = Mapping[str, Any]
 
 
@@ -49,7 +50,13 @@ def _tokens(one: Round) -> Text:
         text.append(_visible(token["text"]), STYLES[TokenKind(token["kind"])])
     for token in rejected(one):
         text.append(_visible(token["text"]), REJECTED)
+    if one["hidden_tokens"]:
+        text.append(_hidden(one), HIDDEN)
     return text
+
+
+def _hidden(one: Round) -> str:
+    return f"[{one['hidden_tokens']} hidden]"
 
 
 def rejected(one: Round) -> list[Mapping[str, Any]]:
@@ -69,6 +76,7 @@ def summary(choice: Mapping[str, Any]) -> str:
     accepted = sum(one["accepted"] for one in drafted)
     tokens = sum(len(one["committed_tokens"]) for one in rounds)
     length = 1 + accepted / len(drafted) if drafted else 1.0
+    left_out = choice["rounds_left_out"]
     why = _counted(one["cut_by"] for one in rounds)
     who = _counted(one["part"] for one in drafted)
     return (
@@ -76,6 +84,7 @@ def summary(choice: Mapping[str, Any]) -> str:
         f"{f' (by {who})' if who else ''}; "
         f"AL {length:.2f} incl. bonus; forced {sum(one['forced'] for one in rounds)}; "
         f"drafts kept short by: {why or 'nothing'}"
+        f"{f'; {left_out} later rounds were not kept' if left_out else ''}"
     )
 
 
@@ -95,6 +104,9 @@ def legend() -> Text:
         ("the model's own", STYLES[TokenKind.BONUS]),
         " · ",
         ("drafted and rejected", REJECTED),
+        " · ",
+        ("[hidden]", HIDDEN),
+        " drafted from another request's text and not in this answer",
     )
 
 
@@ -120,7 +132,8 @@ code {{ white-space: pre-wrap; }}
 <h1>{title}</h1>
 <p><span class="accepted">accepted from the draft</span> · <span class="forced">forced by the
 grammar</span> · <span class="bonus">the model's own</span> · <span class="rejected">drafted and
-rejected</span> · <span class="cut">drafted and cut before verification</span>. A bar is as long as
+rejected</span> · <span class="cut">drafted and cut before verification; or [hidden], where it was
+drafted from another request's text and is not in this answer</span>. A bar is as long as
 its round took.</p>
 {choices}
 </body></html>
@@ -171,3 +184,5 @@ def _spans(one: Round) -> Iterator[tuple[str, str]]:
     if cut > 0:
         for token in one["drafted_tokens"][one["proposed"] - cut :]:
             yield token["text"], "cut"
+    if one["hidden_tokens"]:
+        yield _hidden(one), "cut"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 
@@ -19,18 +21,22 @@ STOP_SECONDS = 30.0
 
 
 class ServerProcess:
-    """Starts on construction. `arguments` go to `paceline serve`; what it prints goes to `log`."""
+    """Starts on construction. `arguments` go to `paceline serve`; what it prints goes to `log`.
+    `source` is the `src` folder of another checkout to run, in place of this one."""
 
-    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+    program: ClassVar[Sequence[str]] = (sys.executable, "-m", "paceline.cli", "serve")
+
+    def __init__(self, arguments: Sequence[str], log: Path, *, source: Path | None = None) -> None:
         self.port, self._log = free_port(), log
         self.url = f"http://{HOST}:{self.port}"
-        command = [sys.executable, "-m", "paceline.cli", "serve", *arguments]
+        command = [*self.program, *arguments]
         with log.open("wb") as out:
             self._process = subprocess.Popen(
                 [*command, "--host", HOST, "--port", str(self.port)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
+                env=None if source is None else {**os.environ, "PYTHONPATH": str(source)},
             )
 
     def wait_until_healthy(self, seconds: float) -> None:
@@ -56,6 +62,11 @@ class ServerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
 
     def stop(self, seconds: float = STOP_SECONDS) -> bool:
         """Sends SIGTERM and waits for it to drain. False when it had to be killed or failed."""
