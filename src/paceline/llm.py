@@ -33,7 +33,8 @@ Speculative = SpeculativeParams | Mapping[str, Any] | str | None
 
 @dataclass(slots=True)
 class Choice:
-    """One finished stream. `kinds[i]` says whether token i was drafted and accepted."""
+    """One finished stream. `kinds[i]` says whether token i was drafted and accepted. `error` says
+    what went wrong where `finish_reason` is "error"."""
 
     index: int
     text: str = ""
@@ -45,6 +46,7 @@ class Choice:
     seed: int = 0
     stats: SpeculationStats = field(default_factory=SpeculationStats)
     metrics: RequestMetrics | None = None
+    error: str | None = None
 
     def extend(self, delta: OutputDelta) -> None:
         self.text += delta.text
@@ -54,7 +56,7 @@ class Choice:
             self.logprobs = (self.logprobs or []) + delta.logprobs
         self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
         self.seed, self.metrics = delta.seed, delta.metrics
-        self.stats = delta.stats or self.stats
+        self.stats, self.error = delta.stats or self.stats, delta.error
 
 
 @dataclass(slots=True)
@@ -228,7 +230,8 @@ class LLM:
     def _queue(self, requests: list[Request]) -> None:
         for request in requests:
             self._mail[request.id] = deque()
-        self.engine.add(requests)
+        for delta in self.engine.add(requests):
+            self._mail[delta.request_id].append(delta)
 
     def _deltas(self, requests: list[Request]) -> Iterator[OutputDelta]:
         """What happens to `requests`, queued before, until all have finished. Others' deltas are
@@ -263,11 +266,12 @@ def encode_chat(
     would drop.
     """
     text = render_chat(tokenizer, messages, tools)
+    conversation = RenderedChat(text)
     for index, message in enumerate(messages):
         content = message.get("content")
         if not isinstance(content, str) and message.get("role") != "assistant":
             raise InvalidRequest(f"messages[{index}].content", content, "text")
-        refuse_dropped(index, str(message.get("role")), str(content), text)
+        conversation.refuse_dropped(index, str(message.get("role")), str(content))
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
@@ -287,15 +291,35 @@ def render_chat(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Mes
         raise InvalidRequest("messages", f"{len(messages)} messages", expected) from None
 
 
-def refuse_dropped(index: int, role: str, content: str, text: str) -> None:
-    """Raises InvalidRequest when the template's `text` lacks the content of message `index`.
+class RenderedChat:
+    """The text that a chat template made of a conversation. Ask for its parts in their order."""
 
-    Templates drop roles that they do not know; the model must see what the user wrote. Past
-    reasoning in an assistant's answer is what templates drop on purpose.
-    """
-    if role != "assistant" and content.strip() not in text:
-        expected = "a role that the model's chat template shows"
-        raise InvalidRequest(f"messages[{index}].role", role, expected)
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._ends: dict[str, int] = {}
+
+    def shows(self, kind: str, part: str) -> bool:
+        """Whether the text holds `part`.
+
+        The search begins where the last part of the same kind ended, so that all of them together
+        take one pass over the text. A template may put the kinds in another order than the
+        messages; what it shows earlier than the last part of its kind is looked for everywhere.
+        """
+        start = self._text.find(part, self._ends.get(kind, 0))
+        if start < 0:
+            return part in self._text
+        self._ends[kind] = start + len(part)
+        return True
+
+    def refuse_dropped(self, index: int, role: str, content: str) -> None:
+        """Raises InvalidRequest when the text lacks the content of message `index`.
+
+        Templates drop roles that they do not know; the model must see what the user wrote. Past
+        reasoning in an assistant's answer is what templates drop on purpose.
+        """
+        if role != "assistant" and not self.shows(role, content.strip()):
+            expected = "a role that the model's chat template shows"
+            raise InvalidRequest(f"messages[{index}].role", role, expected)
 
 
 def _speculative(value: Speculative) -> SpeculativeParams:

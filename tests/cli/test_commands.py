@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from paceline.cli import main
+from paceline.cli import main, serve
+from paceline.server.settings import SHARE_ANSWERS, ServerSettings
 from tests.models.dflash.tiny import write_drafter
 
 SMALL = ["--max-model-len", "512", "--kv-memory", "64MiB"]
@@ -71,6 +72,17 @@ def test_serve_refuses_a_port_that_is_taken_before_it_loads_anything(
         port = taken.getsockname()[1]
         assert main(["serve", "--port", str(port)]) == 1
     assert str(port) in capsys.readouterr().err
+
+
+def test_serve_says_in_one_line_what_requests_share() -> None:
+    lines = {
+        serve.sharing(ServerSettings(share_answers=setting, api_keys=keys))
+        for setting in SHARE_ANSWERS
+        for keys in ((), ("secret",))
+    }
+    assert len(lines) == 6 and not any("\n" in line or "secret" in line for line in lines)
+    by_default = serve.sharing(ServerSettings())
+    assert "no API keys" in by_default and "if both name that cache_salt or user" in by_default
 
 
 def test_an_api_key_comes_from_one_place(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

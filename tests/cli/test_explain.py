@@ -16,13 +16,14 @@ ROUND: dict[str, Any] = {
     "position": 0, "proposed": 2, "verified": 2, "accepted": 1, "forced": 0, "cut_by": "cost",
     "drafter": "auto", "part": "suffix",
     "draft_ms": 0.5, "step_ms": 2.0, "step_requests": 1, "step_rows": 3,
+    "hidden_tokens": 0,
     "drafted_tokens": [TOKEN, {"id": 2, "text": "x"}],
     "verified_tokens": [TOKEN, {"id": 2, "text": "x"}],
     "forced_places": [],
     "committed_tokens": [{**TOKEN, "kind": "accepted"}, {"id": 3, "text": "y", "kind": "bonus"}],
 }  # fmt: skip
 TOLD = {"id": "c-1", "model": "m", "choices": [
-    {"index": 0, "finish_reason": "stop", "rounds": [ROUND]}]}  # fmt: skip
+    {"index": 0, "finish_reason": "stop", "rounds": [ROUND], "rounds_left_out": 0}]}  # fmt: skip
 
 
 @pytest.fixture

@@ -10,8 +10,10 @@ import pytest
 
 from paceline import __version__
 from paceline.cli import build_parser, main, options
+from paceline.cli.serve import server_settings
 from paceline.core import InvalidRequest
 from paceline.engine.config import EngineConfig
+from paceline.server.settings import ServerSettings
 
 
 def engine_config(*arguments: str) -> EngineConfig:
@@ -37,6 +39,23 @@ def test_every_engine_option_can_be_set() -> None:
     assert config.synthetic == (0.9, 0.5)
     defaults = dataclasses.asdict(EngineConfig())
     same = [name for name, value in dataclasses.asdict(config).items() if value == defaults[name]]
+    assert same == []
+
+
+def test_every_server_option_can_be_set() -> None:
+    settings = server_settings(
+        build_parser().parse_args(
+            [
+                *("serve", "--host", "::1", "--port", "1", "--api-key", "k"),
+                *("--served-model-name", "m", "--spec-metrics", "none", "--drain-timeout", "2"),
+                *("--max-body", "3KiB", "--keep-alive", "4", "--read-timeout", "5"),
+                *("--write-timeout", "6", "--max-connections", "7", "--allow-host", "a.example"),
+                *("--share-answers", "never", "--steady-stream", "50"),
+            ]
+        )
+    )
+    defaults = dataclasses.asdict(ServerSettings())
+    same = [name for name, value in dataclasses.asdict(settings).items() if value == defaults[name]]
     assert same == []
 
 
@@ -73,6 +92,10 @@ def test_sizes(text: str, size: int) -> None:
         (["bench", "--api-key", "x"], "api_key"),
         (["bench", "--url", "http://127.0.0.1:9", "--threads", "1"], "threads"),
         (["bench", "--prompts", "no-such-set"], "prompts"),
+        (["serve", "--read-timeout", "0"], "read_timeout"),
+        (["serve", "--max-connections", "1000000"], "max_connections"),
+        (["serve", "--allow-host", "http://a.example"], "allow_hosts"),
+        (["ui", "--allow-host", "a.example:80"], "allow_hosts"),
         (["unknown"], "COMMAND"),
         ([], "COMMAND"),
     ],

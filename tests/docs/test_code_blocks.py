@@ -17,6 +17,7 @@ from paceline.cli import build_parser
 from tests.docs.blocks import ROOT, SERVER, Block, all_blocks, blocks, commands, pages
 
 PYTHON_PAGES = [p for p in pages() if any(b.runs and b.language == "python" for b in blocks(p))]
+LONGEST = 800  # seconds: training takes minutes where the CPU has no bfloat16 instructions
 SHELL_BLOCKS = [block for block in all_blocks() if block.runs and block.language == "bash"]
 
 
@@ -39,13 +40,14 @@ def run(command: list[str], script: str, folder: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=LONGEST,
         check=False,
     )
     assert done.returncode == 0, f"{script}\n--- failed with ---\n{done.stdout}{done.stderr}"
 
 
 @pytest.mark.model
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PYTHON_PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(page: Path, server: str, tmp_path: Path) -> None:
     parts = [block.text for block in blocks(page) if block.runs and block.language == "python"]
@@ -54,6 +56,7 @@ def test_python_blocks_run(page: Path, server: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.model
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("block", SHELL_BLOCKS, ids=lambda block: block.page)
 def test_marked_shell_blocks_run(block: Block, server: str, tmp_path: Path) -> None:
     run(["bash", "-euo", "pipefail", "-c"], block.text.replace(SERVER, server), tmp_path)

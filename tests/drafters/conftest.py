@@ -17,6 +17,7 @@ def make_request() -> Callable[..., Request]:
 
     def make(prompt: list[int], output: list[int] = (), *, temperature=0.0, **fields) -> Request:
         fields.setdefault("max_draft_len", 16)
+        fields.setdefault("answers_scope", b"")
         return Request(
             id=f"request-{next(_ids)}",
             prompt_ids=list(prompt),

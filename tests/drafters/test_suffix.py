@@ -5,7 +5,9 @@ import random
 import pytest
 
 from paceline.core import FinishReason
+from paceline.drafters.auto import ChainDrafter
 from paceline.drafters.base import ObservedRows
+from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.suffix import ResponseCache, SuffixDrafter
 
 
@@ -58,12 +60,36 @@ def test_prompts_are_not_shared_only_responses(make_request, draft_once):
 
 def test_nobody_drafts_from_another_scope(make_request, draft_once):
     drafter = SuffixDrafter()
-    run(drafter, make_request([1, 2], [10, 11, 12, 13], salt=b"alice"))
-    alice, bob = make_request([1, 2], salt=b"alice"), make_request([1, 2], salt=b"bob")
+    run(drafter, make_request([1, 2], [10, 11, 12, 13], answers_scope=b"alice"))
+    alice, bob = (
+        make_request([1, 2], answers_scope=b"alice"),
+        make_request([1, 2], answers_scope=b"bob"),
+    )
     nobody = make_request([1, 2])
     drafter.begin([alice, bob, nobody], [0, 0, 0])
     batch = drafter.propose([alice, bob, nobody], [4, 4, 4])
     assert batch.tokens == [[10, 11, 12, 13], [], []]
+
+
+def test_without_a_scope_nobody_shares(make_request, draft_once):
+    drafter = SuffixDrafter()
+    run(drafter, make_request([1, 2], [10, 11, 12, 13], answers_scope=None))
+    assert len(drafter.cache) == 0
+    run(drafter, make_request([1, 2], [10, 11, 12, 13]))
+    alone = make_request([1, 2], answers_scope=None)
+    drafter.begin([alone], [0])
+    assert draft_once(drafter, alone) == []
+
+
+def test_a_draft_says_whether_it_comes_from_others(make_request):
+    drafter = ChainDrafter("auto", [SuffixDrafter(), NgramDrafter()])
+    run(drafter.parts[0], make_request([1, 2, 3], [10, 11, 12, 13]))
+    theirs, own, none = make_request([1, 2, 3]), make_request([7, 8, 9, 7, 8]), make_request([5])
+    drafter.begin([theirs, own, none], [0, 0, 0])
+    for asked in (drafter, drafter.parts[0]):
+        batch = asked.propose([theirs, own, none], [4, 4, 4])
+        assert batch.tokens[0] == [10, 11, 12, 13] and batch.tokens[1] and not batch.tokens[2]
+        assert batch.from_others == [True, False, False]
 
 
 def test_the_better_of_own_text_and_past_responses_is_taken(make_request, draft_once):

@@ -11,6 +11,7 @@ import pytest
 
 from paceline.core import InvalidRequest, ModelError
 from paceline.llm import encode_chat
+from paceline.server.prompt_size import PromptSize
 from paceline.server.prompts import PromptEncoder
 from paceline.server.protocol import ChatRequest
 from paceline.synth.answer import Answer
@@ -39,7 +40,9 @@ def item(asker: Asker, source: int = 0, text: str = "where is it?", seed: int = 
 def served(asker: Asker, messages: list[Any], **more: Any) -> list[int]:
     """Prompt ids as the server makes them."""
     request = ChatRequest(model="m", messages=messages, **more)
-    return asyncio.run(PromptEncoder(asker.target.tokenizer).chat(request))[0]
+    tokenizer = asker.target.tokenizer
+    encoder = PromptEncoder(tokenizer, PromptSize(tokenizer, max_model_len=8192))
+    return asyncio.run(encoder.chat(request, client=""))[0]
 
 
 def test_an_on_task_prompt_is_what_the_server_makes_of_it(target: Path, tmp_path: Path) -> None:

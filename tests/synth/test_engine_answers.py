@@ -105,7 +105,8 @@ def test_the_batch_is_kept_full(target: Path, tmp_path: Path) -> None:
     collector = Collector(tmp_path / "s", open_set(tmp_path / "s", fresh(parts), app), app)
     Run(app, sources, asker, answerer, collector).run()
     speed = answerer.speed()
-    assert 7.5 < speed.batch <= 8
+    # what the tiny model says, and so how long the last rows run alone, depends on the kernels
+    assert 7 < speed.batch <= 8
     assert speed.tokens >= collector.counts["answer_tokens"] and speed.tokens_per_second > 0
     assert answerer.in_flight == 0
 

@@ -265,5 +265,7 @@ def test_a_wrong_body_is_refused_by_name(url: str, path: str, body: Any, field: 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"text"', b"[" * 100_000])
 def test_a_body_that_is_no_object_is_refused(url: str, content: bytes) -> None:
-    answer = httpx.post(f"{url}/ui/predict", content=content)
+    answer = httpx.post(
+        f"{url}/ui/predict", content=content, headers={"Content-Type": "application/json"}
+    )
     assert answer.status_code == 400 and answer.json()["error"]["code"] == "bad_json"

@@ -28,6 +28,7 @@ ROUND = {
     "draft_ms": 0,
     "step_ms": 1,
     "drafted_tokens": [],
+    "hidden_tokens": 0,
     "verified_tokens": [],
     "forced_places": [],
     "committed_tokens": [{"id": 5, "text": "so far", "kind": "bonus"}],
@@ -123,9 +124,9 @@ def test_each_kind_has_a_mark_without_colour_and_a_text(served: str, open_page: 
             return [s.textDecorationLine, s.textDecorationStyle, s.backgroundImage].join(" ");
         })""",
     )
-    assert len(marks) == 5 and len(set(marks)) == 5
+    assert len(marks) == 6 and len(set(marks)) == 6
     legend = page.inner_text("#panel-playground .legend")
-    for word in ("accepted", "bonus", "forced", "rejected", "drafted"):
+    for word in ("accepted", "bonus", "forced", "rejected", "drafted", "withheld"):
         assert word in legend
 
 

@@ -121,6 +121,7 @@ def test_files_are_typed_revalidated_and_nothing_else_is_served(url: str) -> Non
 
 def test_a_body_past_the_bound_is_refused(url: str) -> None:
     with ui_server(max_body_bytes=100) as address:
-        answer = httpx.post(address + "/ui/predict", content=b"x" * 101)
+        headers = {"Content-Type": "application/json"}
+        answer = httpx.post(address + "/ui/predict", content=b"x" * 101, headers=headers)
         assert answer.status_code == 413
         assert answer.json()["error"]["code"] == "body_too_large"

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from paceline.cli import options, show
 from paceline.core import InvalidRequest
-from paceline.server.settings import SPEC_METRICS, ServerSettings
+from paceline.server.settings import SHARE_ANSWERS, SPEC_METRICS, ServerSettings
 
 DEFAULTS = ServerSettings()
 KEY_VARIABLE = "PACELINE_API_KEY"
@@ -67,13 +67,96 @@ def add_to(commands: Any) -> None:
         metavar="SIZE",
         help="longest request body (default: 4MiB)",
     )
+    group.add_argument(
+        "--share-answers",
+        choices=SHARE_ANSWERS,
+        default=DEFAULTS.share_answers,
+        help="whether drafts are looked up in other requests' answers: among requests that name "
+        "the same cache_salt or user, among all with the same API key, or never (default: "
+        "%(default)s)",
+    )
+    group.add_argument(
+        "--steady-stream",
+        type=float,
+        default=DEFAULTS.steady_stream,
+        metavar="MS",
+        help="write every stream in pieces of one size, one every so many milliseconds: the "
+        "network sees neither sizes nor times of rounds (default: 0, off)",
+    )
+    add_connection_options(group)
     options.add_engine_options(parser)
     parser.set_defaults(run=run)
 
 
+def add_connection_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--keep-alive",
+        type=float,
+        default=DEFAULTS.keep_alive,
+        metavar="SECONDS",
+        help="time that an idle connection is kept for the next request (default: %(default)g)",
+    )
+    group.add_argument(
+        "--read-timeout",
+        type=float,
+        default=DEFAULTS.read_timeout,
+        metavar="SECONDS",
+        help="time that a client has to send its headers, and the longest pause in its body "
+        "(default: %(default)g)",
+    )
+    group.add_argument(
+        "--write-timeout",
+        type=float,
+        default=DEFAULTS.write_timeout,
+        metavar="SECONDS",
+        help="time that a client may leave an answer unread before it is cut off (default: "
+        "%(default)g)",
+    )
+    group.add_argument(
+        "--max-connections",
+        type=int,
+        default=DEFAULTS.max_connections,
+        metavar="N",
+        help="most open connections (default: 1024, or what the limit of open files allows)",
+    )
+    add_allow_host(group)
+
+
+def add_allow_host(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name under which clients or a reverse proxy reach the server; repeat it for several. "
+        "Without API keys a server on loopback answers to localhost only, and with this option "
+        "any server to these names only",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     config = options.engine_config(args)
-    settings = ServerSettings(
+    settings = server_settings(args)
+
+    from paceline.engine.async_engine import AsyncEngine
+    from paceline.engine.build import build_engine
+    from paceline.server.listener import connection_bound
+    from paceline.server.run import bind, serve
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start-up lines tell nothing new
+    connection_bound(settings)  # these two before the model: what is wrong is noticed at once
+    sock = bind(settings)
+    engine = build_engine(config)
+    console = Console(highlight=False)
+    console.print(show.start_up_table(engine.start_up_table()))
+    console.print(sharing(settings), soft_wrap=True)
+    serve(AsyncEngine(engine), settings, sock=sock)
+    return 0
+
+
+def server_settings(args: argparse.Namespace) -> ServerSettings:
+    return ServerSettings(
         host=args.host,
         port=args.port,
         api_keys=api_keys(args.api_key),
@@ -81,19 +164,22 @@ def run(args: argparse.Namespace) -> int:
         spec_metrics=args.spec_metrics,
         drain_timeout=args.drain_timeout,
         max_body_bytes=args.max_body,
+        share_answers=args.share_answers,
+        steady_stream=args.steady_stream,
+        keep_alive=args.keep_alive,
+        read_timeout=args.read_timeout,
+        write_timeout=args.write_timeout,
+        max_connections=args.max_connections,
+        allow_hosts=tuple(args.allow_host),
     )
 
-    from paceline.engine.async_engine import AsyncEngine
-    from paceline.engine.build import build_engine
-    from paceline.server.run import bind, serve
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start-up lines tell nothing new
-    sock = bind(settings)  # before the model: a taken port is noticed at once
-    engine = build_engine(config)
-    Console(highlight=False).print(show.start_up_table(engine.start_up_table()))
-    serve(AsyncEngine(engine), settings, sock=sock)
-    return 0
+def sharing(settings: ServerSettings) -> str:
+    """Say in one line what requests share."""
+    key = "API key, " if settings.api_keys else ""
+    nobody = "" if settings.api_keys else " (there are no API keys)"
+    shared = f"Requests with the same {key}cache_salt and user{nobody} share cached prompts."
+    return f"{shared} {SHARE_ANSWERS[settings.share_answers]}"
 
 
 def api_keys(given: list[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from paceline.cli.serve import DEFAULTS, api_keys
+from paceline.cli.serve import DEFAULTS, add_allow_host, api_keys
 from paceline.server.settings import ServerSettings
 
 PORT = 8800  # beside a server on its own default port
@@ -32,11 +32,17 @@ def add_to(commands: Any) -> None:
         help="key that the page asks for before it computes; repeatable (default: open to all who "
         "reach the port)",
     )
+    add_allow_host(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    settings = ServerSettings(host=args.host, port=args.port, api_keys=api_keys(args.api_key))
+    settings = ServerSettings(
+        host=args.host,
+        port=args.port,
+        api_keys=api_keys(args.api_key),
+        allow_hosts=tuple(args.allow_host),
+    )
 
     from paceline.server.ui_run import serve_ui
 

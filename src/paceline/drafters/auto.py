@@ -53,15 +53,19 @@ class ChainDrafter:
         tokens: list[list[int]] = [[] for _ in requests]
         confidence: list[list[float]] = [[] for _ in requests]
         parts = [""] * len(requests)
+        from_others = [False] * len(requests)
         open_ = list(range(len(requests)))
         for part in self.parts:
             batch = part.propose([requests[i] for i in open_], [lengths[i] for i in open_])
             for row, index in enumerate(open_):
                 tokens[index], parts[index] = batch.tokens[row], part.name
+                from_others[index] = batch.is_from_others(row)
                 known = batch.confidence
                 confidence[index] = [0.5] * len(tokens[index]) if known is None else known[row]
             open_ = [index for index in open_ if not tokens[index]]
-        return DraftBatch(tokens=tokens, confidence=confidence, parts=parts)
+        return DraftBatch(
+            tokens=tokens, confidence=confidence, parts=parts, from_others=from_others
+        )
 
     def release(self, requests: Sequence[Request]) -> None:
         for part in self.parts:

@@ -1,7 +1,8 @@
 """Suffix decoding: the most frequent continuation of the longest match, in this request or others.
 
-Two indexes are asked: one of the request's own tokens, one of past responses that is shared by all
-requests of the same scope. The draft with the larger expected number of accepted tokens is taken.
+Two indexes are asked: one of the request's own tokens, one of past responses that is shared by the
+requests with the same `answers_scope`. The draft with the larger expected number of accepted tokens
+is taken; a draft from past responses is marked `from_others`.
 After Oliaro et al., "SuffixDecoding" (arXiv 2411.04975), with context tries in place of suffix
 trees and an estimate that grows with the match in place of a length bound (`ContextTrie.draft`).
 """
@@ -34,8 +35,7 @@ class _Response:
 class ResponseCache:
     """Past responses by scope, oldest out first when the estimated size passes `max_bytes`.
 
-    A response is found only under the scope it was stored with: the request's `salt`, which also
-    separates cached prefixes.
+    A response is found only under the scope it was stored with, the request's `answers_scope`.
     """
 
     def __init__(self, max_bytes: int, max_context: int) -> None:
@@ -141,28 +141,35 @@ class SuffixDrafter:
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         drafts = [self._draft(*pair) for pair in zip(requests, lengths, strict=True)]
-        return DraftBatch(tokens=[d[0] for d in drafts], confidence=[d[1] for d in drafts])
+        return DraftBatch(
+            tokens=[tokens for tokens, _, _ in drafts],
+            confidence=[estimates for _, estimates, _ in drafts],
+            from_others=[from_others for _, _, from_others in drafts],
+        )
 
-    def _draft(self, request: Request, length: int) -> tuple[list[int], list[float]]:
+    def _draft(self, request: Request, length: int) -> tuple[list[int], list[float], bool]:
+        """Returns the draft, its estimates, and whether it comes from past responses."""
         own = self._own.get((request.id, request.choice))
         length = min(length, self.max_draft_len)
         if own is None or length <= 0:
-            return [], []
+            return [], [], False
         own.extend(request.tokens, len(request.tokens))
-        best = own.trie.draft(request.tokens, length, self.min_token_prob)
-        shared = self.cache.trie(request.salt)
-        if shared is not None:
-            other = shared.draft(request.tokens, length, self.min_token_prob)
-            if expected_accepted(other[1]) > expected_accepted(best[1]):
-                best = other
-        return best
+        tokens, estimates = own.trie.draft(request.tokens, length, self.min_token_prob)
+        scope = request.answers_scope
+        responses = None if scope is None else self.cache.trie(scope)
+        if responses is not None:
+            others, their_estimates = responses.draft(request.tokens, length, self.min_token_prob)
+            if expected_accepted(their_estimates) > expected_accepted(estimates):
+                return others, their_estimates, True
+        return tokens, estimates, False
 
     def release(self, requests: Sequence[Request]) -> None:
-        """Drops their own text; the responses of those that ended are kept for others."""
+        """Drops their own text; the responses of those that ended are kept for their scope."""
         for request in requests:
             own = self._own.pop((request.id, request.choice), None)
-            if own is not None and request.finish_reason is not None:
-                self.cache.store(request.salt, request.prompt_ids, request.output_ids)
+            scope = request.answers_scope
+            if own is not None and scope is not None and request.finish_reason is not None:
+                self.cache.store(scope, request.prompt_ids, request.output_ids)
 
 
 def expected_accepted(estimates: Sequence[float]) -> float:

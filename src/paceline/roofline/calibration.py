@@ -8,7 +8,6 @@ identity, IDEAL, is the roofline itself: the datasheet's rates, and nothing else
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,12 +15,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from paceline.core.errors import InvalidRequest
+from paceline.core.errors import InvalidRequest, check_number
 
 Number = TypeVar("Number", float, np.ndarray)
 KINDS = ("matmul", "attention", "state", "sampling", "communication")
 _SHARE = (1e-6, 100.0, "a share of the datasheet, above 0 (1 is all of it)")
-_SECONDS = (0.0, math.inf, "seconds, 0 or more")
+_SECONDS = (0.0, 1e6, "seconds, 0 to 1e6")
 RANGES = (
     ("memory_efficiency", *_SHARE),
     ("compute_efficiency", *_SHARE),
@@ -30,7 +29,7 @@ RANGES = (
     ("sampling_efficiency", *_SHARE),
     ("overlap", 0.0, 1.0, "a share, 0 (nothing hides) to 1 (all of the shorter)"),
     ("row_tile", 1, 4096, "a whole number of rows, 1 to 4096"),
-    ("half_rows", 0.0, math.inf, "rows, 0 or more"),
+    ("half_rows", 0.0, 1e9, "rows, 0 to 1e9"),
     ("step_overhead", *_SECONDS),
     ("layer_overhead", *_SECONDS),
     ("request_overhead", *_SECONDS),
@@ -71,7 +70,7 @@ class Calibration:
 
     def __post_init__(self) -> None:
         for name, low, high, expected in RANGES:
-            _check(name, getattr(self, name), low, high, expected)
+            check_number(f"calibration.{name}", getattr(self, name), low, high, expected)
         if self.row_tile != int(self.row_tile):
             raise InvalidRequest("calibration.row_tile", self.row_tile, "a whole number of rows")
 
@@ -125,12 +124,6 @@ class Calibration:
         if not isinstance(values, dict):
             raise InvalidRequest("calibration", str(path), "a file with one JSON object")
         return cls.from_dict(values.get("calibration", values))
-
-
-def _check(name: str, value: object, low: float, high: float, expected: str) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not low <= value <= high or value == math.inf:  # type: ignore[operator]
-        raise InvalidRequest(f"calibration.{name}", value, expected)
 
 
 IDEAL = Calibration()

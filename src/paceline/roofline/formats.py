@@ -57,12 +57,15 @@ def read_formats(
     return {**formats, **_overrides(precision)}
 
 
-def _overrides(precision: str | Mapping[str, str] | None) -> dict[str, str]:
+def _overrides(precision: object) -> dict[str, str]:
     if precision is None:
         return {}
     if isinstance(precision, str):
         name = number_format(precision).name
         return {part: name for part in MODULES if part != "head"}
+    if not isinstance(precision, Mapping):
+        expected = f"a format's name, or an object with names for parts: {', '.join(PARTS)}"
+        raise InvalidRequest("precision", precision, expected)
     for part, name in precision.items():
         field = f"precision.{part}"
         if part not in PARTS:

@@ -7,7 +7,6 @@ is from, in TB/s, TFLOP/s, GB, and GB/s per direction.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,11 +14,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import InvalidRequest
+from paceline.core.errors import InvalidRequest, check_number
 from paceline.roofline.precision import FORMATS, WIDER
 
 LINK_LATENCY = 5e-6  # a call over NVLink takes 5 to 10 µs; used where the user states none
 RATES = tuple(WIDER)
+# beyond all devices; between these bounds no time overflows
+_RATE = (1.0, 1e30)
+MOST_SECONDS = 1e6
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,12 @@ class Hardware:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InvalidRequest("hardware.name", self.name, "a name")
-        _positive("memory_bandwidth", self.memory_bandwidth, "bytes per second, above 0")
-        _positive("memory", self.memory, "bytes, above 0")
-        _positive("link_bandwidth", self.link_bandwidth, "bytes per second, 0 for no link", 0.0)
-        _positive("link_latency", self.link_latency, "seconds, 0 or more", 0.0)
+        _check("memory_bandwidth", self.memory_bandwidth, *_RATE, "bytes per second, at least 1")
+        _check("memory", self.memory, *_RATE, "bytes, at least 1")
+        low, high = _RATE if self.link_bandwidth != 0 else (0.0, 0.0)
+        expected = "bytes per second, at least 1, or 0 for no link"
+        _check("link_bandwidth", self.link_bandwidth, low, high, expected)
+        _check("link_latency", self.link_latency, 0, MOST_SECONDS, "seconds, 0 or more")
         if not isinstance(self.peak, Mapping) or not {"bf16", "fp32"} & set(self.peak):
             raise InvalidRequest(
                 "hardware.peak", self.peak, "FLOP/s by rate, bf16 or fp32 at least"
@@ -49,7 +53,7 @@ class Hardware:
         for rate, value in self.peak.items():
             if rate not in RATES:
                 raise InvalidRequest(f"hardware.peak.{rate}", value, f"one of {', '.join(RATES)}")
-            _positive(f"peak.{rate}", value, "FLOP per second, above 0")
+            _check(f"peak.{rate}", value, *_RATE, "FLOP per second, at least 1")
 
     def peak_of(self, precision: str) -> float:
         """FLOP/s at that precision, or at the next wider one that the device has."""
@@ -111,7 +115,5 @@ def hardware(name: str) -> Hardware:
     return found
 
 
-def _positive(field: str, value: object, expected: str, low: float | None = None) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or (value <= 0 if low is None else value < low):  # type: ignore[operator]
-        raise InvalidRequest(f"hardware.{field}", value, expected)
+def _check(field: str, value: object, low: float, high: float, expected: str) -> None:
+    check_number(f"hardware.{field}", value, low, high, f"{expected}, at most {high:g}")

@@ -159,7 +159,7 @@ def test_a_warmed_suffix_drafter_keeps_nothing_of_what_it_answers() -> None:
     (memory,) = hold(drafter)
     memory.warm(b"scope", [((1, 2), (3, 4, 5))])
     request = Request(id="a", prompt_ids=[1, 2], params=SamplingParams(), max_draft_len=3)
-    request.salt, request.tokens = b"scope", [1, 2, 3]
+    request.answers_scope, request.tokens = b"scope", [1, 2, 3]
     drafter.begin([request], [0])
     assert drafter.propose([request], [3]).tokens == [[4, 5]]
     request.finish_reason = FinishReason.STOP

@@ -56,7 +56,7 @@ export class Answer {
 
   /** Points at the token where another answer says something else. */
   mark(index) {
-    const spans = this.#tokens.querySelectorAll(".token:not(.rejected, .unused)");
+    const spans = this.#tokens.querySelectorAll(".token:not(.rejected, .unused, .withheld)");
     spans[index]?.classList.add("parted");
   }
 
@@ -95,7 +95,7 @@ export class Answer {
   }
 
   #span(token, round) {
-    const out = token.kind === "rejected" || token.kind === "unused";
+    const out = ["rejected", "unused", "withheld"].includes(token.kind);
     const text = out ? token.text.replaceAll("\n", "⏎") : this.#reader.read(token);
     const marks = ["token", token.kind];
     if (text.includes("\n")) marks.push("newline");
@@ -109,7 +109,7 @@ export class Answer {
     const took = fixed(round.step_ms + round.draft_ms, 1);
     return `${KINDS[kind].name}: ${KINDS[kind].text}.${by}\nRound ${this.counts.rounds}: drafted `
       + `${round.proposed}, verified ${round.verified}, accepted ${round.accepted}; ${took} ms.${short}`
-      + `\nToken ${id} ${JSON.stringify(text)}`;
+      + (id === null ? "" : `\nToken ${id} ${JSON.stringify(text)}`);
   }
 
   /** Says below what is known of a token: for fingers and keys, which cannot hover. */
@@ -132,7 +132,7 @@ export class Answer {
 
   /** The token that ends an answer is no part of its text. */
   #markEnd() {
-    const spans = this.#tokens.querySelectorAll(".token:not(.rejected, .unused)");
+    const spans = this.#tokens.querySelectorAll(".token:not(.rejected, .unused, .withheld)");
     const last = spans[spans.length - 1];
     if (!last) return;
     last.classList.add("end");

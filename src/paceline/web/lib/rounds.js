@@ -8,11 +8,12 @@ export const KINDS = {
   forced: { name: "forced", text: "the only token that the grammar allowed: neither drafted nor chosen" },
   rejected: { name: "rejected", text: "drafted, and the model said another token: not in the answer" },
   unused: { name: "drafted only", text: "drafted, and not judged: cut before verification, or past the end" },
+  withheld: { name: "withheld", text: "drafted from another request's text, and not in this answer: the server does not show it" },
 };
 
 /**
  * The tokens of one round: the draft as far as it stands, what of it does not, and what the model
- * says in its place. Each has `id`, `text` and `kind`, one of KINDS.
+ * says in its place. Each has `id`, `text` and `kind`, one of KINDS; what is withheld has no id.
  */
 export function tokensOf(round) {
   const committed = round.committed_tokens;
@@ -28,7 +29,8 @@ export function tokensOf(round) {
     .map((token) => ({ ...token, kind: ended ? "unused" : "rejected" }));
   const cut = round.proposed - (verified.length - forced.size);
   const unused = cut > 0 ? round.drafted_tokens.slice(round.proposed - cut) : [];
-  const lost = [...left, ...unused.map((token) => ({ ...token, kind: "unused" }))];
+  const withheld = Array.from({ length: round.hidden_tokens }, () => ({ id: null, text: "▒", kind: "withheld" }));
+  const lost = [...left, ...unused.map((token) => ({ ...token, kind: "unused" })), ...withheld];
   return [...committed.slice(0, stand), ...lost, ...committed.slice(stand)];
 }
 
