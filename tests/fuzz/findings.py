@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from paceline.bench.bystander import Noticed
 from paceline.bench.connection import Reply
@@ -62,7 +63,9 @@ class Findings:
         elif reply.status == 200 and reply.body.startswith(b"data: "):
             last = reply.body.rstrip().rpartition(b"\n\n")[2]
             if b'data: {"error"' in reply.body:
-                self.errors.append((case, f"in a stream: {_message(reply.body)}"))
+                error = _error(reply.body)
+                if error.get("type") != "invalid_request_error":  # a 4xx that came late
+                    self.errors.append((case, f"in a stream: {_message(reply.body)}"))
             elif last != b"data: [DONE]":
                 self.dropped.append((case, "a stream without its end"))
 
@@ -106,13 +109,20 @@ class Findings:
         return told + self.checks
 
 
+def _error(body: bytes) -> dict[str, Any]:
+    """The error of an answer or a stream; empty where there is none that can be read."""
+    text = body.rpartition(b'data: {"error"')[2] if body.startswith(b"data: ") else b""
+    whole = b'{"error"' + text.split(b"\n")[0] if text else body
+    try:
+        error = json.loads(whole)["error"]
+    except (ValueError, LookupError, TypeError):
+        return {}
+    return error if isinstance(error, dict) else {}
+
+
 def _message(body: bytes) -> str:
     """The error's own words."""
-    text = body.rpartition(b"data: {")[2] if body.startswith(b"data: ") else body[1:]
-    try:
-        return str(json.loads(b"{" + text.split(b"\n")[0])["error"]["message"])[:200]
-    except (ValueError, LookupError, TypeError):
-        return repr(body[:200])
+    return str(_error(body).get("message") or repr(body[:200]))[:200]
 
 
 def report(findings: Findings, bounds: Bounds) -> str:
@@ -144,7 +154,7 @@ def report(findings: Findings, bounds: Bounds) -> str:
         lines.append(f"death {number}: exit code {death.code}; of {len(death.cases)} in flight, "
                      f"alone it dies of {death.culprits or 'none that was tried'}")  # fmt: skip
         lines += [f"  {case.shown()}" for case in death.cases if case.index in death.culprits]
-        lines += [f"  log: {line}" for line in death.log.splitlines()[:LOGGED]]
+        lines += [f"  log: {line}" for line in _crashed(death.log)[:LOGGED]]
     for what, start, end, seconds in gaps[:SHOWN]:
         flying = findings.in_flight(start, end)
         lines.append(f"gap: {what} {seconds:.2f} s; in flight: {flying[:SHOWN]}")
@@ -159,6 +169,13 @@ def report(findings: Findings, bounds: Bounds) -> str:
     return "\n".join(lines)
 
 
+def _crashed(log: str) -> list[str]:
+    """The log from the thread that crashed on, where faulthandler names one."""
+    lines = log.splitlines()
+    at = [index for index, line in enumerate(lines) if line.startswith("Current thread")]
+    return lines[at[0] :] if at else lines
+
+
 def _p99(findings: Findings) -> dict[str, float]:
     """The worst of all servers' lives."""
     names = {name: None for noticed in findings.noticed for name in noticed.p99}
@@ -166,9 +183,10 @@ def _p99(findings: Findings) -> dict[str, float]:
 
 
 def save(findings: Findings, folder: Path, told: str) -> None:
-    """Writes the report and every failing request: its first line, an empty line, its body."""
+    """Write the report, the log of each server that died, and every failing request: its first
+    line, an empty line, its body."""
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.http"):
+    for old in [*folder.glob("*.http"), *folder.glob("*.log")]:
         old.unlink()
     (folder / "report.txt").write_text(told + "\n", "utf-8", "replace")
     kinds = {
@@ -179,6 +197,7 @@ def save(findings: Findings, folder: Path, told: str) -> None:
     }
     for number, death in enumerate(findings.deaths, 1):
         kinds[f"death-{number}"] = death.cases
+        (folder / f"death-{number}.log").write_text(death.log, "utf-8", "replace")
     for kind, kept in kinds.items():
         for case in kept[:SAVED]:
             head = f"{case.method} {case.target}\n\n".encode("utf-8", "surrogatepass")

@@ -81,7 +81,7 @@ def bury(life: Life, findings: Findings) -> None:
     findings.noticed.append(life.bystander.stop())
     findings.rss = life.rss
     cases = findings.lost.setdefault(life.url, [])
-    stacks = log[log.find(FATAL) :][:8000] if FATAL in log else log[-2000:]
+    stacks = log[log.find(FATAL) :] if FATAL in log else log[-2000:]
     findings.deaths.append(Death(code, stacks, cases))
 
 
@@ -189,6 +189,8 @@ def main(arguments: Sequence[str] | None = None, start: Start | None = None) -> 
     """The exit code. `start` gives another server than Paceline's, to test the fuzzer itself."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--bodies", type=int, default=2000, help="requests (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, metavar="INDEX",
+                        help="index of the first request (default: %(default)s)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=12, help="requests in flight at once")
     parser.add_argument("--gap", type=float, default=USUAL.gap, metavar="SECONDS",
@@ -207,7 +209,7 @@ def main(arguments: Sequence[str] | None = None, start: Start | None = None) -> 
         start = start or paceline_on(Path(scratch))
         if args.only:
             return send_only(start, args.seed, args.only, bounds)
-        findings = fuzz(start, args.seed, range(args.bodies), args.workers)
+        findings = fuzz(start, args.seed, range(args.first, args.first + args.bodies), args.workers)
         find_causes(start, args.seed, bounds, findings)
     failures = findings.failures(bounds)
     told = "\n".join([report(findings, bounds), *(f"FAILED: {failure}" for failure in failures)])

@@ -134,6 +134,7 @@ def test_an_error_in_a_stream_and_a_stream_without_end_are_failures() -> None:
     findings, sent = Findings(), case(1, 1)
     for body in (
         b'data: {}\n\ndata: {"error": {"message": "the engine failed"}}\n\n',
+        b'data: {"error": {"message": "too complex", "type": "invalid_request_error"}}\n\n',
         b"data: {}\n\n",
         b"data: {}\n\ndata: [DONE]\n\n",
     ):

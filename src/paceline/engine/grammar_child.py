@@ -155,6 +155,7 @@ class Child:
         if pid == 0:
             try:
                 self._control.close()
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a crashing library prints
                 trial(self._tokenizer, self._settings, grammar.decode(), send)
             finally:
                 os._exit(1)
@@ -171,6 +172,8 @@ class Child:
         if data:
             return
         del self._running[pipe]
+        if pipe in self._stopped:  # it had ended before it was stopped
+            self._stopped.remove(pipe)
         self._events.unregister(pipe)
         os.close(pipe)
         _, status = os.waitpid(fork.pid, 0)

@@ -179,7 +179,6 @@ class _Child:
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # what a crashing library prints helps nobody
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the server
                 env={
