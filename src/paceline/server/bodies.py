@@ -28,9 +28,11 @@ LARGE = 32 * 1024  # bytes; smaller bodies are read on the event loop, in a few 
 MAX_DEPTH = 200  # levels of nesting
 MAX_VALUES = 2**19  # numbers, texts, lists and so on: 64 prompts of 8,192 token ids
 MAX_PARTS = 140_000  # lists, objects, their members, decimals: a logit_bias of 65,536 decimals fits
+MAX_CONTAINERS = 2**15  # lists and objects: Python's collector walks them all while others wait
 MOST = (
     f"a body of at most {MAX_VALUES} values, "
-    f"{MAX_PARTS} of them lists, objects, their members or decimals"
+    f"{MAX_PARTS} of them lists, objects, their members or decimals, "
+    f"and {MAX_CONTAINERS} of them lists or objects"
 )
 
 
@@ -148,7 +150,11 @@ def _check_outline(text: JsonText, refusal: Callable[[JsonText], ApiError]) -> N
     outline = text.outline()
     if outline.depth > MAX_DEPTH:
         raise _no_json(f"{outline.depth} levels deep; expected at most {MAX_DEPTH}")
-    if outline.values > MAX_VALUES or outline.parts > MAX_PARTS:
+    if (
+        outline.values > MAX_VALUES
+        or outline.parts > MAX_PARTS
+        or outline.containers > MAX_CONTAINERS
+    ):
         raise refusal(text)
 
 

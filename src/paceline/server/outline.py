@@ -31,13 +31,15 @@ class Member:
 class Outline:
     """What a JSON text holds outside of its strings.
 
-    values  numbers, texts, lists and so on, at most: a comma or an opening bracket for each
-    parts   lists, objects, members of objects, and numbers with a fraction or an exponent
-    depth   levels of nesting
+    values      numbers, texts, lists and so on, at most: a comma or an opening bracket for each
+    parts       lists, objects, members of objects, and numbers with a fraction or an exponent
+    containers  lists and objects
+    depth       levels of nesting
     """
 
     values: int
     parts: int
+    containers: int
     depth: int
 
 
@@ -53,10 +55,11 @@ class JsonText:
         self._text = np.where(quoted, 0, text)  # the quotes that close are left
 
     def outline(self) -> Outline:
-        opens = self._count(b"[{")
+        containers = self._count(b"[{")
         return Outline(
-            values=1 + self._count(b",") + opens,
-            parts=opens + self._count(b":.eE"),
+            values=1 + self._count(b",") + containers,
+            parts=containers + self._count(b":.eE"),
+            containers=containers,
             depth=int(self._depths().max(initial=0)),
         )
 
