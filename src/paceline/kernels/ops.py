@@ -117,14 +117,17 @@ def gumbel_argmax_rows(
             for row, inv, (seed, choice, position) in drawn
         ]
     count, ids = len(rows), np.empty(len(rows), dtype=np.int64)
+    # The arrays are named so that they outlive the call: an address alone keeps nothing alive.
+    places = np.array(rows, dtype=np.int64)
+    factors = np.array(inv_temperatures, dtype=np.float32)
     noises = (_Noise * count)(*(_noise(*key, 0, ROLE_TARGET) for key in keys))
     native.pl_gumbel_argmax_rows(
         logits.data_ptr(),
         logits.shape[1],
-        np.array(rows, dtype=np.int64).ctypes.data,
+        places.ctypes.data,
         count,
         noises,
-        np.array(inv_temperatures, dtype=np.float32).ctypes.data,
+        factors.ctypes.data,
         torch.get_num_threads(),
         ids.ctypes.data,
     )
