@@ -55,6 +55,8 @@ class _Noise(ctypes.Structure):
 
 def argmax(logits: torch.Tensor) -> int:
     """Id of the largest of `logits` [V]; ties to the lowest id."""
+    if logits.device.type == "cpu":  # numpy takes a twentieth of torch's time for one row
+        return int(logits.numpy().argmax())
     return int(logits.argmax())
 
 
