@@ -120,6 +120,20 @@ def test_a_trailer_is_no_header(url: str) -> None:
         assert client.answer().status == 401
 
 
+def test_a_client_that_sends_a_whole_body_before_it_reads_is_told_that_it_is_too_long() -> None:
+    limit = 4 * MIB
+    with (
+        listening(FakeAsyncEngine(), max_body_bytes=limit) as server,
+        RawClient(server.url, receive_buffer=4096) as client,
+    ):
+        body = b" " * (limit + MIB // 2)
+        client.send(client.head("POST", "/v1/completions", f"Content-Length: {len(body)}"))
+        for start in range(0, len(body), 2**16):  # slowly: the answer is there long before the end
+            client.send(body[start : start + 2**16])
+            time.sleep(0.002)
+        assert client.answer().status == 413
+
+
 def test_a_body_that_nobody_wants_is_not_read_for_ever(url: str) -> None:
     with RawClient(url) as client:
         client.send(client.head("POST", "/v1/completions", f"Content-Length: {10**12}"))

@@ -29,7 +29,7 @@ MAX_HEADER_BYTES = 64 * 2**10
 SLICE = 8 * 2**10  # bytes that are parsed before the next look at the counts
 FRAMING = 16  # bytes around a byte of a chunked body; chunks of one byte need 5
 MAX_PIPELINED = 128  # requests that wait for the answer of the one before
-MAX_UNREAD = 2**20  # bytes of a body that nobody wants which are read to keep the connection
+MAX_UNREAD = 2**20  # bytes that are read after a refusal, so that the client can read why
 MIN_RATE = 8 * 2**10  # bytes a second of a body, on average, once read_timeout has passed
 LINGER = 2.0  # seconds in which a refused client may read why
 
@@ -142,7 +142,9 @@ class Connection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         super().on_body(body)
-        if self.cycle.response_complete and self._body_bytes > MAX_UNREAD:
+        # Many clients read no answer before they have sent all: one a little too long gets its 413.
+        bound = self._settings.max_body_bytes + MAX_UNREAD
+        if self.cycle.response_complete and self._body_bytes > bound:
             self.transport.close()
 
     def on_message_complete(self) -> None:
