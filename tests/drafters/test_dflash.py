@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from paceline.core import Request, SamplingParams, SpeculativeParams
-from paceline.doctor import serving_check
 from paceline.drafters.reference import Recorder, Trained
 from paceline.engine.engine import Engine
 from paceline.engine.startup import start_up_rows
+from paceline.evaluate.doctor import serving_check
 from paceline.models.dflash.features import sequence_features
 from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.random_weights import random_weights

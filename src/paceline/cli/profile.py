@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 def _profile(
     console: Console, llm: Any, prompts: list[Prompt], plan: Any, args: argparse.Namespace
 ) -> None:
-    from paceline.doctor import encoded
+    from paceline.evaluate.doctor import encoded
     from paceline.profiling import report
     from paceline.profiling.gaps import bounds_of, rows_of
     from paceline.profiling.run import drafter_network, peak_of, record, roof_of

@@ -236,7 +236,7 @@ def kinds() -> list[str]:
 
 
 def build(spec: DrafterSpec, context: BuildContext | None = None) -> Drafter:
-    """Make the drafter of a spec. Raises InvalidRequest for an unknown kind, naming the known ones."""
+    """Make the drafter of a spec. Raises InvalidRequest for a kind that is not registered."""
     if spec.kind not in _FACTORIES:
         raise InvalidRequest("drafter", spec.kind, "one of " + ", ".join(kinds()))
     return _FACTORIES[spec.kind](spec, context or BuildContext())

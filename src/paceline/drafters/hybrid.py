@@ -180,8 +180,8 @@ def hybrid_drafter(
 ) -> HybridDrafter:
     """Make the drafter of a DFlash checkpoint (a folder or hub id) and look-ups.
 
-    DFLASH_OPTIONS and SUFFIX_OPTIONS have read `settings`. `max_draft_len` bounds both parts; DFlash
-    never drafts more than its block. Raises ModelError where the checkpoint cannot be read.
+    DFLASH_OPTIONS and SUFFIX_OPTIONS have read `settings`. `max_draft_len` bounds both parts;
+    DFlash never drafts more than its block. Raises ModelError where the checkpoint cannot be read.
     """
     lookup = {key: value for key, value in settings.items() if key in SUFFIX_OPTIONS}
     dflash = dflash_defaults(context)

@@ -164,9 +164,7 @@ def _network(name: str, value: str, settings: dict[str, Any]) -> Drafter:
     quantize = settings.pop("quantize")
     settings["quantize"] = None if quantize == "none" else quantize
     longest = settings.pop("max_draft_len", DEFAULT_LENGTH)
-    loaded = mocked_model(
-        read_config_file(path), value, dtype=settings["dtype"], seed=1
-    )
+    loaded = mocked_model(read_config_file(path), value, dtype=settings["dtype"], seed=1)
     network, _ = build_network(loaded, **settings)
     # Confidence of random weights means nothing: no draft ends for want of it.
     return DraftModelDrafter(
