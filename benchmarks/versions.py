@@ -60,7 +60,7 @@ def compare(
     prompts = [prompt for name in shipped() for prompt in load_prompts(name)]
     rows: list[tuple[object, ...]] = []
     for at_once in AT_ONCE:
-        requests = max(4, 2 * at_once)
+        requests = max(4, at_once)
         sides = {
             name: partial(_load, server.url, prompts, requests, at_once, drafts, args.tokens)
             for name, server in servers.items()
@@ -71,6 +71,7 @@ def compare(
             middle, low, high = ratio_interval(values["after"], values["before"])
             shown = "off" if drafts == "off" else "auto"
             rows.append((shown, at_once, what, f"{middle:.3f}", f"{low:.3f}–{high:.3f}"))
+            print(*rows[-1], flush=True)
     return rows
 
 

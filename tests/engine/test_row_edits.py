@@ -110,4 +110,4 @@ def test_history_is_not_built_anew_for_each_row(
     request.tokens.append(6)
     for _ in range(9):
         edits.apply(logits, [7, 8])
-    assert sum(counted) == 1 + 9 * 2
+    assert sum(counted) == 1 + 2

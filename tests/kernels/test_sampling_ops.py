@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 
@@ -61,6 +63,37 @@ def test_rows_drawn_at_once_are_those_drawn_one_by_one() -> None:
     wide = torch.zeros(1000, len(logits)).T.copy_(logits)  # not contiguous: the twin's turn
     assert ops.gumbel_argmax_rows(wide, chosen, **keys) == alone
     assert len(set(alone)) > 5
+
+
+def test_other_threads_cannot_overwrite_what_a_kernel_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The call gives up the GIL, so another thread may take any memory that nothing holds."""
+
+    class Library:
+        def pl_gumbel_argmax_rows(
+            self,
+            logits: int,
+            vocab: int,
+            rows: int,
+            count: int,
+            noises: object,
+            inv_temperatures: int,
+            threads: int,
+            ids: int,
+        ) -> None:
+            taken = [np.full(count, 99, kind) for kind in (np.int64, np.float32) for _ in range(50)]
+            assert list((ctypes.c_int64 * count).from_address(rows)) == list(range(count))
+            assert set((ctypes.c_float * count).from_address(inv_temperatures)) == {0.5}
+            ctypes.memset(ids, 0, 8 * count)
+            assert len(taken) == 100
+
+    monkeypatch.setattr(ops, "_native", lambda logits: Library())
+    keys = {"seeds": [1] * 20, "choices": [0] * 20, "positions": [1] * 20}
+    tokens = ops.gumbel_argmax_rows(
+        torch.zeros(20, 8), range(20), inv_temperatures=[0.5] * 20, **keys
+    )
+    assert tokens == [0] * 20
 
 
 @pytest.mark.parametrize("filters", FILTERS)

@@ -24,6 +24,7 @@ class Output:
         spans: Spans = OFF,
     ) -> None:
         self.request, self.grammar = request, grammar
+        self._stop_ids = frozenset(request.params.stop_token_ids)
         self._text, self._spans = text, spans
 
     def commit(
@@ -90,7 +91,7 @@ class Output:
         if token in request.eos_ids and not params.ignore_eos:
             self._end(delta, FinishReason.STOP)
             return
-        if token in params.stop_token_ids:
+        if token in self._stop_ids:
             self._end(delta, FinishReason.STOP, token)
             return
         past_minimum = request.output_len > params.min_tokens or params.min_tokens == 0
