@@ -45,9 +45,10 @@ test: $(VENV)/.ready-test ## the tests, without the slow ones
 test-all: $(VENV)/.ready-test ## every test
 	$(PYTEST) $(ARGS)
 
-lint: $(VENV)/.ready-dev ## ruff: rules and format
+lint: $(VENV)/.ready-dev ## ruff: rules and format; import-linter: who may import whom
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/lint-imports --no-logo
 
 format: $(VENV)/.ready-dev ## let ruff mend what it can
 	$(PY) -m ruff check --fix .
