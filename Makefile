@@ -31,13 +31,13 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
 demo: $(VENV)/.ready-core ## serve SmolLM2 and show speculation off and on, side by side
-	$(PY) -m paceline.demo
+	$(PY) -m paceline.cli.demo
 
 demo-picture: $(VENV)/.ready-core ## the same, and draw docs/images/demo.svg from its real output
-	$(PY) -m paceline.demo --svg docs/images/demo.svg
+	$(PY) -m paceline.cli.demo --svg docs/images/demo.svg
 
 demo-train: $(VENV)/.ready-train ## a drafter for an application: data, training, before and after, serving
-	$(PY) -m paceline.demo_train $(ARGS)
+	$(PY) -m paceline.cli.demo_train $(ARGS)
 
 test: $(VENV)/.ready-test ## the tests, without the slow ones
 	$(PYTEST) -m "not slow" $(ARGS)
@@ -45,9 +45,10 @@ test: $(VENV)/.ready-test ## the tests, without the slow ones
 test-all: $(VENV)/.ready-test ## every test
 	$(PYTEST) $(ARGS)
 
-lint: $(VENV)/.ready-dev ## ruff: rules and format
+lint: $(VENV)/.ready-dev ## ruff: rules and format; import-linter: who may import whom
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/lint-imports --no-logo
 
 format: $(VENV)/.ready-dev ## let ruff mend what it can
 	$(PY) -m ruff check --fix .

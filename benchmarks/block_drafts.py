@@ -30,11 +30,11 @@ import torch
 from harness import machine, table
 
 from paceline import LLM, SamplingParams
-from paceline.bench.evaluate.sets import EvalPrompt, load_set, parse_sets
 from paceline.bench.steady import Steady
 from paceline.bench.turns import in_turns, ratio
 from paceline.core import SpeculativeParams
 from paceline.drafters.base import ObservedRows
+from paceline.evaluate.sets import EvalPrompt, load_set, parse_sets
 from paceline.models.config import ModelConfig
 from paceline.models.dflash.checkpoint import save_checkpoint
 from paceline.models.dflash.config import default_layer_ids, read_dflash_config

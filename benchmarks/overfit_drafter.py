@@ -18,7 +18,7 @@ from prompts import encoded
 from torch.nn import functional
 
 from paceline import LLM, SamplingParams
-from paceline.doctor import template_digest
+from paceline.evaluate.doctor import template_digest
 from paceline.models.dflash.checkpoint import save_checkpoint
 from paceline.models.dflash.config import default_layer_ids, read_dflash_config
 from paceline.models.dflash.features import sequence_features

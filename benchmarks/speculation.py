@@ -23,7 +23,7 @@ from prompts import encoded
 from paceline import LLM, SamplingParams
 from paceline.bench.turns import in_turns, ratio, ratio_interval
 from paceline.core import OutputDelta, SpeculativeParams
-from paceline.loops import loop_start
+from paceline.dataset.loops import loop_start
 
 MOST_TOKENS = 256
 _names = itertools.count()

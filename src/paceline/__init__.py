@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from paceline.version import __version__
+
 if TYPE_CHECKING:
     from paceline.core import Grammar, SamplingParams
     from paceline.llm import LLM
 
-__version__ = "0.1.0"
 __all__ = ["LLM", "Grammar", "SamplingParams", "__version__"]
 
 

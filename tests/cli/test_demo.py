@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from paceline import demo
 from paceline.bench.paired import Pair
 from paceline.bench.prompts import Prompt
 from paceline.bench.record import Answer, Drafted
+from paceline.cli import demo
 from paceline.drafters.shipped import FOLDERS
 from paceline.models import catalog
 
@@ -81,7 +81,7 @@ def test_the_exit_code_tells_whether_all_is_well(
 @pytest.mark.slow
 def test_the_demo_says_that_the_text_is_the_same(tmp_path: Path) -> None:
     picture = tmp_path / "demo.svg"
-    command = [sys.executable, "-m", "paceline.demo", "--runs", "1", "--svg", str(picture)]
+    command = [sys.executable, "-m", "paceline.cli.demo", "--runs", "1", "--svg", str(picture)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\nsame text: yes\n" in done.stdout

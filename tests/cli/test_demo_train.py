@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline import demo_train
-from paceline.cli import build_parser
-from paceline.demo_stages import Stage, run_stages, seconds_of
-from paceline.demo_train import APP, RECIPE, Plan
+from paceline.cli import build_parser, demo_train
+from paceline.cli.demo_stages import Stage, run_stages, seconds_of
+from paceline.cli.demo_train import APP, RECIPE, Plan
 from paceline.synth.app import load_app
 from paceline.training.config import TrainConfig
 from tests.cli.test_demo import FakeServer, outcomes, pair
@@ -161,7 +160,7 @@ def test_all_of_it_runs_and_is_not_repeated(tmp_path: Path) -> None:
     paceline("synth", str(APP), "--out", given, "--rows", "160")
     paceline("train", given, "--out", begin, "--layers", "1", "--taps", "2", "--steps", "12")
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "paceline.demo_train", "--out", str(out)]
+    command = [sys.executable, "-m", "paceline.cli.demo_train", "--out", str(out)]
     command += ["--drafter", f"{begin}/drafter", "--rows", "160", "--steps", "40"]
     command += ["--prompts", "2", "--tokens", "32"]
     first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

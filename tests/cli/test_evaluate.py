@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.evaluate import measure
 from paceline.bench.record import Answer
 from paceline.cli import main
+from paceline.evaluate import measure
 from tests.engine.tiny import save_tiny
 from tests.models.dflash.tiny import write_drafter
 

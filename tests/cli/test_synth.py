@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from paceline.cli import main
-from paceline.synth import extra
-from paceline.synth.dataset import read_manifest
+from paceline.dataset import extra
+from paceline.dataset.training_set import read_manifest
 from tests.synth.servers import Behaviour, serving
 from tests.synth.tiny import description, save_target
 
@@ -149,8 +149,8 @@ def test_the_support_application_makes_a_set_of_tool_calls(
     counts = json.loads(capsys.readouterr().out)["counts"]
     assert counts["rows"] == 30 and counts["rows_on_task"] > 15
 
+    from paceline.dataset.training_set import read_rows
     from paceline.models.loader import load_model
-    from paceline.synth.dataset import read_rows
 
     words = load_model("smollm2-135m").tokenizer
     for row in read_rows(out, "train"):

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from paceline.core import Request, SamplingParams, SpeculativeParams
-from paceline.doctor import serving_check
 from paceline.drafters.reference import Recorder, Trained
 from paceline.engine.engine import Engine
+from paceline.engine.startup import start_up_rows
+from paceline.evaluate.doctor import serving_check
 from paceline.models.dflash.features import sequence_features
 from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.random_weights import random_weights
@@ -216,7 +217,7 @@ def test_the_plan_counts_draft_weights_and_draft_kv(tmp_path):
     own = (folder / "model.safetensors").stat().st_size + 3 * 2 * 32 * 64 * 4
     assert plan.drafter_weight_bytes == pytest.approx(own, rel=0.05)
     assert plan.weight_bytes == plain.weight_bytes + plan.drafter_weight_bytes
-    shown = dict(engine.start_up_table())
+    shown = dict(start_up_rows(engine))
     assert "the drafters'" in shown["KV cache"] and "the drafters'" in shown["weights"]
     assert "d (up to 5 tokens), default" in shown["drafter"]
 

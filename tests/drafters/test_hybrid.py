@@ -9,7 +9,7 @@ import pytest
 
 from paceline.core import DraftBatch, InvalidRequest, Request
 from paceline.drafters import build, parse_spec
-from paceline.drafters.auto import ChainDrafter
+from paceline.drafters.chain import ChainDrafter
 from paceline.drafters.hybrid import PRIOR, HybridDrafter, Standing
 from paceline.drafters.ngram import NgramDrafter
 from paceline.engine.engine import Engine

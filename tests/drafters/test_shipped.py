@@ -14,10 +14,11 @@ from safetensors.torch import load_file, save_file
 
 from paceline.core import InvalidRequest, ModelError
 from paceline.drafters import shipped
-from paceline.drafters.auto import ChainDrafter
+from paceline.drafters.chain import ChainDrafter
 from paceline.drafters.hybrid import HybridDrafter
 from paceline.drafters.shipped import PROVENANCE
 from paceline.engine.engine import Engine
+from paceline.engine.startup import start_up_rows
 from paceline.models.catalog import CATALOGUE, CatalogueEntry
 from paceline.models.dflash.checkpoint import MASK_FILE, OWN_FILE, load_checkpoint
 from paceline.models.identity import identity
@@ -45,7 +46,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
 
 
 def row(engine: Engine) -> str | None:
-    return dict(engine.start_up_table()).get("shipped drafter")
+    return dict(start_up_rows(engine)).get("shipped drafter")
 
 
 def test_auto_has_the_shipped_drafter_for_its_target(target: Target) -> None:

@@ -30,7 +30,7 @@ def test_each_is_small_and_says_what_it_is_for(folder: Path) -> None:
 @pytest.mark.model
 def test_the_demos_model_is_drafted_for_and_says_the_same() -> None:
     llm = LLM("smollm2-135m", "auto", draft_policy="fixed", max_model_len=1024)
-    assert llm.engine.shipped is not None and llm.engine.shipped.mismatch is None
+    assert llm.engine.drafters["auto"].start_up_rows[0][1].startswith("used: ")
     for temperature in (0.0, 1.0):
         params = SamplingParams(temperature=temperature, max_tokens=48, seed=3)
         alone = [llm.chat(talk, params, "off") for talk in TALKS]

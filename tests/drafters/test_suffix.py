@@ -5,8 +5,8 @@ import random
 import pytest
 
 from paceline.core import FinishReason
-from paceline.drafters.auto import ChainDrafter
 from paceline.drafters.base import ObservedRows
+from paceline.drafters.chain import ChainDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.suffix import ResponseCache, SuffixDrafter
 

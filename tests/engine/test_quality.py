@@ -15,6 +15,7 @@ from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.engine.quality import Quality, passages, read, windows
+from paceline.engine.startup import start_up_rows
 from paceline.models.network import TorchNetwork
 from paceline.models.random_weights import random_weights
 from tests.drafters.watched import watch
@@ -85,13 +86,13 @@ def test_a_damaged_or_unwritable_cache_only_costs_time(
 
 def test_the_start_up_table_says_it(tmp_path: Path, quick: None) -> None:
     engine = engine_of(save_tiny(tmp_path))
-    said = dict(engine.start_up_table())["int8"]
+    said = dict(start_up_rows(engine))["int8"]
     assert engine.quality is not None
     assert said == engine.quality.describe("bfloat16")
     numbers = Quality(tokens=9, perplexity=12.31, reference=12.28, agreement=0.981)
     text = "perplexity 12.31 (bf16 12.28, +0.2 %), greedy agreement 98.1 %"
     assert numbers.describe("bfloat16") == text
-    assert "int8" not in dict(engine_of(tmp_path, quantize=None).start_up_table())
+    assert "int8" not in dict(start_up_rows(engine_of(tmp_path, quantize=None)))
 
 
 def test_without_room_for_the_reference_it_is_not_measured(
@@ -100,7 +101,7 @@ def test_without_room_for_the_reference_it_is_not_measured(
     monkeypatch.setattr(room, "available_memory", lambda: 0)
     engine = engine_of(save_tiny(tmp_path))
     assert engine.quality is None and not cache.exists()
-    assert dict(engine.start_up_table())["int8"].startswith("not measured")
+    assert dict(start_up_rows(engine))["int8"].startswith("not measured")
 
 
 def test_perplexity_is_what_it_is_by_hand() -> None:

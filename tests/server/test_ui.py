@@ -15,7 +15,7 @@ import pytest
 from paceline.roofline.architecture import model_config
 from paceline.server.app import create_app
 from paceline.server.settings import ServerSettings
-from tests.bench.evaluate.made import made_up, row
+from tests.evaluate.made import made_up, row
 
 from .conftest import Client, in_process
 from .fake import FakeAsyncEngine

@@ -7,7 +7,7 @@ import pytest
 from paceline.core import InvalidRequest
 from paceline.server.ui_measured import measured
 from paceline.server.ui_timing import timing
-from tests.bench.evaluate.made import made_up, row
+from tests.evaluate.made import made_up, row
 
 
 def test_an_evaluation_has_a_point_for_each_request_and_policy() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from paceline.dataset.training_set import Manifest
 from paceline.synth.app import App
 from paceline.synth.ask import Asker
 from paceline.synth.collect import Collector
-from paceline.synth.dataset import Manifest
 from paceline.synth.folder import new_manifest, open_set
 from paceline.synth.run import Run
 from paceline.synth.sources import Source

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.synth.bounds import Binding, read_binding
-from paceline.synth.dataset import MANIFEST, read_manifest
+from paceline.dataset.binding import Binding, read_binding
+from paceline.dataset.training_set import MANIFEST, read_manifest
 from paceline.synth.folder import open_set
 from paceline.synth.job import Job
 

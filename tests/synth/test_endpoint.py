@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest
+from paceline.dataset.training_set import SPLITS, Row, read_rows
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.synth import endpoint
 from paceline.synth.collect import Collector
-from paceline.synth.dataset import SPLITS, Row, read_rows
 from paceline.synth.endpoint import EndpointAnswerer, EndpointDown
 from paceline.synth.folder import open_set
 from paceline.synth.run import Run

@@ -16,10 +16,10 @@ import yaml
 
 from paceline import LLM
 from paceline.core import SamplingParams
+from paceline.dataset.training_set import SPLITS, read_manifest, read_rows
 from paceline.engine.config import EngineConfig
 from paceline.models.loader import load_model
 from paceline.synth.collect import Collector
-from paceline.synth.dataset import SPLITS, read_manifest, read_rows
 from paceline.synth.engine_answers import EngineAnswerer, full_batch
 from paceline.synth.folder import open_set
 from paceline.synth.plan import plan

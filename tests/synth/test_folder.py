@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.synth import dataset
+from paceline.dataset import training_set as dataset
+from paceline.dataset.training_set import read_rows
 from paceline.synth.collect import CannotWrite
-from paceline.synth.dataset import read_rows
 from paceline.synth.folder import check_set, locked, open_set
 
 from .sets import Killed, Parts, content, dying, fresh, run

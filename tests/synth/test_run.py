@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest
+from paceline.dataset.training_set import SPLITS, read_manifest, read_rows
 from paceline.synth.answer import Ask
-from paceline.synth.dataset import SPLITS, read_manifest, read_rows
 from paceline.synth.run import preview
 
 from .fake import FakeAnswerer, by_seed

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from paceline import LLM, SamplingParams
-from paceline.loops import MIN_TOKENS
+from paceline.dataset.loops import MIN_TOKENS
+from paceline.dataset.training_set import Manifest, Row, write_manifest, write_shard
 from paceline.models.identity import identity
 from paceline.models.loader import load_model
-from paceline.synth.dataset import Manifest, Row, write_manifest, write_shard
 from tests.engine.tiny import save_tiny
 
 PROMPTS = [f"{first} {second}" for first in ("fox", "zebra", "12", "ab") for second in "abcdef"]

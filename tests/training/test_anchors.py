@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.synth.dataset import Manifest, Row, write_manifest, write_shard
+from paceline.dataset.training_set import Manifest, Row, write_manifest, write_shard
 from paceline.training.anchors import (
     block_labels,
     draw_anchors,

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from paceline.core import InvalidRequest
+from paceline.dataset.training_set import read_manifest, read_rows, write_manifest, write_shard
 from paceline.models.dflash.checkpoint import load_checkpoint
-from paceline.synth.dataset import read_manifest, read_rows, write_manifest, write_shard
 from paceline.training import run
 from paceline.training.evaluation import Score
 from paceline.training.progress import Progress

@@ -9,7 +9,7 @@ import torch
 
 from paceline import LLM, SamplingParams
 from paceline.core import InvalidRequest
-from paceline.doctor import examine
+from paceline.evaluate.doctor import examine
 from paceline.models.dflash.checkpoint import load_checkpoint
 from paceline.training.card import add_evaluation
 from paceline.training.run import prepare

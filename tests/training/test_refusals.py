@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paceline.core import InvalidRequest
-from paceline.synth.dataset import read_manifest, read_rows, write_manifest
+from paceline.dataset.training_set import read_manifest, read_rows, write_manifest
 from paceline.training.run import train
 from tests.training.conftest import PROMPTS, write_set
 from tests.training.runs import config, quiet

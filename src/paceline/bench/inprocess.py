@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.bench.prompts import Prompt
-from paceline.bench.record import Answer, Drafted, Round
+from paceline.bench.record import Answer, Drafted
 from paceline.core import OutputDelta, SamplingParams, SpeculativeParams, TokenKind
+from paceline.core.rounds import Round
 
 if TYPE_CHECKING:
     from paceline.engine.engine import Engine

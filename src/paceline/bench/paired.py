@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.bench.prompts import Prompt
 from paceline.bench.record import Answer
-from paceline.loops import loop_start
+from paceline.dataset.loops import loop_start
 
 Ask = Callable[[Prompt, Any], Awaitable[Answer]]
 """Answers a prompt with the given `speculative` value ("off", None or an object)."""

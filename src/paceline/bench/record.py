@@ -6,19 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paceline.core import TokenKind
-
-
-class Round(NamedTuple):
-    """A target forward after the one that gave the first token.
-
-    `position` is the index of the first output token that it committed, `drafted` how many draft
-    tokens it verified, and `accepted` how many of them stand: it committed one token more. Where
-    the text ends inside a draft, its last token is that one. What a grammar forced is in neither.
-    """
-
-    position: int
-    drafted: int
-    accepted: int
+from paceline.core.rounds import Round
 
 
 class Drafted(NamedTuple):

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from paceline import __version__
 from paceline.cli import (
     bench,
     chat,
@@ -26,6 +25,7 @@ from paceline.cli import (
     ui,
 )
 from paceline.core import PacelineError
+from paceline.version import __version__
 
 COMMANDS = (
     serve,

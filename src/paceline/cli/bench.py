@@ -110,11 +110,12 @@ def _check(args: argparse.Namespace) -> None:
 def _in_process(args: argparse.Namespace, prompts: list[Prompt], wish: Any) -> int:
     config, params = options.engine_config(args), options.sampling_params(args)
 
+    from paceline.engine.startup import start_up_rows
     from paceline.llm import LLM
 
     console = Console(highlight=False)
     llm = LLM(config=config)
-    console.print(show.start_up_table(llm.engine.start_up_table()))
+    console.print(show.start_up_table(start_up_rows(llm.engine)))
     ask = InProcess(llm, params)
     if args.lossy is not None:
         return _show_lossy(console, llm, args, prompts, ask)

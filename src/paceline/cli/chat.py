@@ -33,10 +33,11 @@ def run(args: argparse.Namespace) -> int:
     config = options.engine_config(args)
     console = Console(highlight=False, no_color=args.no_color)
 
+    from paceline.engine.startup import start_up_rows
     from paceline.llm import LLM
 
     llm = LLM(config=config)
-    console.print(show.start_up_table(llm.engine.start_up_table()))
+    console.print(show.start_up_table(start_up_rows(llm.engine)))
     if not args.no_color:
         console.print(show.legend())
     console.print(HELP, style="dim")

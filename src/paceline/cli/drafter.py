@@ -16,7 +16,7 @@ from paceline.cli import options
 from paceline.core import InvalidRequest
 
 if TYPE_CHECKING:
-    from paceline.doctor import Report
+    from paceline.evaluate.doctor import Report
     from paceline.models.dflash.checkpoint import DFlashCheckpoint
 
 MARKS = {True: "[green]ok[/]", False: "[red]WRONG[/]", None: "unknown"}
@@ -155,7 +155,7 @@ def doctor(args: argparse.Namespace) -> int:
         raise InvalidRequest("max_tokens", args.max_tokens, "at least 8")
 
     from paceline.bench.prompts import load_prompts
-    from paceline.doctor import examine
+    from paceline.evaluate.doctor import examine
 
     conversations = [prompt.messages for prompt in load_prompts(args.prompts)]
     report = examine(

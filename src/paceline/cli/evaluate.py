@@ -97,9 +97,9 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from paceline.bench.evaluate import console
-    from paceline.bench.evaluate.evaluation import Settings
-    from paceline.bench.evaluate.page import page
+    from paceline.evaluate import console
+    from paceline.evaluate.evaluation import Settings
+    from paceline.evaluate.page import page
 
     settings = Settings(
         prompts=args.prompts,
@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add_to_card(drafter: Path, result: Mapping[str, Any]) -> None:
-    from paceline.bench.evaluate.markdown import evaluation_table
+    from paceline.evaluate.markdown import evaluation_table
     from paceline.training.card import add_evaluation
 
     answers = ("results",)
@@ -155,7 +155,7 @@ def _check_out(out: Path) -> None:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    from paceline.bench.evaluate.words import check_format
+    from paceline.evaluate.words import check_format
 
     try:
         return check_format(json.loads(path.read_text("utf-8")), str(path))
@@ -168,8 +168,8 @@ def _read(path: Path) -> Mapping[str, Any]:
 def _measure(
     args: argparse.Namespace, settings: Any, before: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    from paceline.bench.evaluate.evaluation import evaluate
-    from paceline.bench.evaluate.markdown import check_comparable
+    from paceline.evaluate.evaluation import evaluate
+    from paceline.evaluate.markdown import check_comparable
 
     names = ("dtype", "device", "backend", "quantize", "threads", "draft_window", "max_model_len",
              "kv_memory")  # fmt: skip
@@ -195,7 +195,7 @@ def _measure(
 
 
 def _compared(shown: Console, before: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
-    from paceline.bench.evaluate.markdown import compare, regressions
+    from paceline.evaluate.markdown import compare, regressions
 
     shown.print(compare(before, result), markup=False, soft_wrap=True)
     fell = regressions(before, result)

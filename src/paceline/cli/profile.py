@@ -61,11 +61,12 @@ def run(args: argparse.Namespace) -> int:
     plan = Plan(params, options.speculative(args), args.batch, args.steps)
     plan.check(config)
 
+    from paceline.engine.startup import start_up_rows
     from paceline.llm import LLM
 
     console = Console(highlight=False)
     llm = LLM(config=config)
-    console.print(show.start_up_table(llm.engine.start_up_table()))
+    console.print(show.start_up_table(start_up_rows(llm.engine)))
     _profile(console, llm, prompts, plan, args)
     return 0
 
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 def _profile(
     console: Console, llm: Any, prompts: list[Prompt], plan: Any, args: argparse.Namespace
 ) -> None:
-    from paceline.doctor import encoded
+    from paceline.evaluate.doctor import encoded
     from paceline.profiling import report
     from paceline.profiling.gaps import bounds_of, rows_of
     from paceline.profiling.run import drafter_network, peak_of, record, roof_of

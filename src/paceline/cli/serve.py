@@ -140,6 +140,7 @@ def run(args: argparse.Namespace) -> int:
 
     from paceline.engine.async_engine import AsyncEngine
     from paceline.engine.build import build_engine
+    from paceline.engine.startup import start_up_rows
     from paceline.server.listener import connection_bound
     from paceline.server.run import bind, serve
 
@@ -149,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
     sock = bind(settings)
     engine = build_engine(config)
     console = Console(highlight=False)
-    console.print(show.start_up_table(engine.start_up_table()))
+    console.print(show.start_up_table(start_up_rows(engine)))
     console.print(sharing(settings), soft_wrap=True)
     serve(AsyncEngine(engine), settings, sock=sock)
     return 0

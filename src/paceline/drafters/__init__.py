@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.drafters import auto, dflash, draft_model, hybrid, mock, ngram, replay, suffix
 from paceline.drafters.base import build, kinds
-from paceline.drafters.spec import parse_spec, resolve
+from paceline.drafters.spec import make_drafters, parse_spec
 
 __all__ = [
     "auto",
@@ -13,10 +13,10 @@ __all__ = [
     "draft_model",
     "hybrid",
     "kinds",
+    "make_drafters",
     "mock",
     "ngram",
     "parse_spec",
     "replay",
-    "resolve",
     "suffix",
 ]

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from paceline.core import DraftBatch, InvalidRequest, KVSpec, Request
 from paceline.core.spans import Spans
+from paceline.models.loader import LoadedModel
 
 
 @dataclass(slots=True)
@@ -142,6 +143,24 @@ class Networked(Protocol):
     def network(self) -> Recorded | None: ...
 
 
+@runtime_checkable
+class Windowed(Protocol):
+    """A drafter that can look at the last `window` tokens only; None: it looks at all."""
+
+    @property
+    def window(self) -> int | None: ...
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A drafter that has something to say in the start-up table."""
+
+    @property
+    def start_up_rows(self) -> list[tuple[str, str]]:
+        """Rows of (label, value)."""
+        ...
+
+
 class Recorded(Protocol):
     """What both kinds of networks offer those who ask where time goes: see `models.batch`."""
 
@@ -165,7 +184,40 @@ class DrafterSpec:
     options: tuple[tuple[str, str], ...] = ()
 
 
-Factory = Callable[[DrafterSpec], Drafter]
+@dataclass(frozen=True, slots=True)
+class BuildContext:
+    """What a factory may know of the engine that its drafter will work for.
+
+    target    the loaded target; None where a spec is only checked. Its weights may be consumed.
+    dtype, device, backend, quantize   how the target runs; a drafter that is a network runs alike
+    needs_q   whether the verification rule judges sampled drafts by the q they were drawn from
+    window    the most tokens of context that a draft may look at; None: all
+    """
+
+    target: LoadedModel | None = None
+    dtype: str = "bfloat16"
+    device: str = "cpu"
+    backend: str = "auto"
+    quantize: str | None = None
+    needs_q: bool = False
+    window: int | None = None
+
+    def network_settings(self, *, device: bool) -> dict[str, Any]:
+        """The options of a drafter's network that the user did not set, as its spec writes them.
+        Without `device` for a network that shares the target's head, and so its device."""
+        quantize = self.quantize or "none"
+        settings = {"dtype": self.dtype, "backend": self.backend, "quantize": quantize}
+        if device:
+            settings["device"] = self.device
+        return settings
+
+    @property
+    def draw(self) -> dict[str, Any]:
+        """The option `draw` where the rule decides it: a rule that needs q gets sampled drafts."""
+        return {"draw": "sample"} if self.needs_q else {}
+
+
+Factory = Callable[[DrafterSpec, BuildContext], Drafter]
 _FACTORIES: dict[str, Factory] = {}
 
 
@@ -183,8 +235,8 @@ def kinds() -> list[str]:
     return sorted(_FACTORIES)
 
 
-def build(spec: DrafterSpec) -> Drafter:
-    """Makes the drafter. Raises InvalidRequest for an unknown kind, naming the known ones."""
+def build(spec: DrafterSpec, context: BuildContext | None = None) -> Drafter:
+    """Make the drafter of a spec. Raises InvalidRequest for a kind that is not registered."""
     if spec.kind not in _FACTORIES:
         raise InvalidRequest("drafter", spec.kind, "one of " + ", ".join(kinds()))
-    return _FACTORIES[spec.kind](spec)
+    return _FACTORIES[spec.kind](spec, context or BuildContext())

@@ -17,7 +17,13 @@ import numpy as np
 import torch
 
 from paceline.core import DraftBatch, InvalidRequest, KVSpec, ModelError, Request
-from paceline.drafters.base import DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.base import (
+    BuildContext,
+    DrafterSpec,
+    ObservedRows,
+    TargetInfo,
+    register,
+)
 from paceline.drafters.draw import DRAWS, Drawn, draw_token
 from paceline.drafters.selector import CandidateSelector
 from paceline.drafters.spec import draft_len, one_of, read_options, whole
@@ -353,12 +359,17 @@ def check_target(name: str, checkpoint: DFlashCheckpoint, target: TargetInfo) ->
 
 
 @register("dflash")
-def _build(spec: DrafterSpec) -> DFlashDrafter:
+def _build(spec: DrafterSpec, context: BuildContext) -> DFlashDrafter:
     if spec.value is None:
         expected = f"a drafter after it: {spec.kind}:PATH or a hub id"
         raise InvalidRequest(f"drafter {spec.name}", spec.kind, expected)
-    settings = read_options(spec, DFLASH_OPTIONS)
+    settings = dflash_defaults(context) | read_options(spec, DFLASH_OPTIONS)
     return DFlashDrafter(spec.name, load_checkpoint(spec.value), **settings)
+
+
+def dflash_defaults(context: BuildContext) -> dict[str, Any]:
+    """The settings of a drafter that a spec leaves open."""
+    return {**context.network_settings(device=False), **context.draw, "window": context.window}
 
 
 DFLASH_OPTIONS = {

@@ -15,7 +15,13 @@ import numpy as np
 import torch
 
 from paceline.core import DraftBatch, InvalidRequest, KVSpec, ModelError, Request
-from paceline.drafters.base import DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.base import (
+    BuildContext,
+    DrafterSpec,
+    ObservedRows,
+    TargetInfo,
+    register,
+)
 from paceline.drafters.draw import DRAWS, Drawn, draw_token
 from paceline.drafters.spec import draft_len, one_of, read_options, real
 from paceline.kernels import ops
@@ -283,13 +289,13 @@ def check_same_tokens(name: str, ours: Any, target_name: str, theirs: Any) -> No
 
 
 @register("draft_model")
-def _build(spec: DrafterSpec) -> DraftModelDrafter:
+def _build(spec: DrafterSpec, context: BuildContext) -> DraftModelDrafter:
     if spec.value is None:
         expected = f"a model after it: {spec.kind}:PATH, a hub id or a name"
         raise InvalidRequest(f"drafter {spec.name}", spec.kind, expected)
-    settings = read_options(spec, _READERS)
-    runs = {key: settings.pop(key) for key in _NETWORK if key in settings}
-    if runs.get("quantize") == "none":
+    settings = context.network_settings(device=True) | context.draw | read_options(spec, _READERS)
+    runs = {key: settings.pop(key) for key in _NETWORK}
+    if runs["quantize"] == "none":
         del runs["quantize"]
     loaded = load_model(spec.value)
     network, _ = build_network(loaded, max_positions=loaded.max_context, **runs)

@@ -14,13 +14,20 @@ biased by the choice: it is made before a token of this round is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from paceline.core import DraftBatch, InvalidRequest, KVSpec, Request
-from paceline.drafters.auto import ChainDrafter, look_up_drafter
-from paceline.drafters.base import DrafterSpec, ObservedRows, TargetInfo, register
-from paceline.drafters.dflash import DFLASH_OPTIONS, DFlashDrafter
+from paceline.drafters.base import (
+    BuildContext,
+    DrafterSpec,
+    ObservedRows,
+    TargetInfo,
+    register,
+)
+from paceline.drafters.chain import ChainDrafter, look_up_drafter
+from paceline.drafters.dflash import DFLASH_OPTIONS, DFlashDrafter, dflash_defaults
 from paceline.drafters.spec import read_options
 from paceline.drafters.suffix import SUFFIX_OPTIONS, expected_accepted
 from paceline.models.dflash.batch import DFlashNetwork
@@ -76,8 +83,15 @@ class HybridDrafter:
     parallel = True
     reach: int | None = None  # look-ups have no end
 
-    def __init__(self, name: str, lookup: ChainDrafter, dflash: DFlashDrafter) -> None:
+    def __init__(
+        self,
+        name: str,
+        lookup: ChainDrafter,
+        dflash: DFlashDrafter,
+        start_up_rows: Sequence[tuple[str, str]] = (),
+    ) -> None:
         self.name, self.lookup, self.dflash = name, lookup, dflash
+        self.start_up_rows = list(start_up_rows)
         self.version = f"{lookup.version}+dflash-{dflash.version}"
         self.max_draft_len = max(lookup.max_draft_len, dflash.max_draft_len)
         self.longest_proposed = dflash.max_draft_len
@@ -89,6 +103,10 @@ class HybridDrafter:
     @property
     def network(self) -> DFlashNetwork | None:
         return self.dflash.network
+
+    @property
+    def window(self) -> int | None:
+        return self.dflash.window
 
     def attach(self, target: TargetInfo) -> None:
         self.lookup.attach(target)
@@ -145,19 +163,35 @@ class HybridDrafter:
 
 
 @register("hybrid")
-def _build(spec: DrafterSpec) -> HybridDrafter:
-    """`max_draft_len` bounds both; DFlash drafts no more than its block in any case."""
+def _build(spec: DrafterSpec, context: BuildContext) -> HybridDrafter:
     if spec.value is None:
         expected = f"a DFlash drafter after it: {spec.kind}:PATH or a hub id"
         raise InvalidRequest(f"drafter {spec.name}", spec.kind, expected)
     settings = read_options(spec, {**DFLASH_OPTIONS, **SUFFIX_OPTIONS})
+    return hybrid_drafter(spec.name, spec.value, settings, context)
+
+
+def hybrid_drafter(
+    name: str,
+    checkpoint_name: str,
+    settings: Mapping[str, Any],
+    context: BuildContext,
+    start_up_rows: Sequence[tuple[str, str]] = (),
+) -> HybridDrafter:
+    """Make the drafter of a DFlash checkpoint (a folder or hub id) and look-ups.
+
+    DFLASH_OPTIONS and SUFFIX_OPTIONS have read `settings`. `max_draft_len` bounds both parts;
+    DFlash never drafts more than its block. Raises ModelError where the checkpoint cannot be read.
+    """
     lookup = {key: value for key, value in settings.items() if key in SUFFIX_OPTIONS}
-    own = {key: value for key, value in settings.items() if key not in SUFFIX_OPTIONS}
-    checkpoint = load_checkpoint(spec.value)
+    dflash = dflash_defaults(context)
+    dflash |= {key: value for key, value in settings.items() if key not in SUFFIX_OPTIONS}
+    checkpoint = load_checkpoint(checkpoint_name)
     if "max_draft_len" in settings:
-        own["max_draft_len"] = min(settings["max_draft_len"], checkpoint.config.max_draft_len)
+        dflash["max_draft_len"] = min(settings["max_draft_len"], checkpoint.config.max_draft_len)
     return HybridDrafter(
-        spec.name,
-        look_up_drafter(spec.name, lookup),
-        DFlashDrafter(spec.name, checkpoint, **own),
+        name,
+        look_up_drafter(name, lookup),
+        DFlashDrafter(name, checkpoint, **dflash),
+        start_up_rows,
     )

@@ -18,7 +18,14 @@ from typing import Any
 import numpy as np
 
 from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, KVSpec, Request
-from paceline.drafters.base import Drafter, DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.base import (
+    BuildContext,
+    Drafter,
+    DrafterSpec,
+    ObservedRows,
+    TargetInfo,
+    register,
+)
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.draft_model import DraftModelDrafter
 from paceline.drafters.spec import draft_len, one_of, read_options, real, whole
@@ -136,9 +143,10 @@ _NETWORK = {
 
 
 @register("mock")
-def _build(spec: DrafterSpec) -> Drafter:
+def _build(spec: DrafterSpec, context: BuildContext) -> Drafter:
     if spec.value is not None:
-        return _network(spec.name, spec.value, read_options(spec, _NETWORK))
+        settings = context.network_settings(device=True) | read_options(spec, _NETWORK)
+        return _network(spec.name, spec.value, settings)
     settings = read_options(spec, _OWN)
     if "block" in settings and not settings.get("cost"):
         expected = "a cost beside it: a draft that costs nothing has no passes"
@@ -147,18 +155,16 @@ def _build(spec: DrafterSpec) -> Drafter:
 
 
 def _network(name: str, value: str, settings: dict[str, Any]) -> Drafter:
-    """A drafter that is a network: the kind that its config says."""
+    """Make the drafter of random weights that a config describes: DFlash or a small model."""
     path = find_config(value, f"drafter {name}")
     if is_dflash(read_json(path)):
         settings.pop("device", None)  # it runs where its target does, whose head it shares
-        checkpoint = mocked_dflash(path, dtype=settings.get("dtype", "bfloat16"))
+        checkpoint = mocked_dflash(path, dtype=settings["dtype"])
         return DFlashDrafter(name, checkpoint, **settings)
-    quantize = settings.pop("quantize", "none")
+    quantize = settings.pop("quantize")
     settings["quantize"] = None if quantize == "none" else quantize
     longest = settings.pop("max_draft_len", DEFAULT_LENGTH)
-    loaded = mocked_model(
-        read_config_file(path), value, dtype=settings.get("dtype", "bfloat16"), seed=1
-    )
+    loaded = mocked_model(read_config_file(path), value, dtype=settings["dtype"], seed=1)
     network, _ = build_network(loaded, **settings)
     # Confidence of random weights means nothing: no draft ends for want of it.
     return DraftModelDrafter(

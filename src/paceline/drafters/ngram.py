@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.core import DraftBatch, InvalidRequest, KVSpec, Request
-from paceline.drafters.base import DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, TargetInfo, register
 from paceline.drafters.spec import draft_len, read_options, refuse_value, whole
 
 _TOKEN_BITS = 32
@@ -119,7 +119,7 @@ class NgramDrafter:
 
 
 @register("ngram")
-def _build(spec: DrafterSpec) -> NgramDrafter:
+def _build(spec: DrafterSpec, context: BuildContext) -> NgramDrafter:
     refuse_value(spec)
     ngram = whole(1, 64)
     readers = {"max_draft_len": draft_len(), "min_ngram": ngram, "max_ngram": ngram}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, KVSpec, Request
-from paceline.drafters.base import DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, TargetInfo, register
 from paceline.drafters.spec import draft_len, read_options, real
 
 _Key = tuple[tuple[int, ...], int]  # prompt ids, choice
@@ -201,7 +201,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
 
 
 @register("replay")
-def _build(spec: DrafterSpec) -> ReplayDrafter:
+def _build(spec: DrafterSpec, context: BuildContext) -> ReplayDrafter:
     drafter = ReplayDrafter(spec.name, **read_options(spec, _READERS))
     if spec.value is not None:
         _read(drafter, spec.value)

@@ -1,4 +1,4 @@
-"""Reads what a user writes for a drafter: `[NAME=]KIND[:VALUE][,key=value...]`.
+"""Read what a user writes for a drafter, `[NAME=]KIND[:VALUE][,key=value...]`, and build it.
 
     ngram                           kind ngram, registered as "ngram"
     suffix,max_draft_len=8          with an option
@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest
-from paceline.drafters.base import DrafterSpec, kinds
+from paceline.drafters.base import BuildContext, Drafter, DrafterSpec, build, kinds
 from paceline.models.catalog import CATALOGUE, HUB_ID, pull
 from paceline.models.dflash.checkpoint import is_drafter
 
@@ -28,6 +28,17 @@ MODEL_KIND, DRAFTER_KIND = "draft_model", "dflash"
 GRAMMAR = "[NAME=]KIND[:VALUE][,key=value...]"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 Reader = Callable[[str, str], Any]  # (field, text) -> value, or InvalidRequest
+
+
+def make_drafters(texts: Iterable[str], context: BuildContext) -> dict[str, Drafter]:
+    """Build the drafters of these specs, by name. Raises InvalidRequest for a name used twice."""
+    drafters: dict[str, Drafter] = {}
+    for text in texts:
+        spec = resolve(parse_spec(text))
+        if spec.name in drafters:
+            raise InvalidRequest("drafter", spec.name, "a name of its own for each drafter")
+        drafters[spec.name] = build(spec, context)
+    return drafters
 
 
 def parse_spec(text: str) -> DrafterSpec:

@@ -16,7 +16,7 @@ from itertools import accumulate
 from operator import mul
 
 from paceline.core import DraftBatch, KVSpec, Request
-from paceline.drafters.base import DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, TargetInfo, register
 from paceline.drafters.context_trie import ContextTrie
 from paceline.drafters.spec import draft_len, read_options, real, refuse_value, whole
 
@@ -178,7 +178,7 @@ def expected_accepted(estimates: Sequence[float]) -> float:
 
 
 @register("suffix")
-def _build(spec: DrafterSpec) -> SuffixDrafter:
+def _build(spec: DrafterSpec, context: BuildContext) -> SuffixDrafter:
     refuse_value(spec)
     return SuffixDrafter(spec.name, **read_options(spec, SUFFIX_OPTIONS))
 

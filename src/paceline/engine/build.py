@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from paceline import drafters as drafter_room
 from paceline.core import DraftPolicy, InvalidRequest
-from paceline.drafters.base import Drafter, DrafterSpec, TargetInfo, build
-from paceline.drafters.shipped import Shipped
-from paceline.drafters.shipped import find as find_shipped
+from paceline.drafters import make_drafters
+from paceline.drafters.base import BuildContext, Drafter, TargetInfo, Windowed
 from paceline.engine.config import EngineConfig
 from paceline.engine.cost_table import CostSource, starting_costs
 from paceline.engine.engine import Engine
@@ -21,11 +18,10 @@ from paceline.engine.machine import usable_cores
 from paceline.engine.memory import MemoryPlan, plan_memory
 from paceline.engine.quality import quality_of
 from paceline.engine.try_out import try_out
+from paceline.engine.verify import make_verifier
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
-
-NETWORKS = ("draft_model", "dflash", "hybrid")  # kinds of drafters that run one
 
 
 def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Engine:
@@ -49,8 +45,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         max_positions=max_context + 1,
     )
     quality = quality_of(config, loaded, network) if config.quantize else None
-    shipped = shipped_drafter(config, loaded)
-    drafters = make_drafters(config, shipped)
+    drafters = drafters_for(config, loaded)
     plan = plan_memory(
         config,
         target=network,
@@ -61,19 +56,6 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     try_out(network, loaded.name, longest=plan.max_model_len)
     attach(drafters, loaded, network, plan)
     plan = plan.with_drafters(network.weight_bytes, list(drafters.values()))
-    engine = Engine(
-        config,
-        model_name=loaded.name,
-        network=network,
-        tokenizer=loaded.tokenizer,
-        eos_ids=loaded.eos_ids,
-        num_blocks=plan.num_blocks,
-        max_model_len=plan.max_model_len,
-        drafters=drafters,
-        default_drafter=next(iter(drafters), None),
-    )
-    engine.plan, engine.backend, engine.quality = plan, why, quality
-    engine.shipped = shipped
     source = CostSource(
         forward=lambda rows, requests: timed_step(network, rows, requests),
         rows=min(config.token_budget, plan.num_blocks * BLOCK_SIZE, plan.max_model_len),
@@ -82,8 +64,18 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         # A model that was handed over has no name that anybody could find its costs by again.
         identity=_identity(config, loaded, why) if named else None,
     )
-    engine.use_costs(starting_costs(source))
-    return engine
+    return Engine(
+        config,
+        model_name=loaded.name,
+        network=network,
+        tokenizer=loaded.tokenizer,
+        eos_ids=loaded.eos_ids,
+        plan=plan,
+        backend=why,
+        quality=quality,
+        drafters=drafters,
+        costs=starting_costs(source),
+    )
 
 
 def _identity(config: EngineConfig, loaded: LoadedModel, network: str) -> dict[str, Any]:
@@ -100,65 +92,34 @@ def _identity(config: EngineConfig, loaded: LoadedModel, network: str) -> dict[s
     }
 
 
-def shipped_drafter(config: EngineConfig, loaded: LoadedModel) -> Shipped | None:
-    """What is shipped for this target, where the config leaves the choice to us."""
-    specs = map(drafter_room.parse_spec, config.drafter_specs)
-    return find_shipped(loaded) if any(spec.kind == "auto" for spec in specs) else None
+def drafters_for(config: EngineConfig, loaded: LoadedModel | None) -> dict[str, Drafter]:
+    """Build the drafters that the config names for a target.
 
-
-def make_drafters(config: EngineConfig, shipped: Shipped | None = None) -> dict[str, Drafter]:
-    """Builds the drafters the config names; `auto` with the one that is shipped for the target.
-
-    Raises InvalidRequest for a name used twice.
+    Raises InvalidRequest for a draft policy or a window that none of them can follow.
     """
-    made: dict[str, Drafter] = {}
-    kinds = set()
-    for text in config.drafter_specs:
-        spec = drafter_room.resolve(drafter_room.parse_spec(text))
-        if spec.name in made:
-            raise InvalidRequest("drafter", spec.name, "a name of its own for each drafter")
-        if spec.kind == "auto" and shipped is not None and shipped.mismatch is None:
-            spec = with_shipped(spec, shipped)
-        if spec.kind in NETWORKS or _mocks_network(spec):
-            spec = replace(spec, options=_network_options(config, spec))
-        made[spec.name] = build(spec)
-        kinds.add(spec.kind)
+    context = BuildContext(
+        target=loaded,
+        dtype=config.dtype,
+        device=config.device,
+        backend=config.backend,
+        quantize=config.quantize,
+        needs_q=make_verifier(config.rule, config.synthetic).needs_q,
+        window=config.draft_window,
+    )
+    drafters = make_drafters(config.drafter_specs, context)
     length = DraftPolicy.parse(config.draft_policy).length
-    most = max((drafter.max_draft_len for drafter in made.values()), default=0)
+    most = max((drafter.max_draft_len for drafter in drafters.values()), default=0)
     if length is not None and length > most:
         expected = f"fixed:k with k up to {most}, the longest draft of these drafters"
         raise InvalidRequest("draft_policy", config.draft_policy, expected)
-    if config.draft_window is not None and not kinds & {"dflash", "hybrid"}:
+    if config.draft_window is not None and not any(map(_has_window, drafters.values())):
         expected = "a DFlash drafter beside it: nobody else looks at a window"
         raise InvalidRequest("draft_window", config.draft_window, expected)
-    return made
+    return drafters
 
 
-def with_shipped(spec: DrafterSpec, shipped: Shipped) -> DrafterSpec:
-    """`auto` where a drafter is shipped: look-ups and that one. A value or an option that `auto`
-    does not know is refused as ever."""
-    build(spec)
-    return replace(spec, kind="hybrid", value=str(shipped.folder))
-
-
-def _network_options(config: EngineConfig, spec: DrafterSpec) -> tuple[tuple[str, str], ...]:
-    """A drafter that is a network runs where the target runs, and draws as the rule can judge best:
-    its own way for `match`, from its own distribution for the rules that know q."""
-    defaults = {"dtype": config.dtype, "backend": config.backend}
-    defaults["quantize"] = config.quantize or "none"
-    if spec.kind == "draft_model" or _mocks_network(spec):
-        defaults["device"] = config.device
-    elif config.draft_window is not None:
-        defaults["window"] = str(config.draft_window)
-    if config.rule in ("token", "block") and not _mocks_network(spec):
-        defaults["draw"] = "sample"
-    given = dict(spec.options)
-    return spec.options + tuple((k, v) for k, v in defaults.items() if k not in given)
-
-
-def _mocks_network(spec: DrafterSpec) -> bool:
-    """Whether it is a network of random weights, read from a config."""
-    return spec.kind == "mock" and spec.value is not None
+def _has_window(drafter: Drafter) -> bool:
+    return isinstance(drafter, Windowed) and drafter.window is not None
 
 
 def attach(

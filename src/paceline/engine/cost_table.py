@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline import __version__
 from paceline.core import CacheError
 from paceline.core.cache import cache_dir, load_json, save_json
 from paceline.drafters.base import Drafter, Rehearsing, longest_proposed
@@ -22,6 +21,7 @@ from paceline.engine.budget import REPEATS, StepCost, timed
 from paceline.engine.costs import Costs
 from paceline.engine.machine import cpu_name, usable_cores
 from paceline.models.batch import BLOCK_SIZE
+from paceline.version import __version__
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from paceline.core import (
 )
 from paceline.core.spans import OFF, Spans
 from paceline.drafters.base import Drafter, ObservedRows
-from paceline.drafters.shipped import Shipped
 from paceline.engine.admission import Admission
 from paceline.engine.baseline import Baseline
 from paceline.engine.config import EngineConfig, EngineStats
@@ -37,7 +36,6 @@ from paceline.engine.rounds import Explainer, Step
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows, draw_first
 from paceline.engine.scheduler import Plan, Scheduled, Scheduler
-from paceline.engine.startup import start_up_table
 from paceline.engine.verify import make_verifier
 from paceline.models.batch import ForwardOutput, Network
 
@@ -64,16 +62,20 @@ class Engine:
         network: Network,
         tokenizer: Any,
         eos_ids: frozenset[int],
-        num_blocks: int,
-        max_model_len: int,
+        plan: MemoryPlan,
+        backend: str,
+        quality: Quality | None,
         drafters: Mapping[str, Drafter],
-        default_drafter: str | None,
+        costs: Costs,
     ) -> None:
+        """The first of `drafters`, which are attached, is the default. `backend` says which network
+        runs, and why; `quality` is what quantising costs, None where nothing is quantised."""
+        max_model_len, default_drafter = plan.max_model_len, next(iter(drafters), None)
         self.config, self.model_name = config, model_name
         self.tokenizer, self.eos_ids = tokenizer, eos_ids
         self.vocab_size, self.max_model_len = network.vocab_size, max_model_len
         self.drafters, self.default_drafter = dict(drafters), default_drafter
-        self.cache = KVCache(num_blocks, config.prefix_cache)
+        self.cache = KVCache(plan.num_blocks, config.prefix_cache)
         self.scheduler = Scheduler(
             self.cache,
             max_num_seqs=config.max_num_seqs,
@@ -113,11 +115,9 @@ class Engine:
             rule=config.rule,
             compiled=self.grammars.compiler.compiled,
         ).make_requests
-        self.plan: MemoryPlan | None = None
-        self.quality: Quality | None = None
-        self.shipped: Shipped | None = None  # for this target, if it was asked for
-        self.backend = ""
+        self.plan, self.quality, self.backend = plan, quality, backend
         self.spans: Spans = OFF
+        self.use_costs(costs)
 
     def record(self, spans: Spans) -> None:
         """Every step from now on tells `spans` where its time goes; OFF ends that. The text of a
@@ -160,10 +160,6 @@ class Engine:
         stats.decode_seconds, stats.ar_seconds = self.baseline.seconds, self.baseline.ar_seconds
         stats.speedup_vs_ar = self.baseline.speedup
         return stats
-
-    def start_up_table(self) -> list[tuple[str, str]]:
-        """Rows of (label, value) to print once: model, memory plan, bandwidth bound, drafters."""
-        return start_up_table(self)
 
     def check_integrity(self) -> None:
         """Raises AssertionError when a block of KV is leaked, shared wrongly or freed twice."""

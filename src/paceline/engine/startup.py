@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
+from paceline.drafters.base import Drafter, Reporting
+from paceline.engine.engine import Engine
+from paceline.engine.memory import MemoryPlan
 from paceline.models.recipe import recipe_of
-
-if TYPE_CHECKING:
-    from paceline.engine.engine import Engine
-    from paceline.engine.memory import MemoryPlan
 
 READS = 5
 
@@ -24,10 +22,9 @@ def bandwidth_bound(engine: Engine) -> float:
     return best
 
 
-def start_up_table(engine: Engine) -> list[tuple[str, str]]:
+def start_up_rows(engine: Engine) -> list[tuple[str, str]]:
     """Rows of (label, value): model, network, memory plan, bandwidth bound, drafters, rule."""
     plan, config, network = engine.plan, engine.config, engine.runner.network
-    assert plan is not None, "built by build_engine"
     bound = bandwidth_bound(engine)
     bandwidth = network.streamed_bytes / bound / 1e9
     drafters = [
@@ -58,18 +55,13 @@ def start_up_table(engine: Engine) -> list[tuple[str, str]]:
         ("bandwidth bound", f"{bound * 1e3:.1f} ms a step at {bandwidth:.0f} GB/s"),
         ("step by rows", steps),
         ("drafter", "; ".join(drafters) or "none: plain decoding (AR)"),
-        *_shipped(engine),
+        *(row for drafter in engine.drafters.values() for row in _rows_of(drafter)),
         ("rule", config.rule + ("" if engine.verifier.lossless else " (NOT lossless)")),
     ]
 
 
-def _shipped(engine: Engine) -> list[tuple[str, str]]:
-    """Whether the drafter that is shipped for this model is in use; nothing where none is."""
-    if engine.shipped is None:
-        return []
-    if engine.shipped.mismatch is not None:
-        return [("shipped drafter", f"NOT used: {engine.shipped.mismatch}")]
-    return [("shipped drafter", f"used: DFlash, trained for these weights of {engine.model_name}")]
+def _rows_of(drafter: Drafter) -> list[tuple[str, str]]:
+    return drafter.start_up_rows if isinstance(drafter, Reporting) else []
 
 
 def _quantized(engine: Engine) -> list[tuple[str, str]]:

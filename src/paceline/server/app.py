@@ -9,7 +9,6 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPBearer
 
-from paceline import __version__
 from paceline.engine.async_engine import AsyncEngine
 from paceline.server import errors, responses
 from paceline.server.bodies import body_route
@@ -21,6 +20,7 @@ from paceline.server.responses import GENERATION, refusals
 from paceline.server.serving import Serving
 from paceline.server.settings import ServerSettings
 from paceline.server.ui import add_ui
+from paceline.version import __version__
 
 
 def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:

@@ -12,7 +12,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from paceline import __version__
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.errors import shown as quoted
 from paceline.engine.async_engine import AsyncEngine, Stream
@@ -34,6 +33,7 @@ from paceline.server.streaming import EventStream
 from paceline.server.tally import Traffic
 from paceline.server.tokens import TokenTexts
 from paceline.server.wire import Frames, Padding
+from paceline.version import __version__
 
 CLIENT_CLOSED_REQUEST = 499  # nobody reads it; access logs know it
 

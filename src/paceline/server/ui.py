@@ -15,7 +15,6 @@ from anyio.to_thread import run_sync
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from paceline import __version__
 from paceline.core import ModelError
 from paceline.roofline.scenario import predict
 from paceline.server import errors, ui_lists
@@ -26,6 +25,7 @@ from paceline.server.settings import ServerSettings
 from paceline.server.static import read_files
 from paceline.server.ui_measured import measured
 from paceline.server.ui_timing import timing
+from paceline.version import __version__
 
 TABS = (
     # name, title, whether it needs a model that is being served

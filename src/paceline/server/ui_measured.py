@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from paceline.bench.evaluate import numbers
 from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer, check_number
+from paceline.core.rounds import speedup_points
 
 FIELD = "measured"
 SIDES = {"drafter/throughput": "default policy", "drafter/full": "whole block"}
@@ -49,7 +49,7 @@ def _evaluation(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for index, one in enumerate(stated["results"]):
         run = run_name(f"{FIELD}.results[{index}]", one)
         for side, policy in SIDES.items():
-            for al, speedup, prompt in numbers.points(one["rows"], side, tokens=tokens):
+            for al, speedup, prompt in speedup_points(one["rows"], side, tokens=tokens):
                 note = f"{run}, {prompt}, {policy}"
                 yield _point(al, speedup, None, 1, note)
 

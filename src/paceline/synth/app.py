@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core import InvalidRequest, SamplingParams
+from paceline.dataset.fields import Fields
+from paceline.dataset.training_set import PARTS
 from paceline.synth.bounds import GRAMMAR_FIELDS, Bounds, read_bounds
-from paceline.synth.dataset import PARTS
-from paceline.synth.fields import Fields
 from paceline.synth.source_spec import SourceSpec, read_source
 from paceline.synth.strict_yaml import parse_yaml
 

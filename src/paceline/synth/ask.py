@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from paceline.core import Grammar, InvalidRequest, SamplingParams
+from paceline.dataset.binding import Binding
 from paceline.engine.tool_calls import arguments_schema, calls_grammar, format_of
 from paceline.llm import encode_chat, render_chat
 from paceline.synth.answer import Answer, Ask
 from paceline.synth.app import App
-from paceline.synth.bounds import Binding
 from paceline.synth.plan import Item
 from paceline.synth.prompts import Message, Prompt, keyed, make_prompt
 from paceline.synth.source_spec import SourceSpec

@@ -1,18 +1,15 @@
-"""What an application's answers are bound to: a grammar, or calls of its tools. Its set's manifest
-keeps what they compile to, so that whoever judges a drafter by the set can bind answers alike."""
+"""Read what an application's answers are bound to: a grammar, or calls of its tools."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline.core import Grammar, InvalidRequest
-from paceline.core.params import GRAMMAR_KINDS
-from paceline.synth.fields import Fields
+from paceline.dataset.fields import Fields
 
 GRAMMAR_FIELDS = ("grammar", "tools", "tool_choice")
 KINDS = ("json", "regex", "lark", "choice")
@@ -41,36 +38,6 @@ class Bounds:
 
     def __bool__(self) -> bool:
         return self.grammar is not None or bool(self.tools)
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """What the answers of a set were bound to, as the engine takes it: those to the prompts of
-    `sources`, and no others."""
-
-    grammar: Grammar
-    sources: tuple[str, ...]
-
-    def of(self, source: str) -> Grammar | None:
-        """Of one row, by its `source` ("chitchat#118")."""
-        return self.grammar if source.partition("#")[0] in self.sources else None
-
-    def as_json(self) -> dict[str, Any]:
-        sources = list(self.sources)
-        return {"kind": self.grammar.kind, "value": self.grammar.source, "sources": sources}
-
-
-def read_binding(app: Mapping[str, Any], where: str) -> Binding | None:
-    """From the `app` of a manifest, which is found at `where`. None for a set whose answers are
-    free, and for one that is older than this field.
-
-    Raises InvalidRequest, naming the field; whether it compiles needs the model's tokenizer.
-    """
-    if app.get("bound") is None:
-        return None
-    fields = Fields(app["bound"], f"{where}.bound", ("kind", "value", "sources"))
-    kind, value = fields.choice("kind", GRAMMAR_KINDS), fields.text("value")
-    return Binding(Grammar(kind, value, fields.named("value")), fields.texts("sources"))
 
 
 def read_bounds(fields: Fields, folder: Path) -> Bounds:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.core import PacelineError
-from paceline.synth.answer import Answer, Ask
-from paceline.synth.app import App
-from paceline.synth.dataset import (
+from paceline.dataset.training_set import (
     SPLITS,
     Manifest,
     Row,
@@ -18,6 +16,8 @@ from paceline.synth.dataset import (
     write_manifest,
     write_shard,
 )
+from paceline.synth.answer import Answer, Ask
+from paceline.synth.app import App
 from paceline.synth.plan import Item, split_of
 
 PROMPTS = "prompts"  # count of the plan's items that are done with: where a resumed run goes on

@@ -39,9 +39,6 @@ class EngineAnswerer:
     def room(self) -> int:
         return self._most - self.in_flight
 
-    def start_up_table(self) -> list[tuple[str, str]]:
-        return self._engine.start_up_table()
-
     def submit(self, ask: Ask) -> None:
         self._started = self._started or time.perf_counter()
         (request,) = self._engine.make_requests(

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core import InvalidRequest
+from paceline.dataset.binding import Binding
+from paceline.dataset.training_set import MANIFEST, SPLITS, Manifest, read_manifest, write_manifest
 from paceline.synth.app import App
-from paceline.synth.bounds import Binding
 from paceline.synth.collect import CannotWrite
-from paceline.synth.dataset import MANIFEST, SPLITS, Manifest, read_manifest, write_manifest
 from paceline.synth.sources import Source
 
 BYTES_PER_TOKEN = 4  # an int32 before it is compressed: an estimate on the safe side

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core import InvalidRequest
+from paceline.dataset.extra import parquet_module
+from paceline.dataset.training_set import Manifest
 from paceline.engine.config import EngineConfig
 from paceline.synth.answer import Answerer
 from paceline.synth.app import App
 from paceline.synth.ask import Asker
 from paceline.synth.collect import Collector
-from paceline.synth.dataset import Manifest
 from paceline.synth.endpoint import EndpointAnswerer
 from paceline.synth.engine_answers import EngineAnswerer, full_batch
-from paceline.synth.extra import parquet_module
 from paceline.synth.folder import check_set, locked, new_manifest, open_set
 from paceline.synth.run import Progress, Run
 from paceline.synth.sources import Source, read_sources

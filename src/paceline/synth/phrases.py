@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from paceline.core import InvalidRequest
-from paceline.synth.fields import Fields
+from paceline.dataset.fields import Fields
 from paceline.synth.prompts import keyed
 from paceline.synth.source_spec import SourceSpec
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core import InvalidRequest
-from paceline.synth.dataset import PARTS
-from paceline.synth.fields import Fields
+from paceline.dataset.fields import Fields
+from paceline.dataset.training_set import PARTS
 
 COMMON = (
     "name", "kind", "part", "weight", "count", "samples", "language", "licence", "system",

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from paceline.core import InvalidRequest
-from paceline.synth.extra import yaml_module
+from paceline.dataset.extra import yaml_module
 
 
 def parse_yaml(text: str, name: str, field: str) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core import InvalidRequest
-from paceline.synth.dataset import write_whole
+from paceline.dataset.training_set import write_whole
 
 PROVENANCE, CARD = "provenance.json", "README.md"
 

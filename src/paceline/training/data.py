@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from paceline.core import InvalidRequest
-from paceline.loops import loop_start
-from paceline.synth.dataset import Manifest, read_rows
+from paceline.dataset.loops import loop_start
+from paceline.dataset.training_set import Manifest, read_rows
 from paceline.training.anchors import Text, draw_anchors, random_for, valid_anchors
 from paceline.training.packs import Pick
 

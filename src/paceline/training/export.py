@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 
-from paceline import __version__
 from paceline.core import InvalidRequest
+from paceline.dataset.training_set import Manifest
 from paceline.models.dflash.checkpoint import save_checkpoint
-from paceline.synth.dataset import Manifest
 from paceline.training import card
 from paceline.training.config import TrainConfig
 from paceline.training.form import TrainingForm
 from paceline.training.progress import Progress
 from paceline.training.state import DRAFTER, replace_folder
+from paceline.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from paceline.core import InvalidRequest
+from paceline.dataset.training_set import Manifest, read_manifest
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
 from paceline.models.dflash.module import DFlashModule
@@ -19,7 +20,6 @@ from paceline.models.identity import identity
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import DTYPES, build_network
 from paceline.models.tensors import EMBEDDING
-from paceline.synth.dataset import Manifest, read_manifest
 from paceline.training import export
 from paceline.training.allocator import keep_freed_memory
 from paceline.training.anchors import Text

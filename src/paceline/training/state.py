@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 
 from paceline.core import InvalidRequest, PacelineError
-from paceline.synth.dataset import write_whole
+from paceline.dataset.training_set import write_whole
 
 STATE, DRAFTER = "state.pt", "drafter"
 FORMAT = 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paceline.core import InvalidRequest
-from paceline.synth.dataset import write_whole
+from paceline.dataset.training_set import write_whole
 
 LOG = "log.jsonl"
 PROJECT = "paceline"

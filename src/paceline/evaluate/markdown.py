@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.bench.evaluate import numbers, words
-from paceline.bench.evaluate.measure import DRAFTER, NGRAM, SUFFIX
 from paceline.core import InvalidRequest
+from paceline.core.rounds import counted_rounds
+from paceline.evaluate import numbers, words
+from paceline.evaluate.measure import DRAFTER, NGRAM, SUFFIX
 
 LIMIT = 0.05  # a fall of the acceptance length by more than this share is marked
 Result = Mapping[str, Any]
@@ -151,7 +152,7 @@ def _committed(row: Mapping[str, Any], result: Result) -> tuple[int, int]:
     """Tokens and rounds of one request."""
     block = result["drafters"][DRAFTER]["block"]
     tokens = result["settings"]["tokens"]
-    rounds = numbers.counted_rounds(row, words.BLOCK, tokens=tokens, block=block)
+    rounds = counted_rounds(row, words.BLOCK, tokens=tokens, block=block)
     return sum(1 + each.accepted for each in rounds), len(rounds)
 
 

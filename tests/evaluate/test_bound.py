@@ -11,14 +11,14 @@ import pytest
 from rich.console import Console
 
 from paceline import LLM
-from paceline.bench.evaluate import console, measure
-from paceline.bench.evaluate.evaluation import Settings, evaluate
-from paceline.bench.evaluate.markdown import compare, evaluation_table
-from paceline.bench.evaluate.page import page
 from paceline.bench.inprocess import ask_engine
 from paceline.bench.record import Answer
 from paceline.core import Grammar, InvalidRequest, SamplingParams, SpeculativeParams
-from paceline.synth.dataset import MANIFEST
+from paceline.dataset.training_set import MANIFEST
+from paceline.evaluate import console, measure
+from paceline.evaluate.evaluation import Settings, evaluate
+from paceline.evaluate.markdown import compare, evaluation_table
+from paceline.evaluate.page import page
 from tests.synth.fake import FakeAnswerer, by_seed
 from tests.synth.sets import run as make
 from tests.synth.test_ask import TOOLS

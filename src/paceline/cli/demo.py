@@ -1,4 +1,4 @@
-"""`python -m paceline.demo`: a real model on a real server, speculation off and on, side by side.
+"""`python -m paceline.cli.demo`: a real model on a server, speculation off and on, side by side.
 
 Exit code 0 when every text is the same token for token and the server stopped cleanly, else 1.
 """
@@ -65,7 +65,7 @@ class Screen:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m paceline.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m paceline.cli.demo", description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help="paired runs per prompt")
     parser.add_argument("--svg", type=Path, help="draw what was printed into this file")
     args = parser.parse_args(argv)

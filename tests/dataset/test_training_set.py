@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.synth.dataset import (
+from paceline.dataset.training_set import (
     Manifest,
     Row,
     read_manifest,

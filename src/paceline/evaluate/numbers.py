@@ -7,32 +7,16 @@ requests, for the rounds of one answer hang together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from paceline.bench.evaluate.measure import AR
-from paceline.bench.record import Round
+from paceline.core.rounds import AR, Round, Row, counted_rounds, ratio
 
 DRAWS = 2000
 FEWEST = 5  # requests that an interval needs
 FIRST_EDGE = 128  # contexts: below 128 tokens, then doubling
-Row = Mapping[str, Any]
-
-
-def counted_rounds(row: Row, side: str, *, tokens: int, block: int = 0) -> list[Round]:
-    """The rounds that count: those that start before the text loops and, where `block` is given,
-    with room for a whole block before the limit of `tokens`."""
-    end = min(row["counted_tokens"], tokens - block)
-    rounds = (Round(*each) for each in row["rounds"][side])
-    return [each for each in rounds if each.position < end]
-
-
-def ratio(above: Sequence[float], below: Sequence[float]) -> float | None:
-    """Sum ÷ sum; None where there is nothing."""
-    total = sum(below)
-    return sum(above) / total if total else None
 
 
 def interval(above: Sequence[float], below: Sequence[float]) -> list[float] | None:
@@ -146,13 +130,3 @@ def speed(rows: Sequence[Row], side: str, *, tokens: int) -> dict[str, Any]:
 
 def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else 1e3 * seconds
-
-
-def points(rows: Iterable[Row], side: str, *, tokens: int) -> list[tuple[float, float, str]]:
-    """(tokens per round, speedup over AR, prompt) of each request that was timed."""
-    found = []
-    for row in rows:
-        alone = speed([row], side, tokens=tokens)
-        if alone["speedup"] is not None and alone["tokens_per_round"] is not None:
-            found.append((alone["tokens_per_round"], alone["speedup"], str(row["prompt"])))
-    return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.bench.evaluate import numbers
-from tests.bench.evaluate.made import FULLY, random_rows, row
+from paceline.core.rounds import counted_rounds, speedup_points
+from paceline.evaluate import numbers
+from tests.evaluate.made import FULLY, random_rows, row
 
 
 def test_acceptance_length_is_one_and_the_sum_of_what_positions_accept() -> None:
@@ -54,7 +55,7 @@ def test_rounds_that_the_limit_of_tokens_cut_short_do_not_count() -> None:
     found = numbers.acceptance([one], FULLY, tokens=16, block=4)
     last = 16 - 4 - 1  # from here a block of 4 and the bonus just fit
     assert found["rounds"] == last
-    assert len(numbers.counted_rounds(one, FULLY, tokens=16)) == 15
+    assert len(counted_rounds(one, FULLY, tokens=16)) == 15
 
 
 def test_contexts_are_bins_of_the_tokens_before_the_anchor() -> None:
@@ -86,7 +87,7 @@ def test_requests_too_short_to_time_are_left_out_of_the_speed() -> None:
     assert found["requests"] == 1 and found["speedup"] == 2.0
     nothing = numbers.speed([short], FULLY, tokens=256)
     assert nothing["speedup"] is None and nothing["tpot_ms"] is None
-    assert numbers.points([short], FULLY, tokens=256) == []
+    assert speedup_points([short], FULLY, tokens=256) == []
 
 
 def test_intervals_hold_the_number_are_repeatable_and_need_requests() -> None:

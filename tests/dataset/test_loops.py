@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from paceline.loops import MAX_PERIOD, MIN_TOKENS, NGRAM, REPEATS, loop_start
+from paceline.dataset.loops import MAX_PERIOD, MIN_TOKENS, NGRAM, REPEATS, loop_start
 
 
 @pytest.mark.parametrize(

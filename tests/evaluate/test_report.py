@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from paceline.bench.evaluate import console
-from paceline.bench.evaluate.markdown import compare, evaluation_table, regressions
-from paceline.bench.evaluate.page import page
 from paceline.core import InvalidRequest
-from tests.bench.evaluate.made import made_up, random_rows, row
+from paceline.evaluate import console
+from paceline.evaluate.markdown import compare, evaluation_table, regressions
+from paceline.evaluate.page import page
+from tests.evaluate.made import made_up, random_rows, row
 
 
 def even(accepted: int, requests: int = 8) -> list[dict]:

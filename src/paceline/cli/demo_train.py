@@ -1,4 +1,4 @@
-"""`python -m paceline.demo_train`: a drafter for an application, from its description to serving.
+"""`python -m paceline.cli.demo_train`: a drafter for an application, from a description to serving.
 
 Every stage is a `paceline` command that a user could give, printed before it runs. Run it again and
 finished stages are not repeated. Exit code 0 when all is done and every text is the same, else 1.
@@ -18,18 +18,18 @@ from typing import Any
 from rich.console import Console
 
 from paceline.bench import report
-from paceline.bench.evaluate import words
-from paceline.bench.evaluate.measure import DRAFTER
 from paceline.bench.http import ChatClient
 from paceline.bench.paired import Pair, compare
 from paceline.bench.prompts import Prompt
 from paceline.bench.server_process import ServerProcess
+from paceline.cli.demo import MODEL, START_SECONDS, WIDTH, side_by_side
+from paceline.cli.demo_stages import Stage, headline, minutes, run_stages, say, seconds_of
 from paceline.core import PacelineError
-from paceline.demo import MODEL, START_SECONDS, WIDTH, side_by_side
-from paceline.demo_stages import Stage, headline, minutes, run_stages, say, seconds_of
+from paceline.dataset.training_set import read_manifest
 from paceline.drafters import shipped
+from paceline.evaluate import words
+from paceline.evaluate.measure import DRAFTER
 from paceline.synth.app import App, load_app
-from paceline.synth.dataset import read_manifest
 from paceline.training.trackers import read_log
 
 APP = Path("apps/support.yaml")
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parsed(argv: Sequence[str] | None) -> Plan:
     plan = Plan()
-    parser = argparse.ArgumentParser(prog="python -m paceline.demo_train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m paceline.cli.demo_train", description=__doc__)
     parser.add_argument("--out", type=Path, default=plan.out, help="where everything goes")
     parser.add_argument(
         "--drafter", type=Path, default=plan.drafter, help="the drafter to begin from"

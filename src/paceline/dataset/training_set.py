@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core import InvalidRequest
-from paceline.synth.extra import parquet_module
+from paceline.dataset.extra import parquet_module
 
 FORMAT = "paceline-set/1"
 MANIFEST = "manifest.json"
@@ -61,7 +61,7 @@ class Shard:
 class Manifest:
     """What a set is. `target` has name, weights_sha256, tokenizer_sha256 and template (a digest, as
     in identity.template_digest); `app` is the application as it was read, and what its
-    answers were bound to (bounds.read_binding); `counts` says what was dropped, and why."""
+    answers were bound to (binding.read_binding); `counts` says what was dropped, and why."""
 
     target: dict[str, Any]
     app: dict[str, Any]

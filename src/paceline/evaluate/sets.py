@@ -19,8 +19,8 @@ from typing import Any
 
 from paceline.bench.prompts import load_prompts, shipped
 from paceline.core import Grammar, InvalidRequest
-from paceline.synth.bounds import read_binding
-from paceline.synth.dataset import MANIFEST, Row, read_manifest, read_rows
+from paceline.dataset.binding import read_binding
+from paceline.dataset.training_set import MANIFEST, Row, read_manifest, read_rows
 
 # Which rows of a synth set: their split, and of that split which part (None: all of it).
 CHOICES: dict[str, tuple[str, str | None]] = {

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.evaluate.evaluation import summary
-from paceline.bench.evaluate.measure import AR, DRAFTER, FULL, ONCE, TIMED, WHO
-from paceline.bench.evaluate.words import FORMAT
-from paceline.synth.dataset import Manifest, Row, write_manifest, write_shard
+from paceline.dataset.training_set import Manifest, Row, write_manifest, write_shard
+from paceline.evaluate.evaluation import summary
+from paceline.evaluate.measure import AR, DRAFTER, FULL, ONCE, TIMED, WHO
+from paceline.evaluate.words import FORMAT
 
 BLOCKS = dict.fromkeys(WHO, 4)
 

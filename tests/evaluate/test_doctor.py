@@ -12,7 +12,7 @@ import pytest
 
 from paceline.cli import main
 from paceline.core import ModelError
-from paceline.doctor import Report, examine
+from paceline.evaluate.doctor import Report, examine
 from paceline.models.dflash import torch_network
 from tests.engine.tiny import save_tiny
 from tests.models.dflash.tiny import (

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from paceline import LLM, SamplingParams
-from paceline.bench.evaluate import measure, numbers
-from paceline.bench.evaluate.evaluation import Settings, evaluate
-from paceline.bench.evaluate.warm import HeldCache, hold
 from paceline.bench.record import Answer
 from paceline.core import FinishReason, InvalidRequest, ModelError, Request
+from paceline.dataset.training_set import read_manifest, write_manifest, write_shard
 from paceline.drafters.replay import true_tokens
 from paceline.drafters.suffix import SuffixDrafter
+from paceline.evaluate import measure, numbers
+from paceline.evaluate.evaluation import Settings, evaluate
+from paceline.evaluate.warm import HeldCache, hold
 from paceline.models.identity import identity
 from paceline.models.loader import load_model
-from paceline.synth.dataset import read_manifest, write_manifest, write_shard
-from tests.bench.evaluate.made import FULLY, synth_row, synth_set
 from tests.engine.tiny import save_tiny
+from tests.evaluate.made import FULLY, synth_row, synth_set
 from tests.models.dflash.tiny import write_drafter
 
 ENGINE: dict[str, Any] = {"dtype": "float32", "backend": "torch", "threads": 1,

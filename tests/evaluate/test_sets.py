@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.evaluate.sets import ON_TASK, OUT_OF_DOMAIN, EvalSet, load_set, parse_sets
 from paceline.core import InvalidRequest
-from tests.bench.evaluate.made import synth_row, synth_set
+from paceline.evaluate.sets import ON_TASK, OUT_OF_DOMAIN, EvalSet, load_set, parse_sets
+from tests.evaluate.made import synth_row, synth_set
 
 MANY = {"prompts": 99, "fits": 1000, "answers": 99}
 
@@ -51,7 +51,7 @@ def test_the_suffix_tree_is_warmed_with_train_answers_and_never_with_a_prompt_of
     answers = load(str(folder)).answers
     assert len(answers) == 5 and (row.ids[:8], row.ids[8:]) in answers
     assert len(load(str(folder), answers=2).answers) == 2
-    from paceline.bench.evaluate.sets import EvalPrompt, _train_answers
+    from paceline.evaluate.sets import EvalPrompt, _train_answers
 
     asked = [EvalPrompt("same", row.ids[:8])]
     assert len(_train_answers(folder, asked, 99)) == 4

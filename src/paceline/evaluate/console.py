@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from paceline.bench.evaluate import words
-from paceline.bench.evaluate.measure import DRAFTER, NGRAM, SUFFIX
 from paceline.bench.report import base_table
+from paceline.evaluate import words
+from paceline.evaluate.measure import DRAFTER, NGRAM, SUFFIX
 
 
 def overview(result: Mapping[str, Any]) -> Table:

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from paceline.synth.dataset import write_whole
+from paceline.dataset.training_set import write_whole
 
 RECORD = "stages.json"
 

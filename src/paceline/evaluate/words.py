@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.bench.evaluate.measure import DRAFTER, FULL, NGRAM, SUFFIX, THROUGHPUT, WHO
 from paceline.core import InvalidRequest
+from paceline.evaluate.measure import DRAFTER, FULL, NGRAM, SUFFIX, THROUGHPUT, WHO
 
 FORMAT = "paceline-evaluation/1"
 POLICY, BLOCK = f"{DRAFTER}/{THROUGHPUT}", f"{DRAFTER}/{FULL}"

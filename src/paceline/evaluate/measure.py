@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.bench.evaluate.sets import EvalPrompt, EvalSet
-from paceline.bench.evaluate.warm import HeldCache
 from paceline.bench.inprocess import ask_engine
 from paceline.bench.record import Answer
 from paceline.core import Grammar, SamplingParams, SpeculativeParams, TokenKind
+from paceline.core.rounds import AR
+from paceline.dataset.loops import loop_start
 from paceline.engine.engine import Engine
-from paceline.loops import loop_start
+from paceline.evaluate.sets import EvalPrompt, EvalSet
+from paceline.evaluate.warm import HeldCache
 
-AR = "ar"
 DRAFTER, NGRAM, SUFFIX = "drafter", "ngram", "suffix"
 WHO = (DRAFTER, NGRAM, SUFFIX)
 THROUGHPUT, FULL = "throughput", "full"  # the engine's default policy; always the whole block

@@ -12,9 +12,13 @@ from typing import Any
 
 import torch
 
-from paceline import __version__
-from paceline.bench.evaluate import numbers
-from paceline.bench.evaluate.measure import (
+from paceline.core import Grammar, InvalidRequest, SamplingParams
+from paceline.core.errors import check_integer
+from paceline.drafters.spec import parse_spec
+from paceline.engine.machine import cpu_name
+from paceline.evaluate import numbers
+from paceline.evaluate.doctor import encoded
+from paceline.evaluate.measure import (
     AR,
     DRAFTER,
     FULL,
@@ -26,17 +30,13 @@ from paceline.bench.evaluate.measure import (
     Progress,
     grammar_digest,
 )
-from paceline.bench.evaluate.sets import EvalSet, SetSpec, load_set, parse_sets
-from paceline.bench.evaluate.warm import hold
-from paceline.bench.evaluate.words import FORMAT
-from paceline.core import Grammar, InvalidRequest, SamplingParams
-from paceline.core.errors import check_integer
-from paceline.doctor import encoded
-from paceline.drafters.spec import parse_spec
-from paceline.engine.machine import cpu_name
+from paceline.evaluate.sets import EvalSet, SetSpec, load_set, parse_sets
+from paceline.evaluate.warm import hold
+from paceline.evaluate.words import FORMAT
 from paceline.llm import LLM
 from paceline.models.identity import template_digest, tokenizer_digest
 from paceline.models.loader import load_model
+from paceline.version import __version__
 
 MOST_TOKENS = 256  # longer answers of small models loop, and loops flatter
 WARM_ANSWERS = 200  # of a train split

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from paceline.bench.evaluate import numbers, words
-from paceline.bench.evaluate.charts import Bar, bars, cloud
-from paceline.bench.evaluate.measure import DRAFTER, FULL, NGRAM, SUFFIX, THROUGHPUT, WHO
+from paceline.core.rounds import speedup_points
+from paceline.evaluate import numbers, words
+from paceline.evaluate.charts import Bar, bars, cloud
+from paceline.evaluate.measure import DRAFTER, FULL, NGRAM, SUFFIX, THROUGHPUT, WHO
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
@@ -206,7 +207,7 @@ def _context_bar(found: Mapping[str, Any] | None, called: str) -> Bar:
 def _cloud(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], name: str) -> str:
     tokens = result["settings"]["tokens"]
     policies = (THROUGHPUT, FULL)
-    found = [numbers.points(rows, f"{DRAFTER}/{policy}", tokens=tokens) for policy in policies]
+    found = [speedup_points(rows, f"{DRAFTER}/{policy}", tokens=tokens) for policy in policies]
     noted = [
         [(x, y, f"{prompt}, {policy}: {y:.2f}× at {x:.2f} tokens per round") for x, y, prompt in p]
         for policy, p in zip(policies, found, strict=True)

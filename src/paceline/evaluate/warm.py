@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from paceline.drafters.auto import ChainDrafter
 from paceline.drafters.base import Drafter
+from paceline.drafters.chain import ChainDrafter
 from paceline.drafters.hybrid import HybridDrafter
 from paceline.drafters.suffix import ResponseCache, SuffixDrafter
 

@@ -1,0 +1,1 @@
+"""Training sets on disk: what synth writes, and training and evaluation read."""
