@@ -120,7 +120,7 @@ def p_value(engine: Engine) -> float:
 
 @pytest.fixture(autouse=True)
 def flat(monkeypatch: pytest.MonkeyPatch):
-    register("flat")(lambda spec: FlatDrafter([1, 2, 3, 4]))
+    register("flat")(lambda spec, context: FlatDrafter([1, 2, 3, 4]))
 
 
 def candidates(engine: Engine) -> list[int]:
