@@ -23,7 +23,6 @@ from paceline.bench.server_process import ServerProcess
 from paceline.bench.turns import in_turns, ratio_interval
 
 HERE = Path(__file__).parents[1]
-AT_ONCE = (1, 8, 32)
 
 
 def main() -> None:
@@ -33,6 +32,8 @@ def main() -> None:
     parser.add_argument("--after", type=Path, default=HERE)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--drafts", choices=["off", "auto"], nargs="+", default=["off", "auto"])
     parser.add_argument("--serve", default="", help="more arguments of `paceline serve`")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +46,7 @@ def main() -> None:
         try:
             for server in servers.values():
                 server.wait_until_healthy(600)
-            rows = [row for drafts in ("off", None) for row in compare(servers, drafts, args)]
+            rows = [row for drafts in args.drafts for row in compare(servers, drafts, args)]
         finally:
             for server in servers.values():
                 server.stop(5)
@@ -55,22 +56,22 @@ def main() -> None:
 
 
 def compare(
-    servers: dict[str, ServerProcess], drafts: str | None, args: argparse.Namespace
+    servers: dict[str, ServerProcess], drafts: str, args: argparse.Namespace
 ) -> list[tuple[object, ...]]:
+    wish = None if drafts == "auto" else drafts
     prompts = [prompt for name in shipped() for prompt in load_prompts(name)]
     rows: list[tuple[object, ...]] = []
-    for at_once in AT_ONCE:
+    for at_once in args.at_once:
         requests = max(4, at_once)
         sides = {
-            name: partial(_load, server.url, prompts, requests, at_once, drafts, args.tokens)
+            name: partial(_load, server.url, prompts, requests, at_once, wish, args.tokens)
             for name, server in servers.items()
         }
         loads = in_turns(sides, args.rounds)
         for what in ("throughput", "tpot", "ttft"):
             values = {name: [getattr(one, what) for one in runs] for name, runs in loads.items()}
             middle, low, high = ratio_interval(values["after"], values["before"])
-            shown = "off" if drafts == "off" else "auto"
-            rows.append((shown, at_once, what, f"{middle:.3f}", f"{low:.3f}–{high:.3f}"))
+            rows.append((drafts, at_once, what, f"{middle:.3f}", f"{low:.3f}–{high:.3f}"))
             print(*rows[-1], flush=True)
     return rows
 
