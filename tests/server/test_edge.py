@@ -20,6 +20,13 @@ from .raw import RawClient
 
 MIB = 2**20
 TAKEN = 8 * MIB  # what the buffers of both kernels may hold beside the server's own bound
+LONG_ANSWER = {  # 230 kB
+    **LONG_STREAM,
+    "stream": False,
+    "logprobs": 20,
+    "max_tokens": 1000,
+    "return_token_ids": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -226,18 +233,11 @@ def test_a_client_that_never_reads_is_cut_off_and_its_job_aborted() -> None:
 
 def test_an_answer_that_nobody_reads_is_not_kept() -> None:
     engine = FakeAsyncEngine(max_model_len=4096)
-    body = {
-        **LONG_STREAM,
-        "stream": False,
-        "logprobs": 20,
-        "max_tokens": 1000,
-        "return_token_ids": True,
-    }
     with (
         listening(engine, write_timeout=0.5, keep_alive=0.1) as server,
         RawClient(server.url, receive_buffer=4096) as client,
     ):
-        client.send(client.post("/v1/completions", body))
+        client.send(client.post("/v1/completions", LONG_ANSWER))
         eventually(lambda: engine.submitted and not engine.stats().running)
         eventually(lambda: not server._http.peers.open)
         with pytest.raises(ConnectionError):
@@ -246,18 +246,11 @@ def test_an_answer_that_nobody_reads_is_not_kept() -> None:
 
 def test_a_client_that_reads_slowly_is_served() -> None:
     engine = FakeAsyncEngine(max_model_len=4096)
-    body = {
-        **LONG_STREAM,
-        "stream": False,
-        "logprobs": 20,
-        "max_tokens": 1000,
-        "return_token_ids": True,
-    }
     with (
         listening(engine, write_timeout=1) as server,
         RawClient(server.url, receive_buffer=4096) as client,
     ):
-        client.send(client.post("/v1/completions", body))
+        client.send(client.post("/v1/completions", LONG_ANSWER))
         for _ in range(100):  # at least 2 s for most of 230 kB
             client.read_some(2048)
             time.sleep(0.02)

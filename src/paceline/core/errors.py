@@ -111,6 +111,6 @@ def check_integers(field: str, values: Collection[Any], low: int, high: int, exp
 
 
 def _all_within(values: Collection[Any], types: set[type], low: float, high: float) -> bool:
-    """Whether every value is of one of `types` and from `low` to `high`. NaN is not."""
+    """Return whether every value has one of `types` and lies from `low` to `high`; NaN does not."""
     above, below = float(low).__le__, float(high).__ge__
     return set(map(type, values)) <= types and all(map(above, values)) and all(map(below, values))

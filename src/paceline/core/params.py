@@ -142,7 +142,7 @@ class SamplingParams:
 
     @property
     def edited(self) -> bool:
-        """Whether bias, bans or penalties change a row's logits."""
+        """Return whether bias, bans or penalties change a row's logits."""
         return bool(self.penalised or self.logit_bias or self.min_tokens)
 
 

@@ -36,6 +36,15 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> float | None:
     return sum(above) / total if total else None
 
 
+def tokens_per_round(rows: Sequence[Row], side: str, *, tokens: int) -> float | None:
+    """Return the tokens that a counted round of `rows` committed, the bonus token included.
+
+    Rounds without a draft count too. None where there is no round.
+    """
+    rounds = [round for row in rows for round in counted_rounds(row, side, tokens=tokens)]
+    return ratio([1 + round.accepted for round in rounds], [1] * len(rounds))
+
+
 def speedup_points(
     rows: Iterable[Row], side: str, *, tokens: int
 ) -> list[tuple[float, float, str]]:
@@ -44,8 +53,7 @@ def speedup_points(
     for row in rows:
         if None in row["seconds"][AR]:
             continue
-        rounds = counted_rounds(row, side, tokens=tokens)
-        per_round = ratio([sum(1 + r.accepted for r in rounds)], [len(rounds)])
+        per_round = tokens_per_round([row], side, tokens=tokens)
         speedup = ratio([sum(row["seconds"][AR])], [sum(row["seconds"][side])])
         if speedup is not None and per_round is not None:
             points.append((per_round, speedup, str(row["prompt"])))

@@ -16,14 +16,13 @@ from paceline.dataset.fields import Fields
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What the answers of a set were bound to, as the engine takes it: those to the prompts of
-    `sources`, and no others."""
+    """A grammar that binds the answers to the prompts of `sources`, and no other answers."""
 
     grammar: Grammar
     sources: tuple[str, ...]
 
     def of(self, source: str) -> Grammar | None:
-        """Of one row, by its `source` ("chitchat#118")."""
+        """Return the grammar of the row with this `source` ("chitchat#118"), None if free."""
         return self.grammar if source.partition("#")[0] in self.sources else None
 
     def as_json(self) -> dict[str, Any]:

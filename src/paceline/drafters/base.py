@@ -186,7 +186,7 @@ class DrafterSpec:
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """What a factory may know of the engine that its drafter will work for.
+    """The settings of the engine that a drafter is built for.
 
     target    the loaded target; None where a spec is only checked. Its weights may be consumed.
     dtype, device, backend, quantize   how the target runs; a drafter that is a network runs alike

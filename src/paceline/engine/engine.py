@@ -42,7 +42,7 @@ from paceline.models.batch import ForwardOutput, Network
 
 @dataclass(slots=True)
 class _Progress:
-    """What a step has done so far: what must be known if it fails."""
+    """The progress of a step, from which a failed step is undone."""
 
     plan: Plan | None = None
     ended: list[OutputDelta] = field(default_factory=list)  # of requests that are gone already

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.core.rounds import AR, Round, Row, counted_rounds, ratio
+from paceline.core.rounds import AR, Round, Row, counted_rounds, ratio, tokens_per_round
 
 DRAWS = 2000
 FEWEST = 5  # requests that an interval needs
@@ -110,11 +110,7 @@ def speed(rows: Sequence[Row], side: str, *, tokens: int) -> dict[str, Any]:
     timed = [row for row in rows if None not in row["seconds"][AR]]
     plain = [sum(row["seconds"][AR]) for row in timed]
     own = [sum(row["seconds"][side]) for row in timed]
-    rounds = [counted_rounds(row, side, tokens=tokens) for row in timed]
-    per_round = ratio(
-        [sum(1 + each.accepted for each in request) for request in rounds],
-        [len(request) for request in rounds],
-    )
+    per_round = tokens_per_round(timed, side, tokens=tokens)
     speedup = ratio(plain, own)
     said = [len(row["seconds"][AR]) * (row["counted_tokens"] - 1) for row in timed]
     return {
