@@ -20,9 +20,11 @@ class InvalidRequest(PacelineError, ValueError):
     `field` is the name as the user wrote it; the message gives the value and what would be right.
     """
 
-    def __init__(self, field: str, value: object, expected: str) -> None:
+    def __init__(
+        self, field: str, value: object, expected: str, message: str | None = None
+    ) -> None:
         self.field, self.value, self.expected = field, value, expected
-        super().__init__(f"{field}: got {shown(value)}; expected {expected}")
+        super().__init__(message or f"{field}: got {shown(value)}; expected {expected}")
 
 
 class Amount(str):

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from paceline.core.documents import bound_of, field_names, refusal, unknown_field
 from paceline.core.errors import Amount, InvalidRequest
-from paceline.server.errors import ApiError, invalid, refusal_of, unknown_field
-from paceline.server.fields import bound_of, field_names
+from paceline.server.errors import ApiError, invalid
 from paceline.server.gate import client_of
 from paceline.server.outline import JsonText
 from paceline.server.prompt_size import PromptSize
@@ -63,7 +63,7 @@ class BodyReader:
         try:
             body = model.model_validate(stated)
         except ValidationError as error:
-            raise refusal_of(error, stated, model) from None
+            raise invalid(refusal(error, stated, model)) from None
         body.note_size(len(raw))
         if len(raw) > LARGE:
             body.params()  # here, because long lists take long to check there as well
@@ -74,12 +74,12 @@ class BodyReader:
         names = field_names(model)
         for name in text.names(len(names) + 1):
             if name not in names:
-                return unknown_field((name,), model)
+                return invalid(unknown_field((name,), {}, model))
         member = text.largest()
         if member is None:
             return too_much(text)
         if member.name not in names:  # behind fields that are given twice
-            return unknown_field((member.name,), model)
+            return invalid(unknown_field((member.name,), {}, model))
         if member.name == "messages":
             self._size.refuse_messages(member.items)
         bound = bound_of(model.model_fields[member.name])
@@ -90,16 +90,16 @@ class BodyReader:
 
 def read_object(
     raw: bytes,
-    refusal: Callable[[JsonText], ApiError],
+    refusal_of: Callable[[JsonText], ApiError],
     *,
     parse_constant: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
-    """The JSON object that `raw` holds. `refusal` words the error of one that holds too much.
+    """The JSON object that `raw` holds. `refusal_of` words the error of one that holds too much.
 
     Raises ApiError (400). Run it on a thread where `raw` has more than LARGE bytes.
     """
     if len(raw) > LARGE or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
-        _check_outline(JsonText(raw), refusal)
+        _check_outline(JsonText(raw), refusal_of)
     try:
         stated = json.loads(raw.decode("utf-8-sig"), parse_constant=parse_constant)
     except json.JSONDecodeError as error:
@@ -146,7 +146,7 @@ def _is_json(content_type: str) -> bool:
     return kind == "application" and (subtype == "json" or subtype.endswith("+json"))
 
 
-def _check_outline(text: JsonText, refusal: Callable[[JsonText], ApiError]) -> None:
+def _check_outline(text: JsonText, refusal_of: Callable[[JsonText], ApiError]) -> None:
     outline = text.outline()
     if outline.depth > MAX_DEPTH:
         raise _no_json(f"{outline.depth} levels deep; expected at most {MAX_DEPTH}")
@@ -155,7 +155,7 @@ def _check_outline(text: JsonText, refusal: Callable[[JsonText], ApiError]) -> N
         or outline.parts > MAX_PARTS
         or outline.containers > MAX_CONTAINERS
     ):
-        raise refusal(text)
+        raise refusal_of(text)
 
 
 def _no_json(reason: str) -> ApiError:

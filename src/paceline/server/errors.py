@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from paceline.core import InvalidRequest, QueueFull
-from paceline.core.errors import Amount
 from paceline.engine.async_engine import EngineDead
-from paceline.server.fields import TOO_MANY, UNKNOWN_FIELD, field_names
-from paceline.server.protocol import UNSUPPORTED, ChatRequest, CompletionRequest
 
 log = logging.getLogger(__name__)
-LONGEST_NAME = 64  # characters of a field's name that an answer quotes
 
 
 class ErrorDetail(BaseModel):
@@ -111,74 +104,3 @@ def install(app: FastAPI) -> None:
     async def _unexpected(_: Request, error: Exception) -> Response:
         log.error("unexpected error", exc_info=error)
         return ApiError(500, "internal error; the server's log has the reason").response()
-
-
-def refusal_of(error: ValidationError, body: Any, model: type[BaseModel]) -> ApiError:
-    """Says which field of `body` is wrong. A value that fits no branch of a union fails each of
-    them; the error that lies deepest belongs to the branch that was meant."""
-    errors = error.errors(include_url=False, include_input=False)
-    paths = [_path(item["loc"], body, item["type"]) for item in errors]
-    field = max((path for path in paths if path[:1] == paths[0][:1]), key=len)
-    here = [item for path, item in zip(paths, errors, strict=True) if path == field]
-    param, kinds = written(field), {item["type"]: item for item in here}
-    if UNKNOWN_FIELD in kinds:
-        return unknown_field((*field, kinds[UNKNOWN_FIELD]["ctx"]["name"]), model)
-    if "extra_forbidden" in kinds:
-        return unknown_field(field, model)
-    if UNSUPPORTED in kinds:
-        return ApiError(400, f"{param}: {kinds[UNSUPPORTED]['msg']}", param=param)
-    if "missing" in kinds:
-        return ApiError(400, f"{param}: missing; it is required", param=param)
-    if TOO_MANY in kinds:
-        amount = Amount(f"{kinds[TOO_MANY]['ctx']['count']} items")
-        return invalid(InvalidRequest(param, amount, kinds[TOO_MANY]["msg"]))
-    reasons = dict.fromkeys(_reason(item["msg"]) for item in here)
-    return invalid(InvalidRequest(param, _value(body, field), " or ".join(reasons)))
-
-
-def unknown_field(path: Path, model: type[BaseModel]) -> ApiError:
-    param, close = written(path), []
-    if len(str(path[-1])) <= LONGEST_NAME:
-        names = {*field_names(model), *ChatRequest.model_fields, *CompletionRequest.model_fields}
-        close = difflib.get_close_matches(str(path[-1]), sorted(names), n=1, cutoff=0.8)
-    guess = f"; did you mean {close[0]}?" if close else ""
-    return ApiError(400, f"{param}: unknown field{guess}", param=param)
-
-
-Path = tuple[str | int, ...]
-
-
-def _path(location: Sequence[str | int], body: Any, kind: str) -> Path:
-    """`location` without the names of union branches, which are no keys of the body."""
-    path: list[str | int] = []
-    for index, step in enumerate(location):
-        last = index == len(location) - 1
-        inside = isinstance(body, dict) and step in body
-        if inside or (isinstance(body, list) and isinstance(step, int) and step < len(body)):
-            path.append(step)
-            body = body[step]
-        elif last and kind == "missing":
-            path.append(step)
-    return tuple(path)
-
-
-def written(path: Path) -> str:
-    """A field as errors name it. A name that a client made up is cut after LONGEST_NAME."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        else:
-            name = step if len(step) <= LONGEST_NAME else step[:LONGEST_NAME] + "..."
-            text += f".{name}" if text else name
-    return text
-
-
-def _value(body: Any, path: Path) -> Any:
-    for step in path:
-        body = body[step]
-    return body
-
-
-def _reason(message: str) -> str:
-    return message.removeprefix("Input should be ").removeprefix("Value error, ")

@@ -22,12 +22,12 @@ from paceline.core import (
     SamplingParams,
     SpeculativeParams,
 )
-from paceline.server.fields import MAX_PROMPTS, AtMost, Biases, Body, Prompt, StopIds, Stops, Whole
+from paceline.core.documents import UNSUPPORTED, AtMost, Document, Whole
+from paceline.server.fields import MAX_PROMPTS, Biases, Prompt, StopIds, Stops
 from paceline.server.structured import ResponseFormat, StructuredOutputs
 from paceline.server.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions; chat has none
-UNSUPPORTED = "unsupported"  # kind of the errors that say so
 LONGEST_TOKEN_ID = len(str(2**31))  # digits
 MAX_MESSAGES = 32768
 
@@ -46,7 +46,7 @@ NoList = Annotated[
 ]
 
 
-class StreamOptions(Body):
+class StreamOptions(Document):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = Field(
         None, description="With include_usage: every event tells its choice's usage so far."
@@ -59,7 +59,7 @@ class StreamOptions(Body):
     )
 
 
-class Speculative(Body):
+class Speculative(Document):
     drafter: str | None = Field(None, description="Name of a registered drafter.")
     max_draft_len: Whole | None = Field(None, ge=0, le=MAX_DRAFT_LEN)
     policy: str | None = Field(
@@ -70,7 +70,7 @@ class Speculative(Body):
     )
 
 
-class GenerationRequest(Body):
+class GenerationRequest(Document):
     """What both endpoints take: sampling, speculation, streaming, metadata."""
 
     model: str
@@ -197,7 +197,7 @@ class GenerationRequest(Body):
         )
 
 
-class TextPart(Body):
+class TextPart(Document):
     type: Literal["text"]
     text: str
 
@@ -205,7 +205,7 @@ class TextPart(Body):
 Parts = Annotated[list[TextPart], AtMost(1024, "parts of type text")]
 
 
-class Message(Body):
+class Message(Document):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Parts | None = None
     name: str | None = None

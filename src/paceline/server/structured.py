@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from paceline.core import Grammar, InvalidRequest
-from paceline.server.fields import AtMost, Body
+from paceline.core.documents import AtMost, Document
 
 JSON_OBJECT = {"type": "object"}
 
@@ -17,22 +17,22 @@ JSON_OBJECT = {"type": "object"}
 Schema = dict[str, Any] | bool
 
 
-class TextFormat(Body):
+class TextFormat(Document):
     type: Literal["text"]
 
 
-class JsonObjectFormat(Body):
+class JsonObjectFormat(Document):
     type: Literal["json_object"]
 
 
-class NamedSchema(Body):
+class NamedSchema(Document):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     schema_: Schema = Field(alias="schema")
     description: str | None = None
     strict: bool | None = Field(None, description="A schema is always adhered to.")
 
 
-class JsonSchemaFormat(Body):
+class JsonSchemaFormat(Document):
     type: Literal["json_schema"]
     json_schema: NamedSchema
 
@@ -42,7 +42,7 @@ ResponseFormat = Annotated[
 ]
 
 
-class StructuredOutputs(Body):
+class StructuredOutputs(Document):
     """One of them. `lark` is llguidance's dialect of Lark."""
 
     json_: Schema | None = Field(None, alias="json", description="A JSON schema.")

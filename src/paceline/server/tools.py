@@ -8,38 +8,38 @@ from typing import Any, Literal
 from pydantic import Field
 
 from paceline.core import InvalidRequest
-from paceline.server.fields import Body
+from paceline.core.documents import Document
 
 MAX_TOOLS = 128
 
 
-class Function(Body):
+class Function(Document):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     description: str | None = None
     parameters: dict[str, Any] | None = Field(None, description="JSON schema; null: no arguments.")
     strict: bool | None = Field(None, description="The schema is always adhered to.")
 
 
-class Tool(Body):
+class Tool(Document):
     type: Literal["function"]
     function: Function
 
 
-class FunctionName(Body):
+class FunctionName(Document):
     name: str
 
 
-class NamedTool(Body):
+class NamedTool(Document):
     type: Literal["function"]
     function: FunctionName
 
 
-class CalledFunction(Body):
+class CalledFunction(Document):
     name: str
     arguments: str = Field(description="A JSON object, as text.")
 
 
-class ToolCall(Body):
+class ToolCall(Document):
     id: str
     type: Literal["function"]
     function: CalledFunction

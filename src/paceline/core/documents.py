@@ -1,0 +1,241 @@
+"""Documents: what users write, as typed models. Every document refuses bad input in one wording.
+
+A room declares its documents as subclasses of `Document`, close to the code that uses them. Their
+JSON schemas, help texts and tables in the docs come from the fields and their descriptions.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Self, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from paceline.core.errors import Amount, InvalidRequest
+
+LONGEST_NAME = 64  # characters of a field's name that an error quotes
+# kinds of pydantic's errors that refusal() words in its own way
+UNSUPPORTED = "unsupported"
+_TOO_MANY = "too_many_items"
+_UNKNOWN_FIELD = "unknown_field"
+Path = tuple[str | int, ...]
+
+
+class UnknownField(InvalidRequest):
+    """A document holds a field that its model does not have."""
+
+    def __init__(self, field: str, value: object, guess: str | None) -> None:
+        hint = f"; did you mean {guess}?" if guess else ""
+        super().__init__(field, value, "no such field", f"{field}: unknown field{hint}")
+
+
+class MissingField(InvalidRequest):
+    """A document lacks a field that has no default."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field, None, "a value", f"{field}: missing; it is required")
+
+
+class Document(BaseModel):
+    """An object that users write: it takes its own fields only, and each in its own type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @classmethod
+    def read(cls, value: object, where: str = "") -> Self:
+        """Read a document from plain JSON or YAML values; `where` is its place in a larger one.
+
+        Raises InvalidRequest, which names the field with its place.
+        """
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise refusal(error, value, cls, where) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_size(cls, value: object) -> object:
+        """Raise one error for an object with more fields than there are; pydantic would make one
+        for each of them."""
+        if isinstance(value, dict) and len(value) > len(cls.model_fields):
+            names = field_names(cls)
+            name = next(key for key in value if key not in names)
+            raise PydanticCustomError(_UNKNOWN_FIELD, "unknown field", {"name": name})
+        return value
+
+
+def field_names(model: type[BaseModel]) -> set[str]:
+    """The keys that an object of `model` may have."""
+    return {field.alias or name for name, field in model.model_fields.items()}
+
+
+# -- types of fields -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """Annotates a list or dict: at most `most` items, which an error calls `items`.
+
+    The number is checked before any item is, and the check of a list ends at the first wrong item.
+    """
+
+    most: int
+    items: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        schema = handler(source)
+        bounds: dict[str, Any] = {"max_length": self.most}
+        if schema["type"] == "list":
+            bounds["fail_fast"] = True
+        inner = {**schema, **bounds} if schema["type"] in ("list", "dict") else schema
+        return core_schema.no_info_before_validator_function(self._check, inner)
+
+    @property
+    def expected(self) -> str:
+        return f"up to {self.most} {self.items}"
+
+    def _check(self, value: object) -> object:
+        if isinstance(value, list | dict) and len(value) > self.most:
+            raise PydanticCustomError(_TOO_MANY, self.expected, {"count": len(value)})
+        return value
+
+
+def bound_of(field: FieldInfo) -> AtMost | None:
+    """The bound on the items of a field, None where it has none."""
+    return next(_bounds([field.annotation, *field.metadata]), None)
+
+
+def _bounds(parts: list[Any]) -> Iterator[AtMost]:
+    for part in parts:
+        if isinstance(part, AtMost):
+            yield part
+        else:
+            yield from _bounds(list(get_args(part)))
+
+
+def whole_number(value: object) -> object:
+    """JSON has one kind of number: to its schemas 30.0 is an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(whole_number)]
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def refusal(
+    error: ValidationError, document: object, model: type[BaseModel], where: str = ""
+) -> InvalidRequest:
+    """Say which field of `document`, which is no `model`, is wrong: its name, its value, and what
+    would be right.
+
+    A value that fits no branch of a union fails each of them; the error that lies deepest belongs
+    to the branch that was meant.
+    """
+    errors = error.errors(include_url=False, include_input=False)
+    paths = [_path(item["loc"], document, item["type"]) for item in errors]
+    path = max((path for path in paths if path[:1] == paths[0][:1]), key=len)
+    here = [item for other, item in zip(paths, errors, strict=True) if other == path]
+    kinds = {item["type"]: item for item in here}
+    field = written(path, where)
+    if _UNKNOWN_FIELD in kinds:
+        return unknown_field((*path, kinds[_UNKNOWN_FIELD]["ctx"]["name"]), document, model, where)
+    if "extra_forbidden" in kinds:
+        return unknown_field(path, document, model, where)
+    if UNSUPPORTED in kinds:
+        reason = kinds[UNSUPPORTED]["msg"]
+        return InvalidRequest(field, _value(document, path), reason, f"{field}: {reason}")
+    if "missing" in kinds:
+        return MissingField(field)
+    if _TOO_MANY in kinds:
+        count = Amount(f"{kinds[_TOO_MANY]['ctx']['count']} items")
+        return InvalidRequest(field, count, kinds[_TOO_MANY]["msg"])
+    reasons = dict.fromkeys(_reason(item["msg"]) for item in here)
+    return InvalidRequest(field, _value(document, path), " or ".join(reasons))
+
+
+def unknown_field(
+    path: Path, document: object, model: type[BaseModel], where: str = ""
+) -> UnknownField:
+    """Refuse the field at `path`, and name the field of `model` that comes close."""
+    close, name = [], str(path[-1])
+    if len(name) <= LONGEST_NAME:
+        close = difflib.get_close_matches(name, sorted(_all_names(model)), n=1, cutoff=0.8)
+    return UnknownField(written(path, where), _value(document, path), next(iter(close), None))
+
+
+def written(path: Path, where: str = "") -> str:
+    """A field as errors name it. A name that a user made up is cut after LONGEST_NAME."""
+    text = where
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            name = step if len(step) <= LONGEST_NAME else step[:LONGEST_NAME] + "..."
+            text += f".{name}" if text else name
+    return text or "document"
+
+
+def _all_names(model: type[BaseModel]) -> set[str]:
+    """The names of the fields of `model` and of all models within it."""
+    names: set[str] = set()
+    todo, seen = [model], {model}
+    while todo:
+        inner = todo.pop()
+        names |= field_names(inner)
+        for field in inner.model_fields.values():
+            for part in _models_in(field.annotation):
+                if part not in seen:
+                    seen.add(part)
+                    todo.append(part)
+    return names
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def _path(location: Sequence[str | int], document: Any, kind: str) -> Path:
+    """`location` without the names of union branches, which are no keys of the document."""
+    path: list[str | int] = []
+    for index, step in enumerate(location):
+        last = index == len(location) - 1
+        inside = isinstance(document, dict) and step in document
+        if inside or (
+            isinstance(document, list) and isinstance(step, int) and step < len(document)
+        ):
+            path.append(step)
+            document = document[step]
+        elif last and kind == "missing":
+            path.append(step)
+    return tuple(path)
+
+
+def _value(document: Any, path: Path) -> Any:
+    for step in path:
+        try:
+            document = document[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return document
+
+
+def _reason(message: str) -> str:
+    return message.removeprefix("Input should be ").removeprefix("Value error, ")
