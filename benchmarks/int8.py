@@ -125,9 +125,9 @@ def acceptance(target: str, drafter: str) -> list[list[object]]:
         params = SamplingParams(temperature=0, max_tokens=128)
         llm.generate(encoded(llm.tokenizer, "code"), params)
         stats = llm.engine.stats()
-        length = 1 + stats.spec_accepted_tokens / stats.spec_drafts
+        length = 1 + stats.speculation.accepted_tokens / stats.speculation.draft_rounds
         first = float(str(lines[0][2])) if lines else length
-        lines.append([numbers, stats.spec_drafts, length, length / first])
+        lines.append([numbers, stats.speculation.draft_rounds, length, length / first])
         print(*lines[-1], flush=True)
         del llm
         gc.collect()

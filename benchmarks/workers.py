@@ -49,7 +49,10 @@ class Paceline:
     def counts(self) -> dict[str, Any]:
         """Drafts so far, and draft tokens accepted by position."""
         stats = self.llm.engine.stats()
-        return {"drafts": stats.spec_drafts, "accepted": list(stats.spec_accepted_per_pos)}
+        return {
+            "drafts": stats.speculation.draft_rounds,
+            "accepted": list(stats.spec_accepted_per_pos),
+        }
 
     def bound(self, prompt: list[int], tokens: int) -> dict[str, float]:
         """Median seconds of a decode step, and of reading the weights once between the steps."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +13,8 @@ from paceline.core import (
     FinishReason,
     InvalidRequest,
     OutputDelta,
-    Request,
     RequestMetrics,
+    Round,
     SamplingParams,
     SpeculationStats,
     SpeculativeParams,
@@ -24,6 +23,7 @@ from paceline.core import (
 )
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
+from paceline.engine.driver import Driver
 from paceline.engine.engine import Engine
 
 Prompt = str | list[int]
@@ -44,19 +44,26 @@ class Choice:
     stop_reason: str | int | None = None
     logprobs: list[TokenLogprobs] | None = None
     seed: int = 0
-    stats: SpeculationStats = field(default_factory=SpeculationStats)
+    rounds: list[Round] = field(default_factory=list)
     metrics: RequestMetrics | None = None
     error: str | None = None
 
     def extend(self, delta: OutputDelta) -> None:
+        """Add what one step brought."""
         self.text += delta.text
         self.token_ids += delta.token_ids
         self.kinds += delta.kinds
         if delta.logprobs is not None:
-            self.logprobs = (self.logprobs or []) + delta.logprobs
+            self.logprobs = [*(self.logprobs or ()), *delta.logprobs]
         self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
-        self.seed, self.metrics = delta.seed, delta.metrics
-        self.stats, self.error = delta.stats or self.stats, delta.error
+        self.seed, self.metrics, self.error = delta.seed, delta.metrics, delta.error
+        if delta.round is not None:
+            self.rounds.append(delta.round)
+
+    @property
+    def stats(self) -> SpeculationStats:
+        """The fold of the rounds: acceptance length, acceptance rate and the counts behind them."""
+        return SpeculationStats.of(self.rounds)
 
 
 @dataclass(slots=True)
@@ -117,8 +124,8 @@ class LLM:
             config = EngineConfig(model=model, drafter=specs, **options)
         self.engine: Engine = build_engine(config)
         self.tokenizer = self.engine.tokenizer
+        self.driver = Driver(self.engine)
         self._ids = itertools.count()
-        self._mail: dict[str, deque[OutputDelta]] = {}
 
     def generate(
         self,
@@ -172,7 +179,7 @@ class LLM:
             _speculative(speculative),
             request_id=f"stream-{next(self._ids)}",
         )
-        return self._stream(requests)
+        return self.driver.run(requests)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation under the model's own chat template.
@@ -208,53 +215,17 @@ class LLM:
         results = [Result(g[0].prompt_ids, [Choice(r.choice) for r in g]) for g in groups]
         try:
             for group in groups:
-                self._queue(group)
+                self.driver.queue(group)
             for result, group in zip(results, groups, strict=True):
-                for delta in self._deltas(group):
+                for delta in self.driver.deltas(group):
                     result.choices[delta.choice].extend(delta)
                     result.cached_tokens = max(result.cached_tokens, delta.cached_tokens)
         finally:
             for group in groups:
-                self._drop(group)
+                self.driver.drop(group)
         if not self.engine.has_work:
             self.engine.check_integrity()
         return results
-
-    def _stream(self, requests: list[Request]) -> Iterator[OutputDelta]:
-        try:
-            self._queue(requests)
-            yield from self._deltas(requests)
-        finally:
-            self._drop(requests)
-
-    def _queue(self, requests: list[Request]) -> None:
-        for request in requests:
-            self._mail[request.id] = deque()
-        for delta in self.engine.add(requests):
-            self._mail[delta.request_id].append(delta)
-
-    def _deltas(self, requests: list[Request]) -> Iterator[OutputDelta]:
-        """What happens to `requests`, queued before, until all have finished. Others' deltas are
-        kept."""
-        open_ids = [request.id for request in requests]
-        while open_ids:
-            for request_id in list(open_ids):
-                mail = self._mail[request_id]
-                while mail:
-                    delta = mail.popleft()
-                    if delta.finished:
-                        open_ids.remove(request_id)
-                        del self._mail[request_id]
-                    yield delta
-            if open_ids:
-                for delta in self.engine.step():
-                    self._mail[delta.request_id].append(delta)
-
-    def _drop(self, requests: list[Request]) -> None:
-        """Ends what has not ended: nobody waits for it any more."""
-        for request in requests:
-            if self._mail.pop(request.id, None) is not None:
-                self.engine.abort(request.id)
 
 
 def encode_chat(

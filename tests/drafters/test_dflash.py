@@ -17,6 +17,7 @@ from paceline.evaluate.doctor import serving_check
 from paceline.models.dflash.features import sequence_features
 from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.random_weights import random_weights
+from tests.deltas import run_to_end
 from tests.drafters.watched import (
     SIZES,
     check_drafts,
@@ -112,15 +113,13 @@ def test_requests_choose_between_two_drafters_in_one_engine(tmp_path):
         name = names[index % 3]
         wish = SpeculativeParams(off=True) if name is None else SpeculativeParams(drafter=name)
         requests += engine.make_requests(prompt, params, wish, request_id=str(index))
-    engine.add(requests)
-    while engine.has_work:
-        engine.step()
+    deltas = run_to_end(engine, requests)
     outputs = [request.output_ids for request in requests]
     assert outputs == expected
     longest = {name: 0 for name in names}
-    for request in requests:
-        drafted = max(request.stats.per_step_drafted, default=0)
-        longest[request.drafter] = max(longest[request.drafter], drafted)
+    for round in (delta.round for delta in deltas):
+        name = round.stream.drafter
+        longest[name] = max(longest[name], round.drafted)
     assert longest == {"one": 5, "two": 8, None: 0}
 
 
@@ -243,7 +242,7 @@ def test_a_context_that_overflows_is_not_drafted_from(tmp_path):
     )
     work = jobs(3)
     assert run(engine, work, 3) == run(make_engine(None, prefix_cache=False), work, 1)
-    assert engine.stats().spec_draft_tokens == 0
+    assert engine.stats().speculation.draft_tokens == 0
 
 
 def test_long_texts_over_many_chunks_keep_serving_and_training_equal(tmp_path):

@@ -58,7 +58,9 @@ def test_drafts_are_those_of_training_and_the_text_is_the_same(work, tmp_path):
     stats = engine.stats()
     assert stats.preemptions > 0 and stats.prefix_hits > 0, "memory was never short"
     assert len(watched.drafts) > 100, "DFlash was hardly asked"
-    assert stats.spec_drafts > len(watched.drafts) + 50, "hardly anything was looked up"
+    assert stats.speculation.draft_rounds > len(watched.drafts) + 50, (
+        "hardly anything was looked up"
+    )
     check_drafts(watched)
 
 
@@ -90,9 +92,9 @@ def test_control_a_dflash_that_misses_what_was_looked_up_drafts_something_else(w
 def acceptance(engine: Engine) -> tuple[Any, ...]:
     stats = engine.stats()
     return (
-        stats.spec_drafts,
-        stats.spec_draft_tokens,
-        stats.spec_accepted_tokens,
+        stats.speculation.draft_rounds,
+        stats.speculation.draft_tokens,
+        stats.speculation.accepted_tokens,
         tuple(stats.spec_accepted_per_pos),
     )
 
@@ -142,7 +144,7 @@ def test_it_accepts_what_is_looked_up_where_dflash_is_hopeless(work, known, tmp_
     hybrid = engine.drafters["h"]
     hybrid.dflash = Wrong(hybrid.dflash, truth, 0.0)
     assert run(engine, work, together=1) == outputs
-    looked_up, accepted = (e.stats().spec_accepted_tokens for e in (plain, engine))
+    looked_up, accepted = (e.stats().speculation.accepted_tokens for e in (plain, engine))
     assert looked_up > 100
     if known:
         assert accepted == looked_up
@@ -270,7 +272,7 @@ def test_streams_go_on_past_the_end_of_dflash(tmp_path):
     outputs, _ = truth_of(work)
     engine = make_engine(f"h=hybrid:{folder}")
     assert run(engine, work, together=4) == outputs
-    assert engine.stats().spec_accepted_tokens > 0
+    assert engine.stats().speculation.accepted_tokens > 0
 
 
 # -- how it is asked for ---------------------------------------------------------------------------
@@ -299,5 +301,5 @@ def test_the_engine_runs_it_where_the_target_runs(tmp_path, monkeypatch):
     assert (dflash.window, dflash._draw, dflash._dtype) == (20, "sample", "float32")
     assert plan.drafter_kv_bytes_per_token == 2 * 3 * 2 * 16 * 4
     assert plan.drafter_weight_bytes == dflash.weight_bytes > 0
-    assert engine.drafting.costs.of("hybrid").propose([5]) > 0, "it was rehearsed"
+    assert engine.drafting.costs.of("hybrid").draft_seconds([5]) > 0, "it was rehearsed"
     assert set(lengths) == {5}, "with drafts that DFlash makes"

@@ -56,7 +56,7 @@ def test_auto_has_the_shipped_drafter_for_its_target(target: Target) -> None:
     assert row(engine) == f"used: DFlash, trained for these weights of {NAME}"
     work = jobs(6)
     assert run(engine, work, 4) == run(make_engine(None, target()), work, 1)
-    assert engine.stats().spec_draft_tokens > 100
+    assert engine.stats().speculation.draft_tokens > 100
 
 
 def test_auto_keeps_its_name_its_options_and_its_refusals(target: Target) -> None:

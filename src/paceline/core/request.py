@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from paceline.core.params import SamplingParams, SpeculativeParams
-from paceline.core.results import FinishReason, SpeculationStats
+from paceline.core.results import FinishReason
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -52,7 +52,6 @@ class Request:
     first_scheduled: float | None = None
     first_token: float | None = None
     finished: float | None = None
-    stats: SpeculationStats = field(default_factory=SpeculationStats)
 
     def __post_init__(self) -> None:
         if not self.tokens:

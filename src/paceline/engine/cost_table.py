@@ -17,9 +17,9 @@ from typing import Any
 from paceline.core import CacheError
 from paceline.core.cache import cache_dir, load_json, save_json
 from paceline.drafters.base import Drafter, Rehearsing, longest_proposed
-from paceline.engine.budget import REPEATS, StepCost, timed
 from paceline.engine.costs import Costs
 from paceline.engine.machine import cpu_name, usable_cores
+from paceline.engine.step_cost import REPEATS, StepCost, timed
 from paceline.models.batch import BLOCK_SIZE
 from paceline.version import __version__
 

@@ -75,16 +75,17 @@ class Grammars:
         return self._thread.submit(self._fill, entries) if entries else None
 
     def _fill(self, entries: list[Scheduled]) -> dict[str, RowMasks | Exception]:
-        rows = sum(1 + len(entry.draft) for entry in entries)
+        rows = sum(entry.outputs for entry in entries)
         if rows > len(self._bits):
             self._bits = np.zeros((2 * rows, self._words), dtype=np.uint32)
         masks: dict[str, RowMasks | Exception] = {}
         start = 0
         for entry in entries:
-            end = start + 1 + len(entry.draft)
+            end = start + entry.outputs
             bits = self._bits[start:end]
             try:
-                self.held[entry.request.id].fill(bits, entry.draft, entry.forced)
+                draft = entry.draft
+                self.held[entry.request.id].fill(bits, draft.verified, draft.forced)
                 masks[entry.request.id] = RowMasks(bits, self._vocab_size)
             except Exception as error:
                 masks[entry.request.id] = error

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.engine.budget import StepCost
 from paceline.engine.costs import DraftCost
+from paceline.engine.step_cost import StepCost
 
 SLACK = 1  # tokens to ask for beyond those that are likely to be kept
 ROUNDS = 4  # of asking who pays at the speed that the others allow
@@ -118,7 +118,7 @@ def _drafts(
         if step.price.parallel:
             _, likely = best_lengths(step, curves)
             wanted = [min(w, n + SLACK) for w, n in zip(wanted, likely, strict=True)]
-        drafting = step.price.propose(wanted) + step.price.observe(len(among))
+        drafting = step.price.draft_seconds(wanted) + step.price.observe_seconds(len(among))
         now, found = best_lengths(
             step, [curve[:n] for curve, n in zip(curves, wanted, strict=True)], drafting
         )

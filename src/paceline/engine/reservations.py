@@ -11,8 +11,8 @@ from paceline.core import InvalidRequest, QueueFull
 RETRY_AFTER = 1.0  # seconds; a stream ends more often than that on a server that is full
 
 
-class Room:
-    """Counts streams that run, that queue, and whose prompts are still being encoded.
+class StreamLimit:
+    """Bounds the streams that run, that queue, and whose prompts are still being encoded.
 
     `most` is the bound on all of them; `held` tells how many run or queue, `running` how many of
     those run. Belongs to the event loop.
@@ -22,8 +22,8 @@ class Room:
         self.most, self._held, self._running = most, held, running
         self._reserved = 0
 
-    def reserve(self, n: int, prompts: int = 1) -> Place:
-        """Room for `n` streams of each prompt. Use it as a context manager.
+    def reserve(self, n: int, prompts: int = 1) -> Reservation:
+        """Reserve places for `n` streams of each prompt. Use it as a context manager.
 
         Raises InvalidRequest naming what can never fit, QueueFull for what does not fit now.
         """
@@ -37,26 +37,26 @@ class Room:
         if taken + n * prompts > self.most:
             raise QueueFull(taken - self._running(), retry_after=RETRY_AFTER)
         self._reserved += n * prompts
-        return Place(self, n * prompts)
+        return Reservation(self, n * prompts)
 
     def give_back(self, streams: int) -> None:
         self._reserved -= streams
 
 
-class Place:
-    """Room for `streams` streams. What submit() has not taken by the end of the block is given
+class Reservation:
+    """Places for `streams` streams. What submit() has not taken by the end of the block is given
     back. `arrival` is when it was asked for, on the monotonic clock."""
 
-    def __init__(self, room: Room, streams: int) -> None:
+    def __init__(self, limit: StreamLimit, streams: int) -> None:
         self.arrival = time.monotonic()
-        self._room, self._left = room, streams
+        self._limit, self._left = limit, streams
 
     def take(self, streams: int) -> None:
         """Hands over to streams that are held from now on."""
         if streams > self._left:
-            raise ValueError(f"{streams} streams, and room for {self._left} is left")
+            raise ValueError(f"{streams} streams, and places for {self._left} are left")
         self._left -= streams
-        self._room.give_back(streams)
+        self._limit.give_back(streams)
 
     def __enter__(self) -> Self:
         return self

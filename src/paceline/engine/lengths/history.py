@@ -1,13 +1,47 @@
-"""What became of the drafts of requests that behave alike."""
+"""What became of drafts: by request, which may pause, and by requests that behave alike."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from paceline.engine.lengths.acceptance import Acceptance
+from paceline.engine.lengths.acceptance import PositionAcceptance
 
-ENOUGH = 4  # requests in a row whose drafts did not pay, until not everyone may try
+FIRST, LONGEST = 16, 128  # rounds of a pause
+TRIAL = 2  # rounds after a pause that draft whatever is thought of them
+ENOUGH = 4  # requests in a row whose drafts did not pay, until not every new request may try
 FEWEST, MOST = 2, 32  # requests of a cohort that fails, for each one that may try
+
+
+@dataclass(slots=True)
+class Pause:
+    """A pause that a request takes from drafting, twice as long each time its drafts do not pay.
+
+    `left` rounds to go, then `trial` rounds that draft and show whether drafting pays again.
+    """
+
+    left: int = 0
+    trial: int = 0
+    length: int = FIRST
+
+    def begin(self, clock: int = 0) -> None:
+        """Pause for about `length` rounds from `clock` on, up to a multiple of it: requests that
+        pause side by side try again in the same step, and share its cost."""
+        end = (clock + self.length // 2) // self.length * self.length + self.length
+        self.left, self.length = end - clock, min(2 * self.length, LONGEST)
+
+    def tick(self) -> None:
+        """A round has passed."""
+        if self.left:
+            self.left -= 1
+            if not self.left:
+                self.trial = TRIAL
+        elif self.trial:
+            self.trial -= 1
+
+    def proved(self) -> None:
+        """Drafts are worth it again."""
+        self.length = FIRST
 
 
 class CohortRecord:
@@ -18,7 +52,7 @@ class CohortRecord:
     """
 
     def __init__(self) -> None:
-        self.by_position, self.by_confidence = Acceptance(False), Acceptance(True)
+        self.by_position, self.by_confidence = PositionAcceptance(False), PositionAcceptance(True)
         self._failed = 0  # requests since the last one whose drafts paid
         self._left, self._pause = 0, FEWEST  # requests that begin with a pause, until one may try
 
