@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast, overload
 
 from jinja2 import TemplateError
 
@@ -27,6 +27,8 @@ from paceline.engine.driver import Driver
 from paceline.engine.engine import Engine
 
 Prompt = str | list[int]
+Prompts = list[str] | list[list[int]] | list[Prompt] | tuple[Prompt, ...]
+Params = SamplingParams | Sequence[SamplingParams] | None
 Message = Mapping[str, Any]
 Speculative = SpeculativeParams | Mapping[str, Any] | str | None
 
@@ -127,37 +129,67 @@ class LLM:
         self.driver = Driver(self.engine)
         self._ids = itertools.count()
 
+    @overload
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompts: Prompt,
+        params: SamplingParams | None = None,
         speculative: Speculative = None,
-    ) -> Any:
-        """Completes one prompt (text or token ids) or a list of them, batched.
+    ) -> Result: ...
 
-        Returns a Result, or a list of Results in the order of the prompts. Raises InvalidRequest
+    @overload
+    def generate(
+        self,
+        prompts: Prompts,
+        params: Params = None,
+        speculative: Speculative = None,
+    ) -> list[Result]: ...
+
+    def generate(
+        self,
+        prompts: Prompt | Prompts,
+        params: Params = None,
+        speculative: Speculative = None,
+    ) -> Result | list[Result]:
+        """Complete one prompt (text or token ids) or a list of them, batched.
+
+        Return a Result, or a list of Results in the order of the prompts. Raises InvalidRequest
         before anything runs when any prompt or option is bad.
         """
-        single = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
-        batch = [prompts] if single else list(prompts)
-        ids = [self._encode(p) for p in batch]  # type: ignore[arg-type]
-        results = self._run(ids, params, speculative)
-        return results[0] if single else results
+        if isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int)):
+            return self._run([self._encode(prompts)], params, speculative)[0]
+        return self._run([self._encode(prompt) for prompt in prompts], params, speculative)
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        speculative: Speculative = None,
+    ) -> Result: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Sequence[Message]],
+        params: Params = None,
+        speculative: Speculative = None,
+    ) -> list[Result]: ...
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        params: Params = None,
         speculative: Speculative = None,
-    ) -> Any:
-        """Answers one conversation (a list of messages) or a list of them, batched."""
+    ) -> Result | list[Result]:
+        """Answer one conversation (a list of messages) or a list of them, batched."""
         if not messages:
             raise InvalidRequest("messages", messages, "at least one message")
-        single = isinstance(messages[0], Mapping)
-        batch = [messages] if single else list(messages)
-        ids = [self.encode_chat(m) for m in batch]  # type: ignore[arg-type]
-        results = self._run(ids, params, speculative)
-        return results[0] if single else results
+        if isinstance(messages[0], Mapping):
+            conversation = cast(Sequence[Message], messages)
+            return self._run([self.encode_chat(conversation)], params, speculative)[0]
+        conversations = cast(Sequence[Sequence[Message]], messages)
+        return self._run([self.encode_chat(each) for each in conversations], params, speculative)
 
     def stream(
         self,
@@ -170,9 +202,9 @@ class LLM:
         A bad prompt or option raises InvalidRequest here, not at the first step.
         """
         if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
-            ids = self.encode_chat(prompt)  # type: ignore[arg-type]
+            ids = self.encode_chat(cast(Sequence[Message], prompt))
         else:
-            ids = self._encode(prompt)  # type: ignore[arg-type]
+            ids = self._encode(prompt)
         requests = self.engine.make_requests(
             ids,
             params or SamplingParams(),
@@ -190,7 +222,7 @@ class LLM:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _encode(self, prompt: Prompt) -> list[int]:
+    def _encode(self, prompt: object) -> list[int]:
         if isinstance(prompt, str):
             return list(self.tokenizer(prompt)["input_ids"])
         if not isinstance(prompt, list) or not all(isinstance(i, int) for i in prompt):
@@ -200,16 +232,16 @@ class LLM:
     def _run(
         self,
         prompts: list[list[int]],
-        params: SamplingParams | Sequence[SamplingParams] | None,
+        params: Params,
         speculative: Speculative,
     ) -> list[Result]:
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
         if len(params) != len(prompts):
             raise InvalidRequest("params", len(params), f"one for each of {len(prompts)} prompts")
-        wishes = _speculative(speculative)
+        speculation = _speculative(speculative)
         groups = [
-            self.engine.make_requests(p, s, wishes, request_id=f"generate-{next(self._ids)}")
+            self.engine.make_requests(p, s, speculation, request_id=f"generate-{next(self._ids)}")
             for p, s in zip(prompts, params, strict=True)
         ]
         results = [Result(g[0].prompt_ids, [Choice(r.choice) for r in g]) for g in groups]
