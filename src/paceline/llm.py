@@ -302,7 +302,7 @@ class RenderedChat:
         self._ends: dict[str, int] = {}
 
     def shows(self, kind: str, part: str) -> bool:
-        """Whether the text holds `part`.
+        """Return whether the text holds `part`.
 
         The search begins where the last part of the same kind ended, so that all of them together
         take one pass over the text. A template may put the kinds in another order than the

@@ -80,7 +80,8 @@ class Request:
 
     @property
     def decoding(self) -> bool:
-        """Whether only the last chosen token, and what the grammar forced after it, is pending."""
+        """Return whether only the last chosen token, and what the grammar forced after it, is
+        pending."""
         return self.pending <= 1 + self.forced_tail
 
     @property

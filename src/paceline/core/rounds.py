@@ -33,7 +33,7 @@ class CutReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What all rounds of one stream share.
+    """Facts that all rounds of one stream share.
 
     cohort      what acceptance is counted together for
     drafter     and its version; None where the stream is decoded without drafts
@@ -52,7 +52,7 @@ class StreamInfo:
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """What all rounds of one step share.
+    """Facts that all rounds of one step share.
 
     time            seconds since the epoch, at the end of the step
     requests        in the step, and all their `rows`

@@ -256,7 +256,7 @@ class AsyncEngine:
             self._end_streams([name for name in names if name in self._streams], error)
 
     def _deliver(self, deltas: list[OutputDelta]) -> None:
-        """One call into each event loop per step, however many streams it feeds."""
+        """Make one call into each event loop per step, however many streams it feeds."""
         batches: dict[asyncio.AbstractEventLoop, dict[Stream, list[OutputDelta]]] = {}
         for delta in deltas:
             entry = self._streams.get(delta.request_id)

@@ -1,4 +1,4 @@
-"""What an engine is built from, validated once."""
+"""The options of an engine, and snapshots of its statistics."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ TOGETHER = 8  # requests that a drafter's rehearsal drafts for, beside a single 
 
 @dataclass(frozen=True, slots=True)
 class CostSource:
-    """How to time a step, and what the timings hang on.
+    """The steps to time at start-up, and the facts that the timings depend on.
 
     `forward(rows, requests)` computes a step over blocks that nobody owns yet, of at most `rows`
     rows and `requests` requests. `identity` names everything that a cached table must agree in;

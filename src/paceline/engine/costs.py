@@ -1,4 +1,4 @@
-"""What a step and its drafts cost: the target's step by rows, each drafter by what it is asked.
+"""Seconds of a step and of its drafts: the target's step by rows, each drafter by its requests.
 
 Everything that decides about drafts, or says what they brought, reads the same seconds from here.
 """

@@ -53,7 +53,7 @@ class Draft:
 
     @property
     def forced_verified(self) -> int:
-        """How many of the verified tokens the grammar forced."""
+        """The number of verified tokens that the grammar forced."""
         return sum(place < self.length for place in self.forced) if self.forced else 0
 
     def because(self, reason: CutReason | None) -> Draft:

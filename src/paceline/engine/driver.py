@@ -78,7 +78,8 @@ class Driver:
 
     @property
     def open(self) -> int:
-        """How many queued requests have not finished, as far as their deltas were read."""
+        """The number of queued requests that have not finished, as far as their deltas were
+        read."""
         return len(self._mail)
 
     @contextmanager

@@ -18,8 +18,8 @@ from paceline.engine.scheduler import Scheduled
 
 
 class RowMasks:
-    """What the grammar allows in the rows of one round; row i comes after the draft's first i
-    tokens. `bits` is uint32 [rows, ceil(vocabulary / 32)], lowest bit first."""
+    """The tokens that the grammar allows in the rows of one round; row i comes after the draft's
+    first i tokens. `bits` is uint32 [rows, ceil(vocabulary / 32)], lowest bit first."""
 
     def __init__(self, bits: np.ndarray, vocab_size: int) -> None:
         self._bits, self._vocab_size = bits, vocab_size
@@ -28,7 +28,7 @@ class RowMasks:
         return bool(self._bits[row, token >> 5] >> (token & 31) & 1)
 
     def only(self, row: int) -> bool:
-        """Whether a single token is allowed."""
+        """Return whether a single token is allowed."""
         return int(np.bitwise_count(self._bits[row]).sum()) == 1
 
     def apply(self, row: int, logits: torch.Tensor) -> torch.Tensor:

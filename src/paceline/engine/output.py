@@ -15,7 +15,7 @@ GRAMMAR_FAILED = "grammar_failed"  # stop reason of a stream whose grammar gave 
 
 @dataclass(slots=True)
 class Commit:
-    """What one step adds to one stream, while it is being added."""
+    """The tokens that one step adds to one stream, while they are being added."""
 
     token_ids: list[int] = field(default_factory=list)
     kinds: list[TokenKind] = field(default_factory=list)
@@ -25,7 +25,7 @@ class Commit:
 
 
 class Output:
-    """What one request has said. commit() is for the tokens of a round, force() adds those that its
+    """The output of one request. commit() is for the tokens of a round, force() adds those that its
     grammar leaves no choice about; both stop where the stream ends."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What this machine could do at most, measured: how fast it reads, how fast it multiplies."""
+"""The measured limits of this machine: how fast it reads and how fast it multiplies."""
 
 from __future__ import annotations
 

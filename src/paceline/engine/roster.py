@@ -130,7 +130,7 @@ class Roster:
         round: Round | None = None,
         explained: ExplainedRound | None = None,
     ) -> OutputDelta:
-        """What a step added to a stream; without a commit, that it ended."""
+        """Make the delta of a stream: what a step added, or without a commit that it ended."""
         commit = commit or Commit()
         finished = request.finish_reason is not None
         return OutputDelta(

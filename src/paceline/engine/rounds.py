@@ -77,7 +77,7 @@ class RoundMaker:
 
 
 def cut_reason(entry: Scheduled) -> CutReason | None:
-    """What kept the draft from being longer, if anything did."""
+    """Return what kept the draft from being longer, if anything did."""
     request, draft = entry.request, entry.draft
     if request.drafter_failed:
         return CutReason.FAILED

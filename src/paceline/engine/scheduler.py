@@ -1,4 +1,4 @@
-"""Who gets rows in the next step.
+"""The scheduler: which requests get how many rows in the next step.
 
 One rule: each request has `computed` tokens and `tokens` + drafted ones, and every step hands out
 rows so that the first catches up with the second (after vLLM's V1 scheduler). A prompt chunk, a
@@ -43,13 +43,13 @@ class Scheduled:
 
     @property
     def samples(self) -> bool:
-        """Whether this step reaches the end of what is known, so that the next token is chosen."""
+        """Return whether this step reaches the last known token, so that the next one is chosen."""
         return self.start + self.count == len(self.request.tokens)
 
 
 @dataclass(slots=True)
 class Plan:
-    """One step: who runs, who was let in, who had to give its memory back."""
+    """One step: requests that run, that were admitted, and that had to give their memory back."""
 
     scheduled: list[Scheduled] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
@@ -209,8 +209,8 @@ class Scheduler:
         return True
 
     def _leader_is_busy(self, request: Request) -> bool:
-        """Whether another choice of the same prompt is computing it right now: its KV will be
-        shared."""
+        """Return whether another choice of the same prompt is computing it right now: its KV will
+        be shared."""
         leader = request.leader
         return (
             leader is not None

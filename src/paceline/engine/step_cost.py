@@ -1,4 +1,4 @@
-"""What a step costs by its rows: timed at the start, then learned from the steps themselves.
+"""Seconds of a step by its rows: timed at the start, then learned from the steps themselves.
 
 A step costs little more for a few rows than for one, then grows with every row. Draft lengths
 follow this cost (`engine.lengths`), and so does the share of a joining prompt: while somebody is

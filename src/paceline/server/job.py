@@ -34,7 +34,7 @@ Indexed = tuple[int, OutputDelta]
 
 @dataclass(slots=True)
 class StreamRecord:
-    """What one stream has given so far.
+    """The output of one stream so far.
 
     `stats` count its rounds; `rounds` are kept where the answer tells each of them. Text, tokens
     and log-probabilities are kept for answers that are not streamed.
@@ -58,7 +58,7 @@ class StreamRecord:
 
     @property
     def answered(self) -> bool:
-        """Whether the stream has ended by itself: not aborted, not failed."""
+        """Return whether the stream has ended by itself: not aborted, not failed."""
         return self.last is not None and self.last.finish_reason in ANSWERED
 
 
@@ -97,7 +97,7 @@ class Job:
             self.log.discard()
 
     async def deltas(self) -> AsyncIterator[list[Indexed]]:
-        """What each step adds, until every choice has ended.
+        """Yield what each step adds, until every choice has ended.
 
         Raises ApiError when the engine failed or a drain cut a stream short.
         """

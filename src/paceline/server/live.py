@@ -1,4 +1,4 @@
-"""What the server is doing now, and did in the last minutes: the page's Live tab.
+"""The numbers of the page's Live tab: the server now and in the last minutes.
 
 A ring of samples, one each second, of counters that are kept anyway. Whatever is asked for is the
 difference between two samples: nothing is counted for the page, and nothing is kept for long.
@@ -134,7 +134,7 @@ def _gauges(stats: EngineStats) -> dict[str, float]:
 
 
 def _difference(before: LiveSample, now: LiveSample) -> dict[str, Any]:
-    """What all requests did between two samples."""
+    """Count what all requests did between two samples."""
     first, last = before.engine, now.engine
     queries = last.prefix_queries - first.prefix_queries
     return {

@@ -145,7 +145,8 @@ class RoundStore:
 
 
 def shown(log: RoundLog, texts: TokenTexts) -> dict[str, Any]:
-    """What GET /v1/requests/{id}/rounds answers; of a request that still runs, what there is."""
+    """Return the answer of GET /v1/requests/{id}/rounds; a request that still runs shows what there
+    is."""
     return {
         "id": log.id,
         "object": "request.rounds",

@@ -1,4 +1,4 @@
-"""How likely a draft position is accepted: learned online from what became of the drafts.
+"""The probability that a draft position is accepted, learned online from past drafts.
 
 A logistic regression over the drafter's shift confidence, with a bias for each position and one for
 each request. Measured against sequential temperature scaling (a temperature per position cannot

@@ -1,4 +1,4 @@
-"""What became of drafts: by request, which may pause, and by requests that behave alike."""
+"""The history of drafts: of a request, which may pause, and of requests that behave alike."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CohortRecord:
         self._left, self._pause = 0, FEWEST  # requests that begin with a pause, until one may try
 
     def may_try(self) -> bool:
-        """Whether a new request drafts from the start."""
+        """Return whether a new request drafts from the start."""
         if self._failed < ENOUGH:
             return True
         if self._left:
@@ -77,7 +77,8 @@ class CohortRecord:
     def predict(
         self, request_id: str, length: int, confidence: Sequence[float] | None
     ) -> list[float]:
-        """Of a draft's positions, given that those before them were accepted."""
+        """Return the acceptance of a draft's positions, given that those before them were
+        accepted."""
         if confidence is None:
             return self.by_position.predict(request_id, length)
         return self.by_confidence.predict(request_id, length, confidence)

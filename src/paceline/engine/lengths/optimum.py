@@ -77,7 +77,7 @@ def best_lengths(
 
 
 def best_drafts(step: PlainStep, survivals: Sequence[Sequence[float]]) -> Drafts:
-    """Who should draft, and how much, when it is not known yet how sure the drafts will be.
+    """Choose the requests that draft, and how much, before the confidence of drafts is known.
 
     After Dinkelbach: at a given speed a request is asked when the tokens it brings are worth the
     time it takes; those that are asked make a higher speed; and again, until nothing changes.
@@ -106,7 +106,7 @@ def best_drafts(step: PlainStep, survivals: Sequence[Sequence[float]]) -> Drafts
 def _drafts(
     step: PlainStep, survivals: Sequence[Sequence[float]], among: list[int], lengths: list[int]
 ) -> Drafts:
-    """Of the requests `among`, with drafts of up to `lengths`."""
+    """Return the best drafts of the requests `among`, of up to `lengths` tokens."""
     curves = [survivals[index][: lengths[index]] for index in among]
     longest = max(map(len, curves))
     # Each token of the longest draft is a pass, unless one pass drafts all: then what is asked
@@ -132,7 +132,7 @@ def _drafts(
 
 
 def _worth(step: PlainStep, curve: Sequence[float], speed: float, row: float) -> int:
-    """How many tokens are worth their time; 0 where they are not worth the request's own."""
+    """Return how many tokens are worth their time; 0 where they are not worth the request's own."""
     each = speed * (step.price.marginal_slot + row)
     gain = best = -speed * step.price.marginal_request
     wanted = 0

@@ -34,7 +34,7 @@ Cohort = tuple[str, str, bool, bool]
 
 @dataclass(slots=True)
 class _State:
-    """One request."""
+    """The state of one request."""
 
     pause: Pause = field(default_factory=Pause)
     asked: bool = False  # in this step
@@ -141,7 +141,7 @@ class ThroughputLengths:
         return lengths
 
     def _hopeful(self, step: PlainStep, curves: list[list[float]]) -> bool:
-        """Whether good drafts would pay in this step."""
+        """Return whether good drafts would pay in this step."""
         good = [
             [max(survival, HOPE**position) for position, survival in enumerate(curve, 1)]
             for curve in curves
