@@ -49,7 +49,7 @@ def test_serving_drafts_what_training_would(shape, tmp_path):
     assert run(engine, work, together=8) == truth_runs, "the text changed"
     stats = engine.stats()
     assert stats.preemptions > 0 and stats.prefix_hits > 0, "memory was never short"
-    histogram = stats.spec_accepted_per_pos
+    histogram = [accepted for _, accepted in stats.speculation.by_position()]
     assert histogram[0] > 20 and histogram[2] > 5, "too little was accepted to test anything"
     assert len(watched.drafts) > 100
     check_drafts(watched)
