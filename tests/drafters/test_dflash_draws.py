@@ -11,6 +11,7 @@ from paceline.models.batch import ForwardBatch
 from paceline.models.dflash.batch import BlockOutput
 from paceline.models.network import TorchNetwork
 from tests.drafters.watched import (
+    answers_of_jobs,
     jobs,
     make_engine,
     run,
@@ -25,8 +26,7 @@ from tests.models.dflash.tiny import SECOND, authors_model, write_drafter
 def test_sampled_requests_keep_their_text_however_tokens_are_drawn(draw, second, cut, tmp_path):
     ids = list(range(0, 256, 2)) if cut else None
     folder = write_drafter(tmp_path / "drafter", second=second, head_ids=ids)
-    work = jobs(6)
-    expected = run(make_engine(None, prefix_cache=False), work, 1)
+    work, expected = jobs(6), answers_of_jobs(6)
     engine = make_engine(f"d={folder},draw={draw}")
     assert run(engine, work, 4) == expected
     drafted = engine.stats().spec_draft_tokens

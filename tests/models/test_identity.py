@@ -6,8 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from paceline.models.identity import identity, template_digest
-from paceline.models.loader import load_model
+from paceline.models.loader import identity, load_model, template_digest
 
 from .tiny import save_model
 
