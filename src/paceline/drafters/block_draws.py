@@ -96,10 +96,7 @@ class CandidateWalk:
     """Weights of a selector, its codebooks in the network's dtype, and the walk."""
 
     def __init__(
-        self,
-        second: SecondGeneration,
-        weights: Mapping[str, torch.Tensor],
-        network: DFlashNetwork,
+        self, second: SecondGeneration, weights: Mapping[str, torch.Tensor], network: DFlashNetwork
     ) -> None:
         def load(name: str) -> torch.Tensor:
             return weights[name].to(network.device, network.dtype, copy=True)

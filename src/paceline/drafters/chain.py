@@ -21,10 +21,7 @@ class ChainDrafter(TextDrafter):
     """
 
     def __init__(
-        self,
-        name: str,
-        parts: Sequence[Drafter],
-        start_up_rows: Sequence[tuple[str, str]] = (),
+        self, name: str, parts: Sequence[Drafter], start_up_rows: Sequence[tuple[str, str]] = ()
     ) -> None:
         super().__init__(name, max(part.max_draft_len for part in parts))
         self.parts = tuple(parts)

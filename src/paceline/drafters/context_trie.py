@@ -192,8 +192,7 @@ class ContextTrie:
     def draft(
         self, context: Sequence[int], length: int, floor: float
     ) -> tuple[list[int], list[float]]:
-        """Return the most frequent continuation of `context`, up to `length` tokens, with
-        estimates.
+        """Return the most frequent continuation of `context`, up to `length` tokens, and estimates.
 
         Every token is the most frequent follower of the longest context (request and draft so far,
         at most max_context tokens) that has one; of equals the one seen last. Its estimate is
@@ -243,8 +242,7 @@ class ContextTrie:
         return deepest, depth
 
     def _agreeing(self, window: list[int], positions: list[int]) -> int:
-        """Return how many tokens before the best of the latest `positions` equal the end of
-        `window`.
+        """Return how many tokens before the best of the latest `positions` agree with `window`.
 
         Up to max_context: what agrees for longer is as good as certain.
         """

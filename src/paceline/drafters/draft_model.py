@@ -182,8 +182,7 @@ class DraftModelDrafter:
         return state
 
     def _wanted(self, request: Request, length: int) -> int:
-        """Return the draft length, as far as this model's context reaches: the last token has no
-        row."""
+        """Return the draft length, bounded by this model's context: the last token has no row."""
         if self._state(request) is None:
             return 0
         reachable = self._max_positions - len(request.tokens) + 1
@@ -198,8 +197,7 @@ class DraftModelDrafter:
         return self._catch_up(request, state, len(request.tokens))
 
     def _catch_up(self, request: Request, state: _State, end: int) -> Stretch:
-        """Return the next rows on the way to `end`, at least one: the last row's logits start a
-        draft."""
+        """Return the next rows on the way to `end`, at least one: a draft starts from the last."""
         start = min(state.computed, end - 1)
         ids = request.tokens[start : min(end, start + MOST_ROWS)]
         state.computed = start + len(ids)

@@ -16,13 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, Request
-from paceline.drafters.base import (
-    BuildContext,
-    Drafter,
-    DrafterSpec,
-    TargetInfo,
-    register,
-)
+from paceline.drafters.base import BuildContext, Drafter, DrafterSpec, TargetInfo, register
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.draft_model import DraftModelDrafter
 from paceline.drafters.packing import Stretch, pack

@@ -12,8 +12,7 @@ from paceline.models.batch import BLOCK_SIZE, ForwardBatch
 
 @dataclass(slots=True)
 class Stretch:
-    """Tokens `ids` at consecutive positions of one sequence, from `start` on, whose KV lies in
-    `blocks`."""
+    """Tokens at consecutive positions of a sequence, from `start` on, with KV in `blocks`."""
 
     blocks: Sequence[int]
     start: int

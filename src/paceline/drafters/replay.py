@@ -148,8 +148,7 @@ class ReplayDrafter(TextDrafter):
 
 
 def true_tokens(request: Request, rates: Sequence[float]) -> int:
-    """Return how many tokens of this round's draft are true: P(at least i) is the product of i
-    rates."""
+    """Return how many tokens of a draft are true: P(at least i) is the product of i rates."""
     key = struct.pack("<QQQ", request.seed % 2**64, request.choice, request.position)
     uniform = int.from_bytes(blake2b(key, digest_size=8).digest(), "little") / 2**64
     survival, count = 1.0, 0

@@ -160,8 +160,7 @@ class SuffixDrafter(TextDrafter):
 
 
 def expected_accepted(estimates: Sequence[float]) -> float:
-    """Return the mean number of tokens that would be accepted: the sum over the draft of the
-    product of its estimates."""
+    """Return the mean number of tokens that would be accepted, by a draft's estimates."""
     return float(sum(accumulate(estimates, mul)))
 
 

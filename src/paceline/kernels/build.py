@@ -90,8 +90,7 @@ def load(path: str | None = None) -> Native:
 
 
 def available() -> tuple[bool, str]:
-    """Return whether the native kernels run here, and the path they take or the reason they
-    don't."""
+    """Return whether the native kernels run here, and their path or the reason."""
     try:
         return True, load().path
     except BuildError as error:
@@ -112,15 +111,13 @@ def _native_flag() -> str:
 
 
 def _macros(compiler: str) -> str:
-    """Return everything the compiler defines for this machine: instruction sets and its own
-    version."""
+    """Return all that the compiler defines for this machine: instruction sets, its own version."""
     command = [compiler, _native_flag(), "-dM", "-E", "-x", "c++", os.devnull]
     return "\n".join(sorted(_run(command).splitlines()))
 
 
 def _openmp_library() -> str:
-    """Return the OpenMP runtime torch brought into this process: a second one would fight over
-    cores."""
+    """Return the OpenMP runtime that torch loaded: a second one would fight over cores."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         file = line.split()[-1]
         if Path(file).name.startswith(("libgomp", "libiomp5", "libomp")):

@@ -13,8 +13,7 @@ LEAST = 1e-30
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return x [rows, k] as (fp8 [rows, k], scales float32 [rows]): x is about the one times the
-    other."""
+    """Return x [rows, k] as (fp8 [rows, k], scales float32 [rows]), about whose product x is."""
     wide = x.float()
     scales = wide.abs().amax(-1).clamp(min=LEAST) / LARGEST
     return (wide / scales[:, None]).clamp(-LARGEST, LARGEST).to(FP8), scales

@@ -72,8 +72,7 @@ def gumbel_argmax(
     threshold: float = -math.inf,
     tie_id: int = NO_TIE,
 ) -> int:
-    """Return the argmax of logits * inv_temperature + noise over the kept ids; ties to the lowest
-    id.
+    """Return argmax(logits * inv_temperature + noise) over the kept ids; ties to the lowest id.
 
     `logits` is float32 [V] without NaN. Kept are ids with logit > threshold, and those with
     logit == threshold up to `tie_id`. The noise is a function of (seed, choice, position,
@@ -214,8 +213,7 @@ def _native(row: torch.Tensor) -> ctypes.CDLL | None:
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """Return the kernels with the signatures of the sampling ops; None where they cannot be
-    built."""
+    """Return the kernels with the sampling ops' signatures; None where they cannot be built."""
     try:
         library = build.load().library
     except build.BuildError:

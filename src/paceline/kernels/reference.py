@@ -75,8 +75,7 @@ def philox(words: list[Word], seed: int) -> list[Word]:
 
 
 def log(x: torch.Tensor) -> torch.Tensor:
-    """Return the natural logarithm of positive normal float32, by the fixed sequence of the
-    specification."""
+    """Return the natural logarithm of positive normal float32, as the specification spells it."""
     bits = x.view(torch.int32)
     exponent = (bits - 0x3F3504F3) >> 23
     f = (bits - (exponent << 23)).view(torch.float32) - 1.0
@@ -124,8 +123,7 @@ def gumbel_noise_of(
     round_start: int = 0,
     role: int = ROLE_TARGET,
 ) -> torch.Tensor:
-    """Return the noise of single tokens: ids and positions int64 of one shape, the result
-    float32."""
+    """Return the noise of single tokens, float32; ids and positions are int64 of that shape."""
     index = ids // 4
     key = (torch.full_like(index, word) for word in (round_start & _MASK, choice | role << 16))
     words = torch.stack(philox([index, positions & _MASK, *key], seed), dim=-1)

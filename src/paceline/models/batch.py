@@ -94,13 +94,11 @@ class Network(Protocol):
         ...
 
     def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the input embeddings of token ids int64 [n], in the network's dtype [n, hidden]; a
-        copy."""
+        """Return a copy of the embeddings of ids int64 [n], in the network's dtype [n, hidden]."""
         ...
 
     def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return rows of the output head for token ids int64 [n], in the network's dtype [n,
-        hidden]; a copy."""
+        """Return a copy of the head's rows of ids int64 [n], in the network's dtype [n, hidden]."""
         ...
 
     def read_weights(self) -> None:

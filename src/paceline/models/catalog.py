@@ -38,8 +38,7 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def pull(name: str, *, revision: str | None = None) -> Path:
-    """Return the Hugging Face folder of a model, fetched and converted where that is still to be
-    done.
+    """Return the Hugging Face folder of a model; fetch and convert it where that is needed.
 
     `name` is a catalogue name, a folder, a GGUF file, or a hub id ("org/name"), for which alone
     `revision` is a branch, tag or commit. Raises ModelError saying what is wrong with the name.

@@ -98,8 +98,7 @@ def model_structure(config: ModelConfig, layers: ctypes.Array[abi.Layer]) -> abi
 def allocate_native_kv(
     config: ModelConfig, layers: ctypes.Array[abi.Layer], num_blocks: int
 ) -> Arena:
-    """Allocate zeroed KV for `num_blocks` blocks of BLOCK_SIZE tokens, written into the layers'
-    structures.
+    """Allocate zeroed KV for `num_blocks` blocks of BLOCK_SIZE tokens, and point layers to it.
 
     Per layer, keys [block][kv_head][head_dim / 2][16 tokens][2] and values
     [block][kv_head][8 token pairs][head_dim][2], bf16. Pages are taken as they are written.

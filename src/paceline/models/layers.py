@@ -64,16 +64,14 @@ class Linear:
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Return RMSNorm (arXiv 1910.07467) over the last dimension, in float32; round to x's dtype
-    once."""
+    """Return RMSNorm (arXiv 1910.07467) over the last dimension: in float32, rounded once."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale * weight.float()).to(x.dtype)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Return the rotary embedding of x [rows, heads, head_dim] by angles [rows, head_dim // 2], in
-    float32.
+    """Rotate x [rows, heads, head_dim] by angles [rows, head_dim // 2] (RoFormer), in float32.
 
     Dimension i is paired with i + head_dim / 2.
     """

@@ -28,8 +28,7 @@ class Share:
 
 
 def nearest_share(config: ModelConfig, fraction: float) -> Share:
-    """Return the share whose weights come closest to `fraction` of all that a step reads; one layer
-    at least."""
+    """Return the share whose weights come closest to `fraction` of all; one layer at least."""
     layer = sum(
         torch.Size(shape).numel() for shape in layer_tensors(config).values() if len(shape) == 2
     )

@@ -76,8 +76,7 @@ def load_folder(folder: Path, name: str) -> LoadedModel:
 
 
 def _resolve_head(weights: SafetensorWeights, config: ModelConfig) -> ModelConfig:
-    """Drop a tied head that is stored all the same and equals the embedding; else correct the
-    config.
+    """Drop a tied head that is stored all the same; where it differs, the config is corrected.
 
     Checkpoints exist whose config says tied and whose stored head differs; like transformers, we
     believe the weights.

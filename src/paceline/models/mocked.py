@@ -67,8 +67,7 @@ def kv_bytes(config: ModelConfig, dtype: str, tokens: int) -> int:
 
 
 def needed_bytes(config: ModelConfig, dtype: str, kv_tokens: int) -> int:
-    """Return the bytes of weights, KV for `kv_tokens` tokens, and the largest tensor once more, as
-    it is drawn."""
+    """Return the bytes of weights, of KV, and of the largest tensor once more, as it is drawn."""
     shapes = expected_tensors(config)
     largest = max(torch.Size(shape).numel() for shape in shapes.values())
     weights = RandomTensors(shapes, DTYPES[dtype]).nbytes
@@ -88,8 +87,7 @@ def drafter_bytes(path: Path, dtype: str) -> int:
 def mocked_model(
     config: ModelConfig, name: str, *, dtype: str = "bfloat16", seed: int = 0
 ) -> LoadedModel:
-    """Make a model of that shape with random weights, and a tokenizer that prints ids as
-    characters.
+    """Make a model of random weights, with a tokenizer that prints ids as characters.
 
     No token ends a stream. The tensors are drawn one by one as the network takes them.
     """

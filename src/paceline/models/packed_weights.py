@@ -183,8 +183,7 @@ def layer_shapes(config: ModelConfig) -> list[Shape]:
 
 
 def streamed_by_part(shapes: Sequence[Shape], recipe: Recipe) -> dict[str, int]:
-    """Return the bytes of the arena that the matrices of each name take, together what a Packer has
-    used."""
+    """Return the bytes of a Packer's arena by the names of its matrices."""
     parts: dict[str, int] = {}
     for name, n, k in shapes:
         size = packed_bytes(n, k, 1 if recipe.takes(name) else 2)

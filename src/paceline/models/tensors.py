@@ -14,8 +14,7 @@ def layer_prefix(layer: int) -> str:
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return name and shape of every tensor; linear weights are [out, in]. A tied head is not
-    listed."""
+    """Return name and shape of every tensor but a tied head; linear weights are [out, in]."""
     tensors: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, config.hidden_size)}
     for layer in range(config.num_layers):
         prefix = layer_prefix(layer)

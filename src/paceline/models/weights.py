@@ -94,8 +94,7 @@ class CountedWeights(Mapping[str, torch.Tensor]):
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files that make up the model: what the index lists, or
-    model.safetensors."""
+    """Return the model's safetensors files: those in the index, or model.safetensors."""
     index = folder / INDEX
     if index.is_file():
         try:

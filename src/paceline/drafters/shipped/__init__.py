@@ -32,8 +32,7 @@ class Shipped:
 
 
 def find(loaded: LoadedModel) -> Shipped | None:
-    """Return the drafter shipped for `loaded`; None where none is, under that name of the
-    catalogue.
+    """Return the drafter shipped for `loaded`; None where its catalogue name has none.
 
     Hashes the target's weights on disk, some 0.16 s for 270 MB: a digest that was recorded earlier
     would not notice files that changed since. How they are quantised when they are loaded makes no

@@ -65,8 +65,7 @@ class DFlashConfig:
 
 
 def default_layer_ids(target_layers: int, count: int) -> tuple[int, ...]:
-    """Return the authors' choice of `count` layers to tap: evenly from the second to the
-    third last."""
+    """Return the authors' choice of `count` layers to tap: evenly from second to third last."""
     if count == 1:
         return (target_layers // 2,)
     return tuple(round(1 + i * (target_layers - 4) / (count - 1)) for i in range(count))

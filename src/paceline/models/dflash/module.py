@@ -59,8 +59,7 @@ class DraftAttention(nn.Module):
         kind: Attention,
         attend: Attend,
     ) -> torch.Tensor:
-        """Attend from x [queries, hidden] at the last rows of `angles` [context + queries, head_dim
-        / 2]."""
+        """x [queries, hidden] is at the last of `angles` [context + queries, head_dim / 2]."""
         cos, sin = angles
         q = rotate(
             self.q_norm(self._heads(self.q_proj(x))), cos[len(context) :], sin[len(context) :]
@@ -76,8 +75,7 @@ class DraftAttention(nn.Module):
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Return the rotary embedding of x [rows, heads, head_dim], dimension i with i + head_dim /
-    2."""
+    """Rotate x [rows, heads, head_dim], dimension i together with i + head_dim / 2."""
     first, second = x.chunk(2, dim=-1)
     cos, sin = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
@@ -183,11 +181,7 @@ class DFlashModule(nn.Module):
             self.candidate_selector = CandidateSelector(config, config.second)
 
     def forward(
-        self,
-        features: torch.Tensor,
-        embedded: torch.Tensor,
-        anchors: torch.Tensor,
-        first: int = 0,
+        self, features: torch.Tensor, embedded: torch.Tensor, anchors: torch.Tensor, first: int = 0
     ) -> torch.Tensor:
         """Return hidden states of many blocks over one sequence, float [blocks, block, hidden].
 

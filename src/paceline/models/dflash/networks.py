@@ -61,8 +61,7 @@ def build_dflash(
 
 
 def _no_kernels(config: DFlashConfig, target: Network, dtype: str) -> str | None:
-    """Return why the fused kernels cannot run this drafter beside this target; None when they
-    can."""
+    """Return why the fused kernels cannot run this drafter beside this target, or None."""
     if not isinstance(target, NativeNetwork):
         return "the target does not run on the fused kernels, and the drafter shares its weights"
     if dtype != "bfloat16":

@@ -5,32 +5,22 @@ The twin that the fused kernels are judged by, and the path for CUDA and float32
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from paceline.core import KVSpec
-from paceline.core.spans import OFF, Spans
-from paceline.models.attention import AttentionPlan, make_plan
-from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network, Part
+from paceline.models.attention import AttentionPlan
+from paceline.models.batch import ForwardBatch, Network, Part
 from paceline.models.config import Attention
+from paceline.models.decoder import Angles, DecoderStack, Weights, linear_bytes
 from paceline.models.dflash.batch import BlockOutput
 from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.formulas import block_kernels, convolve, scaled_logits
 from paceline.models.dflash.tensors import CONVOLUTIONS, FC, HIDDEN_NORM, NORM, layer_prefix
 from paceline.models.layers import Linear, pad_rows, rms_norm, rotate
-from paceline.models.network import (
-    DecoderLayer,
-    TorchNetwork,
-    allocate_paged_kv,
-    linear_bytes,
-)
+from paceline.models.network import TorchNetwork
 from paceline.models.quantized import UNQUANTIZED, Recipe, make_linear
-from paceline.models.rope import rope_tables
-
-Weights = Mapping[str, torch.Tensor]
-Angles = tuple[torch.Tensor, torch.Tensor]
 
 
 class ConvolutionWeights:
@@ -41,7 +31,7 @@ class ConvolutionWeights:
         self.projection = Linear(load(f"{prefix}.kernel_projection.weight"))
 
 
-class TorchDFlash:
+class TorchDFlash(DecoderStack):
     """Implements `paceline.models.dflash.batch.DFlashNetwork`; shares the target's embedding and
     head. `weights` maps the checkpoint's names to tensors, which are copied. Positions of a batch
     are below `max_positions`."""
@@ -58,13 +48,10 @@ class TorchDFlash:
         mask_embedding: torch.Tensor | None = None,
         recipe: Recipe = UNQUANTIZED,
     ) -> None:
-        self.config, self.device, self.dtype = config, target.device, dtype
-        self._target, self._recipe, shape = target, recipe, config.layers
-        self.kv_spec = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype.itemsize)
+        shape = config.layers
         prefixes = [layer_prefix(layer) for layer in range(shape.num_layers)]
-        self.layers = [
-            DecoderLayer(shape, weights, p, self.device, dtype, recipe) for p in prefixes
-        ]
+        super().__init__(shape, weights, prefixes, target.device, dtype, max_positions, recipe)
+        self.config, self._target, self._recipe = config, target, recipe
 
         def load(name: str) -> torch.Tensor:
             return weights[name].to(self.device, dtype, copy=True)
@@ -84,20 +71,6 @@ class TorchDFlash:
         self.streamed_parts = self._count_parts()
         self.streamed_bytes = sum(self.streamed_parts.values())
         self.weight_bytes = self._count_bytes()
-        cos, sin = rope_tables(shape.rope, shape.head_dim, max_positions)
-        self.cos, self.sin = cos.to(self.device), sin.to(self.device)
-        self.kv: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.num_blocks = 0
-        self._spans: Spans = OFF
-
-    def record(self, spans: Spans) -> None:
-        self._spans = spans
-
-    def allocate_kv(self, num_blocks: int) -> None:
-        """Allocate zeroed KV for `num_blocks` blocks, laid out as TorchNetwork's."""
-        self.kv = []  # freed first: both might not fit
-        self.kv = allocate_paged_kv(self.config.layers, num_blocks, self.device, self.dtype)
-        self.num_blocks = num_blocks
 
     @torch.no_grad()
     def inject(self, features: torch.Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
@@ -122,13 +95,8 @@ class TorchDFlash:
 
     @torch.no_grad()
     def draft(self, batch: ForwardBatch, *, logits: bool = False) -> BlockOutput:
-        config, shape = self.config, self.config.layers
-        if int(batch.positions.max()) >= len(self.cos):
-            raise ValueError(f"position {batch.positions.max()} is past {len(self.cos) - 1}")
-        zero_slot = self.num_blocks * BLOCK_SIZE
-        kinds = tuple(dict.fromkeys(config.attention))
-        plan = make_plan(batch, zero_slot, shape.num_kv_heads, self.device, kinds)
-        angles = self.cos.index_select(0, plan.positions), self.sin.index_select(0, plan.positions)
+        config = self.config
+        plan, angles = self._plan(batch, tuple(dict.fromkeys(config.attention)))
         starts = torch.from_numpy(np.repeat(batch.seq_starts[:-1], np.diff(batch.seq_starts)))
         slots = torch.arange(len(plan.ids), device=self.device)
         slots[: plan.rows] -= starts.to(self.device)
@@ -147,12 +115,6 @@ class TorchDFlash:
             logits=scores if logits else None,
             hidden=hidden[: len(batch.logit_rows)],
         )
-
-    def read_weights(self) -> None:
-        for linear in self._linears():
-            linear.read()
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -188,8 +150,7 @@ class TorchDFlash:
         return rows * self.config.embedding_scale
 
     def _context_projection(self) -> Linear:
-        """Return all layers' k and v projections below each other: [layers * 2 * kv size,
-        hidden]."""
+        """Return all layers' k and v projections, one below the other."""
         shape = self.config.layers
         first = shape.num_heads * shape.head_dim  # k and v lie behind q
         parts = [layer.qkv.outputs_from(first) for layer in self.layers]
@@ -207,8 +168,7 @@ class TorchDFlash:
 
     def _linears(self) -> list[Linear]:
         """Return the products of a draft forward."""
-        linears = [linear for layer in self.layers for linear in layer.linears]
-        return [*linears, *(c.projection for pair in self.convolutions for c in pair), self.head]
+        return [*super()._linears(), *(c.projection for pair in self.convolutions for c in pair)]
 
     def _count_parts(self) -> dict[str, int]:
         parts = linear_bytes(self.layers) | {Part.HEAD: self.head.bytes}
