@@ -30,9 +30,9 @@ def test_fields_are_read_in_their_types_and_null_is_absent() -> None:
     assert fields.integer("other_name", "size") == 64, "the first name that is there"
     assert fields.flag("tied") and not fields.flag("none")
     assert fields.words("names") == ("a", "b") and fields.words("absent") == ()
-    assert fields.object("rope").integer("factor") == 2 and not fields.object("absent").values
+    assert fields.section("rope").integer("factor") == 2 and not fields.section("absent").values
     assert fields.is_null("none") and not fields.is_null("absent")
-    rope = fields.object("rope")
+    rope = fields.section("rope")
     assert first_with("factor", fields, rope) is rope
     assert first_with("size", rope, fields) is first_with("absent", rope, fields) is fields
 
@@ -49,8 +49,8 @@ def test_fields_are_read_in_their_types_and_null_is_absent() -> None:
         (lambda f: f.number("names"), r"names is \['a', 'b'\]; expected a positive number"),
         (lambda f: f.flag("size"), "size is 64; expected true or false"),
         (lambda f: f.words("size"), "size is 64; expected a list of names"),
-        (lambda f: f.object("size"), "size is 64; expected an object"),
-        (lambda f: f.object("rope", "rope.").flag("type"), "config.json: rope.type is 'yarn'"),
+        (lambda f: f.section("size"), "size is 64; expected an object"),
+        (lambda f: f.section("rope", "rope.").flag("type"), "config.json: rope.type is 'yarn'"),
     ],
 )
 def test_wrong_values_are_refused_by_name(

@@ -74,7 +74,7 @@ class ConfigFields:
             raise self.error((name,), value, "a list of names")
         return tuple(value)
 
-    def object(self, name: str, prefix: str = "") -> ConfigFields:
+    def section(self, name: str, prefix: str = "") -> ConfigFields:
         """Return the fields of a nested object; none where it is absent."""
         value = self._given((name,), {})
         if not isinstance(value, Mapping):

@@ -115,7 +115,7 @@ def read_config(
 def refuse_unsupported(fields: ConfigFields) -> None:
     """Raise ModelError for options that change the arithmetic in ways we don't implement."""
     if fields.get("quantization_config"):
-        method = fields.object("quantization_config").get("quant_method") or "unknown"
+        method = fields.section("quantization_config").get("quant_method") or "unknown"
         raise ModelError(
             f"{fields.where}: quantization_config ({method}) is not supported; "
             "supported: unquantised bfloat16, float16 or float32 weights, or a GGUF file"

@@ -96,7 +96,7 @@ _SCALED = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _y
 
 def read_rope(fields: ConfigFields, max_positions: int) -> RopeConfig:
     """Read `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before)."""
-    rope = fields.object("rope_parameters" if fields.get("rope_parameters") else "rope_scaling")
+    rope = fields.section("rope_parameters" if fields.get("rope_parameters") else "rope_scaling")
     kind = rope_type(rope)
     if any(isinstance(value, dict) for value in rope.values.values()):
         raise ModelError(

@@ -74,7 +74,7 @@ def default_layer_ids(target_layers: int, count: int) -> tuple[int, ...]:
 def read_dflash_config(hf: Mapping[str, object]) -> DFlashConfig:
     """Read a z-lab config.json. Raises ModelError naming the field and what would be right."""
     fields = ConfigFields(hf)
-    extra = fields.object("dflash_config", prefix="dflash_config.")
+    extra = fields.section("dflash_config", prefix="dflash_config.")
     refuse_foreign(fields, extra)
     _check_rope(fields)
     bias = fields.flag("attention_bias")
@@ -127,7 +127,7 @@ def check_mask(
 def _check_rope(fields: ConfigFields) -> None:
     """Raise ModelError where rope_theta is missing, or where the two spellings of RoPE, those of
     transformers 4 and 5, contradict each other."""
-    new, old = fields.object("rope_parameters"), fields.object("rope_scaling")
+    new, old = fields.section("rope_parameters"), fields.section("rope_scaling")
     theta, given = fields.get("rope_theta"), first_with("rope_theta", new, old).get("rope_theta")
     if theta is None and given is None:
         raise ModelError(

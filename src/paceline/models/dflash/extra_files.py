@@ -47,8 +47,12 @@ def read_head_ids(own_file: Mapping[str, object], config: DFlashConfig) -> torch
     if ids is None:
         return None
     vocabulary = config.layers.vocab_size
-    valid = isinstance(ids, list) and all(type(i) is int and 0 <= i < vocabulary for i in ids)
-    if not ids or not valid or ids != sorted(set(ids)):
+    if not (
+        isinstance(ids, list)
+        and ids
+        and all(type(token) is int and 0 <= token < vocabulary for token in ids)
+        and ids == sorted(set(ids))
+    ):
         raise ModelError(
             f"{OWN_FILE}: head_token_ids must be token ids from 0 to {vocabulary - 1}, ascending, "
             "each once"

@@ -32,7 +32,7 @@ def from_speculators(hf: Mapping[str, object]) -> dict[str, object]:
         )
     if not fields.has("transformer_layer_config"):
         raise ModelError("config.json: transformer_layer_config is missing")
-    shape = fields.object("transformer_layer_config", prefix="transformer_layer_config.")
+    shape = fields.section("transformer_layer_config", prefix="transformer_layer_config.")
     _refuse_separate_head(fields, shape)
     second = ARCHITECTURES[kind] == "DFlash2DraftModel"
     extra = {
