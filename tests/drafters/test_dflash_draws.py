@@ -1,4 +1,4 @@
-"""How a DFlash draft's tokens are taken where requests sample: text, coupling, q."""
+"""A DFlash draft's tokens where requests sample: text, coupling, q."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def watch_dflash(
 
 
 def look_up_first(drafter: Any, requests: list[Request], lengths: list[int]) -> DraftBatch:
-    """What each request gets in a round, as the engine asks for it."""
+    """Return each request's draft of a round, asked for as the engine asks."""
     found, enough = drafter.look_up(requests, lengths)
     found.q = [None] * len(requests)
     asked = [index for index, is_enough in enumerate(enough) if not is_enough]

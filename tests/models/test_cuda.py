@@ -65,7 +65,7 @@ def test_chunk_borders_do_not_change_bits_in_fp8(recipe: Recipe, sizes: list[int
 
 
 def test_fp8_products_equal_their_twin(recipe: Recipe) -> None:
-    """What the CPU computes in float32 from the same fp8 numbers."""
+    """Return the CPU's result in float32 from the same fp8 numbers."""
     generator = torch.Generator().manual_seed(1)
     weight, x = (torch.randn(n, 896, generator=generator) for n in (512, 32))
     small, scales = fp8.quantize_rows(weight)

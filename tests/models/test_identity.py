@@ -1,4 +1,4 @@
-"""What tells one target from another."""
+"""The digests that tell one target from another."""
 
 from __future__ import annotations
 
