@@ -33,7 +33,6 @@ TOP_NAMES = {
     "output.weight": "lm_head.weight",
 }
 ROPE_FACTORS = "rope_freqs.weight"
-HEAD_COUNTS = ("head_count", "head_count_kv")
 
 # The llama3 rope settings of published models: GGUF stores only the divisors that they amount to.
 LLAMA3_ROPES = [
@@ -74,27 +73,19 @@ def hf_config(
     if experts := fields.get("expert_count"):
         expected = "none: mixtures of experts are not supported"
         raise fields.error("expert_count", experts, expected)
-    if any(isinstance(fields.get(f"attention.{key}"), list) for key in HEAD_COUNTS):
-        raise ModelError("GGUF: head counts that differ by layer are not supported")
-    heads, kv_heads = HEAD_COUNTS
-    count = fields.integer(f"attention.{heads}")
-    hidden, context = fields.integer("embedding_length"), fields.integer("context_length")
-    head_dim = fields.integer("attention.key_length", default=hidden // count)
-    rotated = fields.integer("rope.dimension_count", default=head_dim)
-    if rotated != head_dim:
-        expected = f"{head_dim}: only full rotary embedding is supported"
-        raise fields.error("rope.dimension_count", rotated, expected)
+    heads, kv_heads, head_dim = _heads(fields)
+    context = fields.integer("context_length")
     # A file says that there is a window, not which layers have it. Up to its size none matters.
     window = fields.integer("attention.sliding_window", default=0, low=0)
     return {
         "architectures": [GGUF_FAMILIES[arch].architecture],
         "model_type": arch,
         "vocab_size": shapes.get("token_embd.weight", [0])[0],
-        "hidden_size": hidden,
+        "hidden_size": fields.integer("embedding_length"),
         "intermediate_size": fields.get("feed_forward_length"),
         "num_hidden_layers": fields.get("block_count"),
-        "num_attention_heads": count,
-        "num_key_value_heads": fields.integer(f"attention.{kv_heads}", default=count),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
         "rms_norm_eps": _decimal(fields.get("attention.layer_norm_rms_epsilon")),
         "max_position_embeddings": min(window or context, context),
@@ -107,6 +98,22 @@ def hf_config(
         "eos_token_id": metadata.get("tokenizer.ggml.eos_token_id"),
         "dtype": "bfloat16",
     }
+
+
+def _heads(fields: ConfigFields) -> tuple[int, int, int]:
+    """Return the numbers of query heads and of KV heads, and the size of a head."""
+    names = ("attention.head_count", "attention.head_count_kv")
+    if any(isinstance(fields.get(name), list) for name in names):
+        raise ModelError("GGUF: head counts that differ by layer are not supported")
+    heads = fields.integer(names[0])
+    kv_heads = fields.integer(names[1], default=heads)
+    hidden = fields.integer("embedding_length")
+    head_dim = fields.integer("attention.key_length", default=hidden // heads)
+    rotated = fields.integer("rope.dimension_count", default=head_dim)
+    if rotated != head_dim:
+        expected = f"{head_dim}: only full rotary embedding is supported"
+        raise fields.error("rope.dimension_count", rotated, expected)
+    return heads, kv_heads, head_dim
 
 
 def _decimal(value: float | None) -> float | None:
