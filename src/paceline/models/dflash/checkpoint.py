@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -57,7 +58,7 @@ class DFlashCheckpoint:
     path: Path
     format: str
     config: DFlashConfig
-    config_json: Mapping[str, object]
+    config_json: Mapping[str, Any]  # JSON
     weights: SafetensorWeights | RandomTensors
     version: str
     mask_embedding: torch.Tensor | None = None
