@@ -34,7 +34,7 @@ from paceline.models.batch import BLOCK_SIZE
 from paceline.models.dflash.checkpoint import is_drafter
 from paceline.models.loader import load_model
 from paceline.models.native_network import NativeNetwork
-from paceline.models.recipe import INT8, LINEARS, UNQUANTIZED, Recipe
+from paceline.models.quantized import INT8, LINEARS, UNQUANTIZED, Recipe
 
 CONTEXT, WINDOW = 128, 512
 ROWS = (1, 2, 4, 8, 16, 32)

@@ -37,9 +37,9 @@ def test_a_file_and_its_folder_are_the_same_model(tmp_path: Path) -> None:
     [
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM is not supported"),
         ({"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM is not supported"),
-        ({"num_hidden_layers": -3}, "num_hidden_layers is -3; expected a positive number"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; expected a positive number"),
-        ({"hidden_size": None}, "hidden_size is None; expected a positive number"),
+        ({"num_hidden_layers": -3}, "num_hidden_layers is -3; expected a whole number, 1 or more"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; expected a whole number, 1 or more"),
+        ({"hidden_size": None}, "hidden_size is None; expected a whole number, 1 or more"),
         ({"num_key_value_heads": 3}, "num_key_value_heads is 3; expected a divisor"),
     ],
 )

@@ -1,4 +1,4 @@
-"""How a DFlash draft's tokens are taken where requests sample: text, coupling, q."""
+"""A DFlash draft's tokens where requests sample: text, coupling, q."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from paceline.models.dflash.batch import BlockOutput
 from paceline.models.network import TorchNetwork
 from tests.deltas import run_to_end, stats_of
 from tests.drafters.watched import (
+    answers_of_jobs,
     jobs,
     make_engine,
     run,
@@ -26,8 +27,7 @@ from tests.models.dflash.tiny import SECOND, authors_model, write_drafter
 def test_sampled_requests_keep_their_text_however_tokens_are_drawn(draw, second, cut, tmp_path):
     ids = list(range(0, 256, 2)) if cut else None
     folder = write_drafter(tmp_path / "drafter", second=second, head_ids=ids)
-    work = jobs(6)
-    expected = run(make_engine(None, prefix_cache=False), work, 1)
+    work, expected = jobs(6), answers_of_jobs(6)
     engine = make_engine(f"d={folder},draw={draw}")
     assert run(engine, work, 4) == expected
     drafted = engine.stats().speculation.draft_tokens

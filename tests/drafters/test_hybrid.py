@@ -46,11 +46,17 @@ def work() -> list[Any]:
     return [(p[:60] * 2 if i in twice else p, params) for i, (p, params) in enumerate(jobs(14))]
 
 
-def test_drafts_are_those_of_training_and_the_text_is_the_same(work, tmp_path):
+@pytest.fixture(scope="module")
+def answers(work: list[Any]) -> tuple[list[list[int]], dict[Any, list[int]]]:
+    """The outputs of `work` without drafts, in order and by prompt."""
+    return truth_of(work)
+
+
+def test_drafts_are_those_of_training_and_the_text_is_the_same(work, answers, tmp_path):
     """Greedy and sampled, in batches, through preemption and prefix hits, look-ups in between: what
     DFlash drafted from was complete and in place."""
     folder = write_drafter(tmp_path / "d")
-    outputs, truth = truth_of(work)
+    outputs, truth = answers
     per_token = make_engine(f"h=hybrid:{folder}", **SIZES).plan.kv_bytes_per_token
     engine = make_engine(f"h=hybrid:{folder}", **SIZES, kv_memory=per_token * 16 * 15)
     watched = watch_dflash(engine, truth, 0.7)
@@ -64,9 +70,11 @@ def test_drafts_are_those_of_training_and_the_text_is_the_same(work, tmp_path):
     check_drafts(watched)
 
 
-def test_control_a_dflash_that_misses_what_was_looked_up_drafts_something_else(work, tmp_path):
+def test_control_a_dflash_that_misses_what_was_looked_up_drafts_something_else(
+    work, answers, tmp_path
+):
     folder = write_drafter(tmp_path / "d")
-    outputs, truth = truth_of(work)
+    outputs, truth = answers
     engine = make_engine(f"h=hybrid:{folder}")
     hybrid, watched = engine.drafters["h"], watch_dflash(engine, truth, 0.7)
     observe, look_up, drafted = watched.observe, hybrid.look_up, set()
@@ -99,9 +107,9 @@ def acceptance(engine: Engine) -> tuple[Any, ...]:
     )
 
 
-def test_it_accepts_what_dflash_alone_does_where_nothing_is_looked_up(work, tmp_path):
+def test_it_accepts_what_dflash_alone_does_where_nothing_is_looked_up(work, answers, tmp_path):
     folder = write_drafter(tmp_path / "d")
-    outputs, truth = truth_of(work)
+    outputs, truth = answers
     found = []
     for spec in (f"h=dflash:{folder}", f"h=hybrid:{folder}"):
         engine = make_engine(spec, max_num_seqs=1)
@@ -133,9 +141,11 @@ class Wrong(Planter):
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known-from-the-start", "found-out"])
-def test_it_accepts_what_is_looked_up_where_dflash_is_hopeless(work, known, tmp_path, monkeypatch):
+def test_it_accepts_what_is_looked_up_where_dflash_is_hopeless(
+    work, answers, known, tmp_path, monkeypatch
+):
     folder = write_drafter(tmp_path / "d")
-    outputs, truth = truth_of(work)
+    outputs, truth = answers
     plain = make_engine("auto", max_num_seqs=1)
     run(plain, work, together=1)
     if known:
@@ -238,6 +248,17 @@ def test_what_stood_of_dflashs_drafts_in_this_request_moves_the_choice(make_requ
     fresh = make_request([WEAK, 9])
     started(hybrid, [fresh])
     assert look_up_first(hybrid, [fresh, bad], [4, 4]).tokens == [[32] * 4, [20]], "each its own"
+
+
+def test_drafts_are_judged_without_a_look_up_between_them(make_request):
+    hybrid, _, _ = parts()
+    (request,) = started(hybrid, [make_request([WEAK, 9])])
+    fresh = Standing().expected(4)
+    for _ in range(12):
+        assert hybrid.propose([request], [4]).tokens == [[32] * 4]
+        request.tokens += [32] * 4
+    hybrid.propose([request], [4])
+    assert hybrid._standing(request).expected(4) > 2 * fresh
 
 
 def test_a_draft_is_judged_once_by_what_was_said_in_its_place():

@@ -21,8 +21,7 @@ from paceline.engine.engine import Engine
 from paceline.engine.startup import start_up_rows
 from paceline.models.catalog import CATALOGUE, CatalogueEntry
 from paceline.models.dflash.checkpoint import MASK_FILE, OWN_FILE, load_checkpoint
-from paceline.models.identity import identity
-from paceline.models.loader import LoadedModel, load_folder, load_model
+from paceline.models.loader import LoadedModel, identity, load_folder, load_model
 from paceline.models.native_network import native_available
 from tests.drafters.watched import jobs, make_engine, run
 from tests.engine.tiny import save_tiny

@@ -12,8 +12,8 @@ from paceline.core import Round, SpeculationStats
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.models.batch import Network
 from paceline.models.dflash.config import DFlashConfig
-from paceline.models.dflash.features import sequence_features
 from paceline.models.dflash.module import DFlashModule, draft_logits
+from paceline.models.networks import sequence_features
 
 ANCHORS = 48  # of each text, at most, for judging a reading of the checkpoint
 

@@ -29,7 +29,7 @@ from paceline.engine.machine import available_memory, usable_cores
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
-from paceline.models.recipe import VERSION, recipe_of
+from paceline.models.quantized import VERSION, recipe_of
 from paceline.models.weights import SafetensorWeights, stored_bytes
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import time
 from paceline.drafters.base import Drafter, Reporting
 from paceline.engine.engine import Engine
 from paceline.engine.memory import MemoryPlan
-from paceline.models.recipe import recipe_of
+from paceline.models.quantized import recipe_of
 
 READS = 5
 

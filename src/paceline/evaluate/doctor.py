@@ -19,8 +19,7 @@ from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.reference import RecordedDraft, Recorder, Trained
 from paceline.llm import LLM, Result
 from paceline.models.dflash.config import DFlashConfig
-from paceline.models.identity import template_digest
-from paceline.models.loader import load_model
+from paceline.models.loader import load_model, template_digest
 
 BETTER = 1.3  # another reading is the right one when it accepts so many times more
 CLOSE = {"float32": 1e-3, "bfloat16": 0.1}  # relative error of logits that rounding explains
