@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from paceline.bench.mock import Cell, Plan
 from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
+from paceline.core.spec_line import SpecLine
 from paceline.roofline.flags import METHODS, launch_flags
 from paceline.roofline.work import Options
 
@@ -37,11 +38,12 @@ class Drafter:
     @classmethod
     def parse(cls, text: str) -> Drafter:
         """Reads KIND or KIND:CHECKPOINT. Raises InvalidRequest."""
-        kind, _, checkpoint = text.partition(":")
-        if kind not in KINDS or METHODS[kind].checkpoint != bool(checkpoint):
+        line = SpecLine.parse(text)
+        plain = line.name is None and not line.options
+        if not plain or line.kind not in KINDS or METHODS[line.kind].checkpoint != bool(line.value):
             forms = [f"{each}:CHECKPOINT" if METHODS[each].checkpoint else each for each in KINDS]
             raise InvalidRequest("drafter", text, "one of " + ", ".join(forms))
-        return cls(kind, checkpoint or None)
+        return cls(line.kind, line.value)
 
 
 def launch_lines(
