@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from paceline.cli import main
-from paceline.roofline.hardware import Hardware
-from paceline.roofline.points import read_points
+from paceline.roofline.device import Hardware
+from paceline.roofline.fit import read_points
 from tests.bench.mocks import TINY_DFLASH, config_file
 from tests.engine.tiny import save_tiny
 

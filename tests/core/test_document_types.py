@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field
 
 from paceline.core import InvalidRequest
-from paceline.core.documents import Document, Expected, Shape
+from paceline.core.documents import Document, Expected, OneOfTypes
 
 
 class Device(Document):
@@ -18,7 +18,7 @@ class Device(Document):
 
 
 class Order(Document):
-    device: Annotated[str | Device, Shape((str, dict), "a name, or an object")]
+    device: Annotated[str | Device, OneOfTypes((str, dict), "a name, or an object")]
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ class Order(Document):
         ({"device": {"name": "x", "rate": 0}}, "device.rate: got 0; expected bytes per second"),
         ({"device": {"name": "x", "rate": 1, "of": 2}},
          "device.of: unknown field; expected one of name, rate"),
-        ({"devise": "x"}, "devise: unknown field; did you mean device?"),
+        ({"device": "x", "devise": "x"}, "devise: unknown field; did you mean device?"),
     ],
 )  # fmt: skip
 def test_a_refusal_says_what_would_be_right(value: Any, said: str) -> None:

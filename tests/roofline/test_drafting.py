@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest, ModelError
-from paceline.roofline.calibration import Calibration
-from paceline.roofline.cost import Options, Workload, forward_time
-from paceline.roofline.drafters import block, eagle, mtp, small_model
-from paceline.roofline.drafting import DrafterCost, Fraction, Ideal, Lookup
-from paceline.roofline.hardware import hardware
+from paceline.roofline.cost import Deployment, DrafterCost, Fraction, Ideal, Lookup, Workload
+from paceline.roofline.cost.drafters import block, eagle, mtp, small_model
+from paceline.roofline.device import Calibration, hardware
 from tests.roofline.golden import model
 
 B200, LOAD = hardware("B200"), Workload(1, 1, 0)
@@ -41,11 +39,11 @@ EAGLE: dict[str, Any] = {
 
 
 def time(drafter: DrafterCost, length: int, name: str, load: Workload = LOAD) -> float:
-    return drafter.time(length, model(name), B200, load, Options())
+    return drafter.time(length, Deployment(model(name), B200), load)
 
 
 def test_a_fraction_is_paid_per_pass() -> None:
-    step = forward_time(model("Qwen3-8B"), B200, LOAD).total
+    step = Deployment(model("Qwen3-8B"), B200).forward_time(LOAD).total
     once, blocks = Fraction(0.1), Fraction(0.1, per_block=8)
     assert [time(once, length, "Qwen3-8B") for length in (0, 1, 3)] == pytest.approx(
         [0, 0.1 * step, 0.3 * step]
@@ -103,12 +101,12 @@ def test_an_eagle_head_has_its_own_small_vocabulary() -> None:
 
 def test_a_small_model_costs_its_own_steps() -> None:
     drafter = small_model("Qwen3-0.6B")
-    own = forward_time(model("Qwen3-0.6B"), B200, LOAD).total
+    own = Deployment(model("Qwen3-0.6B"), B200).forward_time(LOAD).total
     assert time(drafter, 5, "Qwen3-8B") == pytest.approx(5 * own)
 
 
 def test_passes_pay_for_their_layers_but_not_for_another_step() -> None:
-    slow = Options(calibration=Calibration(step_overhead=1.0, layer_overhead=1e-2))
+    slow = Calibration(step_overhead=1.0, layer_overhead=1e-2)
     drafter = small_model("Qwen3-0.6B")
-    found = drafter.time(2, model("Qwen3-8B"), B200, LOAD, slow)
+    found = drafter.time(2, Deployment(model("Qwen3-8B"), B200), LOAD, slow)
     assert found == pytest.approx(2 * 28 * 1e-2, rel=0.01)

@@ -18,8 +18,9 @@ from paceline.bench.mock import Cell, Plan
 from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
 from paceline.core.spec_line import SpecLine
-from paceline.roofline.flags import METHODS, launch_flags
-from paceline.roofline.work import Options
+from paceline.roofline.cost import Options
+from paceline.roofline.scenario import KINDS as METHODS
+from paceline.roofline.scenario import launch_flags
 
 OUTPUT = 256  # tokens of each request that is asked while it is measured
 TURNS = 8  # requests one after another in each place of the batch

@@ -41,10 +41,10 @@ class UnknownField(InvalidRequest):
     def __init__(
         self, field: str, value: object, guess: str | None, names: Sequence[str] = ()
     ) -> None:
-        hint = f"; did you mean {guess}?" if guess else ""
-        if names and not guess:
-            hint = f"; expected one of {', '.join(names)}"
-        super().__init__(field, value, "no such field", f"{field}: unknown field{hint}")
+        expected = f"one of {', '.join(names)}" if names else "no such field"
+        hint = f"; expected {expected}" if names else ""
+        hint = f"; did you mean {guess}?" if guess else hint
+        super().__init__(field, value, expected, f"{field}: unknown field{hint}")
 
 
 class MissingField(InvalidRequest):
@@ -80,7 +80,8 @@ class Document(BaseModel):
     def _check_size(cls, value: object) -> object:
         """Raise one error for an object with more fields than there are; pydantic would make one
         for each of them."""
-        if isinstance(value, dict) and len(value) > len(cls.model_fields):
+        closed = cls.model_config.get("extra") == "forbid"
+        if closed and isinstance(value, dict) and len(value) > len(cls.model_fields):
             names = field_names(cls)
             name = next(key for key in value if key not in names)
             raise PydanticCustomError(_UNKNOWN_FIELD, "unknown field", {"name": name})
@@ -151,7 +152,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Shape:
+class OneOfTypes:
     """Annotates a union: a value of no type in `types` is refused with `text`; a value of one of
     them gets the errors of its own branch."""
 

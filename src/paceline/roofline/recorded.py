@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer, check_number
-from paceline.roofline.survival import Trace
+from paceline.roofline.acceptance import Trace
 from paceline.roofline.timing import LONGEST_STEP, MOST_TOKENS, Event
 
 ARRIVALS = "paceline-arrivals/1"

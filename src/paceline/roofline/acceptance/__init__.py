@@ -1,0 +1,29 @@
+"""How well a drafter drafts: models of acceptance, and how users state one."""
+
+from __future__ import annotations
+
+from paceline.roofline.acceptance.document import (
+    StatedAcceptance,
+    acceptance_of,
+    parse_acceptance,
+)
+from paceline.roofline.acceptance.models import (
+    AcceptanceModel,
+    BetaGeometric,
+    Geometric,
+    Profile,
+    Trace,
+    of_length,
+)
+
+__all__ = [
+    "AcceptanceModel",
+    "BetaGeometric",
+    "Geometric",
+    "Profile",
+    "StatedAcceptance",
+    "Trace",
+    "acceptance_of",
+    "of_length",
+    "parse_acceptance",
+]
