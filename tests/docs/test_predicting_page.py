@@ -91,7 +91,7 @@ DOCUMENTS: tuple[type[Document], ...] = (
 @pytest.mark.parametrize("model", DOCUMENTS, ids=lambda model: model.__name__)
 def test_the_tables_of_fields_are_those_of_the_documents(model: type[Document]) -> None:
     """Where this fails, paste what `core.documents.fields_table` writes."""
-    mark = f"<!-- fields: {model.__name__} -->\n"
+    mark = f"<!-- fields: {model.__name__} -->\n\n"
     _, found, after = PAGE.read_text("utf-8").partition(mark)
     assert found, f"no table of {model.__name__}"
     assert after.startswith(fields_table(model) + "\n")

@@ -6,7 +6,9 @@ import json
 import re
 from typing import Any
 
+import jsonschema
 import pytest
+from pydantic import TypeAdapter
 
 from paceline.core import InvalidRequest, PacelineError
 from paceline.roofline.acceptance import AcceptanceModel, Geometric
@@ -23,7 +25,7 @@ from paceline.roofline.cost import (
 from paceline.roofline.cost.capacity import capacity
 from paceline.roofline.cost.drafters import block, mtp
 from paceline.roofline.device import PRESETS, hardware
-from paceline.roofline.scenario import predict
+from paceline.roofline.scenario import Prediction, StatedScenario, predict, prediction_schema
 from tests.roofline.golden import by_batch, forward_time
 
 MTP = {"kind": "mtp", "cost": 0.1, "acceptance": {"alpha": 0.75}}
@@ -371,3 +373,18 @@ def test_a_config_of_endless_layers_keeps_nobody_busy() -> None:
     config = {**model_config("Qwen3-8B"), "num_hidden_layers": 10**9}
     with pytest.raises(InvalidRequest, match="num_hidden_layers: got 1000000000"):
         predict({**DENSE, "model": {"config": config}})
+
+
+@pytest.mark.parametrize("stated", [DENSE, {**HYBRID, "contexts": [1024, 8192], "batch": 64}])
+def test_an_answer_is_what_its_schema_says(stated: dict[str, Any]) -> None:
+    answer = json.loads(json.dumps(predict(stated)))
+    assert TypeAdapter(Prediction).validate_python(answer, strict=True) == answer
+    jsonschema.validate(answer, {**prediction_schema(), "additionalProperties": False})
+
+
+def test_a_scenario_has_a_schema_and_each_field_a_description() -> None:
+    schema = StatedScenario.model_json_schema()
+    jsonschema.validate(DENSE, schema)
+    for name, part in {"StatedScenario": schema, **schema["$defs"]}.items():
+        for field, told in part["properties"].items():
+            assert told.get("description"), f"{name}.{field}"

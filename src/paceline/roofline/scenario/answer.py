@@ -7,7 +7,7 @@ lengths; null stands for numbers of places that do not fit the memory. "ar" is s
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic reads these before Python 3.12
@@ -17,6 +17,14 @@ Tier = Literal["ceiling", "calibrated"]
 CEILING: Literal["ceiling"] = "ceiling"
 CALIBRATED: Literal["calibrated"] = "calibrated"
 TIERS: tuple[Tier, ...] = (CEILING, CALIBRATED)
+T = TypeVar("T")
+
+
+class Tiers(TypedDict, Generic[T]):
+    """One answer for each tier."""
+
+    ceiling: T
+    calibrated: T
 
 
 class ModelSize(TypedDict):
@@ -47,124 +55,85 @@ class Fitting(TypedDict):
     max_batch: int
 
 
-class PlainStep(TypedDict):
+class Throughput(TypedDict, Generic[T]):
+    """Committed tokens per second; one against the other is the Pareto front."""
+
+    tokens_per_second_per_request: T
+    tokens_per_second_per_device: T
+
+
+class PlainStep(Throughput[float]):
     """A step without speculation; `components` are milliseconds by name."""
 
     step_ms: float
     tpot_ms: float
-    tokens_per_second_per_request: float
-    tokens_per_second_per_device: float
     components: dict[str, float]
 
 
-class PlainTiers(TypedDict):
-    """Speculation off, at the scenario's batch and context."""
-
-    ceiling: PlainStep
-    calibrated: PlainStep
-
-
-class PlainFront(TypedDict):
-    """Throughput without speculation, by batch."""
-
-    tokens_per_second_per_request: list[float | None]
-    tokens_per_second_per_device: list[float | None]
-
-
-class PlainByBatch(TypedDict):
-    """Speculation off, over batches."""
+class PlainByBatch(Tiers[Throughput[list[float | None]]]):
+    """Throughput without speculation, over batches."""
 
     batch: list[int]
-    ceiling: PlainFront
-    calibrated: PlainFront
 
 
-class CurveNumbers(TypedDict):
-    """Numbers by draft length. `break_even_length` is the AL at which this draft length is as fast
-    as AR."""
+class DraftNumbers(Throughput[T], Generic[T]):
+    """Numbers of one draft length, or lists by draft length. `break_even_length` is the AL at which
+    that draft length is as fast as AR."""
 
-    speedup: list[float]
-    step_ms: list[float]
-    verify_ms: list[float]
-    draft_ms: list[float]
-    tpot_ms: list[float]
-    tokens_per_second_per_request: list[float]
-    tokens_per_second_per_device: list[float]
-    break_even_length: list[float]
+    speedup: T
+    step_ms: T
+    verify_ms: T
+    draft_ms: T
+    tpot_ms: T
+    break_even_length: T
 
 
-class Curve(TypedDict):
+class Curve(Tiers[DraftNumbers[list[float]]]):
     """Draft lengths 0 … `max_draft`; `acceptance_length` is the toy model's speedup."""
 
     draft_length: list[int]
     acceptance_length: list[float]
-    ceiling: CurveNumbers
-    calibrated: CurveNumbers
 
 
-class Optimum(TypedDict):
+class Optimum(DraftNumbers[float]):
     """The best row of the curve; `components` are milliseconds by name, "draft" among them."""
 
     draft_length: int
     acceptance_length: float
-    speedup: float
-    step_ms: float
-    verify_ms: float
-    draft_ms: float
-    tpot_ms: float
-    tokens_per_second_per_request: float
-    tokens_per_second_per_device: float
-    break_even_length: float
     components: dict[str, float]
 
 
-class Optima(TypedDict):
-    """The best draft length at the scenario's batch and context."""
-
-    ceiling: Optimum
-    calibrated: Optimum
-
-
-class BestNumbers(TypedDict):
-    """The best draft length by place, and its numbers. Throughput per request against throughput
-    per device is the Pareto front."""
+class BestNumbers(Throughput[list[float | None]]):
+    """The best draft length by place, and its numbers."""
 
     draft_length: list[int | None]
     acceptance_length: list[float | None]
     speedup: list[float | None]
     tpot_ms: list[float | None]
-    tokens_per_second_per_request: list[float | None]
-    tokens_per_second_per_device: list[float | None]
 
 
-class BestByBatch(TypedDict):
+class BestByBatch(Tiers[BestNumbers]):
     """The optimum over batches; `max_draft` is the longest draft that fits there."""
 
     batch: list[int]
     max_draft: list[int | None]
-    ceiling: BestNumbers
-    calibrated: BestNumbers
 
 
-class BestByContext(TypedDict):
+class BestByContext(Tiers[BestNumbers]):
     """The optimum over contexts; `max_draft` is the longest draft that fits there."""
 
     context: list[int]
     max_draft: list[int | None]
-    ceiling: BestNumbers
-    calibrated: BestNumbers
 
 
 Speedups = list[list[float | None] | None]
 
 
-class HeatMap(TypedDict):
+class HeatMap(Tiers[Speedups]):
     """Speedups, [batch][draft_length]."""
 
     batch: list[int]
     draft_length: list[int]
-    ceiling: Speedups
-    calibrated: Speedups
 
 
 class DrafterAnswer(TypedDict):
@@ -178,7 +147,7 @@ class DrafterAnswer(TypedDict):
     max_draft: int
     acceptance: list[float]
     curve: Curve
-    optimum: Optima
+    optimum: Tiers[Optimum]
     by_batch: BestByBatch
     by_context: BestByContext | None
     heat_map: HeatMap
@@ -196,7 +165,7 @@ class Prediction(TypedDict):
     hardware: Device
     calibration: dict[str, str | float]
     capacity: Fitting
-    ar: PlainTiers
+    ar: Tiers[PlainStep]
     ar_by_batch: PlainByBatch
     drafters: list[DrafterAnswer]
     notes: list[str]

@@ -80,12 +80,12 @@ class StatedDrafter(Document):
     kind: Annotated[str, AfterValidator(_check_kind)] = Field(description=", ".join(KINDS))
     name: Name = Field(default="", description="default: the kind")
     cost: Share | None = Field(
-        default=None, description="cost of one pass, as a share of the target's AR step; or"
+        default=None, description="cost of one pass, as a share of the target's AR step"
     )
     config: Config | None = Field(
         default=None,
         description="the drafter's config, or a listed model's name, to compute the cost from "
-        "(eagle3, draft_model, dflash); mtp without a cost: from the model's own draft layer; or",
+        "(eagle3, draft_model, dflash); mtp without a cost is computed from the model's own layer",
     )
     seconds: Seconds | None = Field(
         default=None, description="seconds of one look-up (ngram, suffix; default 0)"

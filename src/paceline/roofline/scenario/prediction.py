@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from paceline.roofline.architecture.components import Experts
 from paceline.roofline.cost import StepTime, Workload
@@ -18,11 +19,11 @@ from paceline.roofline.scenario.answer import (
     Device,
     DrafterAnswer,
     ModelSize,
-    Optima,
     Optimum,
     PlainStep,
     Prediction,
     Tier,
+    Tiers,
 )
 from paceline.roofline.scenario.drafters import PricedDrafter
 from paceline.roofline.scenario.launch import launch_flags
@@ -143,7 +144,7 @@ def _drafter(
         "ceiling": view.curve(CEILING, place, fitting),
         "calibrated": view.curve(CALIBRATED, place, fitting),
     }
-    optimum: Optima = {
+    optimum: Tiers[Optimum] = {
         "ceiling": _optimum(scenario, curve, CEILING, int(view.best(CEILING)[place])),
         "calibrated": _optimum(scenario, curve, CALIBRATED, int(view.best(CALIBRATED)[place])),
     }
@@ -186,19 +187,13 @@ def _optimum(scenario: Scenario, curve: Curve, tier: Tier, length: int) -> Optim
     load = Workload(scenario.batch, length + 1, scenario.context)
     time = scenario.deployment.forward_time(load, _tiers(scenario)[tier])
     numbers = curve[tier]
-    return {
+    optimum = {
         "draft_length": length,
         "acceptance_length": curve["acceptance_length"][length],
-        "speedup": numbers["speedup"][length],
-        "step_ms": numbers["step_ms"][length],
-        "verify_ms": numbers["verify_ms"][length],
-        "draft_ms": numbers["draft_ms"][length],
-        "tpot_ms": numbers["tpot_ms"][length],
-        "tokens_per_second_per_request": numbers["tokens_per_second_per_request"][length],
-        "tokens_per_second_per_device": numbers["tokens_per_second_per_device"][length],
-        "break_even_length": numbers["break_even_length"][length],
+        **{name: cast(list[float], values)[length] for name, values in numbers.items()},
         "components": {**_milliseconds(time), "draft": numbers["draft_ms"][length]},
     }
+    return cast(Optimum, optimum)
 
 
 def _by_context(
@@ -237,6 +232,6 @@ def _notes(scenario: Scenario, most: int, drafters: Sequence[DrafterAnswer]) -> 
     return notes
 
 
-def _above(best: Optima) -> bool:
+def _above(best: Tiers[Optimum]) -> bool:
     """Return whether the calibrated speedup is above the ceiling's."""
     return best["calibrated"]["speedup"] > NOTICED * best["ceiling"]["speedup"]

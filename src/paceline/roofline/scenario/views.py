@@ -14,15 +14,15 @@ from paceline.roofline.cost.grid import Grid, Seconds
 from paceline.roofline.scenario.answer import (
     TIERS,
     BestNumbers,
-    CurveNumbers,
-    PlainFront,
+    DraftNumbers,
     Speedups,
+    Throughput,
     Tier,
 )
 from paceline.roofline.scenario.drafters import PricedDrafter
 
 MS = 1e3
-Numbers = Mapping[str, np.ndarray]  # each of CurveNumbers, [loads, draft length + 1]
+Numbers = Mapping[str, np.ndarray]  # each of DraftNumbers, [loads, draft length + 1]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PlainSteps:
         """The batch of each load, [loads, 1]."""
         return np.array([[load.batch] for load in self.grid.loads]).reshape(-1, 1)
 
-    def front(self, tier: Tier) -> PlainFront:
+    def front(self, tier: Tier) -> Throughput[list[float | None]]:
         """Throughput without speculation by place."""
         per_request = 1 / self.seconds[tier][:, :1]
         per_device = self.batch * per_request / self.grid.deployment.devices
@@ -93,10 +93,11 @@ class DrafterView:
         """The longest draft that fits at each place; 0 where the memory holds AR alone."""
         return self.steps.padded((self.fits.sum(axis=1) - 1).tolist())
 
-    def curve(self, tier: Tier, place: int, count: int) -> CurveNumbers:
+    def curve(self, tier: Tier, place: int, count: int) -> DraftNumbers[list[float]]:
         """The numbers of one place at the first `count` draft lengths."""
         numbers = self.tiers[tier].items()
-        return cast(CurveNumbers, {name: row[place, :count].tolist() for name, row in numbers})
+        curve = {name: row[place, :count].tolist() for name, row in numbers}
+        return cast(DraftNumbers[list[float]], curve)
 
     def speedups(self, tier: Tier) -> Speedups:
         """Speedups, [places][draft length]."""
