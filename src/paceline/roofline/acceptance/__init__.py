@@ -1,4 +1,4 @@
-"""How well a drafter drafts: models of acceptance, and how users state one."""
+"""Acceptance, the quality of drafts: its models, and the forms in which users state one."""
 
 from __future__ import annotations
 

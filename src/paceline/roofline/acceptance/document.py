@@ -38,8 +38,8 @@ Pair = Annotated[tuple[float, float], Field(strict=False), Expected("two numbers
 
 
 class StatedAcceptance(Document):
-    """How well a drafter drafts, in exactly one of these forms: alpha; al and draft_length;
-    conditional; unconditional; first, al and draft_length; beta; accepted and drafted."""
+    """The quality of drafts, in one of these forms: alpha; al and draft_length; conditional;
+    unconditional; first, al and draft_length; beta; accepted and drafted."""
 
     alpha: float | None = Field(default=None, description="every position is accepted alike")
     al: float | None = Field(default=None, description="tokens per round, incl. bonus")

@@ -1,4 +1,4 @@
-"""The parts that a layer is made of, and what each asks of a device in one forward.
+"""The parts of a layer, and the work that each asks of a device in one forward.
 
 B requests bring q rows each, T = B·q, over S tokens in the cache. One multiplication and addition
 is two FLOP. Formulas are for one layer.
@@ -45,7 +45,7 @@ class Component:
         return 1.0
 
     def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
-        """What one forward asks of one device. `load` is the workload of one data-parallel group,
+        """The work of one forward on one device. `load` is the workload of one data-parallel group,
         `total` that of all groups."""
         raise NotImplementedError
 

@@ -34,7 +34,7 @@ def equivalent_tokens(experts: int, active: int, distinct: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """How much a further request (`width`) and a further token of one request (`depth`) count.
+    """The weight of a further request (`width`) and of a further token of a request (`depth`).
 
     Each is a share (1 is independent, 0 the same experts again) or a table of (tokens, share),
     linear in log tokens between its lines and level beyond them.

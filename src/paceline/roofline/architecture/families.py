@@ -119,5 +119,7 @@ def _family(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
     family = str(named).removesuffix("_text")
     if family in FAMILIES:
         return family
-    known = ", ".join(sorted(FAMILIES))
-    raise ModelError(f"config: the roofline does not know the family {named!r}; it knows {known}")
+    families = ", ".join(sorted(FAMILIES))
+    raise ModelError(
+        f"config: the roofline does not know the family {named!r}; it knows {families}"
+    )

@@ -1,4 +1,4 @@
-"""Reading a layer's feed-forward half off a config: dense, or experts with a router.
+"""Read a layer's feed-forward half off a config: dense, or experts with a router.
 
 H hidden size, I intermediate size. The router is in bf16 whatever the experts are in.
 """
@@ -56,17 +56,17 @@ def _shared(fields: ConfigFields, formats: Formats, width: int) -> tuple[Compone
     """Shared experts: so many of the routed ones' size, or one of a size of its own and a gate."""
     hidden = fields.integer("hidden_size")
     count = fields.integer("n_shared_experts", "num_shared_experts", default=0, low=0)
-    own = fields.integer("shared_expert_intermediate_size", default=0, low=0)
+    single = fields.integer("shared_expert_intermediate_size", default=0, low=0)
     if fields.get("shared_intermediate_size"):
         raise ModelError("config: shared_intermediate_size is not modelled; only 0 is")
-    weights = 3 * hidden * (count * width + own) + (hidden if own else 0)
+    weights = 3 * hidden * (count * width + single) + (hidden if single else 0)
     if not weights:
         return ()
     return (Projection("shared_experts", weights, formats["shared_experts"]),)
 
 
 def _is_dense(fields: ConfigFields, layer: int) -> bool:
-    """Whether this layer of a mixture is dense. A draft layer is like the last."""
+    """Return whether this layer of a mixture is dense. A draft layer is like the last."""
     layer = min(layer, fields.integer("num_hidden_layers") - 1)
     if layer < fields.integer("first_k_dense_replace", default=0, low=0):
         return True

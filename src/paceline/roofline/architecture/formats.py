@@ -31,10 +31,12 @@ def read_formats(
     precision: str | Mapping[str, str] | None,
     kv: str | None = None,
 ) -> dict[str, str]:
-    """Format by part. `precision` overrides: one name for all matrices but the head, or names by
-    part. `kv` is the family's cache format, where it is not the activations'.
+    """Return the format of each part.
 
-    Raises ModelError for a quantization that is not known, InvalidRequest for a bad name.
+    `precision` overrides: one name for all matrices but the head, or names by part. `kv` is the
+    family's cache format, where it is not the activations'.
+
+    Raises ModelError for an unknown quantization, InvalidRequest for a bad name.
     """
     dtype = text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "bfloat16"
     plain = _DTYPES.get(str(dtype).removeprefix("torch."))
@@ -108,9 +110,9 @@ def _quantised_format(quantization: Mapping[str, Any]) -> str:
         return _compressed(quantization)
     if method == "modelopt":
         algorithm = str(quantization.get("quant_algo")).upper()
-        known = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A8_NVFP4_FP8": "nvfp4"}
-        if algorithm in known:
-            return known[algorithm]
+        formats = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A8_NVFP4_FP8": "nvfp4"}
+        if algorithm in formats:
+            return formats[algorithm]
         raise ModelError(f"config: modelopt's quant_algo is {algorithm!r}; expected FP8 or NVFP4")
     known_methods = "fp8, mxfp4, awq, gptq, compressed-tensors, modelopt"
     raise ModelError(f"config: quant_method is {method!r}; expected one of {known_methods}")
@@ -132,7 +134,7 @@ def _compressed(quantization: Mapping[str, Any]) -> str:
 
 
 def _cache_format(quantization: Mapping[str, Any]) -> str | None:
-    """Of a compressed-tensors checkpoint that says how to keep the cache, else None."""
+    """Return the cache format that a compressed-tensors checkpoint states, or None."""
     scheme = quantization.get("kv_cache_scheme")
     if not scheme:
         return None

@@ -1,4 +1,4 @@
-"""Reading a layer's token mixer off a config: projections, attention, recurrent state.
+"""Read a layer's token mixer off a config: projections, attention, recurrent state.
 
 H hidden size, n query heads, n_kv key and value heads, d their size. Biases and norms are left
 out: together less than 0.1 % of a model. A layer's index one past the last asks for the model's

@@ -36,7 +36,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a forward is run; calibrations are apart (`device.Calibration`).
+    """The options that a forward runs with; calibrations are apart (`device.Calibration`).
 
     tensor_parallel    devices that share each matrix
     data_parallel      groups of them that share the batch out and each hold the attention weights;

@@ -1,4 +1,4 @@
-"""How many requests fit: the memory that weights leave free, over what each request keeps."""
+"""The number of requests that fit: the memory that weights leave free over that of a request."""
 
 from __future__ import annotations
 

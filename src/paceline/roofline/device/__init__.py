@@ -1,4 +1,4 @@
-"""Devices: what they can do by their datasheets, and how far real engines stay from that."""
+"""Devices by their datasheets, and calibrations: the distance of real engines from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a real engine stays from the roofline: efficiencies, overheads, and presets of them.
+"""The distance of a real engine from the roofline: efficiencies, overheads, and presets of them.
 
 A component takes max(c, m) + (1 − overlap)·min(c, m), where c is its arithmetic at the device's
 peak divided by an efficiency and m its bytes at the device's bandwidth divided by one. The
@@ -31,7 +31,7 @@ HalfRows = Annotated[float, Field(ge=0, le=1e9), Expected("rows, 0 to 1e9")]
 
 
 class Calibration(Document):
-    """How far an engine stays from the roofline. Every default is the identity."""
+    """Efficiencies and overheads of an engine. Every default is the identity."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -143,8 +143,8 @@ def hardware_names() -> tuple[str, ...]:
 
 def hardware(name: str) -> Hardware:
     """Return a device of the table; case does not matter. Raises InvalidRequest with the list."""
-    for known, device in _table().items():
-        if known.lower() == name.lower():
+    for listed, device in _table().items():
+        if listed.lower() == name.lower():
             return device
     expected = f"one of {', '.join(_table())}, or a file that describes one"
     raise InvalidRequest("hardware", name, expected)

@@ -62,7 +62,7 @@ class Throughput(TypedDict, Generic[T]):
     tokens_per_second_per_device: T
 
 
-class PlainStep(Throughput[float]):
+class ArStep(Throughput[float]):
     """A step without speculation; `components` are milliseconds by name."""
 
     step_ms: float
@@ -70,7 +70,7 @@ class PlainStep(Throughput[float]):
     components: dict[str, float]
 
 
-class PlainByBatch(Tiers[Throughput[list[float | None]]]):
+class ArByBatch(Tiers[Throughput[list[float | None]]]):
     """Throughput without speculation, over batches."""
 
     batch: list[int]
@@ -165,8 +165,8 @@ class Prediction(TypedDict):
     hardware: Device
     calibration: dict[str, str | float]
     capacity: Fitting
-    ar: Tiers[PlainStep]
-    ar_by_batch: PlainByBatch
+    ar: Tiers[ArStep]
+    ar_by_batch: ArByBatch
     drafters: list[DrafterAnswer]
     notes: list[str]
 

@@ -1,4 +1,4 @@
-"""From a scenario to its answer: every view of one prediction."""
+"""The answer of a scenario: every view of one prediction."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from paceline.roofline.scenario.answer import (
     CALIBRATED,
     CEILING,
     FORMAT,
+    ArStep,
     BestByContext,
     Curve,
     Device,
     DrafterAnswer,
     ModelSize,
     Optimum,
-    PlainStep,
     Prediction,
     Tier,
     Tiers,
@@ -43,7 +43,7 @@ def predict(stated: object) -> Prediction:
 
 
 def answer(scenario: Scenario) -> Prediction:
-    """Raise InvalidRequest where the batch does not fit, or the context is not the model's."""
+    """Compute every view of a scenario. Raises InvalidRequest where the batch does not fit."""
     here = Workload(scenario.batch, 1, scenario.context)
     fits = check_fits(scenario.deployment, here)
     by_batch = _steps(scenario, scenario.batches, [(b, scenario.context) for b in scenario.batches])
@@ -89,7 +89,7 @@ def _steps(
     return PlainSteps.of(grid, places, longest)
 
 
-def _plain(scenario: Scenario, calibration: Calibration, here: Workload) -> PlainStep:
+def _plain(scenario: Scenario, calibration: Calibration, here: Workload) -> ArStep:
     time = scenario.deployment.forward_time(here, calibration)
     per_request = 1 / time.total
     return {

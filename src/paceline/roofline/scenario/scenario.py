@@ -139,8 +139,8 @@ def _drafters(stated: StatedScenario, target: Architecture) -> tuple[PricedDraft
 def _options(
     stated: StatedScenario, target: Architecture, drafters: Iterable[PricedDrafter]
 ) -> Options:
-    """How a forward is run. Refuses an option that would change nothing: it was meant for another
-    model."""
+    """Return the options of a forward. Refuse one that would change nothing: it was meant for
+    another model."""
     models = [target, *(drafter.cost.model for drafter in drafters if drafter.cost.model)]
     for name, part, plural in ONLY_WITH:
         value, default = getattr(stated, name), DEFAULTS[name]
