@@ -54,7 +54,9 @@ class AcceptanceModel(ABC):
         """a_1 … a_γ, [γ]; 0 at positions that are never reached."""
         survival = self.survival(draft_length)
         before = np.concatenate(([1.0], survival[:-1])) if draft_length else survival
-        return np.divide(survival, before, out=np.zeros_like(survival), where=before > 0)
+        rates = np.zeros_like(survival)
+        np.divide(survival, before, out=rates, where=before > 0)
+        return rates
 
     def _check(self, draft_length: int) -> None:
         check_integer("draft_length", draft_length, 0, MOST, f"a whole number from 0 to {MOST}")

@@ -24,7 +24,8 @@ Share = float | tuple[tuple[int, float], ...]
 
 def distinct_experts(experts: int, active: int, tokens: float) -> float:
     """Expected distinct experts that `tokens` independent tokens touch, `active` each."""
-    return experts * (1.0 - (1.0 - active / experts) ** tokens)
+    left_out: float = (1.0 - active / experts) ** tokens
+    return experts * (1.0 - left_out)
 
 
 def equivalent_tokens(experts: int, active: int, distinct: float) -> float:

@@ -80,7 +80,7 @@ class Options:
 
 
 class Work(NamedTuple):
-    """The work of a component on one device in one forward, for each of its `copies`.
+    """The work of one component on one device in one forward.
 
     `flops` run at the peak of `precision`, `bytes` move at the memory's bandwidth; `rows` is the
     number of rows of a matmul. `seconds` is further time, as on a link between devices.
@@ -93,7 +93,6 @@ class Work(NamedTuple):
     precision: str = "bf16"
     rows: float = 1.0
     seconds: float = 0.0
-    copies: int = 1
 
     @property
     def kind_index(self) -> int:

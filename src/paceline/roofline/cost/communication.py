@@ -23,10 +23,12 @@ def exchanges(
     load: Workload,
     total: Workload,
     options: Options,
-) -> list[Work]:
-    """Return the exchanges of one forward. `load` is one data-parallel group's share of `total`.
+) -> list[tuple[int, Work]]:
+    """Return the exchanges of one forward, each with its count.
 
-    Raises InvalidRequest where the hardware has no link."""
+    `load` is one data-parallel group's share of `total`. Raises InvalidRequest where the hardware
+    has no link.
+    """
     if options.devices == 1 or options.communication == "ignored":
         return []
     if not hardware.link_bandwidth:
@@ -40,14 +42,14 @@ def exchanges(
         second = reduce
         if _mixture(group) and options.data_parallel > 1:
             second = _experts(group, architecture.hidden, total, hardware, options)
-        works.append(_work(reduce + second, group.count))
+        works.append((group.count, _work(reduce + second)))
     logits = load.rows * architecture.vocabulary * ACTIVATION
-    works.append(_work(_spread(logits, options.tensor_parallel, hardware), 1))
+    works.append((1, _work(_spread(logits, options.tensor_parallel, hardware))))
     return works
 
 
-def _work(seconds: float, copies: int) -> Work:
-    return Work("communication", "communication", 0.0, 0.0, seconds=seconds, copies=copies)
+def _work(seconds: float) -> Work:
+    return Work("communication", "communication", 0.0, 0.0, seconds=seconds)
 
 
 def _mixture(group: Layers) -> bool:

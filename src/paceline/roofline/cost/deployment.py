@@ -51,11 +51,13 @@ class Deployment:
         """FLOP/s of one device by precision."""
         return {precision: self.hardware.peak_of(precision) for precision in WIDER}
 
-    def works(self, load: Workload) -> list[Work]:
-        """The work of each component on one device, and the exchanges between devices."""
-        group = replace(load, batch=math.ceil(load.batch / self.options.data_parallel))
+    def works(self, load: Workload) -> list[tuple[int, Work]]:
+        """The work of each component on one device, and the exchanges between devices, each with
+        its count."""
+        share = math.ceil(load.batch / self.options.data_parallel)
+        group = Workload(share, load.rows_per_request, load.context)
         works = [
-            work._replace(copies=count)
+            (count, work)
             for count, part in self.architecture.components()
             for work in part.work(group, load, self.options)
         ]
@@ -99,12 +101,12 @@ class WorkTable:
     @classmethod
     def of(cls, forwards: Sequence[tuple[Deployment, Workload]]) -> WorkTable:
         by_forward = [deployment.works(load) for deployment, load in forwards]
-        works = [work for listed in by_forward for work in listed]
+        works = [work for listed in by_forward for _, work in listed]
         counts = [len(listed) for listed in by_forward]
         flops = [
             work.flops / deployment.flops[work.precision]
             for (deployment, _), listed in zip(forwards, by_forward, strict=True)
-            for work in listed
+            for _, work in listed
         ]
         bandwidth = [deployment.hardware.memory_bandwidth for deployment, _ in forwards]
         groups = _array(deployment.options.data_parallel for deployment, _ in forwards)
@@ -116,7 +118,7 @@ class WorkTable:
             memory=_array(work.bytes for work in works) / np.repeat(bandwidth, counts),
             rows=np.maximum(_array(work.rows for work in works), 1.0),
             fixed=_array(work.seconds for work in works),
-            copies=_array(work.copies for work in works),
+            copies=_array(copies for listed in by_forward for copies, _ in listed),
             batch=_array(load.batch for _, load in forwards) / groups,
             tokens=_array(load.rows for _, load in forwards) / groups,
             depth=_array(deployment.architecture.depth for deployment, _ in forwards),

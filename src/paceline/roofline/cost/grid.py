@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,7 +49,9 @@ class Grid:
     ) -> dict[str, np.ndarray]:
         shape = (len(self.loads), len(rows))
         points = [
-            (deployment, replace(load, rows_per_request=row)) for load in self.loads for row in rows
+            (deployment, Workload(load.batch, row, load.context))
+            for load in self.loads
+            for row in rows
         ]
         if not points:
             return {tier: np.zeros(shape) for tier in tiers}

@@ -109,7 +109,8 @@ class Calibration(Document):
         arithmetic = compute / of_compute[kind] * np.where(kind == 0, padded, 1.0)
         loading = memory / of_memory[kind]
         hidden = (1.0 - self.overlap) * np.minimum(arithmetic, loading)
-        return np.maximum(arithmetic, loading) + hidden
+        seconds: np.ndarray = np.maximum(arithmetic, loading) + hidden
+        return seconds
 
     def overhead(self, batch: Number, rows: Number, layers: Number | int) -> Number:
         """Seconds of one forward, or of many, that belong to no component."""

@@ -50,7 +50,8 @@ class Solution:
         if np.linalg.matrix_rank(normal, tol=1e-10 * max(1.0, float(np.trace(normal)))) < unknowns:
             return np.full(unknowns, np.inf)
         variance = self.squares / (count - unknowns)
-        return np.sqrt(variance * np.diag(np.linalg.inv(normal)))
+        deviations: np.ndarray = np.sqrt(variance * np.diag(np.linalg.inv(normal)))
+        return deviations
 
 
 def solve(
