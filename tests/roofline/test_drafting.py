@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest, ModelError
-from paceline.roofline.cost import Deployment, DrafterCost, Fraction, Ideal, Lookup, Workload
+from paceline.roofline.cost import (
+    Deployment,
+    DrafterCost,
+    Workload,
+    free_drafts,
+    look_up,
+    share_of_step,
+)
 from paceline.roofline.cost.drafters import block, eagle, mtp, small_model
 from paceline.roofline.device import Calibration, hardware
 from tests.roofline.golden import model
@@ -44,7 +51,7 @@ def time(drafter: DrafterCost, length: int, name: str, load: Workload = LOAD) ->
 
 def test_a_fraction_is_paid_per_pass() -> None:
     step = Deployment(model("Qwen3-8B"), B200).forward_time(LOAD).total
-    once, blocks = Fraction(0.1), Fraction(0.1, per_block=8)
+    once, blocks = share_of_step(0.1), share_of_step(0.1, per_block=8)
     assert [time(once, length, "Qwen3-8B") for length in (0, 1, 3)] == pytest.approx(
         [0, 0.1 * step, 0.3 * step]
     )
@@ -54,9 +61,9 @@ def test_a_fraction_is_paid_per_pass() -> None:
 
 
 def test_no_draft_and_an_ideal_one_cost_nothing() -> None:
-    assert time(Ideal(), 16, "Qwen3-8B") == 0
-    assert time(Lookup(1e-4), 0, "Qwen3-8B") == 0
-    assert time(Lookup(1e-4), 5, "Qwen3-8B", Workload(4, 1, 0)) == pytest.approx(4e-4)
+    assert time(free_drafts(), 16, "Qwen3-8B") == 0
+    assert time(look_up(1e-4), 0, "Qwen3-8B") == 0
+    assert time(look_up(1e-4), 5, "Qwen3-8B", Workload(4, 1, 0)) == pytest.approx(4e-4)
 
 
 def test_an_mtp_layer_reads_itself_and_the_head_once_per_token() -> None:

@@ -10,17 +10,17 @@ import pytest
 from paceline.roofline.cost import (
     Deployment,
     DrafterCost,
-    Fraction,
     Options,
     SpeedupRow,
     Workload,
+    share_of_step,
     speedup_curve,
 )
 from paceline.roofline.device import hardware
 from tests.roofline.golden import FINN, FINN_DEVICE, Geometric, by_batch, model, optimum
 
-MTP = (Fraction(0.10), Geometric(0.75))
-DFLASH = (Fraction(0.10, per_block=16), Geometric(0.89))
+MTP = (share_of_step(0.10), Geometric(0.75))
+DFLASH = (share_of_step(0.10, per_block=16), Geometric(0.89))
 
 FINN_MTP = """1:(1,1.171) 2:(1,1.064) 4:(0,1) 8:(0,1) 16:(3,1.028) 32:(5,1.352) 64:(4,1.668)
  100:(4,1.752) 128:(3,1.743) 256:(3,1.584) 512:(2,1.380) 1000:(1,1.218) 2048:(1,1.114)

@@ -17,9 +17,9 @@ from paceline.roofline.architecture.correlation import MEASURED
 from paceline.roofline.cost import (
     Deployment,
     DrafterCost,
-    Fraction,
     Options,
     Workload,
+    share_of_step,
     speedup_curve,
 )
 from paceline.roofline.cost.capacity import capacity
@@ -69,7 +69,9 @@ def curve_of(
 def test_the_fast_numbers_are_those_of_the_plain_curve(stated: dict[str, Any], tier: str) -> None:
     answer = predict(stated)
     name = answer["calibration"]["name"] if tier == "calibrated" else "ideal"
-    for drafter, cost in zip(answer["drafters"], (Fraction(0.1), Fraction(0.1, 16)), strict=True):
+    for drafter, cost in zip(
+        answer["drafters"], (share_of_step(0.1), share_of_step(0.1, 16)), strict=True
+    ):
         acceptance = Geometric(0.75 if drafter["kind"] == "mtp" else 0.89)
         plain = curve_of(stated, cost, acceptance, name, 16)
         found = drafter["curve"][tier]
@@ -110,7 +112,7 @@ def test_optima_by_batch_are_the_plain_ones_and_ties_go_to_the_shorter_draft() -
     answer = predict({**DENSE, "batches": [1, 8, 64]})
     found = answer["drafters"][0]["by_batch"]
     deployment = Deployment(read_architecture("Qwen3-8B"), hardware("B200"))
-    plain = by_batch(deployment, Fraction(0.1), Geometric(0.75), [1, 8, 64])
+    plain = by_batch(deployment, share_of_step(0.1), Geometric(0.75), [1, 8, 64])
     assert found["batch"] == [1, 8, 64]
     assert found["ceiling"]["draft_length"] == [row.draft_length for _, row in plain]
     assert found["ceiling"]["speedup"] == pytest.approx([row.speedup for _, row in plain])

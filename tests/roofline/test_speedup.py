@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.roofline.cost import Deployment, Fraction, Ideal, Options, Workload, speedup_curve
+from paceline.roofline.cost import (
+    Deployment,
+    Options,
+    Workload,
+    free_drafts,
+    share_of_step,
+    speedup_curve,
+)
 from paceline.roofline.device import hardware
 from tests.roofline.golden import Geometric, model, optimum
 
 H100 = hardware("H100-SXM")
-MTP = (Fraction(0.1), Geometric(0.75))
+MTP = (share_of_step(0.1), Geometric(0.75))
 
 
 def on_h100(name: str, options: Options | None = None) -> Deployment:
@@ -33,12 +40,12 @@ def test_below_the_break_even_length_a_draft_is_slower() -> None:
 
 
 def test_free_drafts_of_a_dense_model_bring_their_acceptance_length() -> None:
-    rows = speedup_curve(on_h100("Meta-Llama-3.1-70B"), Ideal(), Geometric(1.0), Workload())
+    rows = speedup_curve(on_h100("Meta-Llama-3.1-70B"), free_drafts(), Geometric(1.0), Workload())
     assert rows[8].speedup == pytest.approx(9, rel=0.01)
 
 
 def test_of_equals_the_shorter_draft_is_the_optimum() -> None:
-    never = speedup_curve(on_h100("Qwen3-8B"), Ideal(), Geometric(0.0), Workload(1, 1, 0))
+    never = speedup_curve(on_h100("Qwen3-8B"), free_drafts(), Geometric(0.0), Workload(1, 1, 0))
     assert optimum(never).draft_length == 0
 
 
@@ -51,7 +58,7 @@ def test_devices_share_the_throughput() -> None:
 
 
 def test_a_longer_draft_than_the_drafter_has_is_refused() -> None:
-    short = Fraction(0.1, per_block=8, max_draft=7)
+    short = share_of_step(0.1, per_block=8, max_draft=7)
     assert len(speedup_curve(on_h100("Qwen3-8B"), short, Geometric(0.8), Workload())) == 8
     with pytest.raises(InvalidRequest, match="draft_length"):
         speedup_curve(on_h100("Qwen3-8B"), short, Geometric(0.8), Workload(), max_draft=8)

@@ -17,10 +17,10 @@ from paceline.roofline.architecture.formats import PARTS
 from paceline.roofline.cost import (
     Deployment,
     DrafterCost,
-    Fraction,
-    Ideal,
     SpeedupRow,
     Workload,
+    free_drafts,
+    share_of_step,
     speedup_curve,
 )
 from paceline.roofline.cost.drafters import block, small_model
@@ -90,4 +90,4 @@ def drafter_cost(
             return small_model(hf, precision=precision)
     (drafter,) = engine.drafters.values()
     share = drafter.share if isinstance(drafter, MockDrafter) else None
-    return Ideal() if share is None else Fraction(share.fraction, drafting.block)
+    return free_drafts() if share is None else share_of_step(share.fraction, drafting.block)

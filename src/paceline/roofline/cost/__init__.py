@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from paceline.roofline.architecture.work import Options, Workload
 from paceline.roofline.cost.deployment import Deployment, StepTime
-from paceline.roofline.cost.drafting import DrafterCost, Fraction, Ideal, Lookup
+from paceline.roofline.cost.drafting import DrafterCost, free_drafts, look_up, share_of_step
 from paceline.roofline.cost.speedup import SpeedupRow, speedup_curve
 
 __all__ = [
     "Deployment",
     "DrafterCost",
-    "Fraction",
-    "Ideal",
-    "Lookup",
     "Options",
     "SpeedupRow",
     "StepTime",
     "Workload",
+    "free_drafts",
+    "look_up",
+    "share_of_step",
     "speedup_curve",
 ]

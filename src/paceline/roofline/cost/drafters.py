@@ -11,12 +11,12 @@ from paceline.core.errors import InvalidRequest, ModelError
 from paceline.roofline.architecture import Architecture, Layers, load_config, read_architecture
 from paceline.roofline.architecture.components import Component, Projection, Sampling
 from paceline.roofline.architecture.config import ConfigFields
-from paceline.roofline.cost.drafting import Autoregressive, Block
+from paceline.roofline.cost.drafting import DrafterCost, token_by_token, whole_block
 
 Config = Mapping[str, Any] | str | Path
 
 
-def mtp(target: Architecture, name: str = "mtp") -> Autoregressive:
+def mtp(target: Architecture, name: str = "mtp") -> DrafterCost:
     """The target's own draft layer, once per drafted token, with the target's head.
 
     Raises InvalidRequest for a target that has none.
@@ -25,17 +25,17 @@ def mtp(target: Architecture, name: str = "mtp") -> Autoregressive:
         expected = f"a drafter that {target.name} has: its config states no draft layer"
         raise InvalidRequest("drafter", "mtp", expected)
     network = _part(target, (Layers(1, target.draft_layer),), ())
-    return Autoregressive(network, _part(target, (), target.head), name=name)
+    return token_by_token(name, network, _part(target, (), target.head))
 
 
 def small_model(
     config: Config, *, precision: str | Mapping[str, str] | None = None, name: str = "draft model"
-) -> Autoregressive:
+) -> DrafterCost:
     """A small model of its own, once per drafted token. `config` as in `read_architecture`."""
-    return Autoregressive(read_architecture(config, precision=precision), name=name)
+    return token_by_token(name, read_architecture(config, precision=precision))
 
 
-def eagle(config: Config, target: Architecture, *, name: str = "eagle") -> Autoregressive:
+def eagle(config: Config, target: Architecture, *, name: str = "eagle") -> DrafterCost:
     """An EAGLE-3 head: a fusion of three of the target's layers once per round, then a layer whose
     attention reads token and feature side by side (twice as wide), and a head of its own vocabulary
     (`draft_vocab_size`; the target's without it)."""
@@ -53,10 +53,10 @@ def eagle(config: Config, target: Architecture, *, name: str = "eagle") -> Autor
     vocabulary = fields.integer("draft_vocab_size", default=target.vocabulary)
     head = (Projection("head", vocabulary * hidden), Sampling(vocabulary))
     fusion = (Layers(1, (Projection("draft_fusion", 3 * target.hidden * hidden),)),)
-    return Autoregressive(_part(drafter, layers, head), once=_part(drafter, fusion, ()), name=name)
+    return token_by_token(name, _part(drafter, layers, head), once=_part(drafter, fusion, ()))
 
 
-def block(config: Config, target: Architecture, *, name: str = "dflash") -> Block:
+def block(config: Config, target: Architecture, *, name: str = "dflash") -> DrafterCost:
     """A DFlash drafter: `block_size` rows at once, features of `target_layer_ids` of the target
     fused into its cache, the target's own head. Convolutions and selectors, where a drafter has
     them, are left out: under 1 % of its weights.
@@ -80,12 +80,12 @@ def block(config: Config, target: Architecture, *, name: str = "dflash") -> Bloc
         )
     features = len(dflash["target_layer_ids"])
     fusion = (Layers(1, (Projection("draft_fusion", features * target.hidden**2),)),)
-    return Block(
+    return whole_block(
+        name,
         network=_part(drafter, drafter.layers, ()),
         head=_part(target, (), target.head),
         once=_part(drafter, fusion, ()),
         block_size=size,
-        name=name,
     )
 
 

@@ -8,6 +8,7 @@ overhead of the step.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,31 +30,25 @@ class DraftPass(NamedTuple):
     times: float
 
 
+def _no_passes(draft_length: int) -> list[DraftPass]:
+    return []
+
+
+@dataclass(frozen=True)
 class DrafterCost:
-    """A drafter as the roofline sees it. Its drafts are free, unless a kind says otherwise."""
+    """A drafter as the roofline sees it. Its drafts are free, unless it says otherwise.
 
-    @property
-    def name(self) -> str:
-        return "drafter"
+    passes        the passes of a draft of so many tokens, 1 or more
+    host_seconds  seconds of the host per draft and request
+    model         the network that it keeps in memory beside the target, None for nothing
+    max_draft     the longest draft that it can propose, None for no limit of its own
+    """
 
-    @property
-    def max_draft(self) -> int | None:
-        """The longest draft that the drafter can propose, None for no limit of its own."""
-        return None
-
-    @property
-    def model(self) -> Architecture | None:
-        """The network that the drafter keeps in memory beside the target, None for nothing."""
-        return None
-
-    @property
-    def host_seconds(self) -> float:
-        """Seconds of the host per draft and request."""
-        return 0.0
-
-    def passes(self, draft_length: int) -> list[DraftPass]:
-        """The passes of a draft of `draft_length` tokens, 1 or more."""
-        return []
+    name: str
+    passes: Callable[[int], list[DraftPass]] = _no_passes
+    host_seconds: float = 0.0
+    model: Architecture | None = None
+    max_draft: int | None = None
 
     def time(
         self,
@@ -88,103 +83,67 @@ class DrafterCost:
             raise InvalidRequest("draft_length", draft_length, expected)
 
 
-@dataclass(frozen=True)
-class Ideal(DrafterCost):
-    """Drafts that cost nothing: the limit of what a drafter can bring."""
-
-    name: str = "ideal"
+def free_drafts() -> DrafterCost:
+    """Price drafts that cost nothing: the limit of what a drafter can bring."""
+    return DrafterCost("ideal")
 
 
-@dataclass(frozen=True)
-class Fraction(DrafterCost):
-    """`cost` of the target's own step at one row, once per `per_block` drafted tokens.
+def share_of_step(cost: float, per_block: int = 1, max_draft: int | None = None) -> DrafterCost:
+    """Price passes at `cost` of the target's own step at one row, one per `per_block` tokens.
 
     1 is autoregressive drafting (MTP, EAGLE); 16 a block drafter that yields 16 at once.
     """
+    check_number("drafter.cost", cost, 0, 100, "a share of the target's step, 0 or more")
+    check_integer("drafter.per_block", per_block, 1, 4096, "drafted tokens per pass")
 
-    cost: float
-    per_block: int = 1
-    name: str = "fraction"
-    max_draft: int | None = None
+    def passes(draft_length: int) -> list[DraftPass]:
+        return [DraftPass(None, 1, cost * math.ceil(draft_length / per_block))]
 
-    def __post_init__(self) -> None:
-        check_number("drafter.cost", self.cost, 0, 100, "a share of the target's step, 0 or more")
-        check_integer("drafter.per_block", self.per_block, 1, 4096, "drafted tokens per pass")
-
-    def passes(self, draft_length: int) -> list[DraftPass]:
-        return [DraftPass(None, 1, self.cost * math.ceil(draft_length / self.per_block))]
+    return DrafterCost("fraction", passes, max_draft=max_draft)
 
 
-@dataclass(frozen=True)
-class Lookup(DrafterCost):
-    """Copies from the text (n-grams, suffixes): `seconds` of the host per draft and request."""
-
-    seconds: float = 0.0
-    name: str = "lookup"
-    max_draft: int | None = None
-
-    def __post_init__(self) -> None:
-        check_number("drafter.seconds", self.seconds, 0, 60, "seconds, 0 or more")
-
-    @property
-    def host_seconds(self) -> float:
-        return self.seconds
+def look_up(seconds: float = 0.0) -> DrafterCost:
+    """Price copies from the text (n-grams, suffixes): `seconds` of the host per request."""
+    check_number("drafter.seconds", seconds, 0, 60, "seconds, 0 or more")
+    return DrafterCost("lookup", host_seconds=seconds)
 
 
-@dataclass(frozen=True)
-class Autoregressive(DrafterCost):
-    """One pass of `network` per drafted token, and of `head` where it shares the target's; `once`
-    per round before them (EAGLE's fusion of the target's features), over the rows just verified.
+def token_by_token(
+    name: str,
+    network: Architecture,
+    head: Architecture | None = None,
+    once: Architecture | None = None,
+) -> DrafterCost:
+    """Price one pass of `network` per drafted token, and of `head` where it shares the target's;
+    `once` per round before them (EAGLE's fusion of the target's features), over the rows just
+    verified.
 
-    The first pass also takes in what the last round committed; it is counted as one row. See
-    `drafters.py` for how MTP layers, EAGLE heads and small models are read.
+    The first pass also takes in what the last round committed; it is counted as one row.
     """
 
-    network: Architecture
-    head: Architecture | None = None
-    once: Architecture | None = None
-    name: str = "autoregressive"
-    max_draft: int | None = None
+    def passes(draft_length: int) -> list[DraftPass]:
+        by_token = [part for part in (network, head) if part is not None]
+        listed = [DraftPass(part, 1, draft_length) for part in by_token]
+        return listed if once is None else [*listed, DraftPass(once, draft_length + 1, 1)]
 
-    @property
-    def model(self) -> Architecture:
-        return self.network
-
-    def passes(self, draft_length: int) -> list[DraftPass]:
-        passes = [DraftPass(self.network, 1, draft_length)]
-        if self.head is not None:
-            passes.append(DraftPass(self.head, 1, draft_length))
-        if self.once is not None:
-            passes.append(DraftPass(self.once, draft_length + 1, 1))
-        return passes
+    return DrafterCost(name, passes, model=network)
 
 
-@dataclass(frozen=True)
-class Block(DrafterCost):
-    """One pass that drafts the whole block (DFlash): the anchor and a mask per drafted token.
+def whole_block(
+    name: str, network: Architecture, head: Architecture, once: Architecture, block_size: int
+) -> DrafterCost:
+    """Price one pass that drafts the whole block (DFlash): the anchor and a mask per drafted token.
 
     `network` runs over draft length + 1 rows, its `head` (the target's own) over the draft length
     of them; `once` fuses the target's features of the rows just verified into the drafter's cache.
     """
 
-    network: Architecture
-    head: Architecture
-    once: Architecture
-    block_size: int
-    name: str = "block"
-
-    @property
-    def max_draft(self) -> int:
-        return self.block_size - 1
-
-    @property
-    def model(self) -> Architecture:
-        return self.network
-
-    def passes(self, draft_length: int) -> list[DraftPass]:
+    def passes(draft_length: int) -> list[DraftPass]:
         rows = draft_length + 1
         return [
-            DraftPass(self.network, rows, 1),
-            DraftPass(self.once, rows, 1),
-            DraftPass(self.head, draft_length, 1),
+            DraftPass(network, rows, 1),
+            DraftPass(once, rows, 1),
+            DraftPass(head, draft_length, 1),
         ]
+
+    return DrafterCost(name, passes, model=network, max_draft=block_size - 1)

@@ -11,7 +11,7 @@ from paceline.core.errors import check_integer
 from paceline.roofline.acceptance import AcceptanceModel, Geometric
 from paceline.roofline.acceptance.document import placed
 from paceline.roofline.architecture import Architecture, model_config
-from paceline.roofline.cost import DrafterCost, Fraction, Ideal, Lookup
+from paceline.roofline.cost import DrafterCost, free_drafts, look_up, share_of_step
 from paceline.roofline.scenario.documents import BLOCK, StatedDrafter
 from paceline.roofline.scenario.kinds import KINDS
 
@@ -107,10 +107,10 @@ def _cost(field: str, stated: StatedDrafter, target: Architecture) -> DrafterCos
         config = model_config(config) if isinstance(config, str) else config
         return reading_config(f"{field}.config", config, lambda: reader(config, target))
     if stated.cost is not None:
-        return Fraction(stated.cost, stated.block or 1)
+        return share_of_step(stated.cost, stated.block or 1)
     if kind.own_layer is not None:
         return kind.own_layer(target)
-    return Lookup(stated.seconds or 0.0) if "seconds" in kind.costs else Ideal()
+    return look_up(stated.seconds or 0.0) if "seconds" in kind.costs else free_drafts()
 
 
 def _acceptance(field: str, stated: StatedDrafter, block: int | None) -> AcceptanceModel:
