@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paceline.core import InvalidRequest, ModelError
@@ -16,6 +17,7 @@ from paceline.roofline.cost import (
     share_of_step,
 )
 from paceline.roofline.cost.drafters import block, eagle, mtp, small_model
+from paceline.roofline.cost.grid import Grid
 from paceline.roofline.device import Calibration, hardware
 from tests.roofline.golden import model
 
@@ -117,3 +119,26 @@ def test_passes_pay_for_their_layers_but_not_for_another_step() -> None:
     drafter = small_model("Qwen3-0.6B")
     found = drafter.time(2, Deployment(model("Qwen3-8B"), B200), LOAD, slow)
     assert found == pytest.approx(2 * 28 * 1e-2, rel=0.01)
+
+
+def test_the_grid_prices_every_drafter_as_the_plain_sum_does() -> None:
+    hybrid, dense = model("Qwen3.5-35B-A3B"), model("Meta-Llama-3.1-8B")
+    calibration = Calibration(memory_efficiency=0.7, step_overhead=1e-3, layer_overhead=1e-5)
+    loads = (Workload(1, 1, 512), Workload(7, 1, 4096))
+    for target, drafter in (
+        (dense, free_drafts()),
+        (dense, share_of_step(0.2, per_block=3)),
+        (dense, look_up(1e-4)),
+        (dense, eagle(EAGLE, dense)),
+        (dense, small_model("Qwen3-0.6B")),
+        (hybrid, mtp(hybrid)),
+        (hybrid, block(DFLASH, hybrid)),
+    ):
+        deployment = Deployment(target, B200)
+        grid = Grid(deployment, loads, {"slow": calibration})
+        plain = {"slow": grid.forwards([1])["slow"]}
+        fast = grid.drafts(drafter, 6, plain)["slow"]
+        slow = [
+            [drafter.time(n, deployment, load, calibration) for n in range(7)] for load in loads
+        ]
+        assert fast == pytest.approx(np.array(slow), rel=1e-12), drafter.name

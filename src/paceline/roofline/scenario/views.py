@@ -134,17 +134,18 @@ def drafter_view(steps: PlainSteps, drafter: PricedDrafter, max_draft: int) -> D
 
 
 def _fits(grid: Grid, drafter: PricedDrafter, longest: int) -> np.ndarray:
-    """Drafts keep a snapshot of recurrent states per row, and a drafter has weights of its own."""
-    lengths = range(1, longest + 1)
+    """Return whether each draft fits [loads, draft length + 1]: it keeps a snapshot of recurrent
+    states per row, beside the drafter's weights."""
     most = {
-        context: [0]
-        + [
-            capacity(grid.deployment, Workload(1, length + 1, context), drafter.cost).max_batch
-            for length in lengths
-        ]
+        context: np.array(
+            [
+                capacity(grid.deployment, Workload(1, rows, context), drafter.cost).max_batch
+                for rows in range(2, longest + 2)
+            ]
+        )
         for context in {load.context for load in grid.loads}
     }
     fits = np.ones((len(grid.loads), longest + 1), dtype=bool)
     for index, load in enumerate(grid.loads):
-        fits[index, 1:] = load.batch <= np.array(most[load.context][1:])
+        fits[index, 1:] = load.batch <= most[load.context]
     return fits
