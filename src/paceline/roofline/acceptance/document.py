@@ -64,9 +64,9 @@ class StatedAcceptance(Document):
     @model_validator(mode="before")
     @classmethod
     def _check_form(cls, value: object) -> object:
-        if not isinstance(value, dict) or frozenset(value) not in _BUILDERS:
-            raise ValueError(FORMS)
-        return value
+        if isinstance(value, dict) and frozenset(value) in _BUILDERS and None not in value.values():
+            return value
+        raise ValueError(FORMS)
 
     def model(self) -> AcceptanceModel:
         """Build the model of acceptance. Raises InvalidRequest for numbers that cannot be."""

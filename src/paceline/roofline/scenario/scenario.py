@@ -121,7 +121,8 @@ def _calibration(
     """Name and numbers; the default is the preset that was fitted to the nearest kind of model."""
     if isinstance(stated, Calibration):
         return "fitted", stated
-    name = stated or ("hybrid-sglang" if architecture.state_bytes() else "dense-tuned")
+    nearest = "hybrid-sglang" if architecture.state_bytes() else "dense-tuned"
+    name = nearest if stated is None else stated
     return name, preset(name)
 
 
