@@ -16,8 +16,8 @@ from paceline.roofline.acceptance import (
     Trace,
     acceptance_of,
     of_length,
-    parse_acceptance,
 )
+from paceline.roofline.scenario.lines import acceptance_of_line
 
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 10, 15, 16]
 TABLE = {
@@ -128,7 +128,7 @@ def test_positions_that_no_round_reached_are_unknown_and_those_after_a_zero_are_
     ],
 )
 def test_as_users_write_it(text: str, length: int, al: float) -> None:
-    assert parse_acceptance(text).expected_length(length) == pytest.approx(al)
+    assert acceptance_of(acceptance_of_line(text)).expected_length(length) == pytest.approx(al)
 
 
 @pytest.mark.parametrize(
@@ -173,4 +173,4 @@ def test_a_draft_deeper_than_what_is_known_is_refused() -> None:
 @pytest.mark.parametrize("text", ["0.8", "alpha=0.8,alpha=0.9", "alpha=0.8,0.9", "=3"])
 def test_lines_that_are_no_pairs_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="acceptance: got"):
-        parse_acceptance(text)
+        acceptance_of(acceptance_of_line(text))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from paceline.roofline.acceptance.document import (
     StatedAcceptance,
     acceptance_of,
-    parse_acceptance,
 )
 from paceline.roofline.acceptance.models import (
     AcceptanceModel,
@@ -25,5 +24,4 @@ __all__ = [
     "Trace",
     "acceptance_of",
     "of_length",
-    "parse_acceptance",
 ]

@@ -100,11 +100,6 @@ def acceptance_of(stated: object) -> AcceptanceModel:
     return StatedAcceptance.read(stated, "acceptance").model()
 
 
-def parse_acceptance(text: str) -> AcceptanceModel:
-    """Read the same from one line: `alpha=0.8`, `al=3.5,draft_length=7`, `conditional=0.8,0.7`."""
-    return acceptance_of(numbers_of("acceptance", text))
-
-
 def numbers_of(field: str, text: str) -> dict[str, Any]:
     """Read `key=number,key=number,number` as JSON; what is no number stays text."""
     options = parse_options(field, text, LISTS)
