@@ -171,16 +171,21 @@ def _drafter(
             "calibrated": view.speedups(CALIBRATED),
         },
         "commits": drafter.acceptance.commit_probabilities(served).tolist(),
-        "flags": launch_flags(
-            drafter.kind,
-            served,
-            model=scenario.checkpoint or "MODEL",
-            family=scenario.deployment.architecture.family,
-            drafter=drafter.checkpoint,
-            options=scenario.deployment.options,
-            experts=scenario.deployment.architecture.has(Experts),
-        ),
+        "flags": _flags(scenario, drafter, served),
     }
+
+
+def _flags(scenario: Scenario, drafter: PricedDrafter, served: int) -> dict[str, str | None]:
+    deployment = scenario.deployment
+    return launch_flags(
+        drafter.kind,
+        served,
+        model=scenario.checkpoint or "MODEL",
+        family=deployment.architecture.family,
+        drafter=drafter.checkpoint,
+        options=deployment.options,
+        experts=deployment.architecture.has(Experts),
+    )
 
 
 def _optimum(scenario: Scenario, curve: Curve, tier: Tier, length: int) -> Optimum:
