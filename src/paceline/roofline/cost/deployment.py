@@ -127,7 +127,8 @@ class WorkTable:
     def work_seconds(self, calibration: Calibration) -> np.ndarray:
         """Seconds of each work in all its copies [works]."""
         seconds = calibration.seconds(self.kind, self.compute, self.memory, self.rows)
-        return (seconds + self.fixed) * self.copies
+        in_all: np.ndarray = (seconds + self.fixed) * self.copies
+        return in_all
 
     def overhead(self, calibration: Calibration) -> np.ndarray:
         """Seconds of each forward that belong to no component [forwards]."""
@@ -135,7 +136,7 @@ class WorkTable:
 
     def seconds(self, calibration: Calibration) -> np.ndarray:
         """Seconds of each forward [forwards]."""
-        works = np.bincount(self.owner, self.work_seconds(calibration), len(self.batch))
+        works: np.ndarray = np.bincount(self.owner, self.work_seconds(calibration), len(self.batch))
         return works + self.overhead(calibration)
 
 

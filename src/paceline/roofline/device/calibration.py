@@ -7,7 +7,7 @@ identity, IDEAL, is the roofline itself: the datasheet's rates, and nothing else
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -15,7 +15,6 @@ from pydantic import ConfigDict, Field
 from paceline.core.documents import Document, Expected, Whole
 from paceline.core.errors import InvalidRequest
 
-Number = TypeVar("Number", float, np.ndarray)
 KINDS = ("matmul", "attention", "state", "sampling", "communication")
 Share = Annotated[
     float,
@@ -112,8 +111,8 @@ class Calibration(Document):
         seconds: np.ndarray = np.maximum(arithmetic, loading) + hidden
         return seconds
 
-    def overhead(self, batch: Number, rows: Number, layers: Number | int) -> Number:
-        """Seconds of one forward, or of many, that belong to no component."""
+    def overhead(self, batch: np.ndarray, rows: np.ndarray, layers: np.ndarray) -> np.ndarray:
+        """Seconds of each forward that belong to no component."""
         per_layer = self.layer_overhead + self.request_overhead * batch + self.row_overhead * rows
         return self.step_overhead + layers * per_layer
 
