@@ -14,10 +14,10 @@ from paceline.bench.mock_predict import CEILING, Predictions
 from paceline.bench.mock_setup import Drafting, build, read_target
 from paceline.core import InvalidRequest, ModelError
 from paceline.models.mocked import needed_bytes
-from paceline.roofline.hardware import Hardware
+from paceline.roofline.device import Hardware
 from tests.bench.mocks import TINY, TINY_DFLASH, config_file, mocked, of_lengths
 
-DEVICE = Hardware("device", 1e10, {"bf16": 1e11}, 1e10)
+DEVICE = Hardware(name="device", memory_bandwidth=1e10, peak={"bf16": 1e11}, memory=1e10)
 
 
 def test_a_config_that_comes_with_paceline_needs_no_file() -> None:

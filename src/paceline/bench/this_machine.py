@@ -17,7 +17,7 @@ from paceline.engine.startup import bandwidth_bound
 from paceline.engine.step_cost import REPEATS, timed
 from paceline.models.batch import BLOCK_SIZE
 from paceline.models.tensors import expected_tensors
-from paceline.roofline.hardware import Hardware
+from paceline.roofline.device import Hardware
 
 NAME = "this-machine"
 RATES = {"bf16": torch.bfloat16, "fp32": torch.float32}
