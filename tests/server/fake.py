@@ -60,6 +60,12 @@ def compiler() -> Compiler:
     return Compiler(tokenizer, len(tokenizer), {tokenizer.eos_token_id})
 
 
+TOLD = (
+    "config", "model_name", "max_model_len", "vocab_size", "tokenizer", "drafters",
+    "default_drafter", "spans",
+)  # fmt: skip
+
+
 class FakeAsyncEngine:
     """AsyncEngine's interface. Every stream repeats REPLY, `BURST` tokens per step.
 
@@ -114,6 +120,14 @@ class FakeAsyncEngine:
         self._counters = EngineStats(kv_blocks_total=100, kv_blocks_free=100)
         self._running: dict[str, tuple[Request, Stream]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what AsyncEngine tells of its engine."""
+        if name == "compiler":
+            return self.engine.grammars.compiler
+        if name not in TOLD:
+            raise AttributeError(name)
+        return getattr(self.engine, name)
 
     def start(self) -> None:
         pass

@@ -124,7 +124,8 @@ def _checked(cls: type[T], where: str) -> type[T]:
             raise refusal(error, values, made, where) from None
 
     made.__init__ = init
-    return made  # type: ignore[no-any-return]
+    checked_class: type[T] = made
+    return checked_class
 
 
 def fields_of(model: type[Any]) -> dict[str, FieldInfo]:
@@ -226,21 +227,57 @@ class Between:
         return str(schema["type"])
 
 
+@dataclass(frozen=True)
+class OneOf:
+    """Annotates a text: it is one of `values`, which errors list."""
+
+    values: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.custom_error_schema(
+            core_schema.literal_schema(list(self.values)),
+            _OUT_OF_RANGE,
+            custom_error_message="one of " + ", ".join(self.values),
+        )
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Annotates a field with its option on the command line: `--NAME METAVAR`.
+
+    Without it the option is named after the field. `size` marks a number of bytes, written like
+    512MiB.
+    """
+
+    name: str = ""
+    metavar: str = ""
+    size: bool = False
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Several = BeforeValidator(_as_tuple)  # annotates a tuple that may be given as a list
+
+
 def _written_number(value: float) -> str:
     return str(int(value)) if value != math.inf and value == int(value) else f"{value:g}"
 
 
-def bound_of(field: FieldInfo) -> AtMost | None:
-    """The bound on the items of a field, None where it has none."""
-    return next(_bounds([field.annotation, *field.metadata]), None)
+def annotation_of(field: FieldInfo, kind: type[T]) -> T | None:
+    """Return the first annotation of a field that is a `kind`, such as AtMost; None without one."""
+    return next(_annotations([field.annotation, *field.metadata], kind), None)
 
 
-def _bounds(parts: list[Any]) -> Iterator[AtMost]:
+def _annotations(parts: list[Any], kind: type[T]) -> Iterator[T]:
     for part in parts:
-        if isinstance(part, AtMost):
+        if isinstance(part, kind):
             yield part
         else:
-            yield from _bounds(list(get_args(part)))
+            yield from _annotations(list(get_args(part)), kind)
 
 
 def whole_number(value: object) -> object:
@@ -273,7 +310,7 @@ def refusal(
         return unknown_field((*path, kinds[_UNKNOWN_FIELD]["ctx"]["name"]), document, model, where)
     if any(kind in kinds for kind in _EXTRA):
         return unknown_field(path, document, model, where)
-    cause = kinds.get("value_error", {}).get("ctx", {}).get("error")
+    cause = kinds["value_error"]["ctx"]["error"] if "value_error" in kinds else None
     if isinstance(cause, InvalidRequest):
         return _placed(cause, path, where)
     if UNSUPPORTED in kinds:

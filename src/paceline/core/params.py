@@ -40,21 +40,56 @@ class Grammar:
 
 # -- types of fields: requests over HTTP use the same --------------------------------------------
 
-Temperature = Annotated[float, Between(0, 100)]
-TopK = Annotated[Whole, Between(-1, ENDLESS, words="a whole number; 0 or -1 switches it off")]
-TopP = Annotated[float, Between(0, 1, open=True)]
-MinP = Annotated[float, Between(0, 1)]
+Temperature = Annotated[
+    float, Between(0, 100), Field(description="temperature of the sampling; 0 is argmax")
+]
+TopK = Annotated[
+    Whole,
+    Between(-1, ENDLESS, words="a whole number; 0 or -1 switches it off"),
+    Field(description="sample from this many of the likeliest tokens; 0 or -1: from all"),
+]
+TopP = Annotated[
+    float,
+    Between(0, 1, open=True),
+    Field(description="sample from the likeliest tokens whose probabilities add up to this"),
+]
+MinP = Annotated[
+    float,
+    Between(0, 1),
+    Field(description="leave out tokens that are less likely than this share of the likeliest one"),
+]
 Penalty = Annotated[float, Between(-2, 2)]
-RepetitionPenalty = Annotated[float, Between(1e-3, 100)]
-MaxTokens = Annotated[Whole, Between(1, ENDLESS)]
+RepetitionPenalty = Annotated[
+    float,
+    Between(1e-3, 100),
+    Field(description="penalty on tokens that have occurred before; 1 is none"),
+]
+MaxTokens = Annotated[Whole, Between(1, ENDLESS), Field(description="most tokens of the answer")]
 MinTokens = Annotated[Whole, Between(0, ENDLESS)]
 Choices = Annotated[Whole, Between(1, 128)]
-Seed = Annotated[Whole, Between(-(2**63), 2**64 - 1, words="a 64-bit integer or null")]
+Seed = Annotated[
+    Whole,
+    Between(-(2**63), 2**64 - 1, words="a 64-bit integer or null"),
+    Field(description="seed of the noise; equal seeds give equal text"),
+]
 TopLogprobs = Annotated[
     Whole, Between(0, MAX_LOGPROBS, words=f"a whole number from 0 to {MAX_LOGPROBS}, or null")
 ]
-DraftLength = Annotated[Whole, Between(0, MAX_DRAFT_LEN)]
-LossyBudget = Annotated[float, Between(0, 1, words="a total variation from 0 to 1")]
+DraftLength = Annotated[
+    Whole,
+    Between(0, MAX_DRAFT_LEN),
+    Field(
+        description=f"longest draft of a round, 0 to {MAX_DRAFT_LEN} (default: the drafter's own)"
+    ),
+]
+LossyBudget = Annotated[
+    float,
+    Between(0, 1, words="a total variation from 0 to 1"),
+    Field(
+        description="total variation by which the law of each token may differ from the target's; "
+        "0 is lossless"
+    ),
+]
 
 
 def _check_stops(stop: Any) -> tuple[str, ...]:
@@ -234,14 +269,11 @@ class Speculative(Document):
     """The object that a request may give as `speculative`."""
 
     drafter: str | None = Field(None, description="Name of a registered drafter.")
-    max_draft_len: DraftLength | None = Field(None, description="Longest draft of a round.")
+    max_draft_len: DraftLength | None = None
     policy: str | None = Field(
         None, description="How draft lengths are chosen: throughput, fixed, fixed:k or off."
     )
-    lossy: LossyBudget | None = Field(
-        None,
-        description="Total variation by which the law of each token may differ from the target's.",
-    )
+    lossy: LossyBudget | None = None
 
     def params(self) -> SpeculativeParams:
         """Return the same as parameters. Raises InvalidRequest, naming the field."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from paceline.core.documents import bound_of, field_names, refusal, unknown_field
+from paceline.core.documents import AtMost, annotation_of, field_names, refusal, unknown_field
 from paceline.core.errors import Amount, InvalidRequest
 from paceline.server.errors import ApiError, invalid
 from paceline.server.gate import client_of
@@ -82,7 +82,7 @@ class BodyReader:
             return invalid(unknown_field((member.name,), {}, model))
         if member.name == "messages":
             self._size.refuse_messages(member.items)
-        bound = bound_of(model.model_fields[member.name])
+        bound = annotation_of(model.model_fields[member.name], AtMost)
         if bound is None or member.items <= bound.most:
             return too_much(text)
         return invalid(InvalidRequest(member.name, Amount(f"{member.items} items"), bound.expected))

@@ -79,7 +79,9 @@ class GenerationRequest(Document):
     temperature: Temperature | None = Field(None, description="Default 1; 0 is argmax.")
     top_p: TopP | None = Field(None, description="Keep the likeliest tokens up to this sum.")
     top_k: TopK | None = Field(None, description="Keep this many tokens; 0 or -1: all of them.")
-    min_p: MinP | None = Field(None, description="Drop tokens below this share of the top probability.")
+    min_p: MinP | None = Field(
+        None, description="Drop tokens below this share of the top probability."
+    )
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
@@ -102,7 +104,8 @@ class GenerationRequest(Document):
         None, description="Keep the rounds of this request for GET /v1/requests/{id}/rounds."
     )
     cache_salt: str | None = Field(
-        None, description="Requests share cached prefixes and answers only under the same salt, user and key."
+        None,
+        description="Requests with other salts share no cached prefixes and answers.",
     )
     return_token_ids: bool | None = None
     stream: bool | None = None
@@ -170,7 +173,9 @@ class GenerationRequest(Document):
     def speculative_params(self) -> SpeculativeParams:
         """Return how to draft. Raises InvalidRequest, naming the field."""
         stated = self.speculative
-        return stated.params() if isinstance(stated, Speculative) else SpeculativeParams.parse(stated)
+        return (
+            stated.params() if isinstance(stated, Speculative) else SpeculativeParams.parse(stated)
+        )
 
     def sampling_params(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
         given = {name: getattr(self, name) for name in SAME_FIELDS}

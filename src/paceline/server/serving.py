@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.errors import shown as quoted
@@ -26,6 +26,7 @@ from paceline.server.metrics import ServerMetrics
 from paceline.server.prompt_size import PromptSize
 from paceline.server.prompts import PromptEncoder
 from paceline.server.protocol import ChatRequest, CompletionRequest
+from paceline.server.responses import write_json
 from paceline.server.rounds import RoundStore, shown
 from paceline.server.settings import ServerSettings
 from paceline.server.shapes import ChatShape, CompletionShape, Shape
@@ -54,19 +55,19 @@ class Serving:
 
     def __init__(self, engine: AsyncEngine, settings: ServerSettings) -> None:
         self.engine, self.settings = engine, settings
-        self.models = settings.served_model_names or (engine.engine.model_name,)
+        self.models = settings.served_model_names or (engine.model_name,)
         self.started = int(time.time())
         self.metrics = ServerMetrics(self.models[0], engine.stats)
         self._traffic = Traffic()
         self.live = Live(engine.stats, self._traffic)
-        size = PromptSize(engine.engine.tokenizer, engine.engine.max_model_len)
+        size = PromptSize(engine.tokenizer, engine.max_model_len)
         self.bodies = BodyReader(size, settings)
-        self.encoder = PromptEncoder(engine.engine.tokenizer, size)
-        compiler = engine.engine.grammars.compiler
-        self._grammars = GrammarReader(engine.engine.tokenizer, compiler)
+        self.encoder = PromptEncoder(engine.tokenizer, size)
+        compiler = engine.compiler
+        self._grammars = GrammarReader(engine.tokenizer, compiler)
         compiler.warm_up()
         self._rounds = RoundStore()
-        self._texts = TokenTexts(engine.engine.tokenizer)
+        self._texts = TokenTexts(engine.tokenizer)
         self._fingerprint = _fingerprint(engine)
 
     async def chat(self, body: ChatRequest, http: Request) -> Response:
@@ -84,8 +85,7 @@ class Serving:
 
     def facts(self) -> dict[str, Any]:
         """What the page needs to know before it asks for anything."""
-        engine = self.engine.engine
-        config = engine.config
+        engine, config = self.engine, self.engine.config
         return {
             "models": list(self.models),
             "max_model_len": engine.max_model_len,
@@ -154,11 +154,9 @@ class Serving:
         if body.stream:
             return self._stream(body, shape, params)
         await job.finish(http.receive)
-        return (
-            Response(status_code=CLIENT_CLOSED_REQUEST)
-            if job.gone
-            else JSONResponse(shape.answer())
-        )
+        if job.gone:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        return Response(write_json(shape.answer()), media_type="application/json")
 
     def _stream(
         self, body: ChatRequest | CompletionRequest, shape: Shape, params: SamplingParams
@@ -169,7 +167,7 @@ class Serving:
             padding = Padding(sizes.unit((job.draft_bound or 0) + 1))
         seconds = self.settings.steady_stream / 1e3
         if seconds:
-            at_once = min(len(job.choices), self.engine.engine.config.max_num_seqs)
+            at_once = min(len(job.choices), self.engine.config.max_num_seqs)
             frames = Frames(sizes.frame(seconds, at_once))
         return EventStream(
             shape,
@@ -178,7 +176,7 @@ class Serving:
             padding=padding,
             frames=frames,
             frame_seconds=seconds,
-            spans=self.engine.engine.spans.lane(f"stream {job.id}"),
+            spans=self.engine.spans.lane(f"stream {job.id}"),
         )
 
     def _start(
@@ -246,7 +244,7 @@ class Serving:
         """The engine's refusal, with the field's name as this endpoint has it."""
         names = {"prompt": body.prompt_field, "max_tokens": body.max_tokens_field}
         longest = max(len(prompt) for prompt in prompts)
-        too_long = longest + (params.max_tokens or 1) > self.engine.engine.max_model_len
+        too_long = longest + (params.max_tokens or 1) > self.engine.max_model_len
         code = "context_length_exceeded" if error.field in names and too_long else None
         field = names.get(error.field, error.field)
         return invalid(InvalidRequest(field, error.value, error.expected), code)
@@ -294,5 +292,5 @@ def _joined(parts: Sequence[str | None]) -> bytes:
 
 def _fingerprint(engine: AsyncEngine) -> str:
     """Changes when the same seed might give another text."""
-    made_of = f"{__version__}:{engine.engine.model_name}:{engine.engine.vocab_size}"
+    made_of = f"{__version__}:{engine.model_name}:{engine.vocab_size}"
     return "fp_" + hashlib.blake2b(made_of.encode(), digest_size=6).hexdigest()

@@ -86,16 +86,21 @@ class Frames:
 
 
 class Padding:
-    """Fills events up to a multiple of `unit` bytes, in OpenAI's field `obfuscation`."""
+    """Pads events to a multiple of `unit` bytes, in OpenAI's field `obfuscation`."""
 
     def __init__(self, unit: int) -> None:
         self._unit = unit
 
-    def fill(self, opened: str, closing: str) -> str:
-        """The event `opened`, a JSON object without its end, with the field and `closing`."""
-        before, after = ', "obfuscation": "', '"' + closing
-        length = len(opened) + len(before) + len(after)
-        return opened + before + random_text(-length % self._unit) + after
+    def fill(self, chunk: bytes, framing: int) -> bytes:
+        """Return `chunk`, a JSON object, with the field; `framing` more bytes go around it."""
+        length = len(joined(chunk, b'{"obfuscation":""}')) + framing
+        text = random_text(-length % self._unit)
+        return joined(chunk, b'{"obfuscation":"%b"}' % text.encode())
+
+
+def joined(first: bytes, second: bytes) -> bytes:
+    """Return one JSON object with the members of two; neither is empty."""
+    return first[:-1] + b"," + second[1:]
 
 
 async def write_steadily(
