@@ -6,13 +6,11 @@ types; write_json() encodes them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, NotRequired
 
 from pydantic_core import to_json
 from typing_extensions import TypedDict
 
-from paceline.core import RoundRecord
 from paceline.server.errors import ErrorResponse
 
 
@@ -52,8 +50,8 @@ class SpeculativeDecoding(TypedDict):
     `mean_acceptance_length` includes the bonus token; the other counts do not. `parts` has the
     parts of a composed drafter by name."""
 
-    mean_acceptance_length: float
-    draft_acceptance_rate: float
+    mean_acceptance_length: float | None
+    draft_acceptance_rate: float | None
     acceptance_histogram: list[int]
     num_spec_steps: int
     num_accepted_draft_tokens: int
@@ -134,6 +132,78 @@ class AssistantMessage(TypedDict):
     content: str | None
     refusal: None
     tool_calls: NotRequired[list[CallMade]]
+
+
+# -- rounds ---------------------------------------------------------------------------------------
+
+
+class RoundToken(TypedDict):
+    id: int
+    text: str
+
+
+class CommittedToken(RoundToken):
+    kind: Literal["accepted", "bonus", "forced"]
+
+
+class ShownRound(TypedDict):
+    """One round of one stream. Counts are in tokens, `draft_ms` and `step_ms` in milliseconds, and
+    `time` in seconds since the epoch.
+
+    `part` names the part of a composed drafter that made the draft. `position` is the index of the
+    first output token that the round committed. The drafter proposed `proposed` tokens; `verified`
+    of them, and of the tokens that the grammar forced among them, got a row in the target's
+    forward; `accepted` of them were committed, without the forced ones. `cut_by` says why fewer
+    were verified than the request allows. `confidence` is the drafter's own, for each proposed
+    token. `step_requests` and `step_rows` count all requests and rows of the step.
+
+    Each of `verified_tokens` had a row; at `forced_places` the grammar allowed one token only.
+    `hidden_tokens` counts drafted tokens that are not listed because they come from the text of
+    other requests.
+    """
+
+    request: str
+    time: float
+    cohort: str
+    drafter: str | None
+    version: str | None
+    part: str | None
+    position: int
+    proposed: int
+    verified: int
+    accepted: int
+    forced: int
+    cut_by: str | None
+    confidence: list[float] | None
+    rule: str
+    temperature: float
+    grammar: bool
+    step_requests: int
+    step_rows: int
+    draft_ms: float
+    step_ms: float
+    drafted_tokens: list[RoundToken]
+    hidden_tokens: int
+    verified_tokens: list[RoundToken]
+    forced_places: list[int]
+    committed_tokens: list[CommittedToken]
+
+
+class ExplainedChoice(TypedDict):
+    index: int
+    finish_reason: str | None
+    rounds: list[ShownRound]
+    rounds_left_out: int
+
+
+class RequestRounds(TypedDict):
+    """The rounds of every choice of one request."""
+
+    id: str
+    object: Literal["request.rounds"]
+    created: int
+    model: str
+    choices: list[ExplainedChoice]
 
 
 # -- answers --------------------------------------------------------------------------------------
@@ -226,7 +296,7 @@ class ChunkChoice(TypedDict):
     stop_reason: NotRequired[str | int | None]
     token_ids: NotRequired[list[int]]
     prompt_token_ids: NotRequired[list[int]]
-    round: NotRequired[dict[str, Any]]
+    round: NotRequired[ShownRound]
 
 
 class ChunkBody(TypedDict):
@@ -243,50 +313,6 @@ class AnswerChunk(AnswerHead, ChunkBody):
     """One event of a streamed answer."""
 
     object: Literal["chat.completion.chunk", "text_completion"]
-
-
-# -- rounds ---------------------------------------------------------------------------------------
-
-
-class RoundToken(TypedDict):
-    id: int
-    text: str
-
-
-class CommittedToken(RoundToken):
-    kind: Literal["accepted", "bonus", "forced"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownRound(RoundRecord):
-    """One round. Each of `verified_tokens` has a row in the target's forward; at `forced_places`
-    the grammar allowed one token only.
-
-    `hidden_tokens` counts drafted tokens that are not listed because they come from the text of
-    other requests."""
-
-    drafted_tokens: list[RoundToken]
-    hidden_tokens: int
-    verified_tokens: list[RoundToken]
-    forced_places: list[int]
-    committed_tokens: list[CommittedToken]
-
-
-class ExplainedChoice(TypedDict):
-    index: int
-    finish_reason: str | None
-    rounds: list[ShownRound]
-    rounds_left_out: int
-
-
-class RequestRounds(TypedDict):
-    """The rounds of every choice of one request."""
-
-    id: str
-    object: Literal["request.rounds"]
-    created: int
-    model: str
-    choices: list[ExplainedChoice]
 
 
 # -- the server -----------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from paceline.server.responses import (
     FunctionPiece,
     MessageDelta,
     Metrics,
+    ShownRound,
     TopLogprob,
     Usage,
     write_json,
@@ -99,7 +100,7 @@ class Shape:
         if not self._templates:
             self._templates = [self._template(place) for place in range(len(self._offsets))]
         before, middle, after = self._templates[index]
-        ids = str(delta.token_ids).encode() if self._token_ids else b""
+        ids = str(list(delta.token_ids)).encode() if self._token_ids else b""
         return before + json.dumps(delta.text).encode() + middle + ids + after
 
     def first(self, index: int) -> ChunkBody | None:
@@ -114,9 +115,9 @@ class Shape:
         if delta.logprobs is not None:
             choice["logprobs"] = self._logprobs(index, delta.logprobs)
         if self._token_ids:
-            choice["token_ids"] = delta.token_ids
+            choice["token_ids"] = list(delta.token_ids)
         if self._rounds and delta.round is not None:
-            choice["round"] = round_shown(KeptRound.of(delta), self._texts)
+            choice["round"] = cast(ShownRound, round_shown(KeptRound.of(delta), self._texts))
         return {"choices": [choice]}
 
     def last(self, index: int, delta: OutputDelta) -> ChunkBody:
