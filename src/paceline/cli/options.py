@@ -6,7 +6,6 @@ import argparse
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeVar, get_args
 
 from pydantic.fields import FieldInfo
@@ -136,7 +135,6 @@ def _parser(types: Collection[type], flag: Flag) -> Callable[[str], Any]:
     return next((kind for kind in (int, float) if kind in types), str)
 
 
-@cache
 def options_of(model: type[Any]) -> dict[str, Option]:
     """Return the options that set the fields of `model`, a checked() dataclass, by field."""
     return {name: Option.of(name, field) for name, field in fields_of(model).items()}
@@ -146,8 +144,9 @@ def add_options(
     parser: argparse._ActionsContainer, model: type[Any], *names: str, **defaults: Any
 ) -> None:
     """Add the options of the fields `names`; `defaults` replace those of the fields."""
+    options = options_of(model)
     for name in names:
-        options_of(model)[name].add_to(parser, defaults.get(name))
+        options[name].add_to(parser, defaults.get(name))
 
 
 def read_options(args: argparse.Namespace, kind: type[M], **values: Any) -> M:

@@ -25,53 +25,57 @@ class EngineConfig:
     """
 
     model: str = Field(
-        "smollm2-135m", description="catalogue name, Hugging Face folder, GGUF file or hub id"
+        default="smollm2-135m",
+        description="catalogue name, Hugging Face folder, GGUF file or hub id",
     )
     drafter: Annotated[
         str | Annotated[tuple[str, ...], Several] | None, Flag("drafter", "SPEC")
     ] = Field(
-        "auto",
+        default="auto",
         description="drafter, as [NAME=]KIND[:VALUE][,key=value...] or as [NAME=] and a folder or "
         "hub id; repeat it to load several, the first is the default; `auto` is suffix + ngram, "
         "and the DFlash drafter that is shipped for the model if there is one; `none` serves "
         "without",
     )
     dtype: Annotated[str, OneOf(("bfloat16", "float32"))] = Field(
-        "bfloat16", description="type of the weights and of the computation"
+        default="bfloat16", description="type of the weights and of the computation"
     )
     device: Annotated[str, OneOf(("cpu", "cuda"))] = Field(
-        "cpu", description="where the model runs"
+        default="cpu", description="where the model runs"
     )
     backend: Annotated[str, OneOf(("auto", "native", "torch"))] = Field(
-        "auto",
+        default="auto",
         description="`native` has fused CPU kernels, `torch` has stock operations, and `auto` is "
         "native where it can run",
     )
     quantize: Annotated[str, OneOf(("int8",))] | None = Field(
-        None,
+        default=None,
         description="quantise the linear layers of the target and of drafters: int8 on CPU, fp8 on "
         "CUDA; everything else stays in --dtype",
     )
     max_model_len: Positive | None = Field(
-        None,
+        default=None,
         description="longest prompt + output in tokens (default: what the model and the KV cache "
         "allow)",
     )
     kv_memory: Bytes | None = Field(
-        None,
+        default=None,
         description="memory for the KV cache of the target and the drafters, as 512MiB (default: "
         "planned from what is free)",
     )
-    max_num_seqs: Positive = Field(64, description="most requests that run at once")
-    max_waiting: Positive = Field(256, description="most requests that may queue at a server")
+    max_num_seqs: Positive = Field(default=64, description="most requests that run at once")
+    max_waiting: Positive = Field(
+        default=256, description="most requests that may queue at a server"
+    )
     token_budget: Positive = Field(
-        512, description="most rows in one step; at least --max-num-seqs"
+        default=512, description="most rows in one step; at least --max-num-seqs"
     )
     max_stretch: Annotated[float, Between(1, open=True), Flag(metavar="FACTOR")] = Field(
-        1.5, description="how much longer a prompt chunk may make a step while others decode"
+        default=1.5,
+        description="how much longer a prompt chunk may make a step while others decode",
     )
     draft_policy: Annotated[str, Flag(metavar="POLICY")] = Field(
-        "throughput",
+        default="throughput",
         description="draft lengths of requests that name no policy: `throughput` drafts as long as "
         "measured costs make it pay, `fixed` as long as the request allows, `fixed:k` up to k "
         "tokens, `off` never",
@@ -79,31 +83,33 @@ class EngineConfig:
     holdback: Annotated[
         float, Between(0, 0.5, words="a share from 0 to 0.5"), Flag(metavar="SHARE")
     ] = Field(
-        0.0,
+        default=0.0,
         description="share of requests that run without speculation, to compare the others with, "
         "as 0.01; at most 0.5",
     )
     draft_window: Positive | None = Field(
-        None,
+        default=None,
         description="most tokens of context that a DFlash drafter looks at, so that its cost stays "
         "flat over long contexts (default: all)",
     )
     rule: Annotated[str, OneOf(RULES)] = Field(
-        "match", description="verification rule; `synthetic` is for measurements only"
+        default="match", description="verification rule; `synthetic` is for measurements only"
     )
     synthetic: Annotated[tuple[float, ...], Several, Flag(metavar="RATES")] = Field(
-        (),
+        default=(),
         description="acceptance rate of each draft position for --rule synthetic, as 0.9,0.8,0.7 "
         "(not lossless)",
     )
     prefix_cache: Annotated[bool, Flag("no-prefix-cache")] = Field(
-        True, description="compute every prompt anew, without reusing the KV of equal prefixes"
+        default=True,
+        description="compute every prompt anew, without reusing the KV of equal prefixes",
     )
     seed: Annotated[int | None, Flag("engine-seed")] = Field(
-        None, description="base seed of requests that bring none (default: drawn for each request)"
+        default=None,
+        description="base seed of requests that bring none (default: drawn for each request)",
     )
     threads: Positive | None = Field(
-        None, description="CPU threads of a forward (default: all cores)"
+        default=None, description="CPU threads of a forward (default: all cores)"
     )
 
     def __post_init__(self) -> None:
