@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
 from pydantic.fields import FieldInfo
@@ -62,7 +62,7 @@ class Option:
             field=name,
             flag="--" + (flag.name or name.replace("_", "-")),
             default=field.get_default(call_default_factory=True),
-            text=field.description or (annotation_of(field, FieldInfo) or field).description or "",
+            text=" ".join((field.description or "").split()),
             parse=_parser(types, flag),
             choices=one_of.values if one_of else None,
             metavar=flag.metavar or ("N" if int in types else None),
@@ -78,12 +78,13 @@ class Option:
     @property
     def help(self) -> str:
         """The text for `--help` and the docs: what the option means, and its default."""
-        if self.default in (None, (), "") or self.is_switch or "(default" in self.text:
+        default = self.default
+        if default in (None, (), "") or self.is_switch or "(default" in self.text:
             return self.text
-        default = f"{self.default:g}" if isinstance(self.default, float) else self.default
+        shown = f"{default:g}" if isinstance(default, float) else default
         if self.parse is parse_bytes:
-            default = f"{self.default // 2**20}MiB"
-        return f"{self.text} (default: {default})"
+            shown = f"{default // 2**20}MiB"
+        return f"{self.text} (default: {shown})"
 
     @property
     def row(self) -> str:
@@ -91,8 +92,8 @@ class Option:
         choices = ", ".join(f"`{choice}`" for choice in self.choices or ())
         return f"| `{self.flag}` | {choices + ': ' if choices else ''}{self.help} |"
 
-    def add_to(self, parser: argparse._ActionsContainer, default: Any = None) -> None:
-        """Add the option to a command. `default` replaces the field's own."""
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        """Add the option to a command."""
         text = self.help.replace("%", "%%").replace("`", "")
         if self.is_switch:
             parser.add_argument(self.flag, action="store_true", help=text)
@@ -103,19 +104,19 @@ class Option:
                 self.flag,
                 type=self.parse,
                 choices=self.choices,
-                default=self.default if default is None else default,
+                default=self.default,
                 metavar=self.metavar,
                 help=text,
             )
 
     def value(self, args: argparse.Namespace) -> Any:
         """Return the value for the field."""
-        given = getattr(args, self.dest)
+        value = getattr(args, self.dest)
         if self.is_switch:
-            return given != self.default
+            return value != self.default
         if self.is_repeated:
-            return self.default if given is None else tuple(given)
-        return given
+            return self.default if value is None else tuple(value)
+        return value
 
 
 def _plain_types(annotation: Any) -> list[type]:
@@ -146,7 +147,10 @@ def add_options(
     """Add the options of the fields `names`; `defaults` replace those of the fields."""
     options = options_of(model)
     for name in names:
-        options[name].add_to(parser, defaults.get(name))
+        option = options[name]
+        if name in defaults:
+            option = replace(option, default=defaults[name])
+        option.add_to(parser)
 
 
 def read_options(args: argparse.Namespace, kind: type[M], **values: Any) -> M:
@@ -154,12 +158,12 @@ def read_options(args: argparse.Namespace, kind: type[M], **values: Any) -> M:
 
     Raises InvalidRequest, naming the field.
     """
-    given = {
+    stated = {
         name: option.value(args)
         for name, option in options_of(kind).items()
         if name not in values and hasattr(args, option.dest)
     }
-    return kind(**given, **values)
+    return kind(**stated, **values)
 
 
 # -- the engine -----------------------------------------------------------------------------------
@@ -198,7 +202,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
-    """Raises InvalidRequest, naming the option. Needs no torch: bad input is refused at once."""
+    """Return the engine's options. Raises InvalidRequest, naming the option, before torch loads."""
     model, drafter = args.model or DEFAULTS.model, drafter_specs(args.drafter)
     return read_options(args, EngineConfig, model=model, drafter=drafter)
 
@@ -229,9 +233,9 @@ def add_sampling_options(
 
 
 def sampling_params(args: argparse.Namespace, **more: Any) -> SamplingParams:
-    """Raises InvalidRequest, naming the field."""
-    given = {name: getattr(args, name) for name in SAMPLING}
-    return SamplingParams(**given, **more)
+    """Return how to sample. Raises InvalidRequest, naming the field."""
+    values = {name: getattr(args, name) for name in SAMPLING}
+    return SamplingParams(**values, **more)
 
 
 def add_draft_length_option(parser: argparse.ArgumentParser) -> None:

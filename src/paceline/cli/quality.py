@@ -17,7 +17,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "quality",
         help="measure what quantising costs a model",
-        description="Compares a quantised model with the same model unquantised, on real text: "
+        description="Compare a quantised model with the same model unquantised, on real text: "
         "perplexity, and the share of positions with the same most likely token.",
     )
     options.add_model_argument(parser)

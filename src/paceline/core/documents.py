@@ -59,7 +59,7 @@ class MissingField(InvalidRequest):
 
 
 class Document(BaseModel):
-    """An object that users write: it takes its own fields only, and each in its own type."""
+    """Base of objects that users write. It takes no other fields, and converts no types."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -110,7 +110,7 @@ def checked(cls: type[T] | None = None, *, where: str = "") -> Any:
 
 
 def _checked(cls: type[T], where: str) -> type[T]:
-    config = ConfigDict(strict=True, extra="forbid")
+    config = ConfigDict(strict=True, extra="forbid", use_attribute_docstrings=True)
     made: Any = pydantic_dataclasses.dataclass(
         frozen=True, slots=True, kw_only=True, config=config
     )(cls)
@@ -281,7 +281,7 @@ def _annotations(parts: list[Any], kind: type[T]) -> Iterator[T]:
 
 
 def whole_number(value: object) -> object:
-    """JSON has one kind of number: to its schemas 30.0 is an integer."""
+    """Return 30.0 as 30: JSON has one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -342,7 +342,7 @@ def unknown_field(path: Path, document: object, model: type[Any], where: str = "
 
 
 def written(path: Path, where: str = "") -> str:
-    """A field as errors name it. A name that a user made up is cut after LONGEST_NAME."""
+    """Return a field as errors name it. Unknown names are cut after LONGEST_NAME characters."""
     text = where
     for step in path:
         if isinstance(step, int):
@@ -376,7 +376,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _path(location: Sequence[str | int], document: Any, kind: str) -> Path:
-    """`location` without the names of union branches, which are no keys of the document."""
+    """Return `location` without the names of union branches, which are no keys of the document."""
     path: list[str | int] = []
     for index, step in enumerate(location):
         last = index == len(location) - 1

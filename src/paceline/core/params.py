@@ -21,7 +21,7 @@ DRAFT_POLICIES = ("throughput", "fixed", "off")
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an output must conform to: `source`, written in the language `kind`.
+    """The form of an output: `source`, written in the language `kind`.
 
     kind    "json_schema" (JSON text of the schema), "regex" or "lark" (llguidance's dialect)
     field   the name under which the user gave it; errors quote places below it
@@ -40,56 +40,21 @@ class Grammar:
 
 # -- types of fields: requests over HTTP use the same --------------------------------------------
 
-Temperature = Annotated[
-    float, Between(0, 100), Field(description="temperature of the sampling; 0 is argmax")
-]
-TopK = Annotated[
-    Whole,
-    Between(-1, ENDLESS, words="a whole number; 0 or -1 switches it off"),
-    Field(description="sample from this many of the likeliest tokens; 0 or -1: from all"),
-]
-TopP = Annotated[
-    float,
-    Between(0, 1, open=True),
-    Field(description="sample from the likeliest tokens whose probabilities add up to this"),
-]
-MinP = Annotated[
-    float,
-    Between(0, 1),
-    Field(description="leave out tokens that are less likely than this share of the likeliest one"),
-]
+Temperature = Annotated[float, Between(0, 100)]
+TopK = Annotated[Whole, Between(-1, ENDLESS, words="a whole number; 0 or -1 switches it off")]
+TopP = Annotated[float, Between(0, 1, open=True)]
+MinP = Annotated[float, Between(0, 1)]
 Penalty = Annotated[float, Between(-2, 2)]
-RepetitionPenalty = Annotated[
-    float,
-    Between(1e-3, 100),
-    Field(description="penalty on tokens that have occurred before; 1 is none"),
-]
-MaxTokens = Annotated[Whole, Between(1, ENDLESS), Field(description="most tokens of the answer")]
+RepetitionPenalty = Annotated[float, Between(1e-3, 100)]
+MaxTokens = Annotated[Whole, Between(1, ENDLESS)]
 MinTokens = Annotated[Whole, Between(0, ENDLESS)]
 Choices = Annotated[Whole, Between(1, 128)]
-Seed = Annotated[
-    Whole,
-    Between(-(2**63), 2**64 - 1, words="a 64-bit integer or null"),
-    Field(description="seed of the noise; equal seeds give equal text"),
-]
+Seed = Annotated[Whole, Between(-(2**63), 2**64 - 1, words="a 64-bit integer or null")]
 TopLogprobs = Annotated[
     Whole, Between(0, MAX_LOGPROBS, words=f"a whole number from 0 to {MAX_LOGPROBS}, or null")
 ]
-DraftLength = Annotated[
-    Whole,
-    Between(0, MAX_DRAFT_LEN),
-    Field(
-        description=f"longest draft of a round, 0 to {MAX_DRAFT_LEN} (default: the drafter's own)"
-    ),
-]
-LossyBudget = Annotated[
-    float,
-    Between(0, 1, words="a total variation from 0 to 1"),
-    Field(
-        description="total variation by which the law of each token may differ from the target's; "
-        "0 is lossless"
-    ),
-]
+DraftLength = Annotated[Whole, Between(0, MAX_DRAFT_LEN)]
+LossyBudget = Annotated[float, Between(0, 1, words="a total variation from 0 to 1")]
 
 
 def _check_stops(stop: Any) -> tuple[str, ...]:
@@ -137,22 +102,29 @@ class SamplingParams:
     """
 
     temperature: Temperature = 1.0
+    """temperature of the sampling; 0 is argmax"""
     top_k: TopK = 0
+    """sample from this many of the likeliest tokens; 0 or -1: from all"""
     top_p: TopP = 1.0
+    """sample from the likeliest tokens whose probabilities add up to this"""
     min_p: MinP = 0.0
+    """leave out tokens that are less likely than this share of the likeliest one"""
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     repetition_penalty: RepetitionPenalty = 1.0
+    """penalty on tokens that have occurred before; 1 is none"""
     logit_bias: Annotated[Mapping[int, float], PlainValidator(_check_biases)] = field(
         default_factory=dict
     )
     max_tokens: MaxTokens | None = None
+    """most tokens of the answer"""
     min_tokens: MinTokens = 0
     stop: Annotated[tuple[str, ...], PlainValidator(_check_stops)] = ()
     stop_token_ids: Annotated[tuple[int, ...], PlainValidator(_check_token_ids)] = ()
     ignore_eos: bool = False
     n: Choices = 1
     seed: Seed | None = None
+    """seed of the noise; equal seeds give equal text"""
     logprobs: TopLogprobs | None = None
     skip_special_tokens: bool = True
     grammar: InstanceOf[Grammar] | None = None
@@ -176,7 +148,7 @@ class SamplingParams:
 
     @property
     def penalised(self) -> bool:
-        """Whether a row's logits depend on the tokens before it other than through the model."""
+        """Return whether penalties change a row's logits by the tokens before it."""
         return (
             self.presence_penalty != 0
             or self.frequency_penalty != 0
@@ -185,17 +157,17 @@ class SamplingParams:
 
     @property
     def plain_argmax(self) -> bool:
-        """Whether the target's token is the argmax of the raw logits, a grammar's mask aside."""
+        """Return whether the token is the argmax of the raw logits, a grammar's mask aside."""
         return self.greedy and not self.edited
 
     @property
     def filtered(self) -> bool:
-        """Whether some tokens are left out for being unlikely beside the others."""
+        """Return whether top_k, top_p or min_p leave out unlikely tokens."""
         return not self.greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
     @property
     def plain_draw(self) -> bool:
-        """Whether it is that of the raw logits with the noise on them."""
+        """Return whether the token is the argmax of the raw logits plus noise."""
         return not (self.greedy or self.filtered or self.edited)
 
     @property
@@ -237,6 +209,7 @@ class SpeculativeParams:
 
     drafter: str | None = None
     max_draft_len: DraftLength | None = None
+    """longest draft of a round, 0 to 64 (default: the drafter's own)"""
     off: bool = False
     lossy: LossyBudget = 0.0
     policy: str | None = None

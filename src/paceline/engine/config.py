@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from pydantic import Field
-
 from paceline.core import DraftPolicy, InvalidRequest
 from paceline.core.documents import Between, Flag, OneOf, Several, checked
 
@@ -24,93 +22,58 @@ class EngineConfig:
     The command line, its help and docs/cli.md take name, type, default and text from the fields.
     """
 
-    model: str = Field(
-        default="smollm2-135m",
-        description="catalogue name, Hugging Face folder, GGUF file or hub id",
-    )
+    model: str = "smollm2-135m"
+    """catalogue name, Hugging Face folder, GGUF file or hub id"""
     drafter: Annotated[
         str | Annotated[tuple[str, ...], Several] | None, Flag("drafter", "SPEC")
-    ] = Field(
-        default="auto",
-        description="drafter, as [NAME=]KIND[:VALUE][,key=value...] or as [NAME=] and a folder or "
-        "hub id; repeat it to load several, the first is the default; `auto` is suffix + ngram, "
-        "and the DFlash drafter that is shipped for the model if there is one; `none` serves "
-        "without",
-    )
-    dtype: Annotated[str, OneOf(("bfloat16", "float32"))] = Field(
-        default="bfloat16", description="type of the weights and of the computation"
-    )
-    device: Annotated[str, OneOf(("cpu", "cuda"))] = Field(
-        default="cpu", description="where the model runs"
-    )
-    backend: Annotated[str, OneOf(("auto", "native", "torch"))] = Field(
-        default="auto",
-        description="`native` has fused CPU kernels, `torch` has stock operations, and `auto` is "
-        "native where it can run",
-    )
-    quantize: Annotated[str, OneOf(("int8",))] | None = Field(
-        default=None,
-        description="quantise the linear layers of the target and of drafters: int8 on CPU, fp8 on "
-        "CUDA; everything else stays in --dtype",
-    )
-    max_model_len: Positive | None = Field(
-        default=None,
-        description="longest prompt + output in tokens (default: what the model and the KV cache "
-        "allow)",
-    )
-    kv_memory: Bytes | None = Field(
-        default=None,
-        description="memory for the KV cache of the target and the drafters, as 512MiB (default: "
-        "planned from what is free)",
-    )
-    max_num_seqs: Positive = Field(default=64, description="most requests that run at once")
-    max_waiting: Positive = Field(
-        default=256, description="most requests that may queue at a server"
-    )
-    token_budget: Positive = Field(
-        default=512, description="most rows in one step; at least --max-num-seqs"
-    )
-    max_stretch: Annotated[float, Between(1, open=True), Flag(metavar="FACTOR")] = Field(
-        default=1.5,
-        description="how much longer a prompt chunk may make a step while others decode",
-    )
-    draft_policy: Annotated[str, Flag(metavar="POLICY")] = Field(
-        default="throughput",
-        description="draft lengths of requests that name no policy: `throughput` drafts as long as "
-        "measured costs make it pay, `fixed` as long as the request allows, `fixed:k` up to k "
-        "tokens, `off` never",
-    )
+    ] = "auto"
+    """drafter, as [NAME=]KIND[:VALUE][,key=value...] or as [NAME=] and a folder or hub id; repeat
+    it to load several, the first is the default; `auto` is suffix + ngram, and the DFlash drafter
+    that is shipped for the model if there is one; `none` serves without"""
+    dtype: Annotated[str, OneOf(("bfloat16", "float32"))] = "bfloat16"
+    """type of the weights and of the computation"""
+    device: Annotated[str, OneOf(("cpu", "cuda"))] = "cpu"
+    """where the model runs"""
+    backend: Annotated[str, OneOf(("auto", "native", "torch"))] = "auto"
+    """`native` has fused CPU kernels, `torch` has stock operations, and `auto` is native where it
+    can run"""
+    quantize: Annotated[str, OneOf(("int8",))] | None = None
+    """quantise the linear layers of the target and of drafters: int8 on CPU, fp8 on CUDA;
+    everything else stays in --dtype"""
+    max_model_len: Positive | None = None
+    """longest prompt + output in tokens (default: what the model and the KV cache allow)"""
+    kv_memory: Bytes | None = None
+    """memory for the KV cache of the target and the drafters, as 512MiB (default: planned from what
+    is free)"""
+    max_num_seqs: Positive = 64
+    """most requests that run at once"""
+    max_waiting: Positive = 256
+    """most requests that may queue at a server"""
+    token_budget: Positive = 512
+    """most rows in one step; at least --max-num-seqs"""
+    max_stretch: Annotated[float, Between(1, open=True), Flag(metavar="FACTOR")] = 1.5
+    """how much longer a prompt chunk may make a step while others decode"""
+    draft_policy: Annotated[str, Flag(metavar="POLICY")] = "throughput"
+    """draft lengths of requests that name no policy: `throughput` drafts as long as measured costs
+    make it pay, `fixed` as long as the request allows, `fixed:k` up to k tokens, `off` never"""
     holdback: Annotated[
         float, Between(0, 0.5, words="a share from 0 to 0.5"), Flag(metavar="SHARE")
-    ] = Field(
-        default=0.0,
-        description="share of requests that run without speculation, to compare the others with, "
-        "as 0.01; at most 0.5",
-    )
-    draft_window: Positive | None = Field(
-        default=None,
-        description="most tokens of context that a DFlash drafter looks at, so that its cost stays "
-        "flat over long contexts (default: all)",
-    )
-    rule: Annotated[str, OneOf(RULES)] = Field(
-        default="match", description="verification rule; `synthetic` is for measurements only"
-    )
-    synthetic: Annotated[tuple[float, ...], Several, Flag(metavar="RATES")] = Field(
-        default=(),
-        description="acceptance rate of each draft position for --rule synthetic, as 0.9,0.8,0.7 "
-        "(not lossless)",
-    )
-    prefix_cache: Annotated[bool, Flag("no-prefix-cache")] = Field(
-        default=True,
-        description="compute every prompt anew, without reusing the KV of equal prefixes",
-    )
-    seed: Annotated[int | None, Flag("engine-seed")] = Field(
-        default=None,
-        description="base seed of requests that bring none (default: drawn for each request)",
-    )
-    threads: Positive | None = Field(
-        default=None, description="CPU threads of a forward (default: all cores)"
-    )
+    ] = 0.0
+    """share of requests that run without speculation, to compare the others with, as 0.01; at most
+    0.5"""
+    draft_window: Positive | None = None
+    """most tokens of context that a DFlash drafter looks at, so that its cost stays flat over long
+    contexts (default: all)"""
+    rule: Annotated[str, OneOf(RULES)] = "match"
+    """verification rule; `synthetic` is for measurements only"""
+    synthetic: Annotated[tuple[float, ...], Several, Flag(metavar="RATES")] = ()
+    """acceptance rate of each draft position for --rule synthetic, as 0.9,0.8,0.7 (not lossless)"""
+    prefix_cache: Annotated[bool, Flag("no-prefix-cache")] = True
+    """compute every prompt anew, without reusing the KV of equal prefixes"""
+    seed: Annotated[int | None, Flag("engine-seed")] = None
+    """base seed of requests that bring none (default: drawn for each request)"""
+    threads: Positive | None = None
+    """CPU threads of a forward (default: all cores)"""
 
     def __post_init__(self) -> None:
         DraftPolicy.parse(self.draft_policy)

@@ -28,7 +28,7 @@ class Conversations:
         self._reserved = set(inspect.signature(tokenizer.apply_chat_template).parameters)
 
     def render(self, request: ChatRequest) -> str:
-        """The text of a conversation. Raises InvalidRequest for what the template cannot show."""
+        """Return the text of a conversation. Raises InvalidRequest for what the template drops."""
         text = self._template_text(request)
         rendered = RenderedChat(text)
         for index, message in enumerate(request.messages):
@@ -102,7 +102,7 @@ class Conversations:
 
 
 def _shown(field: str, call: ToolCall) -> dict[str, Any]:
-    """A past call as templates want it: they write its arguments as JSON themselves."""
+    """Return a past call as templates take it: they write its arguments as JSON themselves."""
     text = call.function.arguments
     try:
         arguments = json.loads(text or "{}")

@@ -1,7 +1,7 @@
 """Request bodies of /v1/chat/completions and /v1/completions.
 
-Every field that OpenAI knows is here, or refused by name. Those that this server cannot honour take
-only the value that asks for nothing; those that ask for nothing anyway are accepted as they are.
+Every field of OpenAI's API is accepted here or refused by name. A field that this server cannot
+honour takes only the value that asks for nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class StreamOptions(Document):
 
 
 class GenerationRequest(Document):
-    """What both endpoints take: sampling, speculation, streaming, metadata."""
+    """The fields of both endpoints: sampling, speculation, streaming, metadata."""
 
     model: str
     temperature: Temperature | None = Field(None, description="Default 1; 0 is argmax.")
@@ -129,8 +129,8 @@ class GenerationRequest(Document):
         self._size = size
 
     def params(self) -> SamplingParams:
-        """How tokens are chosen, made once. Raises InvalidRequest for values that only make sense
-        or nonsense together."""
+        """Return how tokens are chosen; made once. Raises InvalidRequest for fields that contradict
+        each other."""
         if self._params is None:
             self._params = self._make_params()
         return self._params
@@ -140,9 +140,9 @@ class GenerationRequest(Document):
 
     @property
     def scope_names(self) -> tuple[str | None, ...]:
-        """What the request says about whom it shares caches with. Empty texts name nobody."""
-        given = (self.cache_salt, self.user, self.safety_identifier)
-        return tuple(name or None for name in given)
+        """The names of the request's cache scope. Empty texts count as none."""
+        names = (self.cache_salt, self.user, self.safety_identifier)
+        return tuple(name or None for name in names)
 
     @property
     def include_obfuscation(self) -> bool:
@@ -244,7 +244,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def max_tokens_field(self) -> str:
-        """The name under which the bound was given."""
+        """The field that states the most tokens."""
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
     def _make_params(self) -> SamplingParams:
@@ -292,8 +292,8 @@ class CompletionRequest(GenerationRequest):
     @property
     def prompts(self) -> list[str | list[int]]:
         prompt: Any = self.prompt
-        one = isinstance(prompt, str) or isinstance(prompt[0], int)
-        return [prompt] if one else list(prompt)
+        is_single = isinstance(prompt, str) or isinstance(prompt[0], int)
+        return [prompt] if is_single else list(prompt)
 
     @property
     def num_prompts(self) -> int:

@@ -1,4 +1,4 @@
-"""From a checked request to a job that the engine runs."""
+"""Requests become jobs of the engine, and jobs become answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.engine.room import Place
 from paceline.server.bodies import BodyReader
 from paceline.server.errors import SHUTTING_DOWN, ApiError, invalid
 from paceline.server.gate import bearer, client_of
-from paceline.server.grammars import Bounds, GrammarReader
+from paceline.server.grammars import AnswerForm, GrammarReader
 from paceline.server.job import Job
 from paceline.server.live import Live
 from paceline.server.metrics import ServerMetrics
@@ -41,8 +41,8 @@ CLIENT_CLOSED_REQUEST = 499  # nobody reads it; access logs know it
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whom a request shares with: the salt of its caches, whether its drafts may come from others'
-    answers and its answer serve others, and whether it is told how much of its prompt was cached.
+    """The cache scope of a request. `share_answers` lets its drafts come from others' answers in
+    the scope, and theirs from its answer; `tells_cached` shows cached tokens in the usage.
     """
 
     salt: bytes
@@ -51,7 +51,7 @@ class Scope:
 
 
 class Serving:
-    """What the endpoints share: the engine, and what is made once for all requests."""
+    """The engine, and all that is made once for the endpoints."""
 
     def __init__(self, engine: AsyncEngine, settings: ServerSettings) -> None:
         self.engine, self.settings = engine, settings
@@ -80,11 +80,11 @@ class Serving:
         return await self._answer(CompletionShape, body, encode, http)
 
     def rounds(self, request_id: str, http: Request) -> dict[str, Any]:
-        """What each round of a request did that asked for it. Raises ApiError (404)."""
+        """Return the rounds of a request that had `explain` set. Raises ApiError (404)."""
         return shown(self._rounds.find(request_id, self._owner(http)), self._texts)
 
     def facts(self) -> dict[str, Any]:
-        """What the page needs to know before it asks for anything."""
+        """Return what the page needs to know about the server."""
         engine, config = self.engine, self.engine.config
         return {
             "models": list(self.models),
@@ -102,8 +102,8 @@ class Serving:
 
     def check_model(self, name: str) -> None:
         if name not in self.models:
-            known = ", ".join(self.models)
-            message = f"model: no model {quoted(name)} here; this server has {known}"
+            names = ", ".join(self.models)
+            message = f"model: no model {quoted(name)} here; this server has {names}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
     # -- inside -----------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ class Serving:
         self._check_draining()
         scope = self._scope(body, http)
         with self.engine.reserve(params.n, body.num_prompts) as place:
-            bounds = await self._grammars.bounds(body, _body_size(http))
-            params = bound(params, bounds)
+            form = await self._grammars.form(body, _body_size(http))
+            params = with_form(params, form)
             job = self._start(shape_of.kind, body, params, await encode(), scope, place)
         if body.explain:
             job.log = self._rounds.open(
@@ -148,7 +148,7 @@ class Serving:
             self._texts,
             self._fingerprint,
             bool(body.return_token_ids),
-            bounds.calls,
+            form.calls,
             rounds=body.include_rounds,
         )
         if body.stream:
@@ -188,9 +188,9 @@ class Serving:
         scope: Scope,
         place: Place,
     ) -> Job:
-        """Submits every prompt or none."""
+        """Submit every prompt or none."""
         self._check_draining()  # a drain may have begun while the prompts were being encoded
-        wish = body.speculative_params()
+        speculative = body.speculative_params()
         answer_id = f"{kind}-{uuid.uuid4().hex}"
         streams: list[Stream] = []
         try:
@@ -198,7 +198,7 @@ class Serving:
                 stream = self.engine.submit(
                     prompt,
                     params,
-                    wish,
+                    speculative,
                     request_id=f"{answer_id}-{index}",
                     salt=scope.salt,
                     share_answers=scope.share_answers,
@@ -226,7 +226,7 @@ class Serving:
             draft_bound=bound,
             drafter=drafter,
             grammar=params.grammar is not None,
-            lossy=wish.lossy,
+            lossy=speculative.lossy,
             tells_cached=scope.tells_cached,
         )
 
@@ -241,7 +241,7 @@ class Serving:
         params: SamplingParams,
         prompts: list[list[int]],
     ) -> ApiError:
-        """The engine's refusal, with the field's name as this endpoint has it."""
+        """Return the engine's refusal with this endpoint's name of the field."""
         names = {"prompt": body.prompt_field, "max_tokens": body.max_tokens_field}
         longest = max(len(prompt) for prompt in prompts)
         too_long = longest + (params.max_tokens or 1) > self.engine.max_model_len
@@ -251,21 +251,21 @@ class Serving:
 
 
 def _body_size(http: Request) -> float:
-    """Bytes of the body as the client said; one that did not say waits behind all others."""
+    """Return the bytes of the body by its header; a body without one waits behind all others."""
     return float(http.headers.get("content-length", "inf"))
 
 
-def bound(params: SamplingParams, bounds: Bounds) -> SamplingParams:
-    """The same wishes under a grammar. Calls are told apart by tokens that a text may hide."""
-    if bounds.grammar is None:
+def with_form(params: SamplingParams, form: AnswerForm) -> SamplingParams:
+    """Return `params` with the grammar of `form`. Calls need their special tokens in the text."""
+    if form.grammar is None:
         return params
-    skip = params.skip_special_tokens and bounds.calls is None
-    return replace(params, grammar=bounds.grammar, skip_special_tokens=skip)
+    skip = params.skip_special_tokens and form.calls is None
+    return replace(params, grammar=form.grammar, skip_special_tokens=skip)
 
 
 def _drafting(streams: list[Stream]) -> tuple[str | None, int | None]:
-    """The drafter that serves these streams, and the longest draft it may make; none where all of
-    them run without (some may have been held back)."""
+    """Return the drafter of these streams and their longest draft, or twice None where none of them
+    drafts: some of them may have been held back."""
     for stream in streams:
         for request in stream.requests:
             if request.drafter is not None:
@@ -274,9 +274,9 @@ def _drafting(streams: list[Stream]) -> tuple[str | None, int | None]:
 
 
 def scope_salt(api_key: str | None, names: Sequence[str | None]) -> bytes:
-    """The scope of cached prefixes and answers; requests share them only if all parts agree.
+    """Return the scope of cached prefixes and answers; requests share them if all parts agree.
 
-    Whoever shares a scope may learn, by timing, what others in it have sent.
+    Requests in one scope can learn, by timing, what others in it have sent.
     """
     parts = (api_key, *names)
     if not any(part is not None for part in parts):
@@ -285,12 +285,12 @@ def scope_salt(api_key: str | None, names: Sequence[str | None]) -> bytes:
 
 
 def _joined(parts: Sequence[str | None]) -> bytes:
-    """Different parts give different bytes: each is led in by its length, or by a dash."""
+    """Join parts so that different parts give different bytes: a length or a dash leads each."""
     encoded = (None if part is None else part.encode("utf-8", "surrogatepass") for part in parts)
     return b"".join(b"-" if part is None else b"%d:%b" % (len(part), part) for part in encoded)
 
 
 def _fingerprint(engine: AsyncEngine) -> str:
-    """Changes when the same seed might give another text."""
+    """Return a name that changes when the same seed might give another text."""
     made_of = f"{__version__}:{engine.model_name}:{engine.vocab_size}"
     return "fp_" + hashlib.blake2b(made_of.encode(), digest_size=6).hexdigest()

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator
+from pydantic import PlainValidator
 
 from paceline.core import InvalidRequest
 from paceline.core.documents import Between, Flag, OneOf, Several, checked
@@ -47,71 +47,48 @@ class ServerSettings:
     The command line, its help and docs/cli.md take name, type, default and text from the fields.
     """
 
-    host: str = Field(
-        default="127.0.0.1", description="where to listen (default: 127.0.0.1, loopback)"
-    )
-    port: Annotated[int, Between(0, 65535, words="a port from 0 (any free one) to 65535")] = Field(
-        default=8000, description="port to listen on; 0 takes a free one"
-    )
-    api_keys: Annotated[tuple[str, ...], PlainValidator(_check_keys), Flag("api-key", "KEY")] = (
-        Field(
-            (),
-            description="key that clients send as `Authorization: Bearer KEY`; repeat it for "
-            "several, or set PACELINE_API_KEY, which a list of processes does not show (default: "
-            "open to all who reach the port)",
-        )
-    )
-    served_model_names: Annotated[Names, Flag("served-model-name", "NAME")] = Field(
-        default=(),
-        description="name that requests use; repeat it for several (default: the model's own)",
-    )
-    spec_metrics: Annotated[str, OneOf(("none", "summary", "detailed"))] = Field(
-        default="summary",
-        description="what responses tell of their speculation; `detailed` adds counts of each "
-        "round",
-    )
+    host: str = "127.0.0.1"
+    """where to listen (default: 127.0.0.1, loopback)"""
+    port: Annotated[int, Between(0, 65535, words="a port from 0 (any free one) to 65535")] = 8000
+    """port to listen on; 0 takes a free one"""
+    api_keys: Annotated[tuple[str, ...], PlainValidator(_check_keys), Flag("api-key", "KEY")] = ()
+    """key that clients send as `Authorization: Bearer KEY`; repeat it for several, or set
+    PACELINE_API_KEY, which a list of processes does not show (default: open to all who reach the
+    port)"""
+    served_model_names: Annotated[Names, Flag("served-model-name", "NAME")] = ()
+    """name that requests use; repeat it for several (default: the model's own)"""
+    spec_metrics: Annotated[str, OneOf(("none", "summary", "detailed"))] = "summary"
+    """what responses tell of their speculation; `detailed` adds counts of each round"""
     drain_timeout: Annotated[
         float, Between(0, words="seconds, at least 0"), Flag(metavar="SECONDS")
-    ] = Field(default=30.0, description="time that running requests get to finish after SIGTERM")
+    ] = 30.0
+    """time that running requests get to finish after SIGTERM"""
     max_body_bytes: Annotated[
         int, Between(1, words="at least 1 byte"), Flag("max-body", "SIZE", size=True)
-    ] = Field(default=4 * 2**20, description="longest request body")
-    share_answers: Annotated[str, OneOf(tuple(SHARE_ANSWERS))] = Field(
-        default="named",
-        description="whose answers drafts are looked up in, besides the request's own text: those "
-        "of requests that name the same cache_salt or user (named), of all with the same API key "
-        "(always), or nobody's (never)",
-    )
-    steady_stream: Annotated[float, Flag(metavar="MS")] = Field(
-        default=0.0,
-        description="milliseconds between the writes of a stream, all of one size, which hide from "
-        "the network how many tokens a round committed; 0 writes events as they come",
-    )
-    keep_alive: Seconds = Field(
-        default=75.0,  # above the 60 s of common load balancers: they should close first
-        description="time that an idle connection is kept for the client's next request",
-    )
-    read_timeout: Seconds = Field(
-        default=30.0,
-        description="time that a client has to send a request's headers, and the longest pause "
-        "while it sends the body",
-    )
-    write_timeout: Seconds = Field(
-        default=60.0,
-        description="time that a client may leave an answer unread; then the connection is cut and "
-        "the request is aborted",
-    )
-    max_connections: Annotated[int, Between(1, 2**20, words="1 or more")] | None = Field(
-        default=None,
-        description="most open connections (default: 1024, or what the limit of open files "
-        "allows); raise it together with --max-waiting",
-    )
-    allow_hosts: Annotated[Names, Flag("allow-host", "NAME")] = Field(
-        default=(),
-        description="name under which clients or a reverse proxy reach the server; repeat it for "
-        "several. Without API keys a server on loopback answers to localhost only, and with this "
-        "option any server to these names only",
-    )
+    ] = 4 * 2**20
+    """longest request body"""
+    share_answers: Annotated[str, OneOf(tuple(SHARE_ANSWERS))] = "named"
+    """whose answers drafts are looked up in, besides the request's own text: those of requests that
+    name the same cache_salt or user (named), of all with the same API key (always), or nobody's
+    (never)"""
+    steady_stream: Annotated[float, Flag(metavar="MS")] = 0.0
+    """milliseconds between the writes of a stream, all of one size, which hide from the network how
+    many tokens a round committed; 0 writes events as they come"""
+    keep_alive: Seconds = 75.0  # above the 60 s of common load balancers: they should close first
+    """time that an idle connection is kept for the client's next request"""
+    read_timeout: Seconds = 30.0
+    """time that a client has to send a request's headers, and the longest pause while it sends the
+    body"""
+    write_timeout: Seconds = 60.0
+    """time that a client may leave an answer unread; then the connection is cut and the request is
+    aborted"""
+    max_connections: Annotated[int, Between(1, 2**20, words="1 or more")] | None = None
+    """most open connections (default: 1024, or what the limit of open files allows); raise it
+    together with --max-waiting"""
+    allow_hosts: Annotated[Names, Flag("allow-host", "NAME")] = ()
+    """name under which clients or a reverse proxy reach the server; repeat it for several. Without
+    API keys a server on loopback answers to localhost only, and with this option any server to
+    these names only"""
 
     def __post_init__(self) -> None:
         if not all(self.served_model_names):
