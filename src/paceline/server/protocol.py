@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     PrivateAttr,
 )
@@ -59,63 +60,71 @@ NoList = Annotated[
 ]
 
 
-class StreamOptions(Document):
+class RequestObject(Document):
+    """Base of objects in a request whose fields are described by the text below them."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class StreamOptions(RequestObject):
     include_usage: bool | None = None
-    continuous_usage_stats: bool | None = Field(
-        None, description="With include_usage: every event has the usage of its choice so far."
-    )
-    include_rounds: bool | None = Field(
-        None, description="With explain: every event has the round that produced it."
-    )
-    include_obfuscation: bool | None = Field(
-        None, description="Pad every event to the same size, with a field `obfuscation`."
-    )
+    continuous_usage_stats: bool | None = None
+    """With include_usage: every event has the usage of its choice so far."""
+    include_rounds: bool | None = None
+    """With explain: every event has the round that produced it."""
+    include_obfuscation: bool | None = None
+    """Pad every event to the same size, with a field `obfuscation`."""
 
 
-class GenerationRequest(Document):
+class GenerationRequest(RequestObject):
     """The fields of both endpoints: sampling, speculation, streaming, metadata."""
 
     model: str
-    temperature: Temperature | None = Field(None, description="Default 1; 0 is argmax.")
-    top_p: TopP | None = Field(None, description="Keep the likeliest tokens up to this sum.")
-    top_k: TopK | None = Field(None, description="Keep this many tokens; 0 or -1: all of them.")
-    min_p: MinP | None = Field(
-        None, description="Drop tokens below this share of the top probability."
-    )
+    temperature: Temperature | None = None
+    """Temperature of the sampling (default: 1); 0 is argmax."""
+    top_p: TopP | None = None
+    """Sample from the likeliest tokens whose probabilities add up to this."""
+    top_k: TopK | None = None
+    """Sample from this many of the likeliest tokens; 0 or -1: from all."""
+    min_p: MinP | None = None
+    """Leave out tokens that are less likely than this share of the likeliest one."""
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
-    logit_bias: Biases | None = Field(None, description="Bias of each token id, from -100 to 100.")
+    logit_bias: Biases | None = None
+    """Bias of each token id, from -100 to 100."""
     max_tokens: MaxTokens | None = None
     min_tokens: MinTokens | None = None
-    stop: str | Stops | None = Field(None, description="Texts that end the answer, up to 16.")
+    stop: str | Stops | None = None
+    """Texts that end the answer, up to 16."""
     stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = Field(None, description="Default true.")
-    structured_outputs: StructuredOutputs | None = Field(
-        None, description="The JSON schema, regex or grammar that the output must match."
-    )
-    n: Choices | None = Field(None, description="Number of choices for each prompt.")
-    seed: Seed | None = Field(None, description="Seed of the noise; null draws one.")
-    speculative: Literal["off"] | Speculative | None = Field(
-        None, description="How this request is drafted; `off` decodes without drafts."
-    )
-    explain: bool | None = Field(
-        None, description="Keep the rounds of this request for GET /v1/requests/{id}/rounds."
-    )
-    cache_salt: str | None = Field(
-        None,
-        description="Requests with other salts share no cached prefixes and answers.",
-    )
+    skip_special_tokens: bool | None = None
+    """Leave special tokens out of the text (default: true)."""
+    structured_outputs: StructuredOutputs | None = None
+    """The JSON schema, regex or grammar that the output must match."""
+    n: Choices | None = None
+    """Number of choices for each prompt."""
+    seed: Seed | None = None
+    """Seed of the noise; null draws one."""
+    speculative: Literal["off"] | Speculative | None = None
+    """How this request is drafted; `off` decodes without drafts."""
+    explain: bool | None = None
+    """Keep the rounds of this request for GET /v1/requests/{id}/rounds."""
+    cache_salt: str | None = None
+    """Requests share cached prefixes and answers only with others of the same salt."""
     return_token_ids: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = Field(None, description="The end user; works like cache_salt.")
+    user: str | None = None
+    """The end user; works like cache_salt."""
     metadata: Annotated[dict[str, str], AtMost(64, "entries")] | None = None
     service_tier: Literal["auto", "default"] | None = None
     store: Literal[False] | None = None
-    safety_identifier: str | None = Field(None, description="The newer name of user.")
-    prompt_cache_key: str | None = Field(None, description="Prefixes are cached by content.")
+    safety_identifier: str | None = None
+    """Another name of `user`, which OpenAI introduced later."""
+    prompt_cache_key: str | None = None
+    """Accepted without effect: prefixes are cached by content."""
 
     _size: int = PrivateAttr(0)
     _params: SamplingParams | None = PrivateAttr(None)
@@ -145,47 +154,38 @@ class GenerationRequest(Document):
         return tuple(name or None for name in names)
 
     @property
-    def include_obfuscation(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_obfuscation)
-
-    @property
-    def include_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-    @property
-    def continuous_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
-
-    @property
-    def include_rounds(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_rounds)
+    def streaming(self) -> StreamOptions:
+        """The options of the stream; all are off where the request states none."""
+        return self.stream_options or StreamOptions()
 
     def check_stream_options(self) -> None:
-        if self.stream_options is not None and not self.stream:
+        options = self.stream_options
+        if options is None:
+            return
+        if not self.stream:
             raise InvalidRequest("stream_options", "an object", "null, unless stream is true")
-        if self.continuous_usage and not self.include_usage:
+        if options.continuous_usage_stats and not options.include_usage:
             field = "stream_options.continuous_usage_stats"
             raise InvalidRequest(field, True, "include_usage to be true as well")
-        if self.include_rounds and not self.explain:
+        if options.include_rounds and not self.explain:
             field = "stream_options.include_rounds"
             raise InvalidRequest(field, True, "explain to be true as well")
 
     def speculative_params(self) -> SpeculativeParams:
         """Return how to draft. Raises InvalidRequest, naming the field."""
-        stated = self.speculative
-        return (
-            stated.params() if isinstance(stated, Speculative) else SpeculativeParams.parse(stated)
-        )
+        if isinstance(self.speculative, Speculative):
+            return self.speculative.params()
+        return SpeculativeParams.parse(self.speculative)
 
     def sampling_params(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-        given = {name: getattr(self, name) for name in SAME_FIELDS}
-        given |= {"max_tokens": max_tokens, "logprobs": logprobs}
+        values = {name: getattr(self, name) for name in SAME_FIELDS}
+        values |= {"max_tokens": max_tokens, "logprobs": logprobs}
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         return SamplingParams(
             stop=tuple(stop or ()),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             logit_bias=_token_biases(self.logit_bias or {}),
-            **{name: value for name, value in given.items() if value is not None},
+            **{name: value for name, value in values.items() if value is not None},
         )
 
 
@@ -223,14 +223,15 @@ class ChatRequest(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], AtMost(64, "variables")] | None = Field(
-        None, description="Variables for the model's chat template, which must read them."
-    )
+    chat_template_kwargs: Annotated[dict[str, Any], AtMost(64, "variables")] | None = None
+    """Variables for the model's chat template, which must read them."""
     response_format: ResponseFormat | None = None
     modalities: Annotated[list[Literal["text"]], AtMost(16, "modalities")] | None = None
     tools: Annotated[list[Tool], AtMost(MAX_TOOLS, "tools")] | None = None
-    tool_choice: ToolChoice | None = Field(None, description="Default auto, where there are tools.")
-    parallel_tool_calls: bool | None = Field(None, description="Default true.")
+    tool_choice: ToolChoice | None = None
+    """Default auto, where there are tools."""
+    parallel_tool_calls: bool | None = None
+    """Default true."""
     functions: NoList = None
     function_call: Literal["none"] | None = None
     audio: Unsupported = None

@@ -149,7 +149,7 @@ class Serving:
             self._fingerprint,
             bool(body.return_token_ids),
             form.calls,
-            rounds=body.include_rounds,
+            rounds=bool(body.streaming.include_rounds),
         )
         if body.stream:
             return self._stream(body, shape, params)
@@ -163,7 +163,7 @@ class Serving:
     ) -> EventStream:
         sizes, job = shape.event_sizes(params.logprobs), shape.job
         padding = frames = None
-        if body.include_obfuscation:
+        if body.streaming.include_obfuscation:
             padding = Padding(sizes.unit((job.draft_bound or 0) + 1))
         seconds = self.settings.steady_stream / 1e3
         if seconds:
@@ -171,8 +171,8 @@ class Serving:
             frames = Frames(sizes.frame(seconds, at_once))
         return EventStream(
             shape,
-            include_usage=body.include_usage,
-            continuous_usage=body.continuous_usage,
+            include_usage=bool(body.streaming.include_usage),
+            continuous_usage=bool(body.streaming.continuous_usage_stats),
             padding=padding,
             frames=frames,
             frame_seconds=seconds,
