@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import Field, InstanceOf, PlainValidator
+from pydantic import ConfigDict, InstanceOf, PlainValidator
 
 from paceline.core.documents import ENDLESS, Between, Document, Whole, checked
 from paceline.core.errors import InvalidRequest, check_integers, check_numbers
@@ -241,12 +241,16 @@ class SpeculativeParams:
 class Speculative(Document):
     """The object that a request may give as `speculative`."""
 
-    drafter: str | None = Field(None, description="Name of a registered drafter.")
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    drafter: str | None = None
+    """Name of a registered drafter."""
     max_draft_len: DraftLength | None = None
-    policy: str | None = Field(
-        None, description="How draft lengths are chosen: throughput, fixed, fixed:k or off."
-    )
+    """Longest draft of a round (default: the drafter's own)."""
+    policy: str | None = None
+    """How draft lengths are chosen: throughput, fixed, fixed:k or off."""
     lossy: LossyBudget | None = None
+    """Total variation by which a token's law may differ from the target's; 0 is lossless."""
 
     def params(self) -> SpeculativeParams:
         """Return the same as parameters. Raises InvalidRequest, naming the field."""
