@@ -46,7 +46,7 @@ def test_chunks_of_plain_text_equal_those_that_are_encoded_whole(
         body = shape.chunk(index, delta)
         assert body is not None
         text_json = shape.text_json(index, delta)
-        assert text_json is not None
+        assert text_json is not None and text_json.isascii()
         assert json.loads(text_json) == json.loads(shape.chunk_json(body))
 
 

@@ -1,4 +1,4 @@
-"""What a request asks for: how tokens are chosen, and how they are drafted."""
+"""Parameters of requests, for sampling and for drafting."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _check_token_ids(ids: Any) -> tuple[int, ...]:
 
 @checked
 class SamplingParams:
-    """How a request's tokens are chosen. Validated on construction.
+    """Sampling parameters of a request, validated on construction.
 
     The target's token is argmax(logits / temperature + Gumbel(seed, choice, position, token id));
     temperature 0 is plain argmax. `top_k` 0 means off. `logprobs` None means none, k >= 0 asks for
@@ -178,7 +178,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class DraftPolicy:
-    """How draft lengths are chosen: one of DRAFT_POLICIES; only "fixed:k" has a `length`."""
+    """A policy for draft lengths: one of DRAFT_POLICIES; only "fixed:k" has a `length`."""
 
     kind: str
     length: int | None = None
@@ -197,7 +197,7 @@ class DraftPolicy:
 
 @checked(where="speculative")
 class SpeculativeParams:
-    """How a request is drafted. `drafter` None takes the server's default.
+    """Drafting parameters of a request. `drafter` None takes the server's default.
 
     `off` decodes without drafts (AR). `max_draft_len` bounds the draft length; 0 is AR as well.
     `policy` chooses the lengths, written as DraftPolicy reads it; None takes the server's.
@@ -248,7 +248,7 @@ class Speculative(Document):
     max_draft_len: DraftLength | None = None
     """Longest draft of a round (default: the drafter's own)."""
     policy: str | None = None
-    """How draft lengths are chosen: throughput, fixed, fixed:k or off."""
+    """Policy for draft lengths: throughput, fixed, fixed:k or off."""
     lossy: LossyBudget | None = None
     """Total variation by which a token's law may differ from the target's; 0 is lossless."""
 

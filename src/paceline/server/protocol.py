@@ -108,7 +108,7 @@ class GenerationRequest(RequestObject):
     seed: Seed | None = None
     """Seed of the noise; null draws one."""
     speculative: Literal["off"] | Speculative | None = None
-    """How this request is drafted; `off` decodes without drafts."""
+    """Drafting of this request; `off` decodes without drafts."""
     explain: bool | None = None
     """Keep the rounds of this request for GET /v1/requests/{id}/rounds."""
     cache_salt: str | None = None

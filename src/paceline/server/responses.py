@@ -63,7 +63,7 @@ class SpeculativeDecoding(TypedDict):
 
 
 class Lossy(TypedDict):
-    """How much of a lossy budget was used. `total_variation` is summed over all tokens, each at
+    """Use of a lossy budget. `total_variation` is summed over all tokens, each at
     most `epsilon`. `replaced_tokens` counts the draft tokens that replace another token of the
     target."""
 

@@ -42,7 +42,7 @@ Seconds = Annotated[
 
 @checked
 class ServerSettings:
-    """How a model is offered over HTTP. Raises InvalidRequest naming the field.
+    """Options of an HTTP server. Raises InvalidRequest naming the field.
 
     The command line, its help and docs/cli.md take name, type, default and text from the fields.
     """
