@@ -134,7 +134,8 @@ def body_route(reader: BodyReader) -> type[APIRoute]:
             model: Any = self.body_field.field_info.annotation
 
             async def answer(http: Request) -> Response:
-                return await self.endpoint(await reader.read(http, model), http)
+                response: Response = await self.endpoint(await reader.read(http, model), http)
+                return response
 
             return answer
 

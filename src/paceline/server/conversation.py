@@ -55,7 +55,7 @@ class Conversations:
             format_of(self._template)
             variables["tools"] = [tool.model_dump(exclude_unset=True) for tool in request.tools]
         try:
-            return self._tokenizer.apply_chat_template(
+            text: str = self._tokenizer.apply_chat_template(
                 messages,
                 add_generation_prompt=request.add_generation_prompt is not False,
                 tokenize=False,
@@ -67,6 +67,7 @@ class Conversations:
             raise InvalidRequest(
                 "messages", f"{len(request.messages)} messages", expected
             ) from None
+        return text
 
     def _messages(self, request: ChatRequest) -> list[dict[str, Any]]:
         messages = []

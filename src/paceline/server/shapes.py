@@ -193,9 +193,13 @@ class ChatShape(Shape):
     kind, chunk_object = "chatcmpl", "chat.completion.chunk"
 
     def answer(self) -> ChatCompletion:
+        head = self._head
         answer: ChatCompletion = {
-            **self._head,
             "object": "chat.completion",
+            "id": head["id"],
+            "created": head["created"],
+            "model": head["model"],
+            "system_fingerprint": head["system_fingerprint"],
             "choices": [self._choice(*numbered) for numbered in enumerate(self.job.choices)],
             "usage": self._usage(),
             "metrics": self._metrics(),
@@ -310,13 +314,16 @@ class CompletionShape(Shape):
 
     def _choice(self, index: int, choice: Choice) -> CompletionChoice:
         rows = choice.logprobs
+        ending = self._ending(index, choice)
         answer: CompletionChoice = {
             "index": index,
             "text": choice.text,
             "logprobs": None if rows is None else self._logprobs(index, rows),
-            **self._ending(index, choice),
+            "finish_reason": ending["finish_reason"],
+            "stop_reason": ending["stop_reason"],
         }
         if self._token_ids:
+            answer["token_ids"] = choice.token_ids
             answer["prompt_token_ids"] = self._prompt(index)
         return answer
 
