@@ -192,8 +192,9 @@ def streamed_tpot(port: int, model: str, text: str) -> float:
     while chunk := response.read1(65536):
         chunks.append((time.perf_counter(), chunk))
     connection.close()
-    counts = [(at, chunk.count(b'"token_ids": [') - chunk.count(b'"token_ids": []'))
-              for at, chunk in chunks]  # fmt: skip
+    compact = [(at, chunk.replace(b": ", b":")) for at, chunk in chunks]
+    counts = [(at, chunk.count(b'"token_ids":[') - chunk.count(b'"token_ids":[]'))
+              for at, chunk in compact]  # fmt: skip
     arrivals = [at for at, count in counts for _ in range(count)]
     assert len(arrivals) == TOKENS, f"{len(arrivals)} tokens: {chunks[:3]}"
     return (arrivals[-1] - arrivals[0]) / (TOKENS - 1)

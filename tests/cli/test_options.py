@@ -59,6 +59,24 @@ def test_every_server_option_can_be_set() -> None:
     assert same == []
 
 
+@pytest.mark.parametrize("model", [EngineConfig, ServerSettings])
+def test_every_field_says_what_it_means(model: type) -> None:
+    assert [option.field for option in options.options_of(model).values() if not option.text] == []
+
+
+def test_help_shows_the_defaults_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for command in ("generate", "chat", "serve"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        shown[command] = " ".join(capsys.readouterr().out.split())
+    assert "most tokens of the answer (default: 256)" in shown["generate"]
+    assert "most tokens of the answer (default: 512)" in shown["chat"]
+    assert "0 is argmax (default: 0.7)" in shown["chat"]
+    assert "longest request body (default: 4MiB)" in shown["serve"]
+    assert "--no-prefix-cache" in shown["serve"] and "prefixes (default" not in shown["serve"]
+
+
 def test_drafter_none_stands_alone() -> None:
     assert engine_config("--drafter", "none").drafter is None
     with pytest.raises(InvalidRequest, match="drafter"):

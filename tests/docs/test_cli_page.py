@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
+
+import pytest
 
 from paceline.cli import build_parser
+from paceline.cli.options import options_of
+from paceline.engine.config import EngineConfig
+from paceline.server.settings import ServerSettings
 from tests.docs.blocks import ROOT
 
 
@@ -14,7 +20,7 @@ def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
 
 
 def options(parser: argparse.ArgumentParser) -> set[str]:
-    """Of a command and of its own subcommands."""
+    """Return the options of a command and of its own subcommands."""
     own = {option for action in parser._actions for option in action.option_strings}
     return own.union(*(options(job) for job in subcommands(parser).values()))
 
@@ -29,3 +35,11 @@ def test_every_command_and_every_option_is_described() -> None:
         named = options(parser) - {"-h", "--help"}
         missing += [f"{name} {option}" for option in named if f"`{option}`" not in page]
     assert missing == []
+
+
+@pytest.mark.parametrize("model", [EngineConfig, ServerSettings])
+def test_the_tables_have_the_rows_that_the_fields_make(model: type) -> None:
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    rows = set(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", page).splitlines())
+    options = [option for option in options_of(model).values() if option.field != "model"]
+    assert [option.row for option in options if option.row not in rows] == []

@@ -11,8 +11,10 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 import uvloop
+from pydantic import TypeAdapter
 
 from paceline.server.app import create_app
 from paceline.server.run import Server, bind
@@ -117,3 +119,12 @@ def eventually(condition: Any, seconds: float = 20) -> None:
 @pytest.fixture
 def client() -> Client:
     return Client(FakeAsyncEngine(), ServerSettings())
+
+
+def check_body(body: Any, body_type: Any) -> None:
+    """Hold a response body to its type: all members of the type, and no others."""
+    schema = TypeAdapter(body_type).json_schema()
+    for part in (schema, *schema.get("$defs", {}).values()):
+        if "properties" in part:
+            part["additionalProperties"] = False
+    jsonschema.validate(body, schema)

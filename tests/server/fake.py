@@ -63,6 +63,12 @@ def compiler() -> Compiler:
     return Compiler(tokenizer, len(tokenizer), {tokenizer.eos_token_id})
 
 
+TOLD = (
+    "config", "model_name", "max_model_len", "vocab_size", "tokenizer", "drafters",
+    "default_drafter", "spans",
+)  # fmt: skip
+
+
 class FakeAsyncEngine:
     """AsyncEngine's interface. Every stream repeats REPLY, `BURST` tokens per step.
 
@@ -120,6 +126,14 @@ class FakeAsyncEngine:
         self._finished: dict[str, int] = {}
         self._running: dict[str, tuple[Request, Stream]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what AsyncEngine tells of its engine."""
+        if name == "compiler":
+            return self.engine.grammars.compiler
+        if name not in TOLD:
+            raise AttributeError(name)
+        return getattr(self.engine, name)
 
     def start(self) -> None:
         pass

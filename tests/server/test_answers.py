@@ -14,7 +14,7 @@ from paceline.server.responses import ChatCompletion, Completion
 from paceline.server.serving import scope_salt
 from paceline.server.settings import SHARE_ANSWERS, ServerSettings
 
-from .conftest import CHAT, Client
+from .conftest import CHAT, Client, check_body
 from .fake import REPLY, FakeAsyncEngine
 
 
@@ -22,7 +22,7 @@ def test_chat_answer_has_openai_shape(client: Client) -> None:
     response = client.chat(max_tokens=5)
     body = response.json()
     assert response.status_code == 200
-    ChatCompletion.model_validate(body)
+    check_body(body, ChatCompletion)
     assert body["object"] == "chat.completion" and body["id"].startswith("chatcmpl-")
     choice = body["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": REPLY[:5], "refusal": None}
@@ -72,7 +72,7 @@ def test_add_generation_prompt_off(client: Client) -> None:
 )
 def test_every_kind_of_prompt(client: Client, prompt: object, expected: list[list[int]]) -> None:
     body = client.complete(prompt=prompt, max_tokens=4, n=2).json()
-    Completion.model_validate(body)
+    check_body(body, Completion)
     asked = client.engine.submitted
     assert [request.prompt_ids for request in asked[::2]] == expected
     assert [choice["index"] for choice in body["choices"]] == list(range(2 * len(expected)))
@@ -204,7 +204,7 @@ def test_spec_metrics_modes() -> None:
 def test_drafts_are_counted_by_the_part_that_made_them() -> None:
     client = Client(FakeAsyncEngine(part="suffix"), ServerSettings())
     body = client.complete(prompt=["a", "b"], max_tokens=8).json()
-    Completion.model_validate(body)
+    check_body(body, Completion)
     assert body["metrics"]["speculative_decoding"]["parts"] == {
         "suffix": {"num_spec_steps": 6, "num_accepted_draft_tokens": 10, "num_draft_tokens": 16}
     }
@@ -213,7 +213,7 @@ def test_drafts_are_counted_by_the_part_that_made_them() -> None:
 def test_several_choices_sum_their_speculation() -> None:
     client = Client(FakeAsyncEngine(), ServerSettings(spec_metrics="detailed"))
     body = client.complete(prompt=["a", "b"], n=2, max_tokens=8).json()
-    Completion.model_validate(body)
+    check_body(body, Completion)
     assert set(body["metrics"]) == {"seed", "drafter", "speculative_decoding"}  # no times
     assert body["metrics"]["speculative_decoding"] == {
         "mean_acceptance_length": pytest.approx(8 / 3),

@@ -57,7 +57,7 @@ def answered(base: str, **changes: Any) -> str:
     response = ask(base, "POST", "/v1/completions", json=body)
     assert response.status_code == 200, response.text
     if body.get("stream"):
-        return response.text.split('"id": "')[1].split('"')[0]
+        return str(json.loads(response.text.partition("\n")[0].removeprefix("data: "))["id"])
     return str(response.json()["id"])
 
 

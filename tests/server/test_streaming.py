@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from paceline.core import OutputDelta
 from paceline.server.app import create_app
+from paceline.server.responses import AnswerChunk
 from paceline.server.settings import ServerSettings
+from paceline.server.shapes import ChatShape, CompletionShape, Shape
 
-from .conftest import CHAT, TEXT, Client, eventually, listening
+from .conftest import CHAT, TEXT, Client, check_body, eventually, listening
 from .fake import REPLY, FakeAsyncEngine
 
 
@@ -21,7 +25,29 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     blocks = response.text.split("\n\n")
     assert blocks.pop() == "" and blocks.pop() == "data: [DONE]"
-    return [json.loads(block.removeprefix("data: ")) for block in blocks]
+    chunks = [json.loads(block.removeprefix("data: ")) for block in blocks]
+    for chunk in chunks:
+        check_body(chunk, AnswerChunk)
+    return chunks
+
+
+@pytest.mark.parametrize("shape_of", [ChatShape, CompletionShape])
+@pytest.mark.parametrize("token_ids", [False, True])
+@pytest.mark.parametrize(
+    "text", ["Hi", 'a "b" \\ {}\n', "é 快 \U0001f600", "\u2028", "\0text\0[-1]"]
+)
+def test_chunks_of_plain_text_equal_those_that_are_encoded_whole(
+    shape_of: type[Shape], token_ids: bool, text: str
+) -> None:
+    job: Any = SimpleNamespace(id="x-1", created=1, model="é\0text\0", choices=[None] * 2)
+    shape = shape_of(job, cast(Any, None), "fp", token_ids)
+    for index in range(2):
+        delta = OutputDelta(request_id="r", choice=index, text=text, token_ids=[3, 40])
+        body = shape.chunk(index, delta)
+        assert body is not None
+        text_json = shape.text_json(index, delta)
+        assert text_json is not None and text_json.isascii()
+        assert json.loads(text_json) == json.loads(shape.chunk_json(body))
 
 
 def test_chat_stream_in_openais_order(client: Client) -> None:

@@ -200,9 +200,9 @@ def test_a_comment_that_does_not_fit_goes_on_in_the_next_frame() -> None:
 def test_padding_fills_to_a_multiple() -> None:
     padding = Padding(128)
     for length in range(300):
-        event = padding.fill('data: {"a": "' + "x" * length + '"', "}\n\n")
-        assert len(event) % 128 == 0
-        assert set(json.loads(event[6:])) == {"a", "obfuscation"}
+        chunk = padding.fill(b'{"a": "%b"}' % (b"x" * length), 8)
+        assert (len(chunk) + 8) % 128 == 0
+        assert set(json.loads(chunk)) == {"a", "obfuscation"}
 
 
 def test_sizes_follow_what_was_asked_for() -> None:

@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command. 0 is success, 1 a failed run, 2 an input that was refused, 130 Ctrl-C."""
+    """Run one command. 0 is success, 1 a failed run, 2 an input that was refused, 130 Ctrl-C."""
     try:
         # Inside the try: values that argparse hands to our own types may be refused as well.
         args = build_parser().parse_args(argv)

@@ -17,7 +17,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "chat",
         help="talk to a model in the terminal",
-        description="Talks to a model. Tokens that were drafted and accepted are coloured. " + HELP,
+        description="Talk to a model. Tokens that were drafted and accepted are coloured. " + HELP,
     )
     options.add_model_argument(parser)
     parser.add_argument("--system", help="a system message")
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Conversation:
-    """Reads lines until the end of input and answers each."""
+    """A conversation: it reads lines until the end of input and answers each."""
 
     def __init__(
         self, llm: Any, params: Any, wish: Any, console: Console, system: list[dict[str, str]]

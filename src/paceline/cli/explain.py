@@ -1,4 +1,4 @@
-"""`paceline explain`: what each round of a request did, and why."""
+"""`paceline explain`: show what each round of a request did, and why."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "explain",
         help="show, round by round, what was drafted, accepted, forced and cut",
-        description="Explains a request that a server has answered, given its id and --url, if it "
-        'had "explain": true; or a prompt that is answered here for the purpose.',
+        description="Explain a request that a server has answered, given its id and --url, if it "
+        'had "explain": true; or answer a --prompt here and explain that.',
     )
     parser.add_argument("id", nargs="?", help="with --url: the id of the answer, as chatcmpl-…")
     parser.add_argument("--url", help="a running server, as http://127.0.0.1:8000")
@@ -41,17 +41,17 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidRequest("id", args.id, "the id of an answer, or --prompt; one of the two")
     if (args.id is None) != (args.url is None):
         raise InvalidRequest("url", args.url, "a server's URL beside an id, and only there")
-    told = _asked(args) if args.id is not None else _answered(args)
+    answer = _asked(args) if args.id is not None else _answered(args)
     if args.json:
-        print(json.dumps(told, ensure_ascii=False))
+        print(json.dumps(answer, ensure_ascii=False))
     else:
         console = Console(highlight=False)
-        for choice in told["choices"]:
+        for choice in answer["choices"]:
             console.print(rounds.table(choice))
             console.print(rounds.summary(choice), style="dim")
         console.print(rounds.legend())
     if args.html is not None:
-        args.html.write_text(rounds.page(told), encoding="utf-8")
+        args.html.write_text(rounds.page(answer), encoding="utf-8")
     return 0
 
 

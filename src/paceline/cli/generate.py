@@ -16,7 +16,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "generate",
         help="complete prompts once, offline",
-        description="Completes each prompt and prints the text; statistics go to stderr.",
+        description="Complete each prompt and print the text; statistics go to stderr.",
     )
     parser.add_argument("prompts", nargs="+", metavar="PROMPT", help="a prompt; - reads stdin")
     parser.add_argument(
@@ -38,16 +38,16 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidRequest("logprobs", args.logprobs, "--json beside it, which shows them")
     prompts = [read_stdin() if prompt == "-" else prompt for prompt in args.prompts]
     params = options.sampling_params(args, stop=tuple(args.stop), n=args.n, logprobs=args.logprobs)
-    config, wish = options.engine_config(args), options.speculative(args)
+    config, speculative = options.engine_config(args), options.speculative(args)
 
     from paceline.llm import LLM
 
     llm = LLM(config=config)
     if args.chat:
         conversations = [[{"role": "user", "content": prompt}] for prompt in prompts]
-        results = llm.chat(conversations, params, speculative=wish)
+        results = llm.chat(conversations, params, speculative=speculative)
     else:
-        results = llm.generate(prompts, params, speculative=wish)
+        results = llm.generate(prompts, params, speculative=speculative)
     if args.json:
         print(json.dumps([dataclasses.asdict(result) for result in results], ensure_ascii=False))
         return 0
@@ -61,5 +61,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_stdin() -> str:
-    """The prompt on stdin, without the newline that `echo` and editors end it with."""
+    """Return the prompt on stdin, without the newline that `echo` and editors end it with."""
     return sys.stdin.read().removesuffix("\n")

@@ -1,20 +1,26 @@
-"""Options that several commands share: how the engine is built and how tokens are chosen."""
+"""Options that several commands share, made from the fields of the models that they fill."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from typing import Any
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, get_args
 
-from paceline.core import MAX_DRAFT_LEN, InvalidRequest, SamplingParams, SpeculativeParams
-from paceline.engine.config import BACKENDS, DTYPES, QUANTIZE, RULES, EngineConfig
+from pydantic.fields import FieldInfo
+
+from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
+from paceline.core.documents import Flag, OneOf, annotation_of, fields_of
+from paceline.engine.config import EngineConfig
 
 SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 DEFAULTS = EngineConfig()
+M = TypeVar("M")
 
 
 def parse_bytes(text: str) -> int:
-    """Reads 1500000000, 1.5G (10^9) or 2GiB (2^30)."""
+    """Read 1500000000, 1.5G (10^9) or 2GiB (2^30)."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMG]I?)?B?", text.strip().upper())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write it like 512MiB or 2GiB")
@@ -22,7 +28,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
-    """Reads acceptance rates per draft position: 0.9,0.8,0.7."""
+    """Read acceptance rates per draft position: 0.9,0.8,0.7."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -30,135 +36,175 @@ def parse_rates(text: str) -> tuple[float, ...]:
         raise argparse.ArgumentTypeError(message) from None
 
 
+# -- options from fields --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option that sets a field of a model: a switch, or a value that is read by `parse`."""
+
+    field: str
+    flag: str
+    default: Any
+    text: str
+    parse: Callable[[str], Any]
+    choices: tuple[str, ...] | None
+    metavar: str | None
+    is_switch: bool
+    is_repeated: bool
+
+    @classmethod
+    def of(cls, name: str, field: FieldInfo) -> Option:
+        """Return the option that sets the field called `name`."""
+        flag, one_of = annotation_of(field, Flag) or Flag(), annotation_of(field, OneOf)
+        types = set(_plain_types(field.annotation))
+        return cls(
+            field=name,
+            flag="--" + (flag.name or name.replace("_", "-")),
+            default=field.get_default(call_default_factory=True),
+            text=" ".join((field.description or "").split()),
+            parse=_parser(types, flag),
+            choices=one_of.values if one_of else None,
+            metavar=flag.metavar or ("N" if int in types else None),
+            is_switch=bool in types,
+            is_repeated=tuple in types and float not in types,
+        )
+
+    @property
+    def dest(self) -> str:
+        """The attribute of parsed arguments that holds the value."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    @property
+    def help(self) -> str:
+        """The text for `--help` and the docs: what the option means, and its default."""
+        default = self.default
+        if default in (None, (), "") or self.is_switch or "(default" in self.text:
+            return self.text
+        shown = f"{default:g}" if isinstance(default, float) else default
+        if self.parse is parse_bytes:
+            shown = f"{default // 2**20}MiB"
+        return f"{self.text} (default: {shown})"
+
+    @property
+    def row(self) -> str:
+        """The row of a Markdown table: the option, its choices and what it means."""
+        choices = ", ".join(f"`{choice}`" for choice in self.choices or ())
+        return f"| `{self.flag}` | {choices + ': ' if choices else ''}{self.help} |"
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        """Add the option to a command."""
+        text = self.help.replace("%", "%%").replace("`", "")
+        if self.is_switch:
+            parser.add_argument(self.flag, action="store_true", help=text)
+        elif self.is_repeated:
+            parser.add_argument(self.flag, action="append", metavar=self.metavar, help=text)
+        else:
+            parser.add_argument(
+                self.flag,
+                type=self.parse,
+                choices=self.choices,
+                default=self.default,
+                metavar=self.metavar,
+                help=text,
+            )
+
+    def value(self, args: argparse.Namespace) -> Any:
+        """Return the value for the field."""
+        value = getattr(args, self.dest)
+        if self.is_switch:
+            return value != self.default
+        if self.is_repeated:
+            return self.default if value is None else tuple(value)
+        return value
+
+
+def _plain_types(annotation: Any) -> list[type]:
+    """Return the types in an annotation, such as tuple and str for tuple[str, ...] | None."""
+    parts = get_args(annotation)
+    here = [annotation] if isinstance(annotation, type) else []
+    if parts and str(annotation).startswith("tuple["):
+        here = [tuple]
+    return here + [plain for part in parts for plain in _plain_types(part)]
+
+
+def _parser(types: Collection[type], flag: Flag) -> Callable[[str], Any]:
+    if flag.size:
+        return parse_bytes
+    if tuple in types and float in types:
+        return parse_rates
+    return next((kind for kind in (int, float) if kind in types), str)
+
+
+def options_of(model: type[Any]) -> dict[str, Option]:
+    """Return the options that set the fields of `model`, a checked() dataclass, by field."""
+    return {name: Option.of(name, field) for name, field in fields_of(model).items()}
+
+
+def add_options(
+    parser: argparse._ActionsContainer, model: type[Any], *names: str, **defaults: Any
+) -> None:
+    """Add the options of the fields `names`; `defaults` replace those of the fields."""
+    options = options_of(model)
+    for name in names:
+        option = options[name]
+        if name in defaults:
+            option = replace(option, default=defaults[name])
+        option.add_to(parser)
+
+
+def read_options(args: argparse.Namespace, kind: type[M], **values: Any) -> M:
+    """Make a `kind` of the options that a command has, and of `values`.
+
+    Raises InvalidRequest, naming the field.
+    """
+    stated = {
+        name: option.value(args)
+        for name, option in options_of(kind).items()
+        if name not in values and hasattr(args, option.dest)
+    }
+    return kind(**stated, **values)
+
+
+# -- the engine -----------------------------------------------------------------------------------
+
+
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model",
-        nargs="?",
-        default=DEFAULTS.model,
-        help="catalogue name, Hugging Face folder, GGUF file or hub id (default: %(default)s)",
-    )
+    text = options_of(EngineConfig)["model"].help
+    parser.add_argument("model", nargs="?", default=DEFAULTS.model, help=text)
 
 
 def add_model_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-m",
-        "--model",
-        default=DEFAULTS.model,
-        help="catalogue name, Hugging Face folder, GGUF file or hub id (default: %(default)s)",
-    )
+    text = options_of(EngineConfig)["model"].help
+    parser.add_argument("-m", "--model", default=DEFAULTS.model, help=text)
 
 
-def add_draft_window_option(parser: Any) -> None:
-    parser.add_argument(
-        "--draft-window",
-        type=int,
-        metavar="N",
-        help="most tokens of context that a DFlash drafter looks at (default: all)",
-    )
+def add_draft_window_option(parser: argparse._ActionsContainer) -> None:
+    add_options(parser, EngineConfig, "draft_window")
 
 
-def add_network_options(parser: Any, quantize: str | None = DEFAULTS.quantize) -> None:
+def add_network_options(
+    parser: argparse._ActionsContainer, quantize: str | None = DEFAULTS.quantize
+) -> None:
     add_device_options(parser)
-    parser.add_argument(
-        "--quantize",
-        choices=QUANTIZE,
-        default=quantize,
-        help="linear layers of target and drafters in int8, on CUDA in fp8 (default: %(default)s)",
-    )
+    add_options(parser, EngineConfig, "quantize", quantize=quantize)
 
 
-def add_device_options(parser: Any) -> None:
-    parser.add_argument("--dtype", choices=DTYPES, default=DEFAULTS.dtype)
-    parser.add_argument("--device", default=DEFAULTS.device, help="cpu or cuda (default: cpu)")
-    parser.add_argument(
-        "--backend",
-        choices=BACKENDS,
-        default=DEFAULTS.backend,
-        help="native: fused CPU kernels; torch: stock ops; auto: native where it can run",
-    )
-    parser.add_argument("--threads", type=int, help="CPU threads of a forward (default: all cores)")
+def add_device_options(parser: argparse._ActionsContainer) -> None:
+    add_options(parser, EngineConfig, "dtype", "device", "backend", "threads")
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
-    group.add_argument(
-        "--drafter",
-        action="append",
-        metavar="SPEC",
-        help="[NAME=]KIND[:VALUE][,key=value...], or [NAME=] and a drafter's folder or hub id; "
-        "repeat it to load several, the first is the default; `auto` is suffix + ngram, and the "
-        "DFlash drafter that is shipped for the model if one is, `none` "
-        "serves without (default: auto)",
+    add_options(
+        group, EngineConfig, *(name for name in options_of(EngineConfig) if name != "model")
     )
-    add_draft_window_option(group)
-    add_network_options(group)
-    group.add_argument("--max-model-len", type=int, help="longest prompt + output, in tokens")
-    group.add_argument(
-        "--kv-memory", type=parse_bytes, metavar="SIZE", help="memory for the KV cache, as 512MiB"
-    )
-    group.add_argument("--max-num-seqs", type=int, default=DEFAULTS.max_num_seqs)
-    group.add_argument(
-        "--max-waiting", type=int, default=DEFAULTS.max_waiting, help="most requests that may queue"
-    )
-    group.add_argument(
-        "--token-budget", type=int, default=DEFAULTS.token_budget, help="most rows in one step"
-    )
-    group.add_argument(
-        "--max-stretch",
-        type=float,
-        default=DEFAULTS.max_stretch,
-        help="how much longer a prompt chunk may make a step while others decode",
-    )
-    group.add_argument(
-        "--draft-policy",
-        default=DEFAULTS.draft_policy,
-        metavar="POLICY",
-        help="throughput: draft lengths that pay by measured cost; fixed: as long as asked for, or "
-        "fixed:k; off (default: %(default)s)",
-    )
-    group.add_argument(
-        "--holdback",
-        type=float,
-        default=DEFAULTS.holdback,
-        metavar="SHARE",
-        help="share of requests that run without speculation, to compare with, as 0.01",
-    )
-    group.add_argument("--rule", choices=RULES, default=DEFAULTS.rule, help="verification rule")
-    group.add_argument(
-        "--synthetic",
-        type=parse_rates,
-        default=DEFAULTS.synthetic,
-        metavar="RATES",
-        help="acceptance per draft position for --rule synthetic, as 0.9,0.8,0.7 (not lossless)",
-    )
-    group.add_argument("--no-prefix-cache", action="store_true")
-    group.add_argument("--engine-seed", type=int, help="base seed of requests that bring none")
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
-    """Raises InvalidRequest, naming the option. Needs no torch: bad input is refused at once."""
-    return EngineConfig(
-        model=args.model or DEFAULTS.model,
-        drafter=drafter_specs(args.drafter),
-        dtype=args.dtype,
-        device=args.device,
-        backend=args.backend,
-        quantize=args.quantize,
-        max_model_len=args.max_model_len,
-        kv_memory=args.kv_memory,
-        max_num_seqs=args.max_num_seqs,
-        max_waiting=args.max_waiting,
-        token_budget=args.token_budget,
-        max_stretch=args.max_stretch,
-        draft_policy=args.draft_policy,
-        holdback=args.holdback,
-        draft_window=args.draft_window,
-        rule=args.rule,
-        synthetic=args.synthetic,
-        prefix_cache=not args.no_prefix_cache,
-        seed=args.engine_seed,
-        threads=args.threads,
-    )
+    """Return the engine's options. Raises InvalidRequest, naming the option, before torch loads."""
+    model, drafter = args.model or DEFAULTS.model, drafter_specs(args.drafter)
+    return read_options(args, EngineConfig, model=model, drafter=drafter)
 
 
 def drafter_specs(values: list[str] | None) -> str | tuple[str, ...] | None:
@@ -171,44 +217,29 @@ def drafter_specs(values: list[str] | None) -> str | tuple[str, ...] | None:
     return tuple(values)
 
 
+# -- requests -------------------------------------------------------------------------------------
+
+SAMPLING = (
+    "max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed",
+)  # fmt: skip
+
+
 def add_sampling_options(
     parser: argparse.ArgumentParser, *, max_tokens: int, temperature: float, seed: int | None = None
 ) -> None:
     group = parser.add_argument_group("sampling")
-    group.add_argument("--max-tokens", type=int, default=max_tokens)
-    group.add_argument(
-        "--temperature", type=float, default=temperature, help="0 is argmax (default: %(default)s)"
-    )
-    group.add_argument("--top-k", type=int, default=0)
-    group.add_argument("--top-p", type=float, default=1.0)
-    group.add_argument("--min-p", type=float, default=0.0)
-    group.add_argument("--repetition-penalty", type=float, default=1.0)
-    group.add_argument(
-        "--seed", type=int, default=seed, help="seed of the noise; equal seeds give equal text"
-    )
+    defaults = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    add_options(group, SamplingParams, *SAMPLING, **defaults)
 
 
 def sampling_params(args: argparse.Namespace, **more: Any) -> SamplingParams:
-    """Raises InvalidRequest, naming the field."""
-    return SamplingParams(
-        max_tokens=args.max_tokens,
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        repetition_penalty=args.repetition_penalty,
-        seed=args.seed,
-        **more,
-    )
+    """Return how to sample. Raises InvalidRequest, naming the field."""
+    values = {name: getattr(args, name) for name in SAMPLING}
+    return SamplingParams(**values, **more)
 
 
 def add_draft_length_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max-draft-len",
-        type=int,
-        metavar="N",
-        help=f"longest draft of a round, 0 to {MAX_DRAFT_LEN} (default: the drafter's own)",
-    )
+    add_options(parser, SpeculativeParams, "max_draft_len")
 
 
 def add_speculation_options(parser: argparse.ArgumentParser) -> None:
@@ -217,7 +248,7 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
 
 
 def speculative(args: argparse.Namespace) -> Any:
-    """The `speculative` value as the API takes it: None, "off" or an object.
+    """Return the value of `speculative` as the API takes it: None, "off" or an object.
 
     Raises InvalidRequest, naming the field.
     """
@@ -225,6 +256,6 @@ def speculative(args: argparse.Namespace) -> Any:
         if args.max_draft_len is not None:
             raise InvalidRequest("max_draft_len", args.max_draft_len, "no value beside --off")
         return "off"
-    wish = None if args.max_draft_len is None else {"max_draft_len": args.max_draft_len}
-    SpeculativeParams.parse(wish)
-    return wish
+    stated = None if args.max_draft_len is None else {"max_draft_len": args.max_draft_len}
+    SpeculativeParams.parse(stated)
+    return stated

@@ -12,7 +12,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "pull",
         help="fetch a model ahead of its first use",
-        description="Fetches a model into the cache and prints the folder it lies in.",
+        description="Fetch a model into the cache and print its folder.",
     )
     options.add_model_argument(parser)
     parser.add_argument("--revision", help="with a hub id: a branch, tag or commit")

@@ -10,18 +10,18 @@ from typing import Any
 
 from paceline.cli import options
 from paceline.core import InvalidRequest
-from paceline.engine.config import QUANTIZE, EngineConfig
+from paceline.engine.config import EngineConfig
 
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "quality",
         help="measure what quantising costs a model",
-        description="Compares a quantised model with the same model unquantised, on real text: "
+        description="Compare a quantised model with the same model unquantised, on real text: "
         "perplexity, and the share of positions with the same most likely token.",
     )
     options.add_model_argument(parser)
-    options.add_network_options(parser, quantize=QUANTIZE[0])
+    options.add_network_options(parser, quantize="int8")
     parser.add_argument(
         "--text",
         action="append",
@@ -33,14 +33,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    config = EngineConfig(
-        model=args.model,
-        dtype=args.dtype,
-        device=args.device,
-        backend=args.backend,
-        quantize=args.quantize,
-        threads=args.threads,
-    )
+    config = options.read_options(args, EngineConfig, model=args.model)
     texts = [_text(name) for name in args.text] if args.text else None
 
     from paceline.engine.quality import examine

@@ -1,4 +1,4 @@
-"""What the commands print: the start-up table, answers in colour, their statistics."""
+"""Output of the commands: the start-up table, answers in colour, their statistics."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def legend() -> Text:
 
 
 class KindColours:
-    """Tells for each piece of streamed text whether it was drafted.
+    """Splits streamed text into drafted and other pieces.
 
-    The text of a delta is what counts; its tokens are decoded again here only to learn which kind
-    each character is of, since a character may need several tokens and text may be held back.
+    The pieces add up to the text of the deltas. Tokens are decoded again only to learn the kind of
+    each character, since a character may need several tokens and text may be held back.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -50,7 +50,7 @@ class KindColours:
         self._kinds: list[TokenKind] = []  # one per decoded character that is not shown yet
 
     def feed(self, delta: OutputDelta) -> Iterator[tuple[str, TokenKind]]:
-        """The delta's text in runs of one kind each."""
+        """Yield the delta's text in runs of one kind each."""
         for token, kind in zip(delta.token_ids, delta.kinds, strict=True):
             self._kinds += [kind] * len(self._stream.push(token))
         missing = len(delta.text) - len(self._kinds)

@@ -8,21 +8,38 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from functools import partial, wraps
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Self, get_args
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Self,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    overload,
+)
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     ValidationError,
     model_validator,
 )
+from pydantic import dataclasses as pydantic_dataclasses
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import ArgsKwargs, CoreSchema, PydanticCustomError, core_schema
 
 from paceline.core.errors import Amount, InvalidRequest
 
@@ -32,7 +49,13 @@ MOST_LISTED = 20  # names of fields in an error
 UNSUPPORTED = "unsupported"
 _TOO_MANY = "too_many_items"
 _UNKNOWN_FIELD = "unknown_field"
+_OUT_OF_RANGE = "out_of_range"
+_NO_OBJECT = ("model_type", "dict_type", "model_attributes_type")
+_UNKNOWN_KIND = ("union_tag_invalid", "union_tag_not_found")
+_EXTRA = ("extra_forbidden", "unexpected_keyword_argument")
+ENDLESS = 2**31 - 1  # a bound of a whole number that errors do not mention
 Path = tuple[str | int, ...]
+T = TypeVar("T")
 
 
 class UnknownField(InvalidRequest):
@@ -55,18 +78,19 @@ class MissingField(InvalidRequest):
 
 
 class Document(BaseModel):
-    """An object that users write: it takes its own fields only, and each in its own type."""
+    """Base of objects that users write. It takes no other fields, and converts no types."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @classmethod
-    def read(cls, value: object, where: str = "") -> Self:
-        """Read a document from plain JSON or YAML values; `where` is its place in a larger one.
+    def read(cls, value: object, where: str = "", context: object = None) -> Self:
+        """Read a document from plain JSON or YAML values; `where` is its place in a larger one,
+        and validators get `context`.
 
         Raises InvalidRequest, which names the field with its place.
         """
         try:
-            return cls.model_validate(value)
+            return cls.model_validate(value, context=context)
         except ValidationError as error:
             raise refusal(error, value, cls, where) from None
 
@@ -88,6 +112,59 @@ class Document(BaseModel):
         return value
 
 
+@overload
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(Field, dataclass_field)
+)
+def checked(cls: type[T]) -> type[T]: ...
+
+
+@overload
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(Field, dataclass_field)
+)
+def checked(*, where: str) -> Callable[[type[T]], type[T]]: ...
+
+
+def checked(cls: type[T] | None = None, *, where: str = "") -> Any:
+    """Make a frozen, keyword-only dataclass whose fields are checked as those of a Document.
+
+    Constructing one raises InvalidRequest. `__post_init__` may raise it too, for fields that
+    contradict each other. `where` is the place that errors put before the names of fields.
+    """
+    return partial(_checked, where=where) if cls is None else _checked(cls, where=where)
+
+
+def _checked(cls: type[T], where: str) -> type[T]:
+    config = ConfigDict(strict=True, extra="forbid", use_attribute_docstrings=True)
+    made: Any = pydantic_dataclasses.dataclass(
+        frozen=True, slots=True, kw_only=True, config=config
+    )(cls)
+    validate = made.__pydantic_validator__.validate_python
+
+    @wraps(made.__init__)
+    def init(self: Any, **values: Any) -> None:
+        try:
+            validate(ArgsKwargs((), values), self_instance=self)
+        except ValidationError as error:
+            raise refusal(error, values, made, where) from None
+
+    made.__init__ = init
+    result: type[T] = made
+    return result
+
+
+def fields_of(model: type[Any]) -> dict[str, FieldInfo]:
+    """Return the fields of a Document or of a checked() dataclass, by name."""
+    fields: dict[str, FieldInfo] = model.__pydantic_fields__
+    return fields
+
+
+def field_names(model: type[Any]) -> set[str]:
+    """Return the keys that an object of `model` may have."""
+    return {field.alias or name for name, field in fields_of(model).items()}
+
+
 def read_json_object(path: str | FilePath, field: str) -> dict[str, Any]:
     """Read a JSON file that holds one object. Raises InvalidRequest for `field`."""
     try:
@@ -97,11 +174,6 @@ def read_json_object(path: str | FilePath, field: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidRequest(field, str(path), "a file with one JSON object")
     return value
-
-
-def field_names(model: type[BaseModel]) -> set[str]:
-    """The keys that an object of `model` may have."""
-    return {field.alias or name for name, field in model.model_fields.items()}
 
 
 def fields_table(model: type[BaseModel]) -> str:
@@ -149,17 +221,131 @@ class AtMost:
 
 
 @dataclass(frozen=True)
-class Expected:
-    """Annotates a field: an error says `text` in place of pydantic's words."""
+class Between:
+    """Annotates a number: it lies from `low` to `high`, or above `low` where that is `open`.
 
-    text: str
+    Errors give both bounds, unless `words` say what is expected.
+    """
+
+    low: float
+    high: float = math.inf
+    open: bool = False
+    words: str = ""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        schema = handler(source)
+        whole = self._numbers(schema) == "int"
+        bounds: dict[str, Any] = {"gt" if self.open else "ge": self.low}
+        if self.high != math.inf:
+            bounds["le"] = self.high
+        make = core_schema.int_schema if whole else core_schema.float_schema
+        ranged = core_schema.custom_error_schema(
+            make(**bounds), _OUT_OF_RANGE, custom_error_message=self.expected(whole=whole)
+        )
+        return core_schema.chain_schema([schema, ranged])
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        described = handler(schema)
+        described["exclusiveMinimum" if self.open else "minimum"] = self.low
+        if self.high != math.inf:
+            described["maximum"] = self.high
+        return described
+
+    def expected(self, *, whole: bool) -> str:
+        """Say which numbers are right."""
+        if self.words:
+            return self.words
+        number = "a whole number" if whole else "a number"
+        return f"{number} {self.range(whole=whole)}"
+
+    def range(self, *, whole: bool) -> str:
+        """Return the bounds in words."""
+        low, high = (_written_number(value) for value in (self.low, self.high))
+        if self.high == math.inf or (whole and self.high >= ENDLESS):
+            return f"above {low}" if self.open else f"of at least {low}"
+        return f"above {low}, up to {high}" if self.open else f"from {low} to {high}"
+
+    @classmethod
+    def _numbers(cls, schema: Any) -> str:
+        """Return the kind of number that `schema` gives: "int" or "float"."""
+        while "schema" in schema:
+            schema = schema["schema"]
+        return str(schema["type"])
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Annotates a text: it is one of `values`, which errors list."""
+
+    values: tuple[str, ...]
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         return core_schema.custom_error_schema(
-            handler(source), custom_error_type="expected", custom_error_message=self.text
+            core_schema.literal_schema(list(self.values)),
+            _OUT_OF_RANGE,
+            custom_error_message="one of " + ", ".join(self.values),
         )
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Annotates a field with its option on the command line: `--NAME METAVAR`.
+
+    Without it the option is named after the field. `size` marks a number of bytes, written like
+    512MiB.
+    """
+
+    name: str = ""
+    metavar: str = ""
+    size: bool = False
+
+
+def _written_number(value: float) -> str:
+    return str(int(value)) if value != math.inf and value == int(value) else f"{value:g}"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Annotates a field: an error says `text` in place of pydantic's words. A value that fails
+    `test` is an error too."""
+
+    text: str
+    test: Callable[[Any], bool] | None = None
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        schema = handler(source)
+        if self.test is not None:
+            schema = core_schema.no_info_after_validator_function(self._check, schema)
+        return core_schema.custom_error_schema(
+            schema,
+            custom_error_type="expected",
+            custom_error_message="{text}",  # braces in a message are places of its context
+            custom_error_context={"text": self.text},
+        )
+
+    def _check(self, value: object) -> object:
+        if self.test is not None and not self.test(value):
+            raise ValueError(self.text)
+        return value
+
+
+NonEmpty = Annotated[str, Expected("text, not empty", lambda text: bool(text.strip()))]
+
+
+def as_tuple(value: object) -> object:
+    """Turn a list into a tuple: JSON and YAML have lists only."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+Several = BeforeValidator(as_tuple)  # annotates a tuple that may be given as a list
 
 
 @dataclass(frozen=True)
@@ -181,21 +367,21 @@ class OneOfTypes:
         return value
 
 
-def bound_of(field: FieldInfo) -> AtMost | None:
-    """The bound on the items of a field, None where it has none."""
-    return next(_bounds([field.annotation, *field.metadata]), None)
+def annotation_of(field: FieldInfo, kind: type[T]) -> T | None:
+    """Return the first annotation of a field that is a `kind`, such as AtMost; None without one."""
+    return next(_annotations([field.annotation, *field.metadata], kind), None)
 
 
-def _bounds(parts: list[Any]) -> Iterator[AtMost]:
+def _annotations(parts: list[Any], kind: type[T]) -> Iterator[T]:
     for part in parts:
-        if isinstance(part, AtMost):
+        if isinstance(part, kind):
             yield part
         else:
-            yield from _bounds(list(get_args(part)))
+            yield from _annotations(list(get_args(part)), kind)
 
 
 def whole_number(value: object) -> object:
-    """JSON has one kind of number: to its schemas 30.0 is an integer."""
+    """Return 30.0 as 30: JSON has one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -206,7 +392,7 @@ Whole = Annotated[int, BeforeValidator(whole_number)]
 
 
 def refusal(
-    error: ValidationError, document: object, model: type[BaseModel], where: str = ""
+    error: ValidationError, document: object, model: type[Any], where: str = ""
 ) -> InvalidRequest:
     """Say which field of `document`, which is no `model`, is wrong: its name, its value, and what
     would be right.
@@ -216,51 +402,104 @@ def refusal(
     """
     errors = error.errors(include_url=False, include_input=False)
     paths = [_path(item["loc"], document, item["type"]) for item in errors]
-    path = max((path for path in paths if path[:1] == paths[0][:1]), key=len)
+    # A misspelt field is missing under its right name as well.
+    wrong = [p for p, item in zip(paths, errors, strict=True) if len(p) == 1 and _is_extra(item)]
+    first = wrong[0] if wrong and errors[0]["type"] == "missing" else paths[0]
+    path = max((path for path in paths if path[:1] == first[:1]), key=len)
     here = [item for other, item in zip(paths, errors, strict=True) if other == path]
-    kinds = {item["type"]: item for item in here}
-    field = written(path, where)
+    kinds: dict[str, Any] = {item["type"]: item for item in here}
     if _UNKNOWN_FIELD in kinds:
         return unknown_field((*path, kinds[_UNKNOWN_FIELD]["ctx"]["name"]), document, model, where)
-    if "extra_forbidden" in kinds:
+    if any(map(_is_extra, here)):
         return unknown_field(path, document, model, where)
+    for kind in _UNKNOWN_KIND:
+        if kind in kinds:
+            return _unknown_kind(kinds[kind]["ctx"], path, document, where)
+    cause = kinds["value_error"]["ctx"]["error"] if "value_error" in kinds else None
+    if isinstance(cause, InvalidRequest):
+        return _placed(cause, path, where)
+    return _wrong_value(here, path, document, model, where)
+
+
+def _is_extra(error: Any) -> bool:
+    return error["type"] in _EXTRA
+
+
+def _wrong_value(
+    errors: Sequence[Any], path: Path, document: object, model: type[Any], where: str
+) -> InvalidRequest:
+    """Refuse the value at `path`, where pydantic has these errors."""
+    kinds = {item["type"]: item for item in errors}
+    field, value = written(path, where), _value(document, path)
     if UNSUPPORTED in kinds:
         reason = kinds[UNSUPPORTED]["msg"]
-        return InvalidRequest(field, _value(document, path), reason, f"{field}: {reason}")
+        return InvalidRequest(field, value, reason, f"{field}: {reason}")
     if "missing" in kinds:
         return MissingField(field)
     if _TOO_MANY in kinds:
         count = Amount(f"{kinds[_TOO_MANY]['ctx']['count']} items")
         return InvalidRequest(field, count, kinds[_TOO_MANY]["msg"])
-    reasons = dict.fromkeys(_reason(item["msg"]) for item in here)
-    return InvalidRequest(field, _value(document, path), " or ".join(reasons))
+    if all(kind in _NO_OBJECT for kind in kinds):
+        names = ", ".join(_names_at(path, document, model))
+        return InvalidRequest(field, value, f"a mapping with {names}" if names else "a mapping")
+    reasons = dict.fromkeys(_reason(item["msg"]) for item in errors)
+    return InvalidRequest(field, value, " or ".join(reasons))
 
 
-def unknown_field(
-    path: Path, document: object, model: type[BaseModel], where: str = ""
-) -> UnknownField:
+def _placed(error: InvalidRequest, path: Path, where: str) -> InvalidRequest:
+    """Give the error of a check within a document its place: the check knows the field's name."""
+    place = path if path[-1:] != (error.field,) else path[:-1]
+    return error.within(written(place, where) if place else where)
+
+
+def unknown_field(path: Path, document: object, model: type[Any], where: str = "") -> UnknownField:
     """Refuse the field at `path`, and name the field of `model` that comes close."""
     close, name = [], str(path[-1])
     if len(name) <= LONGEST_NAME:
-        close = difflib.get_close_matches(name, sorted(_all_names(model)), n=1, cutoff=0.8)
-    guess = next(iter(close), None)
-    return UnknownField(written(path, where), _value(document, path), guess, _names_at(path, model))
+        names = sorted(_all_names(model) - {name})
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+    guess, names = next(iter(close), None), _names_at(path[:-1], document, model)
+    return UnknownField(written(path, where), _value(document, path), guess, names)
 
 
-def _names_at(path: Path, model: type[BaseModel]) -> list[str]:
-    """The fields beside the one at `path`, as far as they are few enough for an error to list."""
-    for step in path[:-1]:
+def _unknown_kind(
+    context: dict[str, Any], path: Path, document: object, where: str
+) -> InvalidRequest:
+    """Refuse an object whose discriminator names no model of a union."""
+    kinds = context.get("expected_tags", "").replace("'", "")
+    path = (*path, context["discriminator"].strip("'"))
+    expected = f"one of {kinds}" if kinds else "a value: the field is required"
+    return InvalidRequest(written(path, where), _value(document, path), expected)
+
+
+def _names_at(path: Path, document: Any, model: type[Any]) -> list[str]:
+    """Return the fields of the model at `path` for an error to list: none where they are many, or
+    where several models of a union fit the object there."""
+    models = [model]
+    for step in path:
+        document = document[step]
         if isinstance(step, str):
-            field = model.model_fields.get(step)
-            models = [] if field is None else list(_models_in(field.annotation))
-            if len(models) != 1:
-                return []
-            (model,) = models
-    return list(model.model_fields) if len(model.model_fields) <= MOST_LISTED else []
+            fields = [field for model in models for key, field in _keyed(model) if key == step]
+            models = [part for field in fields for part in _models_in(field.annotation)]
+    fits = [model for model in models if _is_kind(document, model)]
+    names = [key for key, _ in _keyed(fits[0])] if len(fits) == 1 else []
+    return names if len(names) <= MOST_LISTED else []
+
+
+def _keyed(model: type[Any]) -> Iterator[tuple[str, FieldInfo]]:
+    return ((field.alias or name, field) for name, field in fields_of(model).items())
+
+
+def _is_kind(document: Any, model: type[Any]) -> bool:
+    """Return whether an object has the fixed values that `model` has, such as `kind: jsonl`."""
+    if not isinstance(document, dict):
+        return True
+    fixed = {k: f for k, f in _keyed(model) if get_origin(f.annotation) is Literal}
+    return all(document.get(k, f.default) in get_args(f.annotation) for k, f in fixed.items())
 
 
 def written(path: Path, where: str = "") -> str:
-    """A field as errors name it. A name that a user made up is cut after LONGEST_NAME."""
+    """Return a field as errors name it. Unknown names are cut after LONGEST_NAME characters."""
     text = where
     for step in path:
         if isinstance(step, int):
@@ -271,14 +510,14 @@ def written(path: Path, where: str = "") -> str:
     return text or "document"
 
 
-def _all_names(model: type[BaseModel]) -> set[str]:
-    """The names of the fields of `model` and of all models within it."""
+def _all_names(model: type[Any]) -> set[str]:
+    """Return the names of the fields of `model` and of all models within it."""
     names: set[str] = set()
     todo, seen = [model], {model}
     while todo:
         inner = todo.pop()
         names |= field_names(inner)
-        for field in inner.model_fields.values():
+        for field in fields_of(inner).values():
             for part in _models_in(field.annotation):
                 if part not in seen:
                     seen.add(part)
@@ -294,13 +533,15 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _path(location: Sequence[str | int], document: Any, kind: str) -> Path:
-    """`location` without the names of union branches, which are no keys of the document."""
+    """Return `location` without the names of union branches, which are no keys of the document."""
     path: list[str | int] = []
     for index, step in enumerate(location):
         last = index == len(location) - 1
         inside = isinstance(document, dict) and step in document
+        if inside and not last and not isinstance(document[step], list | tuple | dict):
+            inside = location[index + 1] not in document  # else a branch is called like a key
         if inside or (
-            isinstance(document, list) and isinstance(step, int) and step < len(document)
+            isinstance(document, list | tuple) and isinstance(step, int) and step < len(document)
         ):
             path.append(step)
             document = document[step]

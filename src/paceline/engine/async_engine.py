@@ -8,8 +8,8 @@ import gc
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from typing import Self
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Self
 
 from paceline.core import (
     FinishReason,
@@ -20,8 +20,11 @@ from paceline.core import (
     SamplingParams,
     SpeculativeParams,
 )
-from paceline.engine.config import EngineStats
+from paceline.core.spans import Spans
+from paceline.drafters.base import Drafter
+from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.engine import Engine
+from paceline.engine.grammar import Compiler
 from paceline.engine.reservations import Reservation, StreamLimit
 
 log = logging.getLogger(__name__)
@@ -98,6 +101,47 @@ class AsyncEngine:
         gc.collect()
         gc.freeze()
         self._thread.start()
+
+    # -- what a server needs to know of its engine: fixed when the engine was built, spans aside ---
+
+    @property
+    def config(self) -> EngineConfig:
+        return self.engine.config
+
+    @property
+    def model_name(self) -> str:
+        return self.engine.model_name
+
+    @property
+    def max_model_len(self) -> int:
+        return self.engine.max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        return self.engine.vocab_size
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.engine.tokenizer
+
+    @property
+    def compiler(self) -> Compiler:
+        """The compiler of grammars, which has a thread of its own."""
+        return self.engine.grammars.compiler
+
+    @property
+    def drafters(self) -> Mapping[str, Drafter]:
+        return self.engine.drafters
+
+    @property
+    def default_drafter(self) -> str | None:
+        return self.engine.default_drafter
+
+    @property
+    def spans(self) -> Spans:
+        return self.engine.spans
+
+    # -- life -------------------------------------------------------------------------------------
 
     @property
     def alive(self) -> bool:

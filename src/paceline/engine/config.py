@@ -4,98 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from paceline.core import DraftPolicy, InvalidRequest, SpeculationStats
+from paceline.core.documents import Between, Flag, OneOf, Several, checked
 
 LOSSLESS_RULES = ("match", "token", "block")
 RULES = (*LOSSLESS_RULES, "synthetic")
-DTYPES = ("bfloat16", "float32")
-BACKENDS = ("auto", "native", "torch")
-QUANTIZE = ("int8",)
+
+Positive = Annotated[int, Between(1)]
+Bytes = Annotated[int, Between(1), Flag(metavar="SIZE", size=True)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked
 class EngineConfig:
     """Options of one engine. Raises InvalidRequest naming the field.
 
-    model            catalogue name, Hugging Face folder, GGUF file or hub id
-    drafter          drafter specs, `[NAME=]KIND[:VALUE][,key=value…]`, the first is the default;
-                     "auto" is suffix + ngram, and the DFlash drafter that is shipped for the
-                     model, if one is; None serves without drafters
-    dtype, device    "bfloat16" or "float32"; "cpu" or "cuda"
-    quantize         "int8": linear layers of target and drafters in int8 on CPU, in fp8 on CUDA;
-                     None leaves them in `dtype`, in which everything else stays in any case
-    backend          "native" (fused CPU kernels), "torch", or "auto": native where it can run
-    max_model_len    longest prompt + output in tokens; None: what the model and the KV plan allow
-    kv_memory        bytes for the target's and the drafters' KV; None plans from what is free
-    max_num_seqs     most requests that run at once
-    max_waiting      most requests that may queue at a server; past it QueueFull
-    token_budget     most rows in one step
-    max_stretch      how much longer a prompt chunk may make a step while others decode
-    draft_policy     of requests that name none. "throughput": the draft lengths that pay by
-                     measured cost, zero included, up to what is asked for; "fixed": always as long
-                     as asked for, "fixed:k" k tokens; "off"
-    holdback         share of the requests without a wish about speculation that run without it, so
-                     that its gain can be read off live traffic; 0 to 0.5
-    draft_window     most tokens of context that a DFlash drafter looks at, so that its cost stays
-                     flat over long contexts; None: all
-    rule             verification rule: match, token, block, or synthetic (measuring only)
-    synthetic        acceptance rate per draft position, for the rule `synthetic`
-    prefix_cache     reuse KV of equal prefixes within one scope
-    seed             base seed for requests that bring none; None draws one per request
-    threads          CPU threads of the forward; None takes every core this process may use
+    The command line, its help and docs/cli.md take name, type, default and text from the fields.
     """
 
     model: str = "smollm2-135m"
-    drafter: str | tuple[str, ...] | None = "auto"
-    dtype: str = "bfloat16"
-    device: str = "cpu"
-    backend: str = "auto"
-    quantize: str | None = None
-    max_model_len: int | None = None
-    kv_memory: int | None = None
-    max_num_seqs: int = 64
-    max_waiting: int = 256
-    token_budget: int = 512
-    max_stretch: float = 1.5
-    draft_policy: str = "throughput"
-    holdback: float = 0.0
-    draft_window: int | None = None
-    rule: str = "match"
-    synthetic: tuple[float, ...] = ()
-    prefix_cache: bool = True
-    seed: int | None = None
-    threads: int | None = None
+    """catalogue name, Hugging Face folder, GGUF file or hub id"""
+    drafter: Annotated[
+        str | Annotated[tuple[str, ...], Several] | None, Flag("drafter", "SPEC")
+    ] = "auto"
+    """drafter, as [NAME=]KIND[:VALUE][,key=value...] or as [NAME=] and a folder or hub id; repeat
+    it to load several, the first is the default; `auto` is suffix + ngram, and the DFlash drafter
+    that is shipped for the model if there is one; `none` serves without"""
+    dtype: Annotated[str, OneOf(("bfloat16", "float32"))] = "bfloat16"
+    """type of the weights and of the computation"""
+    device: Annotated[str, OneOf(("cpu", "cuda"))] = "cpu"
+    """where the model runs"""
+    backend: Annotated[str, OneOf(("auto", "native", "torch"))] = "auto"
+    """`native` has fused CPU kernels, `torch` has stock operations, and `auto` is native where it
+    can run"""
+    quantize: Annotated[str, OneOf(("int8",))] | None = None
+    """quantise the linear layers of the target and of drafters: int8 on CPU, fp8 on CUDA;
+    everything else stays in --dtype"""
+    max_model_len: Positive | None = None
+    """longest prompt + output in tokens (default: what the model and the KV cache allow)"""
+    kv_memory: Bytes | None = None
+    """memory for the KV cache of the target and the drafters, as 512MiB (default: planned from what
+    is free)"""
+    max_num_seqs: Positive = 64
+    """most requests that run at once"""
+    max_waiting: Positive = 256
+    """most requests that may queue at a server"""
+    token_budget: Positive = 512
+    """most rows in one step; at least --max-num-seqs"""
+    max_stretch: Annotated[float, Between(1, open=True), Flag(metavar="FACTOR")] = 1.5
+    """how much longer a prompt chunk may make a step while others decode"""
+    draft_policy: Annotated[str, Flag(metavar="POLICY")] = "throughput"
+    """draft lengths of requests that name no policy: `throughput` drafts as long as measured costs
+    make it pay, `fixed` as long as the request allows, `fixed:k` up to k tokens, `off` never"""
+    holdback: Annotated[
+        float, Between(0, 0.5, words="a share from 0 to 0.5"), Flag(metavar="SHARE")
+    ] = 0.0
+    """share of requests that run without speculation, to compare the others with, as 0.01; at most
+    0.5"""
+    draft_window: Positive | None = None
+    """most tokens of context that a DFlash drafter looks at, so that its cost stays flat over long
+    contexts (default: all)"""
+    rule: Annotated[str, OneOf(RULES)] = "match"
+    """verification rule; `synthetic` is for measurements only"""
+    synthetic: Annotated[tuple[float, ...], Several, Flag(metavar="RATES")] = ()
+    """acceptance rate of each draft position for --rule synthetic, as 0.9,0.8,0.7 (not lossless)"""
+    prefix_cache: Annotated[bool, Flag("no-prefix-cache")] = True
+    """compute every prompt anew, without reusing the KV of equal prefixes"""
+    seed: Annotated[int | None, Flag("engine-seed")] = None
+    """base seed of requests that bring none (default: drawn for each request)"""
+    threads: Positive | None = None
+    """CPU threads of a forward (default: all cores)"""
 
     def __post_init__(self) -> None:
-        choices = {
-            "rule": RULES,
-            "dtype": DTYPES,
-            "backend": BACKENDS,
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise InvalidRequest(name, getattr(self, name), "one of " + ", ".join(allowed))
         DraftPolicy.parse(self.draft_policy)
-        if not 0 <= self.holdback <= 0.5:
-            raise InvalidRequest("holdback", self.holdback, "a share from 0 to 0.5")
-        if self.quantize not in (None, *QUANTIZE):
-            expected = "one of " + ", ".join(QUANTIZE) + ", or nothing"
-            raise InvalidRequest("quantize", self.quantize, expected)
-        if self.device not in ("cpu", "cuda"):
-            raise InvalidRequest("device", self.device, "cpu or cuda")
-        for name in ("max_num_seqs", "max_waiting", "token_budget"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(name, getattr(self, name), "a whole number of at least 1")
-        for name in ("max_model_len", "kv_memory", "threads", "draft_window"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidRequest(name, value, "a whole number of at least 1")
         if self.token_budget < self.max_num_seqs:
             expected = f"at least max_num_seqs ({self.max_num_seqs}): each request its row"
             raise InvalidRequest("token_budget", self.token_budget, expected)
-        if self.max_stretch <= 1:
-            raise InvalidRequest("max_stretch", self.max_stretch, "a number above 1")
         if (self.rule == "synthetic") != bool(self.synthetic):
             expected = "acceptance rates per position, with rule synthetic and only with it"
             raise InvalidRequest("synthetic", self.synthetic, expected)
@@ -104,9 +89,10 @@ class EngineConfig:
 
     @property
     def drafter_specs(self) -> tuple[str, ...]:
+        """The specs of the drafters to load; the first is the default."""
         if self.drafter is None:
             return ()
-        return (self.drafter,) if isinstance(self.drafter, str) else tuple(self.drafter)
+        return (self.drafter,) if isinstance(self.drafter, str) else self.drafter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from fastapi import APIRouter, FastAPI, Request, Security
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPBearer
+from pydantic import TypeAdapter
 
 from paceline.engine.async_engine import AsyncEngine
 from paceline.server import errors, responses
@@ -16,7 +17,7 @@ from paceline.server.gate import Gate
 from paceline.server.live import asked
 from paceline.server.metrics import CONTENT_TYPE
 from paceline.server.protocol import ChatRequest, CompletionRequest
-from paceline.server.responses import GENERATION, refusals
+from paceline.server.responses import GENERATION, AnswerChunk, ServedModel, refusals
 from paceline.server.serving import Serving
 from paceline.server.settings import ServerSettings
 from paceline.server.ui import add_ui
@@ -24,7 +25,7 @@ from paceline.version import __version__
 
 
 def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
-    """The app that serves `async_engine`, which the caller starts and stops."""
+    """Return the app that serves `async_engine`, which the caller starts and stops."""
     serving = Serving(async_engine, settings)
     # no /docs: its page would load scripts from somebody else's server
     app = FastAPI(title="Paceline", version=__version__, openapi_url=None)
@@ -52,7 +53,7 @@ def _add_generation(app: FastAPI, serving: Serving, key: list[Any]) -> None:
         dependencies=key,
     )
     async def chat_completions(body: ChatRequest, http: Request) -> Response:
-        """Answers a conversation."""
+        """Answer a conversation, whole or as a stream."""
         return await serving.chat(body, http)
 
     @routes.post(
@@ -62,20 +63,20 @@ def _add_generation(app: FastAPI, serving: Serving, key: list[Any]) -> None:
         dependencies=key,
     )
     async def completions(body: CompletionRequest, http: Request) -> Response:
-        """Continues text or token ids."""
+        """Continue text or token ids, whole or as a stream."""
         return await serving.complete(body, http)
 
     app.include_router(routes)
 
 
 def _add_models(app: FastAPI, serving: Serving, key: list[Any]) -> None:
-    def entry(name: str) -> dict[str, Any]:
+    def entry(name: str) -> ServedModel:
         return {
             "id": name,
             "object": "model",
             "created": serving.started,
             "owned_by": "paceline",
-            "max_model_len": serving.engine.engine.max_model_len,
+            "max_model_len": serving.engine.max_model_len,
         }
 
     @app.get(
@@ -85,17 +86,17 @@ def _add_models(app: FastAPI, serving: Serving, key: list[Any]) -> None:
         dependencies=key,
     )
     async def models() -> Response:
-        """The names that requests may use."""
+        """List the models that requests may name."""
         return JSONResponse({"object": "list", "data": [entry(name) for name in serving.models]})
 
     @app.get(
         "/v1/models/{name:path}",
-        response_model=responses.Model,
+        response_model=ServedModel,
         responses=refusals(400, 401, 404),
         dependencies=key,
     )
     async def model(name: str) -> Response:
-        """One of them."""
+        """Return one model by its name."""
         serving.check_model(name)
         return JSONResponse(entry(name))
 
@@ -108,37 +109,48 @@ def _add_requests(app: FastAPI, serving: Serving, key: list[Any]) -> None:
         dependencies=key,
     )
     async def rounds(id: str, http: Request) -> Response:
-        """What each round of one's own request did, if it had `explain` set to true."""
+        """Return the rounds of a request that had `explain` set to true."""
         return JSONResponse(serving.rounds(id, http))
 
 
 def _add_page_data(app: FastAPI, serving: Serving) -> None:
     @app.get("/ui/serving", include_in_schema=False)
     async def ui_serving() -> Response:
-        """What is served, and how."""
+        """Return what the page needs to know about the served model."""
         return JSONResponse(serving.facts())
 
     @app.get("/ui/live", include_in_schema=False)
     async def ui_live(http: Request) -> Response:
-        """What the server does and did in the last minutes."""
+        """Return the counts and samples of the last minutes."""
         return JSONResponse(serving.live.snapshot(**asked(http.query_params)))
 
 
 def _add_schema(app: FastAPI) -> None:
     @app.get("/openapi.json", include_in_schema=False)
     async def schema() -> Response:
-        """The OpenAPI schema. Making it takes half a second, so it is made off the event loop."""
-        return await run_in_threadpool(lambda: JSONResponse(app.openapi()))
+        """Return the OpenAPI schema. It takes half a second to make, so a thread makes it."""
+        return await run_in_threadpool(lambda: JSONResponse(_schema_with_chunks(app)))
+
+
+def _schema_with_chunks(app: FastAPI) -> dict[str, Any]:
+    """Return the schema of `app` and of AnswerChunk, which no route returns by itself."""
+    described = app.openapi()
+    chunk = TypeAdapter(AnswerChunk).json_schema(ref_template="#/components/schemas/{model}")
+    parts = chunk.pop("$defs", {})
+    described["components"]["schemas"] |= {**parts, "AnswerChunk": chunk}
+    return described
 
 
 def _add_operations(app: FastAPI, serving: Serving) -> None:
     @app.get(
         "/health",
         response_model=responses.Health,
-        responses={503: {"model": responses.Health, "description": "Send no more requests."}},
+        responses={
+            503: {"model": responses.Health, "description": "The server takes no new requests."}
+        },
     )
     async def health() -> Response:
-        """Whether new requests are welcome."""
+        """Say whether the server takes new requests."""
         state = "ok"
         if not serving.engine.alive:
             state = "dead"
@@ -148,7 +160,7 @@ def _add_operations(app: FastAPI, serving: Serving) -> None:
 
     @app.get("/version", response_model=responses.Version)
     async def version() -> Response:
-        """The server's version."""
+        """Return the version of the server."""
         return JSONResponse({"version": __version__})
 
     @app.get(
@@ -157,5 +169,5 @@ def _add_operations(app: FastAPI, serving: Serving) -> None:
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def metrics() -> Response:
-        """Prometheus metrics."""
+        """Return metrics in the text format of Prometheus."""
         return Response(serving.metrics.render(), media_type=CONTENT_TYPE)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from paceline.core.documents import bound_of, field_names, refusal, unknown_field
+from paceline.core.documents import AtMost, annotation_of, field_names, refusal, unknown_field
 from paceline.core.errors import Amount, InvalidRequest
 from paceline.server.errors import ApiError, invalid
 from paceline.server.gate import client_of
@@ -37,14 +37,14 @@ MOST = (
 
 
 class BodyReader:
-    """Reads bodies; those of some size in fair turns on a thread."""
+    """Reads request bodies: short ones on the event loop, long ones in fair turns on a thread."""
 
     def __init__(self, size: PromptSize, settings: ServerSettings) -> None:
         self._size, self._settings = size, settings
         self._turns = Turns("paceline-bodies")
 
     async def read(self, http: Request, model: type[R]) -> R:
-        """Raises ApiError (400) for a body that is no `model`, naming the field."""
+        """Read the body of `http` as a `model`. Raises ApiError (400), naming the field."""
         try:
             raw = await http.body()
         except ClientDisconnect:
@@ -70,7 +70,7 @@ class BodyReader:
         return body
 
     def _too_much(self, text: JsonText, model: type[BaseModel]) -> ApiError:
-        """The refusal of a body that holds too much, naming an unknown field or the largest one."""
+        """Return the refusal of a body that holds too much: it names an unknown or large field."""
         names = field_names(model)
         for name in text.names(len(names) + 1):
             if name not in names:
@@ -82,7 +82,7 @@ class BodyReader:
             return invalid(unknown_field((member.name,), {}, model))
         if member.name == "messages":
             self._size.refuse_messages(member.items)
-        bound = bound_of(model.model_fields[member.name])
+        bound = annotation_of(model.model_fields[member.name], AtMost)
         if bound is None or member.items <= bound.most:
             return too_much(text)
         return invalid(InvalidRequest(member.name, Amount(f"{member.items} items"), bound.expected))
@@ -94,7 +94,7 @@ def read_object(
     *,
     parse_constant: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
-    """The JSON object that `raw` holds. `refusal_of` words the error of one that holds too much.
+    """Parse the JSON object in `raw`. `refusal_of` makes the error for one that holds too much.
 
     Raises ApiError (400). Run it on a thread where `raw` has more than LARGE bytes.
     """
@@ -114,7 +114,7 @@ def read_object(
 
 
 def too_much(text: JsonText) -> ApiError:
-    """The refusal of an object that holds too much, naming its largest member."""
+    """Return the refusal of an object that holds too much, naming its largest member."""
     member = text.largest()
     if member is None:
         return _no_json(f"too much; expected {MOST}")
@@ -122,7 +122,7 @@ def too_much(text: JsonText) -> ApiError:
 
 
 def body_route(reader: BodyReader) -> type[APIRoute]:
-    """The class of routes `endpoint(body, http)` whose body `reader` reads.
+    """Return the class of routes `endpoint(body, http)` whose body `reader` reads.
 
     FastAPI parses and checks bodies on the event loop, however long they are; its schema of the
     route stays the same.
@@ -134,7 +134,8 @@ def body_route(reader: BodyReader) -> type[APIRoute]:
             model: Any = self.body_field.field_info.annotation
 
             async def answer(http: Request) -> Response:
-                return await self.endpoint(await reader.read(http, model), http)
+                response: Response = await self.endpoint(await reader.read(http, model), http)
+                return response
 
             return answer
 

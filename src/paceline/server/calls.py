@@ -1,4 +1,4 @@
-"""Finds the tool calls in what a model says, as it says it."""
+"""Tool calls in the text of a model, found while the text streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.engine.tool_calls import ToolFormat
 
 @dataclass(slots=True)
 class Call:
-    """A call as far as it is known: `arguments` is JSON text, whole once the call has ended."""
+    """A call of a tool: `arguments` is JSON text, complete once the call has ended."""
 
     name: str
     arguments: str = ""
@@ -21,7 +21,7 @@ class Call:
 
 @dataclass(slots=True)
 class Piece:
-    """What a text adds: to the content, or to call `index`. `begins` marks a call's first piece."""
+    """Text added to the content, or to call `index`. `begins` marks a call's first piece."""
 
     content: str = ""
     index: int = -1
@@ -30,7 +30,7 @@ class Piece:
 
 
 class CallParser:
-    """Splits one stream of text into content and calls. The grammar has seen to its form."""
+    """Splits one stream of text into content and calls, which a grammar keeps well-formed."""
 
     def __init__(self, tool_format: ToolFormat) -> None:
         self.calls: list[Call] = []
@@ -42,7 +42,7 @@ class CallParser:
         self._depth, self._quoted, self._escaped = 0, False, False
 
     def feed(self, text: str, *, last: bool = False) -> list[Piece]:
-        """The pieces that more text makes certain; with the last of it, all that is left."""
+        """Return the pieces that `text` completes; with `last`, also all that is left."""
         self._pending += text
         pieces: list[Piece] = []
         while self._pending and self._state(pieces):
@@ -60,7 +60,7 @@ class CallParser:
     # -- states: each takes what it can from `_pending`, and says whether to go on ----------------
 
     def _start(self, pieces: list[Piece]) -> bool:
-        """Whether the answer is calls, from its first characters."""
+        """Decide from the first characters whether the answer consists of calls."""
         if not self._past_opening(0):
             return False
         self._state = self._name if self._pending[:1] in ("{", "") else self._text
@@ -106,7 +106,7 @@ class CallParser:
         return False
 
     def _note(self, character: str) -> None:
-        """Keeps count of the brackets outside strings."""
+        """Count the open brackets outside strings."""
         if self._quoted:
             if self._escaped:
                 self._escaped = False
@@ -122,7 +122,7 @@ class CallParser:
             self._depth -= 1
 
     def _tail(self, pieces: list[Piece]) -> bool:
-        """Skips what closes a call and parts it from the next."""
+        """Skip the end of a call and the separator before the next call."""
         tail = "}" + self._format.closing
         if not self._pending.startswith(tail):
             return False
@@ -138,7 +138,7 @@ class CallParser:
         return True
 
     def _past_opening(self, start: int) -> bool:
-        """Skips an opening that may stand at `start`; False while that is not known yet."""
+        """Skip an opening that may stand at `start`; return False until enough text is there."""
         opening, rest = self._format.opening, self._pending[start:]
         if opening.startswith(rest) and rest != opening:
             return False

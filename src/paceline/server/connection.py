@@ -1,4 +1,4 @@
-"""One client's connection: bounds on what it sends before anybody has looked at it.
+"""One client's connection: bounds on bytes and times of requests, before they are parsed.
 
 uvicorn and httptools keep whatever a client sends as a request's head, for as long as it takes.
 Here the bytes are counted before they are parsed, and each turn of the client has a time limit.
@@ -85,7 +85,7 @@ class Connection(HttpToolsProtocol):
             self.refuse(self._refusal or ApiError(400, reason, code="bad_http"))
 
     def _parse(self, data: memoryview) -> None:
-        """Feeds the parser slice by slice. A count that passes its bound raises from a callback or
+        """Feed the parser slice by slice. A count that passes its bound raises from a callback or
         from here, so that no more than a slice is kept beyond it."""
         start = 0
         while start < len(data) and not self.transport.is_closing():
@@ -168,7 +168,7 @@ class Connection(HttpToolsProtocol):
     # -- time -------------------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """Ends the connection if its client has had its time."""
+        """End the connection if its client has used up its time."""
         if self._leaves_unread(now):
             self.transport.abort()
         elif self._refusal is not None:
@@ -192,7 +192,7 @@ class Connection(HttpToolsProtocol):
             self.refuse(_too_slow(f"its body came at less than {MIN_RATE} bytes a second"))
 
     def _leaves_unread(self, now: float) -> bool:
-        """Whether no byte of an answer could be sent for write_timeout.
+        """Return whether no byte of an answer could be sent for write_timeout.
 
         Judged while nothing is added to what is unsent: the app waits, or it is done.
         """
@@ -204,7 +204,7 @@ class Connection(HttpToolsProtocol):
         return now - self._unsent_since >= self._settings.write_timeout
 
     def _is_busy(self) -> bool:
-        """Whether a complete request has not been answered yet."""
+        """Return whether a complete request waits for its answer."""
         cycle = self.cycle
         return bool(self.pipeline) or (
             cycle is not None and not cycle.response_complete and not cycle.more_body
@@ -213,7 +213,7 @@ class Connection(HttpToolsProtocol):
     # -- refusals ---------------------------------------------------------------------------------
 
     def give_way(self) -> None:
-        """Closes the connection in favour of a new one. Its client owes a request, or has its
+        """Close the connection in favour of a new one. Its client owes a request, or has its
         answer."""
         begun = not self._in_head or self._extra
         if begun and self._refusal is None and not self.transport.get_write_buffer_size():
@@ -223,8 +223,8 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def refuse(self, refusal: ApiError) -> None:
-        """Answers and stops reading; the connection ends when the client has read or LINGER is
-        over. Where an answer is being sent already, ends the connection without a word."""
+        """Answer and stop reading; the connection ends when the client has read the answer, or
+        after LINGER. While another answer is being sent, end the connection without an answer."""
         self._refusal = refusal
         self._since, self._body_bytes = self.loop.time(), 0
         if self._answer(refusal):
@@ -233,7 +233,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def _answer(self, refusal: ApiError) -> bool:
-        """Writes `refusal` in place of the app's answer; False where that one has begun."""
+        """Write `refusal` in place of the app's answer; return False if that answer has begun."""
         cycle = self.cycle
         if self._is_busy() or (cycle and cycle.response_started and not cycle.response_complete):
             return False
@@ -257,14 +257,15 @@ class Connection(HttpToolsProtocol):
         self.transport.write(b"".join([STATUS_LINE[refusal.status], *lines, b"\r\n", body]))
 
     def _discard(self, count: int) -> None:
-        """What is still on its way is read, or else the answer would be lost by a reset."""
+        """Read and count what arrives after a refusal: unread bytes would cause a reset, and the
+        answer would be lost."""
         self._body_bytes += count
         if self._body_bytes > MAX_UNREAD:
             self.transport.abort()
 
 
 def _give_up(cycle: RequestResponseCycle) -> None:
-    """Tells the app that the client of `cycle` is gone."""
+    """Tell the app that the client of `cycle` is gone."""
     if not cycle.response_complete:
         cycle.disconnected = True
         cycle.message_event.set()

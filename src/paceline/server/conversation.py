@@ -28,7 +28,7 @@ class Conversations:
         self._reserved = set(inspect.signature(tokenizer.apply_chat_template).parameters)
 
     def render(self, request: ChatRequest) -> str:
-        """The text of a conversation. Raises InvalidRequest for what the template cannot show."""
+        """Return the text of a conversation. Raises InvalidRequest for what the template drops."""
         text = self._template_text(request)
         rendered = RenderedChat(text)
         for index, message in enumerate(request.messages):
@@ -55,7 +55,7 @@ class Conversations:
             format_of(self._template)
             variables["tools"] = [tool.model_dump(exclude_unset=True) for tool in request.tools]
         try:
-            return self._tokenizer.apply_chat_template(
+            text: str = self._tokenizer.apply_chat_template(
                 messages,
                 add_generation_prompt=request.add_generation_prompt is not False,
                 tokenize=False,
@@ -67,6 +67,7 @@ class Conversations:
             raise InvalidRequest(
                 "messages", f"{len(request.messages)} messages", expected
             ) from None
+        return text
 
     def _messages(self, request: ChatRequest) -> list[dict[str, Any]]:
         messages = []
@@ -102,7 +103,7 @@ class Conversations:
 
 
 def _shown(field: str, call: ToolCall) -> dict[str, Any]:
-    """A past call as templates want it: they write its arguments as JSON themselves."""
+    """Return a past call as templates take it: they write its arguments as JSON themselves."""
     text = call.function.arguments
     try:
         arguments = json.loads(text or "{}")

@@ -1,4 +1,4 @@
-"""Every error in OpenAI's shape, naming the field it is about."""
+"""Errors in OpenAI's form; each names the field that it is about."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ErrorResponse(BaseModel):
 
 
 class ApiError(Exception):
-    """An answer other than 200, ready to be sent."""
+    """An error with its HTTP status, which becomes the answer."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ def invalid(error: InvalidRequest, code: str | None = None) -> ApiError:
 
 
 def install(app: FastAPI) -> None:
-    """Makes `app` answer every error in this shape."""
+    """Make `app` answer every error in this form."""
 
     @app.exception_handler(ApiError)
     async def _api_error(_: Request, error: ApiError) -> Response:

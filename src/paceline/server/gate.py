@@ -1,4 +1,4 @@
-"""In front of the app: who may ask, and how much may be sent.
+"""The gate in front of the app: it checks host, API key, origin and length of a request.
 
 The order is host, key, site, length. No body is read before the key has been checked.
 """
@@ -89,14 +89,14 @@ class Gate:
 
 
 def bearer(headers: Headers) -> str:
-    """The API key of a request, empty when there is none."""
+    """Return the API key of a request, or an empty text."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def client_of(http: Request, settings: ServerSettings) -> str:
-    """Who sent a request, as far as clients share a server by turns: the API key, or where there
-    are none the address."""
+    """Return the client of a request, for taking turns: the API key, or where there
+    are no keys, the address."""
     if settings.api_keys:
         return bearer(http.headers)
     return http.client.host if http.client else ""

@@ -1,4 +1,4 @@
-"""From a request's fields to the grammar that its output is bound to.
+"""Grammars of requests: read from their fields, and compiled.
 
 Nothing here runs on the event loop or on the thread that encodes prompts: reading fields has a
 thread, which takes small bodies first, and the compiler has a thread and a child process.
@@ -33,8 +33,8 @@ LONGEST_WAIT = 15.0  # seconds; far longer than a grammar takes unless many cost
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What an answer is bound to: a grammar, and the format of the calls that it may hold.
+class AnswerForm:
+    """The form that an answer must have: a grammar, and the format of calls in it.
 
     `parts` are the grammars that the user wrote, where `grammar` was made from several.
     """
@@ -45,22 +45,22 @@ class Bounds:
 
 
 class GrammarReader:
-    """Reads the wishes of requests for one model, and has their grammars compiled."""
+    """Reads the grammars that requests for one model ask for, and has them compiled."""
 
     def __init__(self, tokenizer: Any, compiler: Compiler) -> None:
         self._template: str = tokenizer.chat_template or ""
         self._added = tokenizer.get_added_vocab()
         self._compiler = compiler
-        self._thread = SmallestFirst("paceline-wishes")
+        self._thread = SmallestFirst("paceline-grammars")
 
-    async def bounds(self, body: ChatRequest | CompletionRequest, size: float) -> Bounds:
-        """What a body of `size` bytes asks for, its grammar compiled.
+    async def form(self, body: ChatRequest | CompletionRequest, size: float) -> AnswerForm:
+        """Return the form that a body of `size` bytes asks for, with its grammar compiled.
 
-        Raises InvalidRequest, naming the field, for wishes that contradict each other or cannot be
+        Raises InvalidRequest, naming the field, for fields that contradict each other or cannot be
         honoured, and ApiError (503) while no grammar can be tried out.
         """
         if not asks(body):
-            return Bounds()
+            return AnswerForm()
         read = await asyncio.wrap_future(self._thread.submit(size, lambda: self._read(body)))
         if read.grammar is None:
             return read
@@ -86,7 +86,7 @@ class GrammarReader:
         return await asyncio.wrap_future(compiling)
 
     async def _name_part(self, parts: tuple[Grammar, ...], size: float) -> None:
-        """Raises InvalidRequest for the first part that is at fault on its own, if there is time
+        """Raise InvalidRequest for the first part that does not compile by itself, if there is time
         to look for it: a refused grammar of many tools has many."""
         try:
             async with asyncio.timeout(NAMING):
@@ -95,22 +95,22 @@ class GrammarReader:
         except (TimeoutError, TrialBusy, TrialUnavailable):
             return
 
-    def _read(self, body: ChatRequest | CompletionRequest) -> Bounds:
+    def _read(self, body: ChatRequest | CompletionRequest) -> AnswerForm:
         grammar = None
         if body.structured_outputs is not None:
             grammar = body.structured_outputs.grammar()
         if isinstance(body, CompletionRequest):
-            return Bounds(grammar)
-        wanted = format_grammar(body.response_format)
-        if wanted is not None and grammar is not None:
+            return AnswerForm(grammar)
+        format_bound = format_grammar(body.response_format)
+        if format_bound is not None and grammar is not None:
             expected = "null, or text, beside response_format"
             raise InvalidRequest("structured_outputs", "an object", expected)
-        grammar = grammar or wanted
+        grammar = grammar or format_bound
         if not body.tools or body.tool_choice == "none":
-            return Bounds(grammar)
+            return AnswerForm(grammar)
         return self._with_tools(body, grammar)
 
-    def _with_tools(self, body: ChatRequest, final: Grammar | None) -> Bounds:
+    def _with_tools(self, body: ChatRequest, final: Grammar | None) -> AnswerForm:
         assert body.tools is not None
         choice = body.tool_choice or "auto"
         if final is not None and final.kind != "json_schema":
@@ -130,11 +130,11 @@ class GrammarReader:
             final=final,
             is_token=self._added.__contains__,
         )
-        return Bounds(grammar, tool_format, tuple(parts))
+        return AnswerForm(grammar, tool_format, tuple(parts))
 
 
 def asks(body: ChatRequest | CompletionRequest) -> bool:
-    """Whether there is anything to read: most requests are bound to nothing."""
+    """Return whether a request asks for a grammar or tools; most do not."""
     if body.structured_outputs is not None:
         return True
     if isinstance(body, CompletionRequest):
@@ -143,7 +143,7 @@ def asks(body: ChatRequest | CompletionRequest) -> bool:
 
 
 def _parameters(index: int, function: Function) -> Grammar:
-    """The grammar of one tool's arguments, whose schema is checked here."""
+    """Check the schema of one tool's arguments and return its grammar."""
     field, parameters = f"tools[{index}].function.parameters", function.parameters or {}
     if parameters.get("type", "object") != "object":
         raise InvalidRequest(f"{field}.type", parameters["type"], "object")

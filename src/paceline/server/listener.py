@@ -1,4 +1,4 @@
-"""What both servers listen with: uvicorn, with bounds on connections, bytes and times."""
+"""The HTTP server under both apps: uvicorn, with bounds on connections, bytes and times."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Connections:
         self._warned = -WARN_EVERY
 
     def admit(self, connection: Connection) -> bool:
-        """Gives `connection` a place, if there is one."""
+        """Give `connection` a place; return False if there is none."""
         if len(self.open) >= self.bound:
             self._warn()
             oldest = next(iter(self.waiting), None)
@@ -56,7 +56,7 @@ class Connections:
         return True
 
     def wait_for(self, connection: Connection) -> None:
-        """Notes that the client of `connection` is to send a request, from now on."""
+        """Note that the client of `connection` owes a request from now on."""
         self.waiting.pop(connection, None)
         self.waiting[connection] = None
 
@@ -69,7 +69,7 @@ class Connections:
         return ApiError(503, message, code="too_many_connections", retry_after=1)
 
     async def watch(self) -> None:
-        """Ends connections whose clients have had their time. Runs until it is cancelled."""
+        """End connections whose clients have used up their time, until the task is cancelled."""
         last = time.monotonic()
         while True:
             await asyncio.sleep(INTERVAL)
@@ -95,7 +95,7 @@ class Connections:
 
 
 class HttpServer(uvicorn.Server):
-    """Serves an ASGI app. Signals are left to whoever runs it."""
+    """Serves an ASGI app. Its caller handles signals."""
 
     def __init__(self, app: Any, settings: ServerSettings, *, graceful_seconds: int) -> None:
         self.peers = Connections(settings, connection_bound(settings))
@@ -122,7 +122,7 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves signals alone: uvicorn would end the process by the signal, without a drain."""
+        """Leave signals alone: uvicorn would end the process by the signal, without a drain."""
         yield
 
 

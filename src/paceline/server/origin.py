@@ -1,4 +1,4 @@
-"""Which site a request comes from: the checks that keep web pages of others out.
+"""Checks of the site that a request comes from, which keep other sites' web pages out.
 
 A page on another site can make a visitor's browser send requests to a server on the visitor's own
 machine. DNS rebinding lets it read the answers too: its name then leads to 127.0.0.1. The Host
@@ -28,21 +28,21 @@ class HostCheck:
 
     def refusal(self, headers: Headers, http_version: str) -> ApiError | None:
         """Return what is wrong with the Host header: 400 for its form, 421 for its name."""
-        given = headers.getlist("host")
-        if not given and http_version == "1.0":
+        hosts = headers.getlist("host")
+        if not hosts and http_version == "1.0":
             return None  # HTTP/1.0 has no Host; a browser always sends one
-        if len(given) != 1:
-            message = f"Host: sent {len(given)} times; HTTP/1.1 requires it exactly once"
+        if len(hosts) != 1:
+            message = f"Host: sent {len(hosts)} times; HTTP/1.1 requires it exactly once"
             return ApiError(400, message, param="Host", code="bad_host")
-        name = host_name(given[0])
+        name = host_name(hosts[0])
         if name is None:
-            error = InvalidRequest("Host", given[0], "a host name or address and a port")
+            error = InvalidRequest("Host", hosts[0], "a host name or address and a port")
             return ApiError(400, str(error), param="Host", code="bad_host")
         if name in self.allowed:
             return None
         names = ", ".join(sorted(self.allowed))
         expected = f"one of {names}; to serve this name too, start with --allow-host {name[:80]}"
-        error = InvalidRequest("Host", given[0], expected)
+        error = InvalidRequest("Host", hosts[0], expected)
         return ApiError(421, str(error), param="Host", code="host_not_allowed")
 
 

@@ -1,4 +1,4 @@
-"""How much a JSON text holds, counted before it is parsed.
+"""Counts of the values in a JSON text, taken before it is parsed.
 
 `json.loads` keeps every other thread waiting until it returns: up to 1 µs for an object's member
 and 0.4 µs for a list or a number, so that 4 MB of `[],[],[],…` take half a second. numpy counts
@@ -29,7 +29,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a JSON text holds outside of its strings.
+    """Counts of a JSON text, outside of its strings.
 
     values      numbers, texts, lists and so on, at most: a comma or an opening bracket for each
     parts       lists, objects, members of objects, and numbers with a fraction or an exponent
@@ -64,7 +64,7 @@ class JsonText:
         )
 
     def largest(self) -> Member | None:
-        """The member of the outermost object with the most commas, None where there is none."""
+        """Return the member of the outermost object with the most commas, None without members."""
         depths = self._depths()
         commas = self._text == COMMA
         borders = np.flatnonzero((depths == 1) & commas)
@@ -81,7 +81,7 @@ class JsonText:
         return Member(name, items, values=1 + int(counts[place]))
 
     def names(self, most: int) -> Iterator[str]:
-        """The names of the first `most` members of the outermost object."""
+        """Yield the names of the first `most` members of the outermost object."""
         borders = np.flatnonzero((self._depths() == 1) & (self._text == COMMA))[: most - 1]
         for start in [self._start(), *(borders + 1).tolist()]:
             name = self._name(start)

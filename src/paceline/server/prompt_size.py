@@ -1,4 +1,4 @@
-"""Whether a prompt can fit the context, told before it is rendered and tokenised as a whole."""
+"""Refusals of prompts that cannot fit the context, before they are rendered and tokenised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DROPPING = ('"Removed"', '"Whitespace"', '"WhitespaceSplit"', '"BertPreTokenizer
 
 
 class PromptSize:
-    """Refuses prompts for their size: ApiError (400, `context_length_exceeded`)."""
+    """Refuses prompts that are too long: ApiError (400, `context_length_exceeded`)."""
 
     def __init__(self, tokenizer: Any, max_model_len: int) -> None:
         self._tokenizer = tokenizer.backend_tokenizer
@@ -27,13 +27,13 @@ class PromptSize:
         self._most_bytes = None if longest is None else longest * max_model_len
 
     def refuse_messages(self, count: int) -> None:
-        """Refuses more messages than the context has tokens; each takes one at the least."""
+        """Refuse more messages than the context has tokens; each message takes at least one."""
         if count > self._context:
             expected = f"at most {self._context}, as many as the context has tokens"
             _refuse("messages", f"{count} messages", expected)
 
     def refuse_texts(self, field: str, texts: Iterable[str]) -> None:
-        """Refuses texts of more bytes than the context could hold if each token were the longest
+        """Refuse texts of more bytes than the context could hold if each token were the longest
         of the vocabulary."""
         if self._most_bytes is None:
             return
@@ -42,7 +42,7 @@ class PromptSize:
             self._refuse_length(field, f"{total} bytes")
 
     def refuse_tokens(self, field: str, text: str) -> None:
-        """Refuses a text of far more tokens than the context has. At most MARGIN contexts of them
+        """Refuse a text of far more tokens than the context has. At most MARGIN contexts of them
         are counted, and a text of PLAIN_BYTES per token is not counted at all.
 
         Tokens are counted in pieces of the text. A cut adds tokens only to what it cuts apart: a
@@ -64,7 +64,7 @@ class PromptSize:
 
 
 def token_ids(backend: Any, text: str, *, special: bool) -> list[int]:
-    """Token ids of `text`; `special` adds those that start or end every text.
+    """Return the token ids of `text`; `special` adds those that start or end every text.
 
     `backend` is a tokenizers.Tokenizer. The call lets other threads run, unlike `encode()`, and
     changes nothing in the tokenizer, unlike transformers' `tokenizer()`: so two threads may do it.
@@ -78,7 +78,7 @@ def utf8_length(text: str) -> int:
 
 
 def longest_token(tokenizer: Any) -> int | None:
-    """The most bytes of text that one token can stand for, None where there is no such bound:
+    """Return the most bytes of text that one token can stand for, None without such a bound:
     a tokenizer may drop spaces, or take all that it does not know for one token."""
     backend = tokenizer.backend_tokenizer
     split = _state(backend.pre_tokenizer)
@@ -98,7 +98,7 @@ def longest_token(tokenizer: Any) -> int | None:
 
 
 def _shrinkage(normaliser: Any) -> int | None:
-    """How many bytes of a text may become one, None where there is no bound."""
+    """Return how many bytes of a text may become one, None without a bound."""
     if normaliser is None:
         return 1
     if normaliser["type"] == "Sequence":
@@ -115,7 +115,7 @@ def _shrinkage(normaliser: Any) -> int | None:
 
 
 def _state(part: Any) -> str:
-    """The JSON text of a normaliser or pre-tokenizer."""
+    """Return the JSON text of a normaliser or pre-tokenizer."""
     return "null" if part is None else part.__getstate__().decode()
 
 

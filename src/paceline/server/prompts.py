@@ -1,4 +1,4 @@
-"""Requests to prompt token ids, off the event loop: a long prompt must not delay others' tokens."""
+"""Prompts of requests as token ids, made off the event loop so that others' tokens are not late."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PromptEncoder:
         self._thread = ThreadPoolExecutor(1, "paceline-odd-jobs")
 
     async def chat(self, request: ChatRequest, client: str) -> list[list[int]]:
-        """Token ids of a conversation, a list of one prompt.
+        """Return the token ids of a conversation, as a list of one prompt.
 
         Raises InvalidRequest for what the template cannot show, ApiError for what cannot fit the
         context.
@@ -46,7 +46,7 @@ class PromptEncoder:
         return [await self._turns(cost).run(lambda: self._chat(request), client=client, cost=cost)]
 
     async def prompts(self, request: CompletionRequest, client: str) -> list[list[int]]:
-        """Token ids of each prompt; each takes a turn of its own. Raises as chat() does."""
+        """Return the token ids of each prompt; each takes its own turn. Raises as chat() does."""
         ids: list[list[int]] = []
         for prompt in request.prompts:
             if isinstance(prompt, str):
@@ -56,7 +56,7 @@ class PromptEncoder:
         return ids
 
     async def off_loop(self, job: Callable[[], T]) -> T:
-        """Runs what takes milliseconds on a thread beside those of the prompts."""
+        """Run a job of some milliseconds on a thread beside those of the prompts."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, job)
 
     # -- inside -----------------------------------------------------------------------------------

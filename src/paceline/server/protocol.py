@@ -1,7 +1,7 @@
 """Request bodies of /v1/chat/completions and /v1/completions.
 
-Every field that OpenAI knows is here, or refused by name. Those that this server cannot honour take
-only the value that asks for nothing; those that ask for nothing anyway are accepted as they are.
+Every field of OpenAI's API is accepted here or refused by name. A field that this server cannot
+honour takes only the value that asks for nothing.
 """
 
 from __future__ import annotations
@@ -10,19 +10,28 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     PrivateAttr,
 )
 from pydantic_core import PydanticCustomError
 
-from paceline.core import (
-    MAX_DRAFT_LEN,
-    MAX_LOGPROBS,
-    InvalidRequest,
-    SamplingParams,
-    SpeculativeParams,
+from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
+from paceline.core.documents import UNSUPPORTED, AtMost, Document
+from paceline.core.params import (
+    Choices,
+    MaxTokens,
+    MinP,
+    MinTokens,
+    Penalty,
+    RepetitionPenalty,
+    Seed,
+    Speculative,
+    Temperature,
+    TopK,
+    TopLogprobs,
+    TopP,
 )
-from paceline.core.documents import UNSUPPORTED, AtMost, Document, Whole
 from paceline.server.fields import MAX_PROMPTS, Biases, Prompt, StopIds, Stops
 from paceline.server.structured import ResponseFormat, StructuredOutputs
 from paceline.server.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice
@@ -30,6 +39,11 @@ from paceline.server.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions; chat has none
 LONGEST_TOKEN_ID = len(str(2**31))  # digits
 MAX_MESSAGES = 32768
+# fields that mean the same here and in SamplingParams
+SAME_FIELDS = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "min_tokens", "ignore_eos", "skip_special_tokens", "n", "seed",
+)  # fmt: skip
 
 
 def _refuse(value: object) -> object:
@@ -46,71 +60,71 @@ NoList = Annotated[
 ]
 
 
-class StreamOptions(Document):
+class RequestObject(Document):
+    """Base of objects in a request whose fields are described by the text below them."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class StreamOptions(RequestObject):
     include_usage: bool | None = None
-    continuous_usage_stats: bool | None = Field(
-        None, description="With include_usage: every event tells its choice's usage so far."
-    )
-    include_rounds: bool | None = Field(
-        None, description="With explain: every event tells the round that it came from."
-    )
-    include_obfuscation: bool | None = Field(
-        None, description="Fill every event up to the same size, in a field `obfuscation`."
-    )
+    continuous_usage_stats: bool | None = None
+    """With include_usage: every event has the usage of its choice so far."""
+    include_rounds: bool | None = None
+    """With explain: every event has the round that produced it."""
+    include_obfuscation: bool | None = None
+    """Pad every event to the same size, with a field `obfuscation`."""
 
 
-class Speculative(Document):
-    drafter: str | None = Field(None, description="Name of a registered drafter.")
-    max_draft_len: Whole | None = Field(None, ge=0, le=MAX_DRAFT_LEN)
-    policy: str | None = Field(
-        None, description="What chooses the draft lengths: throughput, fixed, fixed:k or off."
-    )
-    lossy: float | None = Field(
-        None, ge=0, le=1, description="Total variation that each token's law may differ by."
-    )
-
-
-class GenerationRequest(Document):
-    """What both endpoints take: sampling, speculation, streaming, metadata."""
+class GenerationRequest(RequestObject):
+    """The fields of both endpoints: sampling, speculation, streaming, metadata."""
 
     model: str
-    temperature: float | None = Field(None, ge=0, le=100, description="Default 1; 0 is argmax.")
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: Whole | None = Field(None, ge=-1, lt=2**31, description="0 or -1 switches it off.")
-    min_p: float | None = Field(None, ge=0, le=1)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, ge=1e-3, le=100)
-    logit_bias: Biases | None = Field(None, description="Token id to bias, ±100.")
-    max_tokens: Whole | None = Field(None, ge=1, lt=2**31)
-    min_tokens: Whole | None = Field(None, ge=0, lt=2**31)
-    stop: str | Stops | None = Field(None, description="Up to 16 strings.")
+    temperature: Temperature | None = None
+    """Temperature of the sampling (default: 1); 0 is argmax."""
+    top_p: TopP | None = None
+    """Sample from the likeliest tokens whose probabilities add up to this."""
+    top_k: TopK | None = None
+    """Sample from this many of the likeliest tokens; 0 or -1: from all."""
+    min_p: MinP | None = None
+    """Leave out tokens that are less likely than this share of the likeliest one."""
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    logit_bias: Biases | None = None
+    """Bias of each token id, from -100 to 100."""
+    max_tokens: MaxTokens | None = None
+    min_tokens: MinTokens | None = None
+    stop: str | Stops | None = None
+    """Texts that end the answer, up to 16."""
     stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = Field(None, description="Default true.")
-    structured_outputs: StructuredOutputs | None = Field(
-        None, description="What the output must conform to: a JSON schema, a regex, a grammar."
-    )
-    n: Whole | None = Field(None, ge=1, le=128)
-    seed: Whole | None = Field(None, ge=-(2**63), lt=2**64)
-    speculative: Literal["off"] | Speculative | None = Field(
-        None, description="Drafter and longest draft, or `off` to decode without drafts."
-    )
-    explain: bool | None = Field(
-        None, description="Keep what each round did for GET /v1/requests/{id}/rounds."
-    )
-    cache_salt: str | None = Field(
-        None, description="Scope of cached prefixes and shared answers, beside key and user."
-    )
+    skip_special_tokens: bool | None = None
+    """Leave special tokens out of the text (default: true)."""
+    structured_outputs: StructuredOutputs | None = None
+    """The JSON schema, regex or grammar that the output must match."""
+    n: Choices | None = None
+    """Number of choices for each prompt."""
+    seed: Seed | None = None
+    """Seed of the noise; null draws one."""
+    speculative: Literal["off"] | Speculative | None = None
+    """Drafting of this request; `off` decodes without drafts."""
+    explain: bool | None = None
+    """Keep the rounds of this request for GET /v1/requests/{id}/rounds."""
+    cache_salt: str | None = None
+    """Requests share cached prefixes and answers only with others of the same salt."""
     return_token_ids: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = Field(None, description="Scope like cache_salt: an end user's own caches.")
+    user: str | None = None
+    """The end user; works like cache_salt."""
     metadata: Annotated[dict[str, str], AtMost(64, "entries")] | None = None
     service_tier: Literal["auto", "default"] | None = None
     store: Literal[False] | None = None
-    safety_identifier: str | None = Field(None, description="OpenAI's newer name for user.")
-    prompt_cache_key: str | None = Field(None, description="Prefixes are cached by content.")
+    safety_identifier: str | None = None
+    """Another name of `user`, which OpenAI introduced later."""
+    prompt_cache_key: str | None = None
+    """Accepted without effect: prefixes are cached by content."""
 
     _size: int = PrivateAttr(0)
     _params: SamplingParams | None = PrivateAttr(None)
@@ -124,8 +138,8 @@ class GenerationRequest(Document):
         self._size = size
 
     def params(self) -> SamplingParams:
-        """How tokens are chosen, made once. Raises InvalidRequest for values that only make sense
-        or nonsense together."""
+        """Return how tokens are chosen; made once. Raises InvalidRequest for fields that contradict
+        each other."""
         if self._params is None:
             self._params = self._make_params()
         return self._params
@@ -135,65 +149,43 @@ class GenerationRequest(Document):
 
     @property
     def scope_names(self) -> tuple[str | None, ...]:
-        """What the request says about whom it shares caches with. Empty texts name nobody."""
-        given = (self.cache_salt, self.user, self.safety_identifier)
-        return tuple(name or None for name in given)
+        """The names of the request's cache scope. Empty texts count as none."""
+        names = (self.cache_salt, self.user, self.safety_identifier)
+        return tuple(name or None for name in names)
 
     @property
-    def include_obfuscation(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_obfuscation)
-
-    @property
-    def include_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-    @property
-    def continuous_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
-
-    @property
-    def include_rounds(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_rounds)
+    def streaming(self) -> StreamOptions:
+        """The options of the stream; all are off where the request states none."""
+        return self.stream_options or StreamOptions()
 
     def check_stream_options(self) -> None:
-        if self.stream_options is not None and not self.stream:
+        options = self.stream_options
+        if options is None:
+            return
+        if not self.stream:
             raise InvalidRequest("stream_options", "an object", "null, unless stream is true")
-        if self.continuous_usage and not self.include_usage:
+        if options.continuous_usage_stats and not options.include_usage:
             field = "stream_options.continuous_usage_stats"
             raise InvalidRequest(field, True, "include_usage to be true as well")
-        if self.include_rounds and not self.explain:
+        if options.include_rounds and not self.explain:
             field = "stream_options.include_rounds"
             raise InvalidRequest(field, True, "explain to be true as well")
 
     def speculative_params(self) -> SpeculativeParams:
-        wish = self.speculative
-        return SpeculativeParams.parse(wish.model_dump() if isinstance(wish, Speculative) else wish)
+        """Return how to draft. Raises InvalidRequest, naming the field."""
+        if isinstance(self.speculative, Speculative):
+            return self.speculative.params()
+        return SpeculativeParams.parse(self.speculative)
 
     def sampling_params(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-        given: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in (
-                "temperature",
-                "top_p",
-                "top_k",
-                "min_p",
-                "presence_penalty",
-                "frequency_penalty",
-                "repetition_penalty",
-                "min_tokens",
-                "ignore_eos",
-                "skip_special_tokens",
-                "n",
-                "seed",
-            )
-        }
-        given |= {"max_tokens": max_tokens, "logprobs": logprobs}
+        values = {name: getattr(self, name) for name in SAME_FIELDS}
+        values |= {"max_tokens": max_tokens, "logprobs": logprobs}
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         return SamplingParams(
             stop=tuple(stop or ()),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             logit_bias=_token_biases(self.logit_bias or {}),
-            **{name: value for name, value in given.items() if value is not None},
+            **{name: value for name, value in values.items() if value is not None},
         )
 
 
@@ -227,18 +219,19 @@ class Message(Document):
 
 class ChatRequest(GenerationRequest):
     messages: Annotated[list[Message], Field(min_length=1), AtMost(MAX_MESSAGES, "messages")]
-    max_completion_tokens: Whole | None = Field(None, ge=1, lt=2**31)
+    max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
-    top_logprobs: Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    top_logprobs: TopLogprobs | None = None
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], AtMost(64, "variables")] | None = Field(
-        None, description="Variables for the model's chat template, which must read them."
-    )
+    chat_template_kwargs: Annotated[dict[str, Any], AtMost(64, "variables")] | None = None
+    """Variables for the model's chat template, which must read them."""
     response_format: ResponseFormat | None = None
     modalities: Annotated[list[Literal["text"]], AtMost(16, "modalities")] | None = None
     tools: Annotated[list[Tool], AtMost(MAX_TOOLS, "tools")] | None = None
-    tool_choice: ToolChoice | None = Field(None, description="Default auto, where there are tools.")
-    parallel_tool_calls: bool | None = Field(None, description="Default true.")
+    tool_choice: ToolChoice | None = None
+    """Default auto, where there are tools."""
+    parallel_tool_calls: bool | None = None
+    """Default true."""
     functions: NoList = None
     function_call: Literal["none"] | None = None
     audio: Unsupported = None
@@ -252,7 +245,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def max_tokens_field(self) -> str:
-        """The name under which the bound was given."""
+        """The field that states the most tokens."""
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
     def _make_params(self) -> SamplingParams:
@@ -284,7 +277,7 @@ class CompletionRequest(GenerationRequest):
     prompt: Prompt = Field(
         description=f"Text or token ids; a list of either asks for up to {MAX_PROMPTS} at once."
     )
-    logprobs: Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    logprobs: TopLogprobs | None = None
     best_of: Literal[1] | None = None
     echo: Literal[False] | None = None
     suffix: Unsupported = None
@@ -300,8 +293,8 @@ class CompletionRequest(GenerationRequest):
     @property
     def prompts(self) -> list[str | list[int]]:
         prompt: Any = self.prompt
-        one = isinstance(prompt, str) or isinstance(prompt[0], int)
-        return [prompt] if one else list(prompt)
+        is_single = isinstance(prompt, str) or isinstance(prompt[0], int)
+        return [prompt] if is_single else list(prompt)
 
     @property
     def num_prompts(self) -> int:

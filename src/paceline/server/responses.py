@@ -1,22 +1,34 @@
-"""Response bodies, as the OpenAPI schema tells them. The writing is done in shapes.py."""
+"""Response bodies: the dictionaries that the server writes, and their OpenAPI schemas.
+
+Each body is a TypedDict. shapes.py builds bodies as plain dictionaries, which mypy holds to these
+types; write_json() encodes them.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
-from pydantic import BaseModel
+from pydantic_core import to_json
+from typing_extensions import TypedDict
 
-from paceline.core import CutReason
 from paceline.server.errors import ErrorResponse
 
 
-class PromptTokensDetails(BaseModel):
+def write_json(body: Any) -> bytes:
+    """Encode a body as JSON in ASCII: some clients split a stream at the line ends of Unicode."""
+    return to_json(body, ensure_ascii=True, inf_nan_mode="null")
+
+
+# -- parts of answers -----------------------------------------------------------------------------
+
+
+class PromptTokensDetails(TypedDict):
     cached_tokens: int
 
 
-class Usage(BaseModel):
-    """`prompt_tokens_details` is null where the request does not say whom it shares cached prompts
-    with, unless the server runs with --share-answers always."""
+class Usage(TypedDict):
+    """Token counts. `prompt_tokens_details` is null unless the request names a cache scope
+    (`cache_salt` or `user`) or the server runs with --share-answers always."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -24,18 +36,19 @@ class Usage(BaseModel):
     prompt_tokens_details: PromptTokensDetails | None
 
 
-class PartDecoding(BaseModel):
-    """The rounds that one part of a drafter drafted."""
+class PartDecoding(TypedDict):
+    """The rounds in which one part of a composed drafter made the draft."""
 
     num_spec_steps: int
     num_accepted_draft_tokens: int
     num_draft_tokens: int
 
 
-class SpeculativeDecoding(BaseModel):
-    """Rounds with a draft, of all choices together, under vLLM's names; lengths include the bonus
-    token where they say `acceptance_length`, and do not elsewhere. `parts` are those of a drafter
-    that is made of several, by name."""
+class SpeculativeDecoding(TypedDict):
+    """Counts of the rounds with a draft, over all choices, under the names that vLLM uses.
+
+    `mean_acceptance_length` includes the bonus token; the other counts do not. `parts` has the
+    parts of a composed drafter by name."""
 
     mean_acceptance_length: float | None
     draft_acceptance_rate: float | None
@@ -44,38 +57,40 @@ class SpeculativeDecoding(BaseModel):
     num_accepted_draft_tokens: int
     num_draft_tokens: int
     num_spec_tokens: int
-    per_step_accepted: list[int] | None = None
-    per_step_drafted: list[int] | None = None
-    parts: dict[str, PartDecoding] | None = None
+    per_step_accepted: NotRequired[list[int]]
+    per_step_drafted: NotRequired[list[int]]
+    parts: NotRequired[dict[str, PartDecoding]]
 
 
-class Lossy(BaseModel):
-    """What a budget was used for: the sum, over all tokens, of the total variation distance between
-    the law a token came from and the target's, at most epsilon each; and the draft tokens that
-    stand where the target would have said another one."""
+class Lossy(TypedDict):
+    """Use of a lossy budget. `total_variation` is summed over all tokens, each at
+    most `epsilon`. `replaced_tokens` counts the draft tokens that replace another token of the
+    target."""
 
     epsilon: float
     total_variation: float
     replaced_tokens: int
 
 
-class Metrics(BaseModel):
-    """Times in seconds, from arrival; only the answer of a single choice has them. `seed` is a
-    list, one for each prompt, where those differ. `forced_tokens` are those that a grammar left no
-    choice about; they count in the usage and nowhere else."""
+class Metrics(TypedDict):
+    """Measurements of the request. Times are in seconds from arrival and are given for a single
+    choice only. `seed` is a list with one entry per prompt where the seeds differ. `speedup_vs_ar`
+    is the estimated time without speculation divided by the measured time, for a single choice.
+    `forced_tokens` counts the tokens that the grammar forced; they count in the usage too."""
 
     seed: int | list[int]
-    queue_time: float | None = None
-    ttft: float | None = None
-    tpot: float | None = None
-    e2e_latency: float | None = None
-    drafter: str | None = None
-    forced_tokens: int | None = None
-    lossy: Lossy | None = None
+    queue_time: NotRequired[float]
+    ttft: NotRequired[float]
+    tpot: NotRequired[float | None]
+    e2e_latency: NotRequired[float]
+    drafter: str | None
+    speedup_vs_ar: NotRequired[float]
+    forced_tokens: NotRequired[int]
+    lossy: NotRequired[Lossy]
     speculative_decoding: SpeculativeDecoding | None
 
 
-class TopLogprob(BaseModel):
+class TopLogprob(TypedDict):
     token: str
     logprob: float
     bytes: list[int]
@@ -85,75 +100,44 @@ class ChatLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(BaseModel):
+class ChatLogprobs(TypedDict):
     content: list[ChatLogprob]
     refusal: None
 
 
-class CalledFunction(BaseModel):
-    name: str
-    arguments: str
+class CompletionLogprobs(TypedDict):
+    """Log-probabilities of a choice's tokens. `text_offset` counts the characters before each."""
 
-
-class ToolCall(BaseModel):
-    id: str
-    type: Literal["function"]
-    function: CalledFunction
-
-
-class AssistantMessage(BaseModel):
-    role: Literal["assistant"]
-    content: str | None
-    refusal: None
-    tool_calls: list[ToolCall] | None = None
-
-
-class ChoiceEnd(BaseModel):
-    index: int
-    finish_reason: Literal["stop", "length", "tool_calls"]
-    stop_reason: str | int | None
-    token_ids: list[int] | None = None
-
-
-class ChatChoice(ChoiceEnd):
-    message: AssistantMessage
-    logprobs: ChatLogprobs | None
-
-
-class Answer(BaseModel):
-    id: str
-    created: int
-    model: str
-    system_fingerprint: str
-    usage: Usage
-    metrics: Metrics
-
-
-class ChatCompletion(Answer):
-    object: Literal["chat.completion"]
-    choices: list[ChatChoice]
-    prompt_token_ids: list[int] | None = None
-
-
-class CompletionLogprobs(BaseModel):
     tokens: list[str]
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]]
     text_offset: list[int]
 
 
-class CompletionChoice(ChoiceEnd):
-    text: str
-    logprobs: CompletionLogprobs | None
-    prompt_token_ids: list[int] | None = None
+class FunctionMade(TypedDict):
+    name: str
+    arguments: str
 
 
-class Completion(Answer):
-    object: Literal["text_completion"]
-    choices: list[CompletionChoice]
+class CallMade(TypedDict):
+    """A call of a tool by the model."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionMade
 
 
-class RoundToken(BaseModel):
+class AssistantMessage(TypedDict):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    tool_calls: NotRequired[list[CallMade]]
+
+
+# -- rounds ---------------------------------------------------------------------------------------
+
+
+class RoundToken(TypedDict):
     id: int
     text: str
 
@@ -162,19 +146,20 @@ class CommittedToken(RoundToken):
     kind: Literal["accepted", "bonus", "forced"]
 
 
-class ShownRound(BaseModel):
-    """What one round did for one stream. Counts are tokens, times milliseconds unless said.
+class ShownRound(TypedDict):
+    """One round of one stream. Counts are in tokens, `draft_ms` and `step_ms` in milliseconds, and
+    `time` in seconds since the epoch.
 
-    `time` is in seconds since the epoch. `part` names the part of the drafter that made the draft.
-    `position` is the index of the first output token that the round committed. `proposed` tokens
-    came from the drafter; `verified` of these, and of what the grammar forced among them, got a
-    row; `accepted` of these stand, forced ones not counted. `cut_by` says why fewer were verified
-    than the request asked for. `confidence` is the drafter's own. `step_requests` and `step_rows`
-    are those of the whole step.
+    `part` names the part of a composed drafter that made the draft. `position` is the index of the
+    first output token that the round committed. The drafter proposed `proposed` tokens; `verified`
+    of them, and of the tokens that the grammar forced among them, got a row in the target's
+    forward; `accepted` of them were committed, without the forced ones. `cut_by` says why fewer
+    were verified than the request allows. `confidence` is the drafter's own, for each proposed
+    token. `step_requests` and `step_rows` count all requests and rows of the step.
 
-    `verified_tokens` have a row each; at `forced_places` of them a grammar left no choice.
-    `hidden_tokens` counts drafted tokens that are not listed, because the draft was looked up in
-    other requests' text and they are not part of this answer.
+    Each of `verified_tokens` had a row; at `forced_places` the grammar allowed one token only.
+    `hidden_tokens` counts drafted tokens that are not listed because they come from the text of
+    other requests.
     """
 
     request: str
@@ -188,7 +173,7 @@ class ShownRound(BaseModel):
     verified: int
     accepted: int
     forced: int
-    cut_by: CutReason | None
+    cut_by: str | None
     confidence: list[float] | None
     rule: str
     temperature: float
@@ -204,22 +189,136 @@ class ShownRound(BaseModel):
     committed_tokens: list[CommittedToken]
 
 
-class ChoiceRounds(BaseModel):
+class ExplainedChoice(TypedDict):
     index: int
     finish_reason: str | None
     rounds: list[ShownRound]
     rounds_left_out: int
 
 
-class RequestRounds(BaseModel):
+class RequestRounds(TypedDict):
+    """The rounds of every choice of one request."""
+
     id: str
     object: Literal["request.rounds"]
     created: int
     model: str
-    choices: list[ChoiceRounds]
+    choices: list[ExplainedChoice]
 
 
-class Model(BaseModel):
+# -- answers --------------------------------------------------------------------------------------
+
+Finish = Literal["stop", "length", "tool_calls"]
+
+
+class ChoiceEnd(TypedDict):
+    finish_reason: Finish
+    stop_reason: str | int | None
+    token_ids: NotRequired[list[int]]
+
+
+class ChatChoice(ChoiceEnd):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+
+
+class CompletionChoice(ChoiceEnd):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    prompt_token_ids: NotRequired[list[int]]
+
+
+class AnswerHead(TypedDict):
+    """Fields that an answer and all its chunks begin with."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+class AnswerBody(AnswerHead):
+    usage: Usage
+    metrics: Metrics
+
+
+class ChatCompletion(AnswerBody):
+    """The answer to a conversation."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    prompt_token_ids: NotRequired[list[int]]
+
+
+class Completion(AnswerBody):
+    """The continuations of the prompts."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+
+
+# -- chunks of streamed answers -------------------------------------------------------------------
+
+
+class FunctionPiece(TypedDict):
+    name: NotRequired[str]
+    arguments: str
+
+
+class CallPiece(TypedDict):
+    """A piece of call `index`; the first piece has the id, the type and the name."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: FunctionPiece
+
+
+class MessageDelta(TypedDict, total=False):
+    """Text or calls that a chunk adds to the message."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+    tool_calls: list[CallPiece]
+
+
+class ChunkChoice(TypedDict):
+    """One choice in a chunk: chat has `delta`, completions have `text`."""
+
+    index: int
+    delta: NotRequired[MessageDelta]
+    text: NotRequired[str]
+    logprobs: ChatLogprobs | CompletionLogprobs | None
+    finish_reason: Finish | None
+    stop_reason: NotRequired[str | int | None]
+    token_ids: NotRequired[list[int]]
+    prompt_token_ids: NotRequired[list[int]]
+    round: NotRequired[ShownRound]
+
+
+class ChunkBody(TypedDict):
+    """Fields of a chunk behind its head. The last chunk has no choices but the metrics."""
+
+    choices: list[ChunkChoice]
+    prompt_token_ids: NotRequired[list[int]]
+    usage: NotRequired[Usage | None]
+    metrics: NotRequired[Metrics]
+    obfuscation: NotRequired[str]
+
+
+class AnswerChunk(AnswerHead, ChunkBody):
+    """One event of a streamed answer."""
+
+    object: Literal["chat.completion.chunk", "text_completion"]
+
+
+# -- the server -----------------------------------------------------------------------------------
+
+
+class ServedModel(TypedDict):
     id: str
     object: Literal["model"]
     created: int
@@ -227,39 +326,49 @@ class Model(BaseModel):
     max_model_len: int
 
 
-class ModelList(BaseModel):
+class ModelList(TypedDict):
     object: Literal["list"]
-    data: list[Model]
+    data: list[ServedModel]
 
 
-class Health(BaseModel):
+class Health(TypedDict):
     status: Literal["ok", "draining", "dead"]
 
 
-class Version(BaseModel):
+class Version(TypedDict):
     version: str
 
 
+# -- OpenAPI --------------------------------------------------------------------------------------
+
+
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI entries for error statuses."""
+    """Return the OpenAPI entries of error statuses."""
     return {
         status: {"model": ErrorResponse, "description": MEANINGS[status]} for status in statuses
     }
 
 
 MEANINGS = {
-    400: "A field cannot be honoured; `param` names it.",
+    400: "A field is wrong or cannot be honoured; `param` names it.",
     401: "The API key is missing or wrong.",
-    404: "No such model.",
+    404: "The server has no such model or request.",
     413: "The body is too long.",
-    429: "The queue is full; see Retry-After.",
+    429: "The queue is full; the header Retry-After says when to come back.",
     500: "The engine failed.",
     503: "The server is shutting down, or its engine has stopped.",
 }
 EVENT: dict[str, Any] = {
     "type": "object",
     "required": ["data"],
-    "properties": {"data": {"type": "string", "description": "A chunk as JSON, or `[DONE]`."}},
+    "properties": {
+        "data": {
+            "type": "string",
+            "description": "A chunk as JSON (schema `AnswerChunk`), or `[DONE]`.",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/AnswerChunk"},
+        }
+    },
 }
 EVENT_STREAM: dict[str, Any] = {
     "description": "The answer; with `stream`, server-sent events that end with `[DONE]`.",

@@ -1,4 +1,4 @@
-"""Listen, serve, drain: the life of one server process."""
+"""The life of a server process: it listens, serves and drains."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ LAST_WRITES = 5.0  # seconds, at least, that answers get to reach their clients 
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """Takes the port, and refuses connections until the server is up.
+    """Take the port, and refuse connections until the server is up.
 
-    Worth doing before a model is loaded: a port that is in use is noticed at once.
+    Call it before a model is loaded, so that a port in use is noticed at once.
 
     Raises PacelineError naming host and port.
     """
@@ -54,7 +54,7 @@ def bind(settings: ServerSettings) -> socket.socket:
 
 
 def url_of(sock: socket.socket) -> str:
-    """Where a client finds the server."""
+    """Return the URL under which a client reaches the server."""
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"
@@ -72,7 +72,7 @@ def serve(
     sock: socket.socket | None = None,
     on_ready: Callable[[str], None] = announce,
 ) -> None:
-    """Serves until SIGINT or SIGTERM, then drains; a second signal aborts what still runs.
+    """Serve until SIGINT or SIGTERM, then drain; a second signal aborts the running requests.
 
     Starts the engine's thread and stops it at the end. `sock` is one that bind() gave; without it
     the settings' port is taken here. `on_ready` is called with the server's URL.
@@ -109,7 +109,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def stop(self) -> None:
-        """What a signal does: the first drains, the second aborts. Nothing once it has ended."""
+        """Do as a signal does: the first call drains, the second aborts."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has closed
                 self._loop.call_soon_threadsafe(self._signals.put_nowait, None)
@@ -132,7 +132,7 @@ class Server:
     # -- inside -----------------------------------------------------------------------------------
 
     def _raise_if_dead(self) -> None:
-        """Raises EngineDead, which ends the process with an exit code that restart policies see."""
+        """Raise EngineDead if the engine died: the process ends with an exit code above 0."""
         if self._engine.error is not None:
             raise EngineDead(f"the engine has stopped: {self._engine.error}")
 
@@ -145,7 +145,7 @@ class Server:
         self._on_ready(self.url)
 
     async def _until_stopped(self, http: asyncio.Task[None]) -> float:
-        """Waits for a signal, then for the drain; new requests are told 503 meanwhile. Gives the
+        """Wait for a signal, then for the drain; new requests get a 503 meanwhile. Return the
         seconds that are left of the drain's time. Returns at once when the engine dies."""
         signalled = asyncio.create_task(self._signals.get())
         died = asyncio.create_task(self._engine.died())
@@ -166,7 +166,7 @@ class Server:
         return 0.0 if cut_short else end - time.monotonic()
 
     async def _until_written(self, http: asyncio.Task[None], seconds: float) -> None:
-        """Waits until all is sent to clients that read more slowly than the engine wrote; those
+        """Wait until all is sent to clients that read more slowly than the engine wrote; those
         that are not done in time, or at another signal, are cut off."""
         self._http.should_exit = True
         again = asyncio.create_task(self._signals.get())

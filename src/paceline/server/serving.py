@@ -1,4 +1,4 @@
-"""From a checked request to a job that the engine runs."""
+"""Requests become jobs of the engine, and jobs become answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.errors import shown as quoted
@@ -19,13 +19,14 @@ from paceline.engine.reservations import Reservation
 from paceline.server.bodies import BodyReader
 from paceline.server.errors import SHUTTING_DOWN, ApiError, invalid
 from paceline.server.gate import bearer, client_of
-from paceline.server.grammars import Bounds, GrammarReader
+from paceline.server.grammars import AnswerForm, GrammarReader
 from paceline.server.job import Job
 from paceline.server.live import Live
 from paceline.server.metrics import ServerMetrics
 from paceline.server.prompt_size import PromptSize
 from paceline.server.prompts import PromptEncoder
 from paceline.server.protocol import ChatRequest, CompletionRequest
+from paceline.server.responses import write_json
 from paceline.server.rounds import RoundStore, shown
 from paceline.server.settings import ServerSettings
 from paceline.server.shapes import ChatShape, CompletionShape, Shape
@@ -40,8 +41,8 @@ CLIENT_CLOSED_REQUEST = 499  # nobody reads it; access logs know it
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whom a request shares with: the salt of its caches, whether its drafts may come from others'
-    answers and its answer serve others, and whether it is told how much of its prompt was cached.
+    """The cache scope of a request. `share_answers` lets its drafts come from others' answers in
+    the scope, and theirs from its answer; `tells_cached` shows cached tokens in the usage.
     """
 
     salt: bytes
@@ -50,23 +51,23 @@ class Scope:
 
 
 class Serving:
-    """What the endpoints share: the engine, and what is made once for all requests."""
+    """The engine, and all that is made once for the endpoints."""
 
     def __init__(self, engine: AsyncEngine, settings: ServerSettings) -> None:
         self.engine, self.settings = engine, settings
-        self.models = settings.served_model_names or (engine.engine.model_name,)
+        self.models = settings.served_model_names or (engine.model_name,)
         self.started = int(time.time())
         self.metrics = ServerMetrics(self.models[0], engine.stats)
         self._traffic = Traffic()
         self.live = Live(engine.stats, self._traffic)
-        size = PromptSize(engine.engine.tokenizer, engine.engine.max_model_len)
+        size = PromptSize(engine.tokenizer, engine.max_model_len)
         self.bodies = BodyReader(size, settings)
-        self.encoder = PromptEncoder(engine.engine.tokenizer, size)
-        compiler = engine.engine.grammars.compiler
-        self._grammars = GrammarReader(engine.engine.tokenizer, compiler)
+        self.encoder = PromptEncoder(engine.tokenizer, size)
+        compiler = engine.compiler
+        self._grammars = GrammarReader(engine.tokenizer, compiler)
         compiler.warm_up()
         self._rounds = RoundStore()
-        self._texts = TokenTexts(engine.engine.tokenizer)
+        self._texts = TokenTexts(engine.tokenizer)
         self._fingerprint = _fingerprint(engine)
 
     async def chat(self, body: ChatRequest, http: Request) -> Response:
@@ -79,13 +80,12 @@ class Serving:
         return await self._answer(CompletionShape, body, encode, http)
 
     def rounds(self, request_id: str, http: Request) -> dict[str, Any]:
-        """What each round of a request did that asked for it. Raises ApiError (404)."""
+        """Return the rounds of a request that had `explain` set. Raises ApiError (404)."""
         return shown(self._rounds.find(request_id, self._owner(http)), self._texts)
 
     def facts(self) -> dict[str, Any]:
-        """What the page needs to know before it asks for anything."""
-        engine = self.engine.engine
-        config = engine.config
+        """Return what the page needs to know about the server."""
+        engine, config = self.engine, self.engine.config
         return {
             "models": list(self.models),
             "max_model_len": engine.max_model_len,
@@ -102,8 +102,8 @@ class Serving:
 
     def check_model(self, name: str) -> None:
         if name not in self.models:
-            known = ", ".join(self.models)
-            message = f"model: no model {quoted(name)} here; this server has {known}"
+            names = ", ".join(self.models)
+            message = f"model: no model {quoted(name)} here; this server has {names}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
     # -- inside -----------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ class Serving:
         self._check_draining()
         scope = self._scope(body, http)
         with self.engine.reserve(params.n, body.num_prompts) as reservation:
-            bounds = await self._grammars.bounds(body, _body_size(http))
-            params = bound(params, bounds)
+            form = await self._grammars.form(body, _body_size(http))
+            params = with_form(params, form)
             job = self._start(shape_of.kind, body, params, await encode(), scope, reservation)
         if body.explain:
             job.log = self._rounds.open(
@@ -148,37 +148,35 @@ class Serving:
             self._texts,
             self._fingerprint,
             bool(body.return_token_ids),
-            bounds.calls,
-            rounds=body.include_rounds,
+            form.calls,
+            rounds=bool(body.streaming.include_rounds),
         )
         if body.stream:
             return self._stream(body, shape, params)
         await job.finish(http.receive)
-        return (
-            Response(status_code=CLIENT_CLOSED_REQUEST)
-            if job.gone
-            else JSONResponse(shape.answer())
-        )
+        if job.gone:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        return Response(write_json(shape.answer()), media_type="application/json")
 
     def _stream(
         self, body: ChatRequest | CompletionRequest, shape: Shape, params: SamplingParams
     ) -> EventStream:
         sizes, job = shape.event_sizes(params.logprobs), shape.job
         padding = frames = None
-        if body.include_obfuscation:
+        if body.streaming.include_obfuscation:
             padding = Padding(sizes.unit((job.draft_bound or 0) + 1))
         seconds = self.settings.steady_stream / 1e3
         if seconds:
-            at_once = min(len(job.choices), self.engine.engine.config.max_num_seqs)
+            at_once = min(len(job.choices), self.engine.config.max_num_seqs)
             frames = Frames(sizes.frame(seconds, at_once))
         return EventStream(
             shape,
-            include_usage=body.include_usage,
-            continuous_usage=body.continuous_usage,
+            include_usage=bool(body.streaming.include_usage),
+            continuous_usage=bool(body.streaming.continuous_usage_stats),
             padding=padding,
             frames=frames,
             frame_seconds=seconds,
-            spans=self.engine.engine.spans.lane(f"stream {job.id}"),
+            spans=self.engine.spans.lane(f"stream {job.id}"),
         )
 
     def _start(
@@ -190,9 +188,9 @@ class Serving:
         scope: Scope,
         reservation: Reservation,
     ) -> Job:
-        """Submits every prompt or none."""
+        """Submit every prompt or none."""
         self._check_draining()  # a drain may have begun while the prompts were being encoded
-        wish = body.speculative_params()
+        speculative = body.speculative_params()
         answer_id = f"{kind}-{uuid.uuid4().hex}"
         streams: list[Stream] = []
         try:
@@ -200,7 +198,7 @@ class Serving:
                 stream = self.engine.submit(
                     prompt,
                     params,
-                    wish,
+                    speculative,
                     request_id=f"{answer_id}-{index}",
                     salt=scope.salt,
                     share_answers=scope.share_answers,
@@ -228,7 +226,7 @@ class Serving:
             draft_bound=bound,
             drafter=drafter,
             grammar=params.grammar is not None,
-            lossy=wish.lossy,
+            lossy=speculative.lossy,
             tells_cached=scope.tells_cached,
         )
 
@@ -243,31 +241,31 @@ class Serving:
         params: SamplingParams,
         prompts: list[list[int]],
     ) -> ApiError:
-        """The engine's refusal, with the field's name as this endpoint has it."""
+        """Return the engine's refusal with this endpoint's name of the field."""
         names = {"prompt": body.prompt_field, "max_tokens": body.max_tokens_field}
         longest = max(len(prompt) for prompt in prompts)
-        too_long = longest + (params.max_tokens or 1) > self.engine.engine.max_model_len
+        too_long = longest + (params.max_tokens or 1) > self.engine.max_model_len
         code = "context_length_exceeded" if error.field in names and too_long else None
         field = names.get(error.field, error.field)
         return invalid(InvalidRequest(field, error.value, error.expected), code)
 
 
 def _body_size(http: Request) -> float:
-    """Bytes of the body as the client said; one that did not say waits behind all others."""
+    """Return the bytes of the body by its header; a body without one waits behind all others."""
     return float(http.headers.get("content-length", "inf"))
 
 
-def bound(params: SamplingParams, bounds: Bounds) -> SamplingParams:
-    """The same wishes under a grammar. Calls are told apart by tokens that a text may hide."""
-    if bounds.grammar is None:
+def with_form(params: SamplingParams, form: AnswerForm) -> SamplingParams:
+    """Return `params` with the grammar of `form`. Calls need their special tokens in the text."""
+    if form.grammar is None:
         return params
-    skip = params.skip_special_tokens and bounds.calls is None
-    return replace(params, grammar=bounds.grammar, skip_special_tokens=skip)
+    skip = params.skip_special_tokens and form.calls is None
+    return replace(params, grammar=form.grammar, skip_special_tokens=skip)
 
 
 def _drafting(streams: list[Stream]) -> tuple[str | None, int | None]:
-    """The drafter that serves these streams, and the longest draft it may make; none where all of
-    them run without (some may have been held back)."""
+    """Return the drafter of these streams and their longest draft, or twice None where none of them
+    drafts: some of them may have been held back."""
     for stream in streams:
         for request in stream.requests:
             if request.drafter is not None:
@@ -276,9 +274,9 @@ def _drafting(streams: list[Stream]) -> tuple[str | None, int | None]:
 
 
 def scope_salt(api_key: str | None, names: Sequence[str | None]) -> bytes:
-    """The scope of cached prefixes and answers; requests share them only if all parts agree.
+    """Return the scope of cached prefixes and answers; requests share them if all parts agree.
 
-    Whoever shares a scope may learn, by timing, what others in it have sent.
+    Requests in one scope can learn, by timing, what others in it have sent.
     """
     parts = (api_key, *names)
     if not any(part is not None for part in parts):
@@ -287,12 +285,12 @@ def scope_salt(api_key: str | None, names: Sequence[str | None]) -> bytes:
 
 
 def _joined(parts: Sequence[str | None]) -> bytes:
-    """Different parts give different bytes: each is led in by its length, or by a dash."""
+    """Join parts so that different parts give different bytes: a length or a dash leads each."""
     encoded = (None if part is None else part.encode("utf-8", "surrogatepass") for part in parts)
     return b"".join(b"-" if part is None else b"%d:%b" % (len(part), part) for part in encoded)
 
 
 def _fingerprint(engine: AsyncEngine) -> str:
-    """Changes when the same seed might give another text."""
-    made_of = f"{__version__}:{engine.engine.model_name}:{engine.engine.vocab_size}"
+    """Return a name that changes when the same seed might give another text."""
+    made_of = f"{__version__}:{engine.model_name}:{engine.vocab_size}"
     return "fp_" + hashlib.blake2b(made_of.encode(), digest_size=6).hexdigest()

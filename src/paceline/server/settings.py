@@ -1,16 +1,17 @@
-"""Options of one server, validated once."""
+"""Options of a server, validated on construction."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import PlainValidator
 
 from paceline.core import InvalidRequest
-from paceline.core.errors import check_integer, check_number
+from paceline.core.documents import Between, Flag, OneOf, Several, checked
 
-SPEC_METRICS = ("none", "summary", "detailed")
-SHARE_ANSWERS = {  # as the start-up line says it
+SHARE_ANSWERS = {  # choices, and what the start-up line says of each
     "named": "Drafts are looked up in each other's answers if both name that cache_salt or user.",
     "always": "Drafts are looked up in each other's answers too.",
     "never": "Drafts are never looked up in each other's answers.",
@@ -22,75 +23,80 @@ LONGEST = 24 * 3600.0  # seconds; longer time limits than a day are mistakes
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9_.-]+))(?::\d*)?", re.IGNORECASE | re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
-    """How a model is offered over HTTP. Raises InvalidRequest naming the field.
+def _check_keys(keys: Any) -> tuple[str, ...]:
+    """Check API keys by hand: an error must not show one."""
+    if not isinstance(keys, tuple | list) or not all(
+        isinstance(key, str) and key.isascii() and key.isprintable() and key.strip() for key in keys
+    ):
+        raise InvalidRequest("api_keys", "<hidden>", "non-empty printable ASCII strings")
+    return tuple(keys)
 
-    host, port           where to listen; port 0 takes a free one
-    api_keys             keys that /v1 and the page's data ask for as `Authorization: Bearer KEY`;
-                         none: open to all
-    served_model_names   names that requests may use, the first is reported; none: the engine's
-    spec_metrics         what responses say of their speculation: none, summary, or detailed, which
-                         adds a count per round
-    drain_timeout        seconds that running requests get to finish after SIGTERM
-    max_body_bytes       longest request body; past it 413
-    share_answers        whose answers drafts are looked up in besides the request's own text: those
-                         of its scope (always), those of its scope if it names a cache_salt or a
-                         user (named), or nobody's (never)
-    steady_stream        milliseconds between two writes of a stream, all of the same size, which
-                         hide how many tokens a round committed; 0: events are written as they come
-    keep_alive           seconds that an idle connection is kept for the client's next request
-    read_timeout         seconds that a client has to send a request's headers, and the longest
-                         pause while it sends the body
-    write_timeout        seconds that a client may leave an answer unread; past it the connection
-                         is cut and the request is aborted
-    max_connections      most open connections; None: 1024, or fewer where the process may not open
-                         that many files
-    allow_hosts          names that the Host header may have beside those of this machine; with
-                         them, or on loopback without API keys, any other name is refused
+
+Names = Annotated[tuple[str, ...], Several]
+Seconds = Annotated[
+    float,
+    Between(0.1, LONGEST, words="seconds, from 0.1 to a day (86400)"),
+    Flag(metavar="SECONDS"),
+]
+
+
+@checked
+class ServerSettings:
+    """Options of an HTTP server. Raises InvalidRequest naming the field.
+
+    The command line, its help and docs/cli.md take name, type, default and text from the fields.
     """
 
     host: str = "127.0.0.1"
-    port: int = 8000
-    api_keys: tuple[str, ...] = ()
-    served_model_names: tuple[str, ...] = ()
-    spec_metrics: str = "summary"
-    drain_timeout: float = 30.0
-    max_body_bytes: int = 4 * 2**20
-    share_answers: str = "named"
-    steady_stream: float = 0.0
-    keep_alive: float = 75.0  # above the 60 s of common load balancers: they should close first
-    read_timeout: float = 30.0
-    write_timeout: float = 60.0
-    max_connections: int | None = None
-    allow_hosts: tuple[str, ...] = ()
+    """where to listen (default: 127.0.0.1, loopback)"""
+    port: Annotated[int, Between(0, 65535, words="a port from 0 (any free one) to 65535")] = 8000
+    """port to listen on; 0 takes a free one"""
+    api_keys: Annotated[tuple[str, ...], PlainValidator(_check_keys), Flag("api-key", "KEY")] = ()
+    """key that clients send as `Authorization: Bearer KEY`; repeat it for several, or set
+    PACELINE_API_KEY, which a list of processes does not show (default: open to all who reach the
+    port)"""
+    served_model_names: Annotated[Names, Flag("served-model-name", "NAME")] = ()
+    """name that requests use; repeat it for several (default: the model's own)"""
+    spec_metrics: Annotated[str, OneOf(("none", "summary", "detailed"))] = "summary"
+    """what responses tell of their speculation; `detailed` adds counts of each round"""
+    drain_timeout: Annotated[
+        float, Between(0, words="seconds, at least 0"), Flag(metavar="SECONDS")
+    ] = 30.0
+    """time that running requests get to finish after SIGTERM"""
+    max_body_bytes: Annotated[
+        int, Between(1, words="at least 1 byte"), Flag("max-body", "SIZE", size=True)
+    ] = 4 * 2**20
+    """longest request body"""
+    share_answers: Annotated[str, OneOf(tuple(SHARE_ANSWERS))] = "named"
+    """whose answers drafts are looked up in, besides the request's own text: those of requests that
+    name the same cache_salt or user (named), of all with the same API key (always), or nobody's
+    (never)"""
+    steady_stream: Annotated[float, Flag(metavar="MS")] = 0.0
+    """milliseconds between the writes of a stream, all of one size, which hide from the network how
+    many tokens a round committed; 0 writes events as they come"""
+    keep_alive: Seconds = 75.0  # above the 60 s of common load balancers: they should close first
+    """time that an idle connection is kept for the client's next request"""
+    read_timeout: Seconds = 30.0
+    """time that a client has to send a request's headers, and the longest pause while it sends the
+    body"""
+    write_timeout: Seconds = 60.0
+    """time that a client may leave an answer unread; then the connection is cut and the request is
+    aborted"""
+    max_connections: Annotated[int, Between(1, 2**20, words="1 or more")] | None = None
+    """most open connections (default: 1024, or what the limit of open files allows); raise it
+    together with --max-waiting"""
+    allow_hosts: Annotated[Names, Flag("allow-host", "NAME")] = ()
+    """name under which clients or a reverse proxy reach the server; repeat it for several. Without
+    API keys a server on loopback answers to localhost only, and with this option any server to
+    these names only"""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise InvalidRequest("port", self.port, "a port from 0 (any free one) to 65535")
-        if not all(key.isascii() and key.isprintable() and key.strip() for key in self.api_keys):
-            raise InvalidRequest("api_keys", "<hidden>", "non-empty printable ASCII strings")
         if not all(self.served_model_names):
             raise InvalidRequest("served_model_names", self.served_model_names, "non-empty names")
-        if self.spec_metrics not in SPEC_METRICS:
-            expected = "one of " + ", ".join(SPEC_METRICS)
-            raise InvalidRequest("spec_metrics", self.spec_metrics, expected)
-        if self.drain_timeout < 0:
-            raise InvalidRequest("drain_timeout", self.drain_timeout, "seconds, at least 0")
-        if self.max_body_bytes < 1:
-            raise InvalidRequest("max_body_bytes", self.max_body_bytes, "at least 1 byte")
-        if self.share_answers not in SHARE_ANSWERS:
-            expected = "one of " + ", ".join(SHARE_ANSWERS)
-            raise InvalidRequest("share_answers", self.share_answers, expected)
         shortest, longest = STEADY_MS
         if self.steady_stream and not shortest <= self.steady_stream <= longest:
             expected = f"0 (off), or milliseconds from {shortest:g} to {longest:g}"
             raise InvalidRequest("steady_stream", self.steady_stream, expected)
-        for field in ("keep_alive", "read_timeout", "write_timeout"):
-            expected = "seconds, from 0.1 to a day (86400)"
-            check_number(field, getattr(self, field), 0.1, LONGEST, expected)
-        if self.max_connections is not None:
-            check_integer("max_connections", self.max_connections, 1, 2**20, "1 or more")
         for name in self.allow_hosts:
             if not is_host(name):
                 expected = "a host name or address without scheme and port, as paceline.example"
@@ -98,7 +104,7 @@ class ServerSettings:
 
     @property
     def on_loopback(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """Return whether only this machine can reach the server."""
         return is_loopback(self.host)
 
 
@@ -112,7 +118,7 @@ def host_name(value: str) -> str | None:
 
 
 def is_host(name: str) -> bool:
-    """Whether `name` is a host name or an address, without scheme, port and brackets."""
+    """Return whether `name` is a host name or address without scheme, port and brackets."""
     written = f"[{name}]" if name.count(":") > 1 else name  # one colon parts a name from a port
     return host_name(written) == name.lower()
 

@@ -1,28 +1,55 @@
-"""How tokens look in the answers of the two endpoints: whole, or as chunks of a stream."""
+"""The answers of the two endpoints, whole or as chunks of a stream, made of tokens."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 from paceline.core import FinishReason, OutputDelta, TokenLogprobs
 from paceline.engine.tool_calls import ToolFormat
-from paceline.server.calls import CallParser, Piece
+from paceline.server.calls import Call, CallParser, Piece
 from paceline.server.job import Job, StreamRecord
+from paceline.server.responses import (
+    AnswerBody,
+    AnswerHead,
+    AssistantMessage,
+    CallMade,
+    CallPiece,
+    ChatChoice,
+    ChatCompletion,
+    ChatLogprob,
+    ChatLogprobs,
+    ChoiceEnd,
+    ChunkBody,
+    ChunkChoice,
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    Finish,
+    FunctionMade,
+    FunctionPiece,
+    MessageDelta,
+    Metrics,
+    ShownRound,
+    TopLogprob,
+    Usage,
+    write_json,
+)
 from paceline.server.rounds import KeptRound, round_shown
 from paceline.server.tokens import TokenTexts
-from paceline.server.wire import EventSizes
+from paceline.server.wire import EventSizes, joined
 
-LOWEST = -9999.0  # JSON has no infinity; OpenAI's stand-in for a probability of 0
+LOWEST = -9999.0  # JSON has no infinity; OpenAI writes this for a probability of 0
+# stand for the text and the token ids in a chunk that is encoded once
+MARK, NO_IDS = "\0text\0", [-1]
 
 
 class Shape:
-    """What both endpoints share. One object writes one answer."""
+    """Base of both endpoints' answers. One object writes one answer."""
 
     kind: ClassVar[str]  # prefix of the id
-    whole: ClassVar[str]  # the answer's `object`
-    part: ClassVar[str]  # a chunk's
+    chunk_object: ClassVar[str]
 
     def __init__(
         self,
@@ -35,129 +62,183 @@ class Shape:
         rounds: bool = False,
     ) -> None:
         self._parsers = [CallParser(calls) for _ in job.choices] if calls is not None else None
-        self.job, self._texts, self._token_ids = job, texts, token_ids
-        self._fingerprint, self._rounds = fingerprint, rounds
-        head = json.dumps(self._head(self.part))
-        self._start = f'data: {head[:-1]}, "choices": [{{"index": '
-        self._offsets = [0] * len(job.choices)
-
-    def event_sizes(self, logprobs: int | None) -> EventSizes:
-        """What its chunks take, with so many alternatives to each token or without logprobs."""
-        return EventSizes.of(
-            len(self._start), logprobs=logprobs, token_ids=self._token_ids, rounds=self._rounds
-        )
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        job = self.job
-        return {
+        self.job, self._texts, self._token_ids, self._rounds = job, texts, token_ids, rounds
+        self._head: AnswerHead = {
             "id": job.id,
-            "object": kind,
             "created": job.created,
             "model": job.model,
-            "system_fingerprint": self._fingerprint,
+            "system_fingerprint": fingerprint,
         }
+        self._chunk_head = write_json({"object": self.chunk_object, **self._head})
+        self._offsets = [0] * len(job.choices)
+        self._has_templates = not (rounds or calls)
+        self._templates: list[tuple[bytes, bytes, bytes]] = []
 
-    def answer(self) -> dict[str, Any]:
-        """The whole answer of a job that has finished."""
-        job = self.job
-        choices = [self._choice(index, choice) for index, choice in enumerate(job.choices)]
-        body = {
-            **self._head(self.whole),
-            "choices": choices,
-            "usage": job.usage(),
-            "metrics": job.measured(),
-        }
-        return {**body, **self._prompt_ids()}
+    def event_sizes(self, logprobs: int | None) -> EventSizes:
+        """Return the usual sizes of the events, with `logprobs` alternatives to each token."""
+        return EventSizes.of(
+            len(self._chunk_head), logprobs=logprobs, token_ids=self._token_ids, rounds=self._rounds
+        )
 
-    def first(self, index: int) -> str:
-        """What opens the stream of one choice; may be nothing."""
+    def answer(self) -> AnswerBody:
+        """Return the answer of a job that has finished."""
         raise NotImplementedError
 
-    def delta(self, index: int, delta: OutputDelta) -> str:
-        """The chunk that carries a delta's tokens; nothing when it has nothing to show yet."""
-        if not (delta.text or self._tells(delta)):
-            return ""
-        return self._chunk(index, delta, self._text(delta.text))
+    # -- chunks of a stream -----------------------------------------------------------------------
 
-    def _tells(self, delta: OutputDelta) -> bool:
-        """Whether there is something to say of its tokens beside their text."""
-        wanted = self._token_ids or self._rounds or delta.logprobs
-        return bool(delta.token_ids and wanted)
+    def chunk_json(self, body: ChunkBody) -> bytes:
+        """Encode a chunk: `body` behind the head of this answer."""
+        return joined(self._chunk_head, write_json(body))
 
-    def _chunk(self, index: int, delta: OutputDelta, shown: str) -> str:
-        """A chunk of a delta that shows what `shown` says, as a piece of JSON."""
-        logprobs = "null"
+    def text_json(self, index: int, delta: OutputDelta) -> bytes | None:
+        """Encode the chunk of a delta that adds text and perhaps token ids; None for other deltas.
+
+        It equals chunk_json(chunk()) and takes a third of the time.
+        """
+        if not self._has_templates or delta.logprobs is not None or not delta.text:
+            return None
+        if not self._templates:
+            self._templates = [self._template(place) for place in range(len(self._offsets))]
+        before, middle, after = self._templates[index]
+        ids = str(list(delta.token_ids)).encode() if self._token_ids else b""
+        return before + json.dumps(delta.text).encode() + middle + ids + after
+
+    def first(self, index: int) -> ChunkBody | None:
+        """Return the chunk that opens a choice, None where the endpoint needs none."""
+        raise NotImplementedError
+
+    def chunk(self, index: int, delta: OutputDelta) -> ChunkBody | None:
+        """Return the chunk with a delta's tokens, None where there is nothing to show yet."""
+        choice = self._added(index, delta)
+        if choice is None:
+            return None
         if delta.logprobs is not None:
-            logprobs = json.dumps(self.logprobs(index, delta.logprobs))
-        more = f', "token_ids": {list(delta.token_ids)}' if self._token_ids else ""
+            choice["logprobs"] = self._logprobs(index, delta.logprobs)
+        if self._token_ids:
+            choice["token_ids"] = list(delta.token_ids)
         if self._rounds and delta.explained is not None:
-            more += f', "round": {json.dumps(round_shown(KeptRound.of(delta), self._texts))}'
-        return (
-            f'{self._start}{index}, {shown}, "logprobs": {logprobs}, "finish_reason": null{more}}}]'
-        )
+            choice["round"] = cast(ShownRound, round_shown(KeptRound.of(delta), self._texts))
+        return {"choices": [choice]}
 
-    def last(self, index: int, delta: OutputDelta) -> str:
-        """The chunk that says why a choice ended."""
-        reason = json.dumps(self._reason(index, delta.finish_reason))
-        stop = json.dumps(delta.stop_reason)
-        return (
-            f'{self._start}{index}, {self._end}, "logprobs": null, "finish_reason": {reason}'
-            f', "stop_reason": {stop}}}]'
-        )
+    def last(self, index: int, delta: OutputDelta) -> ChunkBody:
+        """Return the chunk that says why a choice ended."""
+        choice = self._ended(index)
+        choice["finish_reason"] = self._reason(index, delta.finish_reason)
+        choice["stop_reason"] = delta.stop_reason
+        return {"choices": [choice]}
 
-    def usage(self) -> str:
-        """The chunk without choices that ends a stream which asked for its usage; open, as all."""
-        body = {
-            **self._head(self.part),
-            "choices": [],
-            "usage": self.job.usage(),
-            "metrics": self.job.measured(),
-        }
-        return f"data: {json.dumps(body)[:-1]}"
+    def usage(self) -> ChunkBody:
+        """Return the chunk without choices that ends a stream which asked for its usage."""
+        return {"choices": [], "usage": self._usage(), "metrics": self._metrics()}
 
-    def logprobs(self, index: int, rows: Sequence[TokenLogprobs]) -> dict[str, Any]:
+    # -- members that the endpoints name differently ----------------------------------------------
+
+    def _text(self, index: int, text: str) -> ChunkChoice:
         raise NotImplementedError
 
-    # -- what the endpoints write in their own way ------------------------------------------------
+    def _ended(self, index: int) -> ChunkChoice:
+        return self._text(index, "")
 
-    _end: ClassVar[str]
-
-    def _text(self, text: str) -> str:
+    def _logprobs(
+        self, index: int, rows: Sequence[TokenLogprobs]
+    ) -> ChatLogprobs | CompletionLogprobs:
         raise NotImplementedError
 
-    def _choice(self, index: int, choice: StreamRecord) -> dict[str, Any]:
-        raise NotImplementedError
+    # -- inside -----------------------------------------------------------------------------------
 
-    def _prompt_ids(self) -> dict[str, Any]:
-        return {}
+    def _template(self, index: int) -> tuple[bytes, bytes, bytes]:
+        """Return the JSON of a chunk up to its text, from there to its token ids, and the rest."""
+        choice = self._text(index, MARK)
+        if self._token_ids:
+            choice["token_ids"] = NO_IDS
+        chunk = self.chunk_json({"choices": [choice]})
+        before, _, rest = chunk.rpartition(json.dumps(MARK).encode())
+        middle, _, after = rest.partition(str(NO_IDS).encode())
+        return before, middle, after
 
-    def _reason(self, index: int, reason: FinishReason | None) -> str | None:
+    def _added(self, index: int, delta: OutputDelta) -> ChunkChoice | None:
+        if delta.text or self._tells_tokens(delta):
+            return self._text(index, delta.text)
+        return None
+
+    def _tells_tokens(self, delta: OutputDelta) -> bool:
+        """Return whether the request asked for something about the tokens beside their text."""
+        asked = self._token_ids or self._rounds or delta.logprobs
+        return bool(delta.token_ids and asked)
+
+    def _usage(self) -> Usage:
+        return cast(Usage, self.job.usage())
+
+    def _metrics(self) -> Metrics:
+        return cast(Metrics, self.job.measured())
+
+    def _reason(self, index: int, reason: FinishReason | None) -> Finish:
         called = self._parsers is not None and self._parsers[index].calls
-        return "tool_calls" if called and reason is FinishReason.STOP else reason
+        return cast(Finish, "tool_calls" if called and reason is FinishReason.STOP else reason)
 
-    def _ending(self, index: int, choice: StreamRecord) -> dict[str, Any]:
+    def _ending(self, index: int, choice: StreamRecord) -> ChoiceEnd:
         last = choice.last
-        ids = {"token_ids": choice.token_ids} if self._token_ids else {}
-        return {
+        ending: ChoiceEnd = {
             "finish_reason": self._reason(index, last.finish_reason if last else None),
-            "stop_reason": last and last.stop_reason,
-            **ids,
+            "stop_reason": last.stop_reason if last else None,
         }
+        if self._token_ids:
+            ending["token_ids"] = choice.token_ids
+        return ending
 
 
 class ChatShape(Shape):
-    kind, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
-    _end = '"delta": {}'
+    """The answer to a conversation."""
 
-    def first(self, index: int) -> str:
-        opening = '"delta": {"role": "assistant", "content": "", "refusal": null}'
-        ids = ""
+    kind, chunk_object = "chatcmpl", "chat.completion.chunk"
+
+    def answer(self) -> ChatCompletion:
+        head = self._head
+        answer: ChatCompletion = {
+            "object": "chat.completion",
+            "id": head["id"],
+            "created": head["created"],
+            "model": head["model"],
+            "system_fingerprint": head["system_fingerprint"],
+            "choices": [self._choice(*numbered) for numbered in enumerate(self.job.choices)],
+            "usage": self._usage(),
+            "metrics": self._metrics(),
+        }
         if self._token_ids:
-            ids = f', "prompt_token_ids": {self.job.prompts[0]}'
-        return f'{self._start}{index}, {opening}, "logprobs": null, "finish_reason": null}}]{ids}'
+            answer["prompt_token_ids"] = self.job.prompts[0]
+        return answer
 
-    def logprobs(self, index: int, rows: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        content = [
+    def first(self, index: int) -> ChunkBody:
+        delta: MessageDelta = {"role": "assistant", "content": "", "refusal": None}
+        body: ChunkBody = {"choices": [_chat_choice(index, delta)]}
+        if self._token_ids:
+            body["prompt_token_ids"] = self.job.prompts[0]
+        return body
+
+    def _text(self, index: int, text: str) -> ChunkChoice:
+        return _chat_choice(index, {"content": text})
+
+    def _ended(self, index: int) -> ChunkChoice:
+        return _chat_choice(index, {})
+
+    def _added(self, index: int, delta: OutputDelta) -> ChunkChoice | None:
+        """With tools, put all that the text adds to the content and to calls into one chunk, since
+        its logprobs and token ids belong to all of them."""
+        if self._parsers is None:
+            return super()._added(index, delta)
+        parser = self._parsers[index]
+        pieces = parser.feed(delta.text, last=delta.finished)
+        message: MessageDelta = {}
+        if content := "".join(piece.content for piece in pieces):
+            message["content"] = content
+        if calls := [_call_piece(parser.calls, piece) for piece in pieces if piece.index >= 0]:
+            message["tool_calls"] = calls
+        if not (message or self._tells_tokens(delta)):
+            return None
+        return _chat_choice(index, message)
+
+    def _logprobs(self, index: int, rows: Sequence[TokenLogprobs]) -> ChatLogprobs:
+        content: list[ChatLogprob] = [
             {
                 **self._labelled(row.token, row.logprob),
                 "top_logprobs": [self._labelled(token, logprob) for token, logprob in row.top],
@@ -166,85 +247,55 @@ class ChatShape(Shape):
         ]
         return {"content": content, "refusal": None}
 
-    def _labelled(self, token: int, logprob: float) -> dict[str, Any]:
+    def _labelled(self, token: int, logprob: float) -> TopLogprob:
         text, raw = self._texts[token]
         return {"token": text, "logprob": max(logprob, LOWEST), "bytes": list(raw)}
 
-    def _text(self, text: str) -> str:
-        return f'"delta": {{"content": {json.dumps(text)}}}'
-
-    def delta(self, index: int, delta: OutputDelta) -> str:
-        """With tools, what the text adds to content and calls, and a chunk for each."""
-        if self._parsers is None:
-            return super().delta(index, delta)
-        pieces = self._parsers[index].feed(delta.text, last=delta.finished)
-        return self._merged(index, delta, pieces)
-
-    def _merged(self, index: int, delta: OutputDelta, pieces: list[Piece]) -> str:
-        """One chunk for all the pieces of a delta: its logprobs and token ids belong to all."""
-        content = "".join(piece.content for piece in pieces)
-        shown: dict[str, Any] = {"content": content} if content else {}
-        calls = [self._call_piece(index, piece) for piece in pieces if piece.index >= 0]
-        if calls:
-            shown["tool_calls"] = calls
-        if not (shown or self._tells(delta)):
-            return ""
-        return self._chunk(index, delta, f'"delta": {json.dumps(shown)}')
-
-    def _call_piece(self, index: int, piece: Piece) -> dict[str, Any]:
-        assert self._parsers is not None
-        function: dict[str, str] = {"arguments": piece.arguments}
-        if not piece.begins:
-            return {"index": piece.index, "function": function}
-        call = self._parsers[index].calls[piece.index]
-        function = {"name": call.name, **function}
-        return {"index": piece.index, "id": call.id, "type": "function", "function": function}
-
-    def _choice(self, index: int, choice: StreamRecord) -> dict[str, Any]:
+    def _choice(self, index: int, choice: StreamRecord) -> ChatChoice:
         rows = choice.logprobs
         return {
             "index": index,
             "message": self._message(index, choice.text),
-            "logprobs": None if rows is None else self.logprobs(index, rows),
+            "logprobs": None if rows is None else self._logprobs(index, rows),
             **self._ending(index, choice),
         }
 
-    def _message(self, index: int, text: str) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    def _message(self, index: int, text: str) -> AssistantMessage:
+        message: AssistantMessage = {"role": "assistant", "content": text, "refusal": None}
         if self._parsers is not None:
             parser = self._parsers[index]
             content = "".join(piece.content for piece in parser.feed(text, last=True))
             if parser.calls:
                 message["content"] = content or None
-                message["tool_calls"] = [
-                    {
-                        "id": call.id,
-                        "type": "function",
-                        "function": {"name": call.name, "arguments": call.arguments},
-                    }
-                    for call in parser.calls
-                ]
+                message["tool_calls"] = [_call(call) for call in parser.calls]
         return message
-
-    def _prompt_ids(self) -> dict[str, Any]:
-        return {"prompt_token_ids": self.job.prompts[0]} if self._token_ids else {}
 
 
 class CompletionShape(Shape):
-    kind, whole, part = "cmpl", "text_completion", "text_completion"
-    _end = '"text": ""'
+    """The continuations of prompts."""
 
-    def first(self, index: int) -> str:
+    kind, chunk_object = "cmpl", "text_completion"
+
+    def answer(self) -> Completion:
+        return {
+            **self._head,
+            "object": "text_completion",
+            "choices": [self._choice(*numbered) for numbered in enumerate(self.job.choices)],
+            "usage": self._usage(),
+            "metrics": self._metrics(),
+        }
+
+    def first(self, index: int) -> ChunkBody | None:
         if not self._token_ids:
-            return ""
-        ids = self.job.prompts[index // self.job.n]
-        return (
-            f'{self._start}{index}, "text": "", "logprobs": null, "finish_reason": null'
-            f', "prompt_token_ids": {ids}}}]'
-        )
+            return None
+        choice = self._text(index, "")
+        choice["prompt_token_ids"] = self._prompt(index)
+        return {"choices": [choice]}
 
-    def logprobs(self, index: int, rows: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        """`text_offset` counts the characters of the choice's tokens before."""
+    def _text(self, index: int, text: str) -> ChunkChoice:
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": None}
+
+    def _logprobs(self, index: int, rows: Sequence[TokenLogprobs]) -> CompletionLogprobs:
         tokens = [self._texts[row.token][0] for row in rows]
         offsets = []
         for token in tokens:
@@ -261,18 +312,37 @@ class CompletionShape(Shape):
         pairs = [*row.top, (row.token, row.logprob)]
         return {self._texts[token][0]: max(logprob, LOWEST) for token, logprob in pairs}
 
-    def _text(self, text: str) -> str:
-        return f'"text": {json.dumps(text)}'
-
-    def _choice(self, index: int, choice: StreamRecord) -> dict[str, Any]:
+    def _choice(self, index: int, choice: StreamRecord) -> CompletionChoice:
         rows = choice.logprobs
-        ids = {}
-        if self._token_ids:
-            ids = {"prompt_token_ids": self.job.prompts[index // self.job.n]}
-        return {
+        ending = self._ending(index, choice)
+        answer: CompletionChoice = {
             "index": index,
             "text": choice.text,
-            "logprobs": None if rows is None else self.logprobs(index, rows),
-            **self._ending(index, choice),
-            **ids,
+            "logprobs": None if rows is None else self._logprobs(index, rows),
+            "finish_reason": ending["finish_reason"],
+            "stop_reason": ending["stop_reason"],
         }
+        if self._token_ids:
+            answer["token_ids"] = choice.token_ids
+            answer["prompt_token_ids"] = self._prompt(index)
+        return answer
+
+    def _prompt(self, index: int) -> list[int]:
+        return self.job.prompts[index // self.job.n]
+
+
+def _chat_choice(index: int, delta: MessageDelta) -> ChunkChoice:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+def _call(call: Call) -> CallMade:
+    function: FunctionMade = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _call_piece(calls: Sequence[Call], piece: Piece) -> CallPiece:
+    if not piece.begins:
+        return {"index": piece.index, "function": {"arguments": piece.arguments}}
+    call = calls[piece.index]
+    function: FunctionPiece = {"name": call.name, "arguments": piece.arguments}
+    return {"index": piece.index, "id": call.id, "type": "function", "function": function}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator
+from typing import cast
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -14,12 +14,13 @@ from paceline.core import OutputDelta
 from paceline.core.spans import OFF, Spans
 from paceline.server.errors import ENGINE_FAILED, ApiError
 from paceline.server.job import Indexed
+from paceline.server.responses import ChunkBody, Usage
 from paceline.server.shapes import Shape
 from paceline.server.wire import Frames, Padding, write_steadily
 
 log = logging.getLogger(__name__)
-DONE = b"data: [DONE]\n\n"
-CLOSING = "}\n\n"
+DATA, END = b"data: ", b"\n\n"  # around the JSON of a server-sent event
+DONE = DATA + b"[DONE]" + END
 
 
 class EventStream(Response):
@@ -84,43 +85,52 @@ class EventStream(Response):
                     body = self._events(indexed, opened)
                 if body:
                     yield body
-            tail = self._filled(self._shape.usage()) if self._include_usage else ""
-            yield tail.encode() + DONE
+            yield (self._event(self._shape.usage()) if self._include_usage else b"") + DONE
         except ApiError as error:
-            yield _event(error)
+            yield _error_event(error)
         except Exception:  # the status has been sent: an event is the only way left to say so
             log.exception("a stream failed")
-            yield _event(ApiError(500, ENGINE_FAILED))
+            yield _error_event(ApiError(500, ENGINE_FAILED))
 
     def _events(self, indexed: list[Indexed], opened: set[int]) -> bytes:
-        """One write for all that a step brought."""
+        """Encode all that a step brought, for one write."""
         shape, events = self._shape, []
         for index, delta in indexed:
             if index not in opened:
                 opened.add(index)
-                events += self._closed(shape.first(index), delta, 0)
-            events += self._closed(shape.delta(index, delta), delta, delta.completion_tokens)
+                events.append(self._chunk(shape.first(index), delta, 0))
+            text = None if self._include_usage else shape.text_json(index, delta)
+            if text is not None:
+                events.append(self._framed(text))
+            else:
+                events.append(self._chunk(shape.chunk(index, delta), delta))
             if delta.finished:
-                events += self._closed(shape.last(index, delta), delta, delta.completion_tokens)
-        return "".join(events).encode()
+                events.append(self._chunk(shape.last(index, delta), delta))
+        return b"".join(events)
 
-    def _closed(self, event: str, delta: OutputDelta, completion_tokens: int) -> list[str]:
-        if not event:
-            return []
-        if not self._include_usage:
-            return [self._filled(event)]
-        usage = "null"
-        if self._continuous_usage:  # as in vLLM: of the choice that the event is about
-            counts = self._job.count_usage(
-                delta.prompt_tokens, completion_tokens, delta.cached_tokens
-            )
-            usage = json.dumps(counts)
-        return [self._filled(f'{event}, "usage": {usage}')]
+    def _chunk(
+        self, body: ChunkBody | None, delta: OutputDelta, tokens: int | None = None
+    ) -> bytes:
+        """Encode the event of a chunk, nothing for none. With continuous usage it has the usage of
+        its choice, as in vLLM, after `tokens` or else all completion tokens."""
+        if body is None:
+            return b""
+        if self._include_usage:
+            body["usage"] = None
+        if self._continuous_usage:
+            completion = delta.completion_tokens if tokens is None else tokens
+            counts = self._job.count_usage(delta.prompt_tokens, completion, delta.cached_tokens)
+            body["usage"] = cast(Usage, counts)
+        return self._event(body)
 
-    def _filled(self, opened: str) -> str:
-        """An event, given without its end."""
-        return opened + CLOSING if self._padding is None else self._padding.fill(opened, CLOSING)
+    def _event(self, body: ChunkBody) -> bytes:
+        return self._framed(self._shape.chunk_json(body))
+
+    def _framed(self, chunk: bytes) -> bytes:
+        if self._padding is not None:
+            chunk = self._padding.fill(chunk, len(DATA) + len(END))
+        return DATA + chunk + END
 
 
-def _event(error: ApiError) -> bytes:
-    return b"data: " + error.body() + b"\n\n"
+def _error_event(error: ApiError) -> bytes:
+    return DATA + error.body() + END

@@ -1,4 +1,4 @@
-"""What an answer must look like: the fields that ask for it, and the grammar they amount to."""
+"""The fields that ask for a form of the answer, and the grammars that they mean."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NamedSchema(Document):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     schema_: Schema = Field(alias="schema")
     description: str | None = None
-    strict: bool | None = Field(None, description="A schema is always adhered to.")
+    strict: bool | None = Field(None, description="The answer always matches the schema.")
 
 
 class JsonSchemaFormat(Document):
@@ -43,7 +43,7 @@ ResponseFormat = Annotated[
 
 
 class StructuredOutputs(Document):
-    """One of them. `lark` is llguidance's dialect of Lark."""
+    """Exactly one of the fields says what the output must match. `lark` is llguidance's Lark."""
 
     json_: Schema | None = Field(None, alias="json", description="A JSON schema.")
     regex: str | None = None
@@ -51,7 +51,7 @@ class StructuredOutputs(Document):
     choice: Annotated[list[str], Field(min_length=1), AtMost(1000, "texts")] | None = None
 
     def grammar(self) -> Grammar:
-        """Raises InvalidRequest unless exactly one is given."""
+        """Return the grammar. Raises InvalidRequest unless exactly one field is given."""
         given = {
             name: value
             for name, value in (
@@ -81,7 +81,7 @@ def schema_grammar(schema: Schema, field: str) -> Grammar:
 
 
 def format_grammar(response_format: ResponseFormat | None) -> Grammar | None:
-    """The grammar of a `response_format`, None for text."""
+    """Return the grammar of a `response_format`, None for text."""
     if isinstance(response_format, JsonSchemaFormat):
         field = "response_format.json_schema.schema"
         return schema_grammar(response_format.json_schema.schema_, field)

@@ -1,4 +1,4 @@
-"""What a single token says: the text and bytes that log-probabilities are labelled with."""
+"""Text and bytes of single tokens, which log-probabilities are labelled with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SPACE = "▁"  # SentencePiece's space
 
 
 class TokenTexts:
-    """Text and bytes of single tokens, remembered once asked for.
+    """Text and bytes of single tokens, cached.
 
     A token may hold part of a character; its text is then `bytes:` and the escaped bytes, as OpenAI
     writes it.
@@ -19,14 +19,14 @@ class TokenTexts:
         self._tokenizer = tokenizer
         self._added = set(tokenizer.get_added_vocab().values())
         self._byte_level = '"ByteLevel"' in tokenizer.backend_tokenizer.to_str()
-        self._known: dict[int, tuple[str, bytes]] = {}
+        self._cache: dict[int, tuple[str, bytes]] = {}
 
     def __getitem__(self, token: int) -> tuple[str, bytes]:
-        known = self._known.get(token)
-        if known is None:
+        entry = self._cache.get(token)
+        if entry is None:
             raw = self._bytes(token)
-            known = self._known[token] = (_shown(raw), raw)
-        return known
+            entry = self._cache[token] = (_shown(raw), raw)
+        return entry
 
     def _bytes(self, token: int) -> bytes:
         piece = self._tokenizer.convert_ids_to_tokens(token)
@@ -51,8 +51,8 @@ def _shown(raw: bytes) -> str:
 
 @cache
 def _byte_of_character() -> dict[str, int]:
-    """The byte-level alphabet of GPT-2: printable bytes stand for themselves, the others, in order,
-    for the code points from 256 on."""
+    """Return the byte-level alphabet of GPT-2: printable bytes stand for themselves, the others, in
+    order, for the code points from 256 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {

@@ -1,4 +1,4 @@
-"""Tools: the fields that offer them, and which of them may be called."""
+"""Tools: the fields that offer them and choose among them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ MAX_TOOLS = 128
 class Function(Document):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     description: str | None = None
-    parameters: dict[str, Any] | None = Field(None, description="JSON schema; null: no arguments.")
-    strict: bool | None = Field(None, description="The schema is always adhered to.")
+    parameters: dict[str, Any] | None = Field(
+        None, description="JSON schema of the arguments; null means none."
+    )
+    strict: bool | None = Field(None, description="Arguments always match the schema.")
 
 
 class Tool(Document):
@@ -49,17 +51,17 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
 def chosen_tools(tools: Sequence[Tool], choice: ToolChoice | None) -> list[tuple[int, Function]]:
-    """The tools that may be called, with their places. Raises InvalidRequest for names that are
-    used twice or not known."""
+    """Return the tools that may be called, with their places. Raises InvalidRequest for a name that
+    is used twice or unknown."""
     functions = [tool.function for tool in tools]
     names = [function.name for function in functions]
     for index, name in enumerate(names):
         if name in names[:index]:
             raise InvalidRequest(f"tools[{index}].function.name", name, "a name of its own")
     if isinstance(choice, NamedTool):
-        wanted = choice.function.name
-        if wanted not in names:
+        name = choice.function.name
+        if name not in names:
             expected = "one of: " + ", ".join(names)
-            raise InvalidRequest("tool_choice.function.name", wanted, expected)
-        return [(index, f) for index, f in enumerate(functions) if f.name == wanted]
+            raise InvalidRequest("tool_choice.function.name", name, expected)
+        return [(index, f) for index, f in enumerate(functions) if f.name == name]
     return list(enumerate(functions))

@@ -29,7 +29,7 @@ class Turns:
         self._busy_until: dict[str, float] = {}
 
     async def run(self, job: Callable[[], T], *, client: str, cost: float) -> T:
-        """What `job` returns or raises. `cost` is what it takes, in a unit that all jobs share."""
+        """Return or raise what `job` does. `cost` is its work, in a unit that all jobs share."""
         return await asyncio.wrap_future(self.submit(job, client=client, cost=cost))
 
     def submit(self, job: Callable[[], T], *, client: str, cost: float) -> Future[T]:

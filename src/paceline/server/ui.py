@@ -1,4 +1,4 @@
-"""The web page and what it asks: apart from the OpenAI API, and not in its schema.
+"""The web page: its files, and the endpoints that it calls, which are not in the API's schema.
 
 The page itself and `/ui/state` load without an API key, so that there is a place to enter one;
 every other path under `/ui/` asks for it (gate.py).
@@ -6,8 +6,13 @@ every other path under `/ui/` asks for it (gate.py).
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from anyio import CapacityLimiter
@@ -22,7 +27,6 @@ from paceline.server.bodies import read_object, too_much
 from paceline.server.errors import ApiError
 from paceline.server.gate import Gate
 from paceline.server.settings import ServerSettings
-from paceline.server.static import read_files
 from paceline.server.ui_measured import measured
 from paceline.server.ui_timing import timing
 from paceline.version import __version__
@@ -41,10 +45,32 @@ NEEDS_SERVER = {
     "This page runs without a model; start one, and open its address:",
 }
 START = "paceline serve --drafter auto"
+FOLDER = Path(__file__).parent.parent / "web"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".md": "text/plain; charset=utf-8",
+    ".LICENSE": "text/plain; charset=utf-8",
+}
+HEADERS = {
+    # asked for again each time, and answered 304: a new version shows at once
+    "Cache-Control": "no-cache",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    # the browser itself makes sure that nothing is asked of anybody else
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Vary": "Accept-Encoding",
+}
 
 
 def create_ui_app(settings: ServerSettings) -> FastAPI:
-    """The page alone, without a model: the calculator and the timing."""
+    """Return the app of the page without a model: the calculator and the timing."""
     app = FastAPI(title="Paceline", version=__version__, docs_url=None, redoc_url=None)
     errors.install(app)
     app.add_middleware(Gate, settings=settings)
@@ -53,7 +79,7 @@ def create_ui_app(settings: ServerSettings) -> FastAPI:
 
 
 def add_ui(app: FastAPI, *, served: bool, key_needed: bool) -> None:
-    """Adds the page at `/`. `served`: a model is there for the playground and the live view."""
+    """Add the page at `/`. With `served` a model is there for the playground and the live view."""
     _add_files(app)
     state = {
         "version": __version__,
@@ -65,7 +91,7 @@ def add_ui(app: FastAPI, *, served: bool, key_needed: bool) -> None:
 
     @app.get("/ui/state", include_in_schema=False)
     async def ui_state() -> Response:
-        """Which tabs are there, and whether a key is needed."""
+        """Return the tabs, and whether a key is needed."""
         return JSONResponse(state)
 
 
@@ -89,40 +115,40 @@ def _add_computing(app: FastAPI) -> None:
 
     @app.get("/ui/models", include_in_schema=False)
     async def ui_models() -> Response:
-        """Models, precisions and drafters to choose from."""
+        """List models, precisions and drafters."""
         return await computed(ui_lists.models)
 
     @app.get("/ui/hardware", include_in_schema=False)
     async def ui_hardware() -> Response:
-        """Hardware and calibrations to choose from."""
+        """List hardware and calibrations."""
         return await computed(ui_lists.devices)
 
     @app.post("/ui/predict", include_in_schema=False)
     async def ui_predict(http: Request) -> Response:
-        """What speculation would buy: a scenario's prediction."""
+        """Predict what speculation gains in a scenario."""
         raw = await http.body()
-        return await computed(lambda: predict(_stated(raw)))
+        return await computed(lambda: predict(_read_object(raw)))
 
     @app.post("/ui/timing", include_in_schema=False)
     async def ui_timing(http: Request) -> Response:
-        """When each token arrives, for both panes."""
+        """Return when each token arrives, for both panes."""
         raw = await http.body()
-        return await computed(lambda: timing(_stated(raw)))
+        return await computed(lambda: timing(_read_object(raw)))
 
     @app.post("/ui/measured", include_in_schema=False)
     async def ui_measured(http: Request) -> Response:
-        """Measured points of what a command wrote."""
+        """Return the measured points in what a command wrote."""
         raw = await http.body()
-        return await computed(lambda: measured(_stated(raw)))
+        return await computed(lambda: measured(_read_object(raw)))
 
 
-def _stated(raw: bytes) -> Mapping[str, Any]:
-    """The body, which must be a JSON object. Raises ApiError (400)."""
+def _read_object(raw: bytes) -> Mapping[str, Any]:
+    """Read a body that must be a JSON object. Raises ApiError (400)."""
     return read_object(raw, too_much, parse_constant=_refuse)
 
 
 def _answer(content: Any) -> Response:
-    """JSON in ASCII: what a user sent, and an answer repeats, need not be encodable."""
+    """Encode an answer as ASCII: it may repeat text from a user that UTF-8 cannot encode."""
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     return Response(text, media_type="application/json")
 
@@ -136,12 +162,52 @@ def _add_files(app: FastAPI) -> None:
 
     @app.get("/", include_in_schema=False)
     async def ui_page(request: Request) -> Response:
-        """The page."""
+        """Return the page."""
         return files["index.html"].answer(request)
 
     @app.get("/web/{path:path}", include_in_schema=False)
     async def ui_file(path: str, request: Request) -> Response:
-        """What the page is made of."""
+        """Return a file of the page."""
         if path not in files:
             raise ApiError(404, f"no file {path!r} belongs to the page")
         return files[path].answer(request)
+
+
+# -- the page's files, held in memory: no other path can be asked for ------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of the page. `packed` is its content with gzip."""
+
+    content: bytes
+    packed: bytes
+    media_type: str
+    tag: str
+
+    def answer(self, request: Request) -> Response:
+        """Return the file, or 304 to a browser that has it."""
+        # weak: the same file, packed or not
+        headers = {**HEADERS, "ETag": f"W/{self.tag}"}
+        if self.tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+            return Response(self.packed, headers=headers, media_type=self.media_type)
+        return Response(self.content, headers=headers, media_type=self.media_type)
+
+
+@cache
+def read_files(folder: Path = FOLDER) -> dict[str, File]:
+    """Read every file of the page, by its path in `folder` with forward slashes."""
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix in TYPES:
+            files[path.relative_to(folder).as_posix()] = _read_file(path)
+    return files
+
+
+def _read_file(path: Path) -> File:
+    content = path.read_bytes()
+    tag = '"' + hashlib.blake2b(content, digest_size=12).hexdigest() + '"'
+    return File(content, gzip.compress(content, mtime=0), TYPES[path.suffix], tag)

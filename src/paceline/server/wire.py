@@ -1,4 +1,4 @@
-"""What a network sees of a stream: sizes and times of writes, which may tell tokens per round.
+"""Sizes and times of a stream's writes, from which a network may count the tokens of a round.
 
 An event per round is as long as its text, so whoever sees encrypted packets can count the tokens of
 each round and tell texts apart ("When Speculation Spills Secrets", arXiv 2411.01076). Two ways out:
@@ -46,11 +46,11 @@ class EventSizes:
         return cls(head + OTHER_BYTES + ROUND_BYTES * rounds, token)
 
     def unit(self, tokens: int) -> int:
-        """A size that an event of so many tokens seldom passes."""
+        """Return a size that an event of so many tokens seldom passes."""
         return _rounded_up(self.event + tokens * self.token, EVENT_UNIT)
 
     def frame(self, seconds: float, streams: int) -> int:
-        """Bytes to write every so many seconds, to keep up with the decoding of `streams`."""
+        """Return the bytes to write every `seconds` to keep up with the decoding of `streams`."""
         per_second = ROUNDS_PER_SECOND * self.event + TOKENS_PER_SECOND * self.token
         size = _rounded_up(round(streams * seconds * per_second), FRAME_UNIT)
         return min(size, LONGEST_FRAME)
@@ -68,7 +68,7 @@ class Frames:
         self._pending = bytearray()
 
     def put(self, events: bytes) -> None:
-        """Adds whole events."""
+        """Add complete events."""
         self._pending += events
 
     @property
@@ -76,7 +76,7 @@ class Frames:
         return bool(self._pending)
 
     def take(self) -> bytes:
-        """The next frame. The end of a comment may be left for the one after it."""
+        """Return the next frame. The end of a comment may be left for the one after it."""
         missing = self._size - len(self._pending)
         if missing > 0:
             self._pending += comment(max(missing, SHORTEST_COMMENT))
@@ -86,16 +86,21 @@ class Frames:
 
 
 class Padding:
-    """Fills events up to a multiple of `unit` bytes, in OpenAI's field `obfuscation`."""
+    """Pads events to a multiple of `unit` bytes, in OpenAI's field `obfuscation`."""
 
     def __init__(self, unit: int) -> None:
         self._unit = unit
 
-    def fill(self, opened: str, closing: str) -> str:
-        """The event `opened`, a JSON object without its end, with the field and `closing`."""
-        before, after = ', "obfuscation": "', '"' + closing
-        length = len(opened) + len(before) + len(after)
-        return opened + before + random_text(-length % self._unit) + after
+    def fill(self, chunk: bytes, framing: int) -> bytes:
+        """Return `chunk`, a JSON object, with the field; `framing` more bytes go around it."""
+        length = len(joined(chunk, b'{"obfuscation":""}')) + framing
+        text = random_text(-length % self._unit)
+        return joined(chunk, b'{"obfuscation":"%b"}' % text.encode())
+
+
+def joined(first: bytes, second: bytes) -> bytes:
+    """Return one JSON object with the members of two; neither is empty."""
+    return first[:-1] + b"," + second[1:]
 
 
 async def write_steadily(
@@ -106,7 +111,7 @@ async def write_steadily(
     seconds: float,
     is_gone: Callable[[], bool],
 ) -> None:
-    """Writes a frame every so many seconds from now until the events have ended and are written,
+    """Write a frame every so many seconds from now until the events have ended and are written,
     whenever they come. A client that is gone gets no more."""
     reading = asyncio.create_task(_collect(bodies, frames))
     loop = asyncio.get_running_loop()
@@ -128,12 +133,12 @@ async def _collect(bodies: AsyncIterator[bytes], frames: Frames) -> None:
 
 
 def comment(length: int) -> bytes:
-    """A server-sent comment of so many bytes, at least 3, as a block of its own."""
+    """Return a server-sent comment of so many bytes, at least 3, as a block of its own."""
     return b":" + random_text(length - SHORTEST_COMMENT).encode() + b"\n\n"
 
 
 def random_text(length: int) -> str:
-    """Random characters that JSON takes as they are: compression does not give them away."""
+    """Return random characters that JSON takes as they are, and that do not compress."""
     return base64.urlsafe_b64encode(os.urandom(length * 3 // 4 + 1)).decode()[:length]
 
 
