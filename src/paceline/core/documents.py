@@ -7,20 +7,27 @@ JSON schemas, help texts and tables in the docs come from the fields and their d
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Self, get_args
+from dataclasses import field as dataclass_field
+from functools import partial, wraps
+from typing import Annotated, Any, Self, TypeVar, dataclass_transform, get_args, overload
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     ValidationError,
     model_validator,
 )
+from pydantic import dataclasses as pydantic_dataclasses
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import ArgsKwargs, CoreSchema, PydanticCustomError, core_schema
 
 from paceline.core.errors import Amount, InvalidRequest
 
@@ -29,7 +36,11 @@ LONGEST_NAME = 64  # characters of a field's name that an error quotes
 UNSUPPORTED = "unsupported"
 _TOO_MANY = "too_many_items"
 _UNKNOWN_FIELD = "unknown_field"
+_OUT_OF_RANGE = "out_of_range"
+_EXTRA = ("extra_forbidden", "unexpected_keyword_argument")
+ENDLESS = 2**31 - 1  # a bound of a whole number that errors do not mention
 Path = tuple[str | int, ...]
+T = TypeVar("T")
 
 
 class UnknownField(InvalidRequest):
@@ -75,9 +86,56 @@ class Document(BaseModel):
         return value
 
 
-def field_names(model: type[BaseModel]) -> set[str]:
-    """The keys that an object of `model` may have."""
-    return {field.alias or name for name, field in model.model_fields.items()}
+@overload
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(Field, dataclass_field)
+)
+def checked(cls: type[T]) -> type[T]: ...
+
+
+@overload
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(Field, dataclass_field)
+)
+def checked(*, where: str) -> Callable[[type[T]], type[T]]: ...
+
+
+def checked(cls: type[T] | None = None, *, where: str = "") -> Any:
+    """Make a frozen, keyword-only dataclass whose fields are checked as those of a Document.
+
+    Constructing one raises InvalidRequest. `__post_init__` may raise it too, for fields that
+    contradict each other. `where` is the place that errors put before the names of fields.
+    """
+    return partial(_checked, where=where) if cls is None else _checked(cls, where=where)
+
+
+def _checked(cls: type[T], where: str) -> type[T]:
+    config = ConfigDict(strict=True, extra="forbid")
+    made: Any = pydantic_dataclasses.dataclass(
+        frozen=True, slots=True, kw_only=True, config=config
+    )(cls)
+    validate = made.__pydantic_validator__.validate_python
+
+    @wraps(made.__init__)
+    def init(self: Any, **values: Any) -> None:
+        try:
+            validate(ArgsKwargs((), values), self_instance=self)
+        except ValidationError as error:
+            raise refusal(error, values, made, where) from None
+
+    made.__init__ = init
+    return made  # type: ignore[no-any-return]
+
+
+def fields_of(model: type[Any]) -> dict[str, FieldInfo]:
+    """Return the fields of a Document or of a checked() dataclass, by name."""
+    fields: dict[str, FieldInfo] = model.__pydantic_fields__
+    return fields
+
+
+def field_names(model: type[Any]) -> set[str]:
+    """Return the keys that an object of `model` may have."""
+    return {field.alias or name for name, field in fields_of(model).items()}
 
 
 # -- types of fields -------------------------------------------------------------------------------
@@ -113,6 +171,65 @@ class AtMost:
         return value
 
 
+@dataclass(frozen=True)
+class Between:
+    """Annotates a number: it lies from `low` to `high`, or above `low` where that is `open`.
+
+    Errors give both bounds, unless `words` say what is expected.
+    """
+
+    low: float
+    high: float = math.inf
+    open: bool = False
+    words: str = ""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        schema = handler(source)
+        whole = self._numbers(schema) == "int"
+        bounds: dict[str, Any] = {"gt" if self.open else "ge": self.low}
+        if self.high != math.inf:
+            bounds["le"] = self.high
+        make = core_schema.int_schema if whole else core_schema.float_schema
+        ranged = core_schema.custom_error_schema(
+            make(**bounds), _OUT_OF_RANGE, custom_error_message=self.expected(whole=whole)
+        )
+        return core_schema.chain_schema([schema, ranged])
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        described = handler(schema)
+        described["exclusiveMinimum" if self.open else "minimum"] = self.low
+        if self.high != math.inf:
+            described["maximum"] = self.high
+        return described
+
+    def expected(self, *, whole: bool) -> str:
+        """Say which numbers are right."""
+        if self.words:
+            return self.words
+        number = "a whole number" if whole else "a number"
+        low, high = (_written_number(value) for value in (self.low, self.high))
+        if self.high == math.inf or (whole and self.high >= ENDLESS):
+            return f"{number} above {low}" if self.open else f"{number} of at least {low}"
+        return (
+            f"{number} above {low}, up to {high}" if self.open else f"{number} from {low} to {high}"
+        )
+
+    @classmethod
+    def _numbers(cls, schema: Any) -> str:
+        """Return the kind of number that `schema` gives: "int" or "float"."""
+        while "schema" in schema:
+            schema = schema["schema"]
+        return str(schema["type"])
+
+
+def _written_number(value: float) -> str:
+    return str(int(value)) if value != math.inf and value == int(value) else f"{value:g}"
+
+
 def bound_of(field: FieldInfo) -> AtMost | None:
     """The bound on the items of a field, None where it has none."""
     return next(_bounds([field.annotation, *field.metadata]), None)
@@ -138,7 +255,7 @@ Whole = Annotated[int, BeforeValidator(whole_number)]
 
 
 def refusal(
-    error: ValidationError, document: object, model: type[BaseModel], where: str = ""
+    error: ValidationError, document: object, model: type[Any], where: str = ""
 ) -> InvalidRequest:
     """Say which field of `document`, which is no `model`, is wrong: its name, its value, and what
     would be right.
@@ -154,8 +271,11 @@ def refusal(
     field = written(path, where)
     if _UNKNOWN_FIELD in kinds:
         return unknown_field((*path, kinds[_UNKNOWN_FIELD]["ctx"]["name"]), document, model, where)
-    if "extra_forbidden" in kinds:
+    if any(kind in kinds for kind in _EXTRA):
         return unknown_field(path, document, model, where)
+    cause = kinds.get("value_error", {}).get("ctx", {}).get("error")
+    if isinstance(cause, InvalidRequest):
+        return _placed(cause, path, where)
     if UNSUPPORTED in kinds:
         reason = kinds[UNSUPPORTED]["msg"]
         return InvalidRequest(field, _value(document, path), reason, f"{field}: {reason}")
@@ -168,9 +288,15 @@ def refusal(
     return InvalidRequest(field, _value(document, path), " or ".join(reasons))
 
 
-def unknown_field(
-    path: Path, document: object, model: type[BaseModel], where: str = ""
-) -> UnknownField:
+def _placed(error: InvalidRequest, path: Path, where: str) -> InvalidRequest:
+    """Give the error of a check within a document its place: the check knows the field's name."""
+    place = path if path[-1:] != (error.field,) else path[:-1]
+    if not (place or where):
+        return error
+    return InvalidRequest(f"{written(place, where)}.{error.field}", error.value, error.expected)
+
+
+def unknown_field(path: Path, document: object, model: type[Any], where: str = "") -> UnknownField:
     """Refuse the field at `path`, and name the field of `model` that comes close."""
     close, name = [], str(path[-1])
     if len(name) <= LONGEST_NAME:
@@ -190,14 +316,14 @@ def written(path: Path, where: str = "") -> str:
     return text or "document"
 
 
-def _all_names(model: type[BaseModel]) -> set[str]:
-    """The names of the fields of `model` and of all models within it."""
+def _all_names(model: type[Any]) -> set[str]:
+    """Return the names of the fields of `model` and of all models within it."""
     names: set[str] = set()
     todo, seen = [model], {model}
     while todo:
         inner = todo.pop()
         names |= field_names(inner)
-        for field in inner.model_fields.values():
+        for field in fields_of(inner).values():
             for part in _models_in(field.annotation):
                 if part not in seen:
                     seen.add(part)

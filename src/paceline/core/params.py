@@ -1,22 +1,22 @@
-"""What a request may wish for: how tokens are chosen, and how they are drafted."""
+"""What a request asks for: how tokens are chosen, and how they are drafted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-from paceline.core.errors import (
-    InvalidRequest,
-    check_integer,
-    check_integers,
-    check_number,
-    check_numbers,
-)
+from pydantic import Field, InstanceOf, PlainValidator
+
+from paceline.core.documents import ENDLESS, Between, Document, Whole, checked
+from paceline.core.errors import InvalidRequest, check_integers, check_numbers
 
 MAX_DRAFT_LEN = 64
 MAX_LOGPROBS = 20
+MAX_STOPS = 16
+MAX_TOKEN_ID = 2**31 - 1
 GRAMMAR_KINDS = ("json_schema", "regex", "lark")
-DRAFT_POLICIES = ("throughput", "fixed", "ema", "off")
+DRAFT_POLICIES = ("throughput", "fixed", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,56 @@ class Grammar:
             raise InvalidRequest(self.field, self.source, "text, not empty")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# -- types of fields: requests over HTTP use the same --------------------------------------------
+
+Temperature = Annotated[float, Between(0, 100)]
+TopK = Annotated[Whole, Between(-1, ENDLESS, words="a whole number; 0 or -1 switches it off")]
+TopP = Annotated[float, Between(0, 1, open=True)]
+MinP = Annotated[float, Between(0, 1)]
+Penalty = Annotated[float, Between(-2, 2)]
+RepetitionPenalty = Annotated[float, Between(1e-3, 100)]
+MaxTokens = Annotated[Whole, Between(1, ENDLESS)]
+MinTokens = Annotated[Whole, Between(0, ENDLESS)]
+Choices = Annotated[Whole, Between(1, 128)]
+Seed = Annotated[Whole, Between(-(2**63), 2**64 - 1, words="a 64-bit integer or null")]
+TopLogprobs = Annotated[
+    Whole, Between(0, MAX_LOGPROBS, words=f"a whole number from 0 to {MAX_LOGPROBS}, or null")
+]
+DraftLength = Annotated[Whole, Between(0, MAX_DRAFT_LEN)]
+LossyBudget = Annotated[float, Between(0, 1, words="a total variation from 0 to 1")]
+
+
+def _check_stops(stop: Any) -> tuple[str, ...]:
+    if (
+        not isinstance(stop, tuple | list)
+        or len(stop) > MAX_STOPS
+        or not all(isinstance(text, str) and text for text in stop)
+    ):
+        shown = list(stop) if isinstance(stop, tuple) else stop
+        raise InvalidRequest("stop", shown, f"up to {MAX_STOPS} non-empty strings")
+    return tuple(stop)
+
+
+# long tables are checked at C speed; pydantic would take them item by item
+def _check_biases(biases: Any) -> Mapping[int, float]:
+    if not isinstance(biases, Mapping):
+        raise InvalidRequest("logit_bias", biases, "token ids and their biases")
+    check_integers("logit_bias", biases, 0, MAX_TOKEN_ID, "token ids as keys")
+    check_numbers("logit_bias", biases.values(), -100, 100, "biases from -100 to 100")
+    return biases
+
+
+def _check_token_ids(ids: Any) -> tuple[int, ...]:
+    if not isinstance(ids, tuple | list):
+        raise InvalidRequest("stop_token_ids", ids, "token ids")
+    check_integers("stop_token_ids", ids, 0, MAX_TOKEN_ID, "token ids")
+    return tuple(ids)
+
+
+# -- what requests ask for ------------------------------------------------------------------------
+
+
+@checked
 class SamplingParams:
     """How a request's tokens are chosen. Validated on construction.
 
@@ -46,66 +95,40 @@ class SamplingParams:
     temperature 0 is plain argmax. `top_k` 0 means off. `logprobs` None means none, k >= 0 asks for
     the chosen token's log-probability and those of the k most likely tokens, from the raw model
     logits; a token that the grammar forced had no choice, and reports 0. `seed` None draws a 64-bit
-    seed, which results report. `grammar` bounds what may be said; it decides when the output ends,
-    so it goes with neither `ignore_eos` nor `min_tokens`.
+    seed, which results report. `grammar` bounds the output and decides when it ends, so it goes
+    with neither `ignore_eos` nor `min_tokens`.
 
     Raises InvalidRequest, naming the field.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    max_tokens: int | None = None
-    min_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    temperature: Temperature = 1.0
+    top_k: TopK = 0
+    top_p: TopP = 1.0
+    min_p: MinP = 0.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0
+    logit_bias: Annotated[Mapping[int, float], PlainValidator(_check_biases)] = field(
+        default_factory=dict
+    )
+    max_tokens: MaxTokens | None = None
+    min_tokens: MinTokens = 0
+    stop: Annotated[tuple[str, ...], PlainValidator(_check_stops)] = ()
+    stop_token_ids: Annotated[tuple[int, ...], PlainValidator(_check_token_ids)] = ()
     ignore_eos: bool = False
-    n: int = 1
-    seed: int | None = None
-    logprobs: int | None = None
+    n: Choices = 1
+    seed: Seed | None = None
+    logprobs: TopLogprobs | None = None
     skip_special_tokens: bool = True
-    grammar: Grammar | None = None
+    grammar: InstanceOf[Grammar] | None = None
 
     def __post_init__(self) -> None:
-        check_number("temperature", self.temperature, 0, 100, "a number from 0 to 100")
         if 0 < self.temperature < 1e-4:
             raise InvalidRequest("temperature", self.temperature, "0 (argmax) or at least 0.0001")
-        check_integer("top_k", self.top_k, -1, 2**31 - 1, "a whole number; 0 or -1 switches it off")
-        check_number("top_p", self.top_p, 0, 1, "a number above 0, up to 1")
-        if self.top_p == 0:
-            raise InvalidRequest("top_p", self.top_p, "a number above 0, up to 1")
-        check_number("min_p", self.min_p, 0, 1, "a number from 0 to 1")
-        for name in ("presence_penalty", "frequency_penalty"):
-            check_number(name, getattr(self, name), -2, 2, "a number from -2 to 2")
-        check_number(
-            "repetition_penalty", self.repetition_penalty, 1e-3, 100, "a number from 0.001 to 100"
-        )
-        check_integers("logit_bias", self.logit_bias, 0, 2**31 - 1, "token ids as keys")
-        biases = self.logit_bias.values()
-        check_numbers("logit_bias", biases, -100, 100, "biases from -100 to 100")
-        if self.max_tokens is not None:
-            check_integer(
-                "max_tokens", self.max_tokens, 1, 2**31 - 1, "a whole number of at least 1"
-            )
-        check_integer("min_tokens", self.min_tokens, 0, 2**31 - 1, "a whole number of at least 0")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest(
                 "min_tokens", self.min_tokens, f"at most max_tokens ({self.max_tokens})"
             )
-        if len(self.stop) > 16 or not all(isinstance(s, str) and s for s in self.stop):
-            raise InvalidRequest("stop", list(self.stop), "up to 16 non-empty strings")
-        check_integers("stop_token_ids", self.stop_token_ids, 0, 2**31 - 1, "token ids")
-        check_integer("n", self.n, 1, 128, "a whole number from 1 to 128")
-        if self.seed is not None:
-            check_integer("seed", self.seed, -(2**63), 2**64 - 1, "a 64-bit integer or null")
-        if self.logprobs is not None:
-            expected = f"a whole number from 0 to {MAX_LOGPROBS}, or null"
-            check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS, expected)
         if self.grammar is not None:
             expected = "no value beside a grammar, which decides when the output ends"
             for name in ("ignore_eos", "min_tokens"):
@@ -148,55 +171,55 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class DraftPolicy:
-    """What chooses the draft lengths: one of DRAFT_POLICIES; `length` only with "fixed:k"."""
+    """How draft lengths are chosen: one of DRAFT_POLICIES; only "fixed:k" has a `length`."""
 
     kind: str
     length: int | None = None
 
     @classmethod
     def parse(cls, value: object, field: str = "draft_policy") -> DraftPolicy:
-        """Reads `throughput`, `fixed`, `fixed:k`, `ema` or `off`. Raises InvalidRequest."""
+        """Read `throughput`, `fixed`, `fixed:k` or `off`. Raises InvalidRequest."""
         kind, colon, length = value.partition(":") if isinstance(value, str) else ("", "", "")
         if kind in DRAFT_POLICIES and not colon:
             return cls(kind)
         if kind == "fixed" and length in map(str, range(1, MAX_DRAFT_LEN + 1)):
             return cls(kind, int(length))
-        expected = f"throughput, fixed, fixed:k with k from 1 to {MAX_DRAFT_LEN}, ema or off"
+        expected = f"throughput, fixed, fixed:k with k from 1 to {MAX_DRAFT_LEN}, or off"
         raise InvalidRequest(field, value, expected)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked(where="speculative")
 class SpeculativeParams:
-    """A request's wishes about speculation. `drafter` None takes the server's default.
+    """How a request is drafted. `drafter` None takes the server's default.
 
     `off` decodes without drafts (AR). `max_draft_len` bounds the draft length; 0 is AR as well.
-    `policy` is what chooses the lengths, written as in DraftPolicy; None takes the server's.
+    `policy` chooses the lengths, written as DraftPolicy reads it; None takes the server's.
     `lossy` is the budget by which each token's law may differ from the target's, in total
     variation; 0 is lossless.
+
+    Raises InvalidRequest, naming the field.
     """
 
     drafter: str | None = None
-    max_draft_len: int | None = None
+    max_draft_len: DraftLength | None = None
     off: bool = False
-    lossy: float = 0.0
+    lossy: LossyBudget = 0.0
     policy: str | None = None
 
     def __post_init__(self) -> None:
-        check_number("speculative.lossy", self.lossy, 0, 1, "a total variation from 0 to 1")
-        if self.max_draft_len is not None:
-            expected = f"a whole number from 0 to {MAX_DRAFT_LEN}"
-            check_integer(
-                "speculative.max_draft_len", self.max_draft_len, 0, MAX_DRAFT_LEN, expected
-            )
-        if self.policy is not None:
-            policy = DraftPolicy.parse(self.policy, "speculative.policy")
-            if policy.length is not None and self.max_draft_len is not None:
-                expected = f"no value beside policy {self.policy}"
-                raise InvalidRequest("speculative.max_draft_len", self.max_draft_len, expected)
+        if self.policy is None:
+            return
+        policy = DraftPolicy.parse(self.policy, "policy")
+        if policy.length is not None and self.max_draft_len is not None:
+            expected = f"no value beside policy {self.policy}"
+            raise InvalidRequest("max_draft_len", self.max_draft_len, expected)
 
     @classmethod
     def parse(cls, value: object) -> SpeculativeParams:
-        """Reads the API field: null, "off", or an object with these fields, `off` aside."""
+        """Read the field `speculative` of a request: null, "off" or a Speculative as an object.
+
+        Raises InvalidRequest, naming the field.
+        """
         if value is None:
             return cls()
         if value == "off":
@@ -204,20 +227,29 @@ class SpeculativeParams:
         if not isinstance(value, Mapping):
             expected = '"off" or an object with "drafter", "max_draft_len", "policy" and "lossy"'
             raise InvalidRequest("speculative", value, expected)
-        known = ("drafter", "max_draft_len", "policy", "lossy")
-        unknown = sorted(set(map(str, value)) - set(known))
-        if unknown:
-            expected = ", ".join(known[:-1]) + f" or {known[-1]}"
-            raise InvalidRequest(f"speculative.{unknown[0]}", value[unknown[0]], expected)
-        name = value.get("drafter")
-        if name is not None and not isinstance(name, str):
-            raise InvalidRequest("speculative.drafter", name, "the name of a registered drafter")
-        if name == "off":
-            return cls(off=True)
-        lossy = value.get("lossy")
-        return cls(
-            drafter=name,
-            max_draft_len=value.get("max_draft_len"),
-            policy=value.get("policy"),
-            lossy=0.0 if lossy is None else lossy,
+        return Speculative.read(dict(value), "speculative").params()
+
+
+class Speculative(Document):
+    """The object that a request may give as `speculative`."""
+
+    drafter: str | None = Field(None, description="Name of a registered drafter.")
+    max_draft_len: DraftLength | None = Field(None, description="Longest draft of a round.")
+    policy: str | None = Field(
+        None, description="How draft lengths are chosen: throughput, fixed, fixed:k or off."
+    )
+    lossy: LossyBudget | None = Field(
+        None,
+        description="Total variation by which the law of each token may differ from the target's.",
+    )
+
+    def params(self) -> SpeculativeParams:
+        """Return the same as parameters. Raises InvalidRequest, naming the field."""
+        if self.drafter == "off":
+            return SpeculativeParams(off=True)
+        return SpeculativeParams(
+            drafter=self.drafter,
+            max_draft_len=self.max_draft_len,
+            policy=self.policy,
+            lossy=self.lossy or 0.0,
         )

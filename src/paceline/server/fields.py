@@ -1,4 +1,4 @@
-"""What the fields of request bodies are made of: objects and lists with bounds."""
+"""Types of the fields of request bodies: objects and lists with bounds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pydantic import Field, PlainValidator, ValidatorFunctionWrapHandler, WrapVa
 from pydantic_core import PydanticCustomError
 
 from paceline.core.documents import AtMost, Whole, whole_number
+from paceline.core.params import MAX_STOPS, MAX_TOKEN_ID
 
 MAX_PROMPTS = 128
 MAX_TABLE = 65536  # entries of logit_bias and of stop_token_ids
-MAX_TOKEN_ID = 2**31 - 1
 
 
 def _are_ids(value: object) -> bool:
-    """Whether `value` is a list of token ids; the check of a long one runs at C speed."""
+    """Return whether `value` is a list of token ids; the check runs at C speed."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -30,7 +30,7 @@ def _ids(value: object, one_by_one: ValidatorFunctionWrapHandler) -> Any:
 
 
 def _biases(value: object, one_by_one: ValidatorFunctionWrapHandler) -> Any:
-    """Raises one error for the first wrong bias; pydantic would make one for each of them."""
+    """Raise one error for the first wrong bias; pydantic would make one for each of them."""
     if isinstance(value, dict) and not set(map(type, value.values())) <= {int, float}:
         wrong = next(key for key, bias in value.items() if type(bias) not in (int, float))
         return one_by_one({wrong: value[wrong]})
@@ -38,7 +38,7 @@ def _biases(value: object, one_by_one: ValidatorFunctionWrapHandler) -> Any:
 
 
 def _text_or_ids(value: object) -> Any:
-    """A prompt: text, token ids, or a list of either."""
+    """Read a prompt: text, token ids, or a list of either."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and value:
@@ -62,7 +62,7 @@ def _whole_ids(value: object) -> object:
 
 
 TokenId = Annotated[Whole, Field(ge=0, lt=MAX_TOKEN_ID + 1)]
-Stops = Annotated[list[str], AtMost(16, "non-empty strings")]
+Stops = Annotated[list[str], AtMost(MAX_STOPS, "non-empty strings")]
 Biases = Annotated[
     dict[str, float],
     Field(max_length=MAX_TABLE),

@@ -15,14 +15,22 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from paceline.core import (
-    MAX_DRAFT_LEN,
-    MAX_LOGPROBS,
-    InvalidRequest,
-    SamplingParams,
-    SpeculativeParams,
+from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
+from paceline.core.documents import UNSUPPORTED, AtMost, Document
+from paceline.core.params import (
+    Choices,
+    MaxTokens,
+    MinP,
+    MinTokens,
+    Penalty,
+    RepetitionPenalty,
+    Seed,
+    Speculative,
+    Temperature,
+    TopK,
+    TopLogprobs,
+    TopP,
 )
-from paceline.core.documents import UNSUPPORTED, AtMost, Document, Whole
 from paceline.server.fields import MAX_PROMPTS, Biases, Prompt, StopIds, Stops
 from paceline.server.structured import ResponseFormat, StructuredOutputs
 from paceline.server.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice
@@ -30,6 +38,11 @@ from paceline.server.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions; chat has none
 LONGEST_TOKEN_ID = len(str(2**31))  # digits
 MAX_MESSAGES = 32768
+# fields that mean the same here and in SamplingParams
+SAME_FIELDS = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "min_tokens", "ignore_eos", "skip_special_tokens", "n", "seed",
+)  # fmt: skip
 
 
 def _refuse(value: object) -> object:
@@ -49,24 +62,13 @@ NoList = Annotated[
 class StreamOptions(Document):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = Field(
-        None, description="With include_usage: every event tells its choice's usage so far."
+        None, description="With include_usage: every event has the usage of its choice so far."
     )
     include_rounds: bool | None = Field(
-        None, description="With explain: every event tells the round that it came from."
+        None, description="With explain: every event has the round that produced it."
     )
     include_obfuscation: bool | None = Field(
-        None, description="Fill every event up to the same size, in a field `obfuscation`."
-    )
-
-
-class Speculative(Document):
-    drafter: str | None = Field(None, description="Name of a registered drafter.")
-    max_draft_len: Whole | None = Field(None, ge=0, le=MAX_DRAFT_LEN)
-    policy: str | None = Field(
-        None, description="What chooses the draft lengths: throughput, fixed, fixed:k, ema or off."
-    )
-    lossy: float | None = Field(
-        None, ge=0, le=1, description="Total variation that each token's law may differ by."
+        None, description="Pad every event to the same size, with a field `obfuscation`."
     )
 
 
@@ -74,42 +76,42 @@ class GenerationRequest(Document):
     """What both endpoints take: sampling, speculation, streaming, metadata."""
 
     model: str
-    temperature: float | None = Field(None, ge=0, le=100, description="Default 1; 0 is argmax.")
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: Whole | None = Field(None, ge=-1, lt=2**31, description="0 or -1 switches it off.")
-    min_p: float | None = Field(None, ge=0, le=1)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, ge=1e-3, le=100)
-    logit_bias: Biases | None = Field(None, description="Token id to bias, ±100.")
-    max_tokens: Whole | None = Field(None, ge=1, lt=2**31)
-    min_tokens: Whole | None = Field(None, ge=0, lt=2**31)
-    stop: str | Stops | None = Field(None, description="Up to 16 strings.")
+    temperature: Temperature | None = Field(None, description="Default 1; 0 is argmax.")
+    top_p: TopP | None = Field(None, description="Keep the likeliest tokens up to this sum.")
+    top_k: TopK | None = Field(None, description="Keep this many tokens; 0 or -1: all of them.")
+    min_p: MinP | None = Field(None, description="Drop tokens below this share of the top probability.")
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    logit_bias: Biases | None = Field(None, description="Bias of each token id, from -100 to 100.")
+    max_tokens: MaxTokens | None = None
+    min_tokens: MinTokens | None = None
+    stop: str | Stops | None = Field(None, description="Texts that end the answer, up to 16.")
     stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = Field(None, description="Default true.")
     structured_outputs: StructuredOutputs | None = Field(
-        None, description="What the output must conform to: a JSON schema, a regex, a grammar."
+        None, description="The JSON schema, regex or grammar that the output must match."
     )
-    n: Whole | None = Field(None, ge=1, le=128)
-    seed: Whole | None = Field(None, ge=-(2**63), lt=2**64)
+    n: Choices | None = Field(None, description="Number of choices for each prompt.")
+    seed: Seed | None = Field(None, description="Seed of the noise; null draws one.")
     speculative: Literal["off"] | Speculative | None = Field(
-        None, description="Drafter and longest draft, or `off` to decode without drafts."
+        None, description="How this request is drafted; `off` decodes without drafts."
     )
     explain: bool | None = Field(
-        None, description="Keep what each round did for GET /v1/requests/{id}/rounds."
+        None, description="Keep the rounds of this request for GET /v1/requests/{id}/rounds."
     )
     cache_salt: str | None = Field(
-        None, description="Scope of cached prefixes and shared answers, beside key and user."
+        None, description="Requests share cached prefixes and answers only under the same salt, user and key."
     )
     return_token_ids: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = Field(None, description="Scope like cache_salt: an end user's own caches.")
+    user: str | None = Field(None, description="The end user; works like cache_salt.")
     metadata: Annotated[dict[str, str], AtMost(64, "entries")] | None = None
     service_tier: Literal["auto", "default"] | None = None
     store: Literal[False] | None = None
-    safety_identifier: str | None = Field(None, description="OpenAI's newer name for user.")
+    safety_identifier: str | None = Field(None, description="The newer name of user.")
     prompt_cache_key: str | None = Field(None, description="Prefixes are cached by content.")
 
     _size: int = PrivateAttr(0)
@@ -166,27 +168,12 @@ class GenerationRequest(Document):
             raise InvalidRequest(field, True, "explain to be true as well")
 
     def speculative_params(self) -> SpeculativeParams:
-        wish = self.speculative
-        return SpeculativeParams.parse(wish.model_dump() if isinstance(wish, Speculative) else wish)
+        """Return how to draft. Raises InvalidRequest, naming the field."""
+        stated = self.speculative
+        return stated.params() if isinstance(stated, Speculative) else SpeculativeParams.parse(stated)
 
     def sampling_params(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-        given: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in (
-                "temperature",
-                "top_p",
-                "top_k",
-                "min_p",
-                "presence_penalty",
-                "frequency_penalty",
-                "repetition_penalty",
-                "min_tokens",
-                "ignore_eos",
-                "skip_special_tokens",
-                "n",
-                "seed",
-            )
-        }
+        given = {name: getattr(self, name) for name in SAME_FIELDS}
         given |= {"max_tokens": max_tokens, "logprobs": logprobs}
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         return SamplingParams(
@@ -227,9 +214,9 @@ class Message(Document):
 
 class ChatRequest(GenerationRequest):
     messages: Annotated[list[Message], Field(min_length=1), AtMost(MAX_MESSAGES, "messages")]
-    max_completion_tokens: Whole | None = Field(None, ge=1, lt=2**31)
+    max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
-    top_logprobs: Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    top_logprobs: TopLogprobs | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any], AtMost(64, "variables")] | None = Field(
         None, description="Variables for the model's chat template, which must read them."
@@ -284,7 +271,7 @@ class CompletionRequest(GenerationRequest):
     prompt: Prompt = Field(
         description=f"Text or token ids; a list of either asks for up to {MAX_PROMPTS} at once."
     )
-    logprobs: Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    logprobs: TopLogprobs | None = None
     best_of: Literal[1] | None = None
     echo: Literal[False] | None = None
     suffix: Unsupported = None
