@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from functools import partial, wraps
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Self, TypeVar, dataclass_transform, get_args, overload
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Self,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    overload,
+)
 
 from pydantic import (
     BaseModel,
@@ -40,6 +50,8 @@ UNSUPPORTED = "unsupported"
 _TOO_MANY = "too_many_items"
 _UNKNOWN_FIELD = "unknown_field"
 _OUT_OF_RANGE = "out_of_range"
+_NO_OBJECT = ("model_type", "dict_type", "model_attributes_type")
+_UNKNOWN_KIND = ("union_tag_invalid", "union_tag_not_found")
 _EXTRA = ("extra_forbidden", "unexpected_keyword_argument")
 ENDLESS = 2**31 - 1  # a bound of a whole number that errors do not mention
 Path = tuple[str | int, ...]
@@ -71,13 +83,14 @@ class Document(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @classmethod
-    def read(cls, value: object, where: str = "") -> Self:
-        """Read a document from plain JSON or YAML values; `where` is its place in a larger one.
+    def read(cls, value: object, where: str = "", context: object = None) -> Self:
+        """Read a document from plain JSON or YAML values; `where` is its place in a larger one,
+        and validators get `context`.
 
         Raises InvalidRequest, which names the field with its place.
         """
         try:
-            return cls.model_validate(value)
+            return cls.model_validate(value, context=context)
         except ValidationError as error:
             raise refusal(error, value, cls, where) from None
 
@@ -234,12 +247,14 @@ class Between:
         if self.words:
             return self.words
         number = "a whole number" if whole else "a number"
+        return f"{number} {self.range(whole=whole)}"
+
+    def range(self, *, whole: bool) -> str:
+        """Return the bounds in words."""
         low, high = (_written_number(value) for value in (self.low, self.high))
         if self.high == math.inf or (whole and self.high >= ENDLESS):
-            return f"{number} above {low}" if self.open else f"{number} of at least {low}"
-        return (
-            f"{number} above {low}, up to {high}" if self.open else f"{number} from {low} to {high}"
-        )
+            return f"above {low}" if self.open else f"of at least {low}"
+        return f"above {low}, up to {high}" if self.open else f"from {low} to {high}"
 
     @classmethod
     def _numbers(cls, schema: Any) -> str:
@@ -255,16 +270,37 @@ def _written_number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Expected:
-    """Annotates a field: an error says `text` in place of pydantic's words."""
+    """Annotates a field: an error says `text` in place of pydantic's words. A value that fails
+    `test` is an error too."""
 
     text: str
+    test: Callable[[Any], bool] | None = None
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
+        schema = handler(source)
+        if self.test is not None:
+            schema = core_schema.no_info_after_validator_function(self._check, schema)
         return core_schema.custom_error_schema(
-            handler(source), custom_error_type="expected", custom_error_message=self.text
+            schema,
+            custom_error_type="expected",
+            custom_error_message="{text}",  # braces in a message are places of its context
+            custom_error_context={"text": self.text},
         )
+
+    def _check(self, value: object) -> object:
+        if self.test is not None and not self.test(value):
+            raise ValueError(self.text)
+        return value
+
+
+NonEmpty = Annotated[str, Expected("text, not empty", lambda text: bool(text.strip()))]
+
+
+def as_tuple(value: object) -> object:
+    """Turn a list into a tuple: JSON and YAML have lists only."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -321,57 +357,100 @@ def refusal(
     """
     errors = error.errors(include_url=False, include_input=False)
     paths = [_path(item["loc"], document, item["type"]) for item in errors]
-    path = max((path for path in paths if path[:1] == paths[0][:1]), key=len)
+    # A misspelt field is missing under its right name as well.
+    wrong = [p for p, item in zip(paths, errors, strict=True) if len(p) == 1 and _is_extra(item)]
+    first = wrong[0] if wrong and errors[0]["type"] == "missing" else paths[0]
+    path = max((path for path in paths if path[:1] == first[:1]), key=len)
     here = [item for other, item in zip(paths, errors, strict=True) if other == path]
     kinds = {item["type"]: item for item in here}
-    field = written(path, where)
     if _UNKNOWN_FIELD in kinds:
         return unknown_field((*path, kinds[_UNKNOWN_FIELD]["ctx"]["name"]), document, model, where)
-    if any(kind in kinds for kind in _EXTRA):
+    if any(map(_is_extra, here)):
         return unknown_field(path, document, model, where)
+    for kind in _UNKNOWN_KIND:
+        if kind in kinds:
+            return _unknown_kind(kinds[kind]["ctx"], path, document, where)
     cause = kinds.get("value_error", {}).get("ctx", {}).get("error")
     if isinstance(cause, InvalidRequest):
         return _placed(cause, path, where)
+    return _wrong_value(here, path, document, model, where)
+
+
+def _is_extra(error: Any) -> bool:
+    return error["type"] in _EXTRA
+
+
+def _wrong_value(
+    errors: Sequence[Any], path: Path, document: object, model: type[Any], where: str
+) -> InvalidRequest:
+    """Refuse the value at `path`, where pydantic has these errors."""
+    kinds = {item["type"]: item for item in errors}
+    field, value = written(path, where), _value(document, path)
     if UNSUPPORTED in kinds:
         reason = kinds[UNSUPPORTED]["msg"]
-        return InvalidRequest(field, _value(document, path), reason, f"{field}: {reason}")
+        return InvalidRequest(field, value, reason, f"{field}: {reason}")
     if "missing" in kinds:
         return MissingField(field)
     if _TOO_MANY in kinds:
         count = Amount(f"{kinds[_TOO_MANY]['ctx']['count']} items")
         return InvalidRequest(field, count, kinds[_TOO_MANY]["msg"])
-    reasons = dict.fromkeys(_reason(item["msg"]) for item in here)
-    return InvalidRequest(field, _value(document, path), " or ".join(reasons))
+    if all(kind in _NO_OBJECT for kind in kinds):
+        names = ", ".join(_names_at(path, document, model))
+        return InvalidRequest(field, value, f"a mapping with {names}" if names else "a mapping")
+    reasons = dict.fromkeys(_reason(item["msg"]) for item in errors)
+    return InvalidRequest(field, value, " or ".join(reasons))
 
 
 def _placed(error: InvalidRequest, path: Path, where: str) -> InvalidRequest:
     """Give the error of a check within a document its place: the check knows the field's name."""
     place = path if path[-1:] != (error.field,) else path[:-1]
-    if not (place or where):
-        return error
-    return InvalidRequest(f"{written(place, where)}.{error.field}", error.value, error.expected)
+    return error.within(written(place, where) if place else where)
 
 
 def unknown_field(path: Path, document: object, model: type[Any], where: str = "") -> UnknownField:
     """Refuse the field at `path`, and name the field of `model` that comes close."""
     close, name = [], str(path[-1])
     if len(name) <= LONGEST_NAME:
-        close = difflib.get_close_matches(name, sorted(_all_names(model)), n=1, cutoff=0.8)
-    guess = next(iter(close), None)
-    return UnknownField(written(path, where), _value(document, path), guess, _names_at(path, model))
+        names = sorted(_all_names(model) - {name})
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+    guess, names = next(iter(close), None), _names_at(path[:-1], document, model)
+    return UnknownField(written(path, where), _value(document, path), guess, names)
 
 
-def _names_at(path: Path, model: type[Any]) -> list[str]:
-    """The fields beside the one at `path`, as far as they are few enough for an error to list."""
-    for step in path[:-1]:
+def _unknown_kind(
+    context: dict[str, Any], path: Path, document: object, where: str
+) -> InvalidRequest:
+    """Refuse an object whose discriminator names no model of a union."""
+    kinds = context.get("expected_tags", "").replace("'", "")
+    path = (*path, context["discriminator"].strip("'"))
+    expected = f"one of {kinds}" if kinds else "a value: the field is required"
+    return InvalidRequest(written(path, where), _value(document, path), expected)
+
+
+def _names_at(path: Path, document: Any, model: type[Any]) -> list[str]:
+    """Return the fields of the model at `path` for an error to list: none where they are many, or
+    where several models of a union fit the object there."""
+    models = [model]
+    for step in path:
+        document = document[step]
         if isinstance(step, str):
-            field = fields_of(model).get(step)
-            models = [] if field is None else list(_models_in(field.annotation))
-            if len(models) != 1:
-                return []
-            (model,) = models
-    names = list(fields_of(model))
+            fields = [field for model in models for key, field in _keyed(model) if key == step]
+            models = [part for field in fields for part in _models_in(field.annotation)]
+    fits = [model for model in models if _is_kind(document, model)]
+    names = [key for key, _ in _keyed(fits[0])] if len(fits) == 1 else []
     return names if len(names) <= MOST_LISTED else []
+
+
+def _keyed(model: type[Any]) -> Iterator[tuple[str, FieldInfo]]:
+    return ((field.alias or name, field) for name, field in fields_of(model).items())
+
+
+def _is_kind(document: Any, model: type[Any]) -> bool:
+    """Return whether an object has the fixed values that `model` has, such as `kind: jsonl`."""
+    if not isinstance(document, dict):
+        return True
+    fixed = {k: f for k, f in _keyed(model) if get_origin(f.annotation) is Literal}
+    return all(document.get(k, f.default) in get_args(f.annotation) for k, f in fixed.items())
 
 
 def written(path: Path, where: str = "") -> str:
@@ -414,8 +493,10 @@ def _path(location: Sequence[str | int], document: Any, kind: str) -> Path:
     for index, step in enumerate(location):
         last = index == len(location) - 1
         inside = isinstance(document, dict) and step in document
+        if inside and not last and not isinstance(document[step], list | tuple | dict):
+            inside = location[index + 1] not in document  # else a branch is called like a key
         if inside or (
-            isinstance(document, list) and isinstance(step, int) and step < len(document)
+            isinstance(document, list | tuple) and isinstance(step, int) and step < len(document)
         ):
             path.append(step)
             document = document[step]
