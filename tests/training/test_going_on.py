@@ -119,7 +119,9 @@ def test_a_few_texts_that_hold_the_mask_token_are_left_out(target, trainset, tmp
     odd = [replace(row, ids=(mask, *row.ids[1:])) for row in rows[:1]]
     shard = write_shard(tmp_path / "more", "train", 1, odd)
     manifest = read_manifest(trainset)
-    write_manifest(tmp_path / "more", replace(manifest, shards=[*manifest.shards, shard]))
+    write_manifest(
+        tmp_path / "more", manifest.model_copy(update={"shards": [*manifest.shards, shard]})
+    )
     options = {"layers": None, "taps": None, "block": None, "mask_token": None, "init": str(first)}
     settings = config(target, tmp_path / "more", tmp_path / "run", steps=8, **options)
     with pytest.raises(InvalidRequest, match=f"mask_token: got {mask}; expected an id"):

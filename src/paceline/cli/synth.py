@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
     app = load_app(args.app)
     if args.model is not None:
-        app = replace(app, model=args.model)
+        app = app.model_copy(update={"model": args.model})
     if args.rows is not None:
         app = app.with_size(args.rows)
     sources = read(app, user_data=args.user_data, endpoint=args.url is not None)
@@ -88,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         synth_show.preview(console, job, answerer, args.preview)
         return 0
-    with synth_show.Bar(app) as bar:
+    with synth_show.SynthProgressBar(app) as bar:
         collector = job.make(args.out, answerer, restart=args.restart, progress=bar.show)
     if args.json:
         done = {"set": str(args.out), "complete": collector.complete}

@@ -31,7 +31,8 @@ fast text comes, never which.
 
 
 def card(made: Mapping[str, Any], evaluation: str | None = None) -> str:
-    """Markdown of `provenance.json`'s content; `evaluation` is `paceline evaluate`'s table."""
+    """Return the Markdown of `provenance.json`'s content; `evaluation` is `paceline evaluate`'s
+    table."""
     target, shape = made["target"], made["shape"]
     parts = [
         HEAD.format(
@@ -50,7 +51,7 @@ def card(made: Mapping[str, Any], evaluation: str | None = None) -> str:
 
 
 def add_evaluation(folder: Path, table: str, summary: Mapping[str, Any]) -> None:
-    """Puts an evaluation into the card and the provenance of a drafter that `paceline train` wrote:
+    """Put an evaluation into the card and the provenance of a drafter that `paceline train` wrote:
     `table` is Markdown, `summary` what evaluate() returned, without its single answers.
 
     Raises InvalidRequest (field `card`) for a folder without a provenance.
@@ -84,7 +85,7 @@ def _shape(made: Mapping[str, Any]) -> str:
 
 
 def _stages(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The runs that made a drafter, the first one first, as far back as is known."""
+    """Return the runs that made a drafter, the first one first, as far back as is recorded."""
     before = made["init"]
     known = before is not None and before["made"] is not None
     return [*(_stages(before["made"]) if known else ()), made]
@@ -116,7 +117,7 @@ def _data(made: Mapping[str, Any]) -> str:
 
 
 def _scores(made: Mapping[str, Any]) -> str:
-    """Acceptance lengths of the last evaluation, beside those before the first step."""
+    """Return acceptance lengths of the last evaluation, beside those before the first step."""
     before = made["before"]
     lines = [
         "Expected acceptance length incl. bonus, judged by the texts themselves.",

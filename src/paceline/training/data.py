@@ -1,5 +1,5 @@
-"""Training texts and the order they are taken in, decided by counters alone: a run that is
-interrupted and resumed takes what an uninterrupted one would have."""
+"""Training texts and their order, decided by counters alone: a resumed run takes the texts that an
+uninterrupted run would have taken."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SHUFFLE = (1 << 32) - 1  # stands for the order where draws of a text have its n
 
 
 def read_texts(folders: Sequence[Path], split: str, max_tokens: int, first: int = 0) -> list[Text]:
-    """Texts of a split, numbered from `first` on and cut to `max_tokens`; those without an anchor
-    are left out, and so is what the target says once it goes round in circles. Raises
-    InvalidRequest (field `sets`) where none is left."""
+    """Read the texts of a split, numbered from `first` on and cut to `max_tokens`. Texts without an
+    anchor are left out, and so are the loops of an answer. Raises InvalidRequest (field `sets`)
+    where none is left."""
     texts: list[Text] = []
     for folder in folders:
         for row in read_rows(folder, split):
@@ -41,12 +41,12 @@ def read_texts(folders: Sequence[Path], split: str, max_tokens: int, first: int 
 
 
 def without_token(texts: Sequence[Text], token: int) -> list[Text]:
-    """The texts in which `token` stands nowhere."""
+    """Return the texts without `token`."""
     return [text for text in texts if not bool((text.ids == token).any())]
 
 
 def token_counts(texts: Sequence[Text], vocabulary: int) -> torch.Tensor:
-    """How often the target said each token: int64 [vocabulary]."""
+    """Return how often the target said each token: int64 [vocabulary]."""
     return sum(
         (torch.bincount(text.ids[text.said], minlength=vocabulary) for text in texts),
         torch.zeros(vocabulary, dtype=torch.int64),
@@ -54,13 +54,14 @@ def token_counts(texts: Sequence[Text], vocabulary: int) -> torch.Tensor:
 
 
 def frequent_tokens(counts: torch.Tensor, most: int) -> torch.Tensor:
-    """The at most `most` tokens said most often, ascending int64 [n]; ties go to the lower id."""
+    """Return at most `most` tokens that were said most often, ascending int64 [n]; ties go to the
+    lower id."""
     order = torch.sort(counts, descending=True, stable=True).indices
     return order[: min(most, int((counts > 0).sum()))].sort().values
 
 
 def check_target(manifests: Mapping[str, Manifest], identity: Mapping[str, str]) -> None:
-    """Raises InvalidRequest where a set was made with other weights, tokens or template."""
+    """Raise InvalidRequest where a set was made with other weights, tokens or template."""
     for folder, manifest in manifests.items():
         for key, meaning in (
             ("tokenizer_sha256", "tokenizer"),
@@ -77,7 +78,7 @@ def check_target(manifests: Mapping[str, Manifest], identity: Mapping[str, str])
 
 
 class Order:
-    """Which texts and anchors each step takes: all texts once per epoch, shuffled by the seed."""
+    """The texts and anchors of each step: all texts once per epoch, shuffled by the seed."""
 
     def __init__(self, texts: Sequence[Text], per_step: int, anchors: int, seed: int) -> None:
         self._texts, self._per_step = texts, per_step

@@ -1,4 +1,4 @@
-"""The drafter that a run leaves: z-lab's format, with what it was made from and what it scored.
+"""The drafter that a run leaves: z-lab's format, with its provenance and its scores.
 
 config.json, model.safetensors   what SGLang, vLLM and the authors' package read
 paceline.json                    what `paceline drafter doctor` checks, and the frequent tokens
@@ -29,9 +29,10 @@ from paceline.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a run knows of its drafter before the first step: `target` is models.identity's, `hf`
-    the drafter's config.json, `before` the history of the one it goes on from, `head_ids` int64
-    [n], or None for the whole head, `longest` the longest text in tokens."""
+    """The facts about a drafter that are known before the first step: `target` is
+    models.identity's, `hf` the drafter's config.json, `before` the history of the drafter it
+    goes on from, `head_ids` int64 [n], or None for the whole head, `longest` the longest text in
+    tokens."""
 
     config: TrainConfig
     hf: Mapping[str, Any]
@@ -43,7 +44,7 @@ class Made:
 
 
 def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None:
-    """Replaces the run's drafter folder by the drafter as it is now."""
+    """Replace the run's drafter folder by the drafter as it is now."""
     config, about = made.config, provenance(made, form, progress, step)
 
     def fill(folder: Path) -> None:
@@ -70,13 +71,13 @@ def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None
 
 
 def plain_weights(form: TrainingForm) -> dict[str, torch.Tensor]:
-    """The drafter's tensors as the format has them, in bfloat16."""
+    """Return the drafter's tensors under the names of the format, in bfloat16."""
     state = form.drafter.state_dict()
     return {name: value.detach().bfloat16().cpu() for name, value in state.items()}
 
 
 def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) -> dict[str, Any]:
-    """Everything that made a drafter, without paths: sets by name and digest."""
+    """Return everything that made a drafter, without paths: sets by name and digest."""
     config = made.config
     settings = config.as_json()
     for name in ("sets", "held_out", "out_of_domain", "out", "init", "model", "trackers"):
@@ -115,8 +116,8 @@ def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) ->
 
 
 def history(folder: Path) -> dict[str, Any]:
-    """What a drafter was before: its folder's name, and how it was made, where that is known. Its
-    scores are no longer those of any drafter here.
+    """Return the past of a drafter: its folder's name, and its making, where that is known. Its
+    scores are left out, because training changes them.
 
     Raises InvalidRequest (field `init`) for a provenance that cannot be read.
     """

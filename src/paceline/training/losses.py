@@ -1,4 +1,4 @@
-"""What a drafter is taught: position weights, objectives, and their sum over blocks.
+"""The lessons of a drafter: position weights, objectives, and their sum over blocks.
 
 p is the target's distribution of a slot (a point for hard labels), q the drafter's. Formulas:
 D-PACE arXiv 2605.18810; DFlash arXiv 2602.06036; LK arXiv 2602.23881; DSpark arXiv 2607.05147.
@@ -18,25 +18,26 @@ LK_DECAY = 3.0  # eta of LK's hybrid
 
 @dataclass(frozen=True, slots=True)
 class Soft:
-    """The target's most likely tokens at each slot: `rows` int64 [blocks, slots, k] in the head
-    that is trained over (-1 where that head lacks the token) and their probabilities, float."""
+    """The target's most likely tokens at each slot: `rows` int64 [blocks, slots, k] of the head
+    that is trained (-1 where that head lacks the token) and their probabilities, float."""
 
     rows: torch.Tensor
     probabilities: torch.Tensor
 
 
 def decay_of(size: int) -> float:
-    """DFlash's gamma for blocks of `size`: published for 8, 10 and 16, half the block elsewhere."""
+    """Return DFlash's gamma for blocks of `size`: published for 8, 10 and 16, half the block
+    elsewhere."""
     return DECAYS.get(size, size / 2)
 
 
 def position_weights(
     kind: str, loss: torch.Tensor, counts: torch.Tensor, known: torch.Tensor
 ) -> torch.Tensor:
-    """Weight of each slot, [blocks, slots], without gradient.
+    """Return the weight of each slot, [blocks, slots], without gradient.
 
-    `loss` is the slots' cross entropy, `counts` which slots there are, `known` those whose token
-    the head has at all: no draft is accepted past one that it lacks, and D-PACE weighs by what is.
+    `loss` is the cross entropy of the slots, `counts` marks the slots that exist, and `known` those
+    whose token the head has: no draft is accepted past a token that it lacks.
     """
     with torch.no_grad():
         if kind == "uniform":
@@ -51,8 +52,8 @@ def position_weights(
 
 @dataclass(frozen=True, slots=True)
 class SlotLosses:
-    """Of every slot, [blocks, slots]: its weighted `loss`, whether its most likely token is
-    `right`, and its position weight, the latter two without gradient."""
+    """The results of every slot, [blocks, slots]: its weighted `loss`, and without gradient whether
+    its most likely token is `right` and its position weight."""
 
     loss: torch.Tensor
     right: torch.Tensor
@@ -67,9 +68,9 @@ def block_loss(
     mix: Mapping[str, float],
     weights: str,
 ) -> SlotLosses:
-    """logits float [blocks, slots, head]; labels int64 rows of the head, -1 where it lacks the
-    token; `counts` bool, which slots there are. Slots that do not count have loss 0, and so has the
-    cross entropy of a token that the head lacks."""
+    """Return the losses of blocks. logits float [blocks, slots, head]; labels int64 are rows of the
+    head, -1 where it lacks the token; `counts` bool marks the slots that exist. A slot that does
+    not exist has loss 0, and a token that the head lacks has cross entropy 0."""
     known = counts & (labels >= 0)
     log_q = torch.log_softmax(logits.float(), dim=-1)
     cross_entropy = -log_q.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
@@ -85,8 +86,8 @@ def block_loss(
 
 
 def soft_loss(name: str, log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
-    """One objective per slot, [blocks, slots], over the tokens that `soft` names; what lies beyond
-    them counts as never drafted. KL is without the target's entropy, which has no gradient."""
+    """Return one objective per slot, [blocks, slots], over the tokens of `soft`; other tokens count
+    as never drafted. KL is without the target's entropy, which has no gradient."""
     there = soft.rows >= 0
     p = soft.probabilities * there
     log_here = log_q.gather(-1, soft.rows.clamp(min=0))

@@ -1,4 +1,4 @@
-"""Optimizers by name, and the learning rate's course."""
+"""Optimizers by name, and the course of the learning rate."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Optimizers:
         self._peaks = [[group["lr"] for group in part.param_groups] for part in self._parts]
 
     def step(self, share: float) -> None:
-        """One step at `share` of the peak learning rates; gradients are cleared."""
+        """Take one step at `share` of the peak learning rates, and clear the gradients."""
         for part, peaks in zip(self._parts, self._peaks, strict=True):
             for group, peak in zip(part.param_groups, peaks, strict=True):
                 group["lr"] = peak * share
@@ -58,8 +58,8 @@ class Optimizers:
 
 
 def course(step: int, total: int, warmup: float, final: float) -> float:
-    """Share of the peak learning rate in step `step` of `total`, counted from 0: a linear rise over
-    the share `warmup` of the steps, then a cosine down to `final`."""
+    """Return the share of the peak learning rate in step `step` of `total`, counted from 0: a
+    linear rise over the share `warmup` of the steps, then a cosine down to `final`."""
     rising = math.ceil(warmup * total)
     if step < rising:
         return (step + 1) / rising

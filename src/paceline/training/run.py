@@ -1,4 +1,4 @@
-"""A training run from its settings: what may be wrong is looked at before time is spent."""
+"""A training run from its settings, which are checked before time is spent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import DTYPES, build_network
 from paceline.models.tensors import EMBEDDING
 from paceline.training import export
-from paceline.training.allocator import keep_freed_memory
 from paceline.training.anchors import Text
 from paceline.training.config import TrainConfig
 from paceline.training.data import (
@@ -36,20 +35,20 @@ from paceline.training.head import Head, Objective
 from paceline.training.shape import check_fit, drafter_json, mask_token, reshaped
 from paceline.training.sharded import ShardedTarget
 from paceline.training.state import DRAFTER, STATE, restore_folder
-from paceline.training.target import LocalTarget, Target
+from paceline.training.target import LocalTarget, TrainingTarget
 from paceline.training.trackers import Tracker, open_trackers, tracker_package
 from paceline.training.trainer import Trainer
-from paceline.training.workers import Workers
+from paceline.training.workers import Workers, keep_freed_memory
 
 GIB = 1 << 30
-# Share of the texts that may hold the mask token of the drafter gone on from, which was chosen when
-# none did: they are left out. More of them is another kind of text, and refused.
+# A drafter's mask token was chosen when no text held it. A run that goes on from the drafter leaves
+# out texts with that token, up to this share of all; more of them are another kind of text.
 FEW = 0.01
 
 
 @dataclass(slots=True)
 class Data:
-    """Texts of a run, numbered through so that what the target saw of each is kept once."""
+    """The texts of a run. Each has a number of its own, by which its features are kept once."""
 
     train: list[Text]
     held_out: dict[str, list[Text]]
@@ -58,18 +57,18 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """How a run ended. `drafter` is the folder of the best drafter, None where no evaluation was
-    better than before the first step; `why` says so, or what ended the run early."""
+class TrainingResult:
+    """The end of a run. `drafter` is the folder of the best drafter, None where no evaluation was
+    better than before the first step; `why` says so, or why the run ended early."""
 
     drafter: Path | None
     why: str | None
 
 
-def train(config: TrainConfig, show: Callable[[str], None]) -> Result:
-    """Trains to the end; `show` gets a line now and then.
+def train(config: TrainConfig, show: Callable[[str], None]) -> TrainingResult:
+    """Train to the end; `show` gets a line now and then.
 
-    Raises InvalidRequest or ModelError for what cannot be, before anything is computed.
+    Raises InvalidRequest or ModelError before anything is computed.
     """
     check_place(config)
     if config.threads is not None:
@@ -84,13 +83,13 @@ def train(config: TrainConfig, show: Callable[[str], None]) -> Result:
     finally:
         workers.close()
     if trainer.progress.best:
-        return Result(config.folder / DRAFTER, trainer.finished)
+        return TrainingResult(config.folder / DRAFTER, trainer.finished)
     why = trainer.finished or "the run came to its end"
-    return Result(None, f"no evaluation was better than before the first step; {why}")
+    return TrainingResult(None, f"no evaluation was better than before the first step; {why}")
 
 
 def check_place(config: TrainConfig) -> None:
-    """Raises InvalidRequest for a device, a tracker or a folder that is not to be had."""
+    """Raise InvalidRequest for a device, a tracker or a folder that is not available."""
     if config.device == "cuda" and not torch.cuda.is_available():
         raise InvalidRequest("device", config.device, "cpu: torch sees no CUDA device here")
     for name in config.trackers:
@@ -126,8 +125,8 @@ def _run(trainer: Trainer, show: Callable[[str], None]) -> None:
 def prepare(
     config: TrainConfig, workers: Workers, show: Callable[[str], None] | None = None
 ) -> Trainer:
-    """Reads and checks sets, target and drafter, and puts the trainer together. `show` is told
-    which texts are left out."""
+    """Read and check sets, target and drafter, and build the trainer. `show` is told how many texts
+    are left out."""
     loaded = load_model(config.model)
     named = identity(loaded)
     data = read_data(config, named, min(config.max_tokens, loaded.max_context))
@@ -168,7 +167,7 @@ def prepare(
 
 def _target(
     config: TrainConfig, loaded: LoadedModel, shape: DFlashConfig, workers: Workers
-) -> Target:
+) -> TrainingTarget:
     layers, soft = shape.target_layer_ids, int(config.value("soft_tokens")) * config.soft
     if config.shard_target:
         return ShardedTarget(loaded, layers, workers, DTYPES[config.dtype], soft)
@@ -177,8 +176,8 @@ def _target(
 
 
 def read_data(config: TrainConfig, named: Mapping[str, str], most: int) -> Data:
-    """Sets as the settings name them: `held_out` of the training sets and of those named so, and
-    out of domain their `neighbour` split and what is named so."""
+    """Read the texts of the sets: `held_out` is that split of the training sets and of the sets
+    named so; `out_of_domain` is their `neighbour` split and the sets named so."""
     folders = {Path(folder).name: folder for folder in config.sets}
     names = [Path(folder).name for folder in config.sets]
     names += [*config.held_out, *config.out_of_domain]
@@ -199,7 +198,7 @@ def read_data(config: TrainConfig, named: Mapping[str, str], most: int) -> Data:
     count = len(texts)
     held: dict[str, list[Text]] = {}
     other: dict[str, list[Text]] = {}
-    for found, split, where in (
+    for result, split, where in (
         (held, "held_out", folders | dict(config.held_out)),
         (other, "neighbour", folders),
         (other, "held_out", dict(config.out_of_domain)),
@@ -207,7 +206,7 @@ def read_data(config: TrainConfig, named: Mapping[str, str], most: int) -> Data:
         for name, folder in where.items():
             if manifests[name].of(split):
                 some = read_texts([Path(folder)], split, most, count)
-                found[name] = _spread(some, config.eval_texts)
+                result[name] = _spread(some, config.eval_texts)
                 count += len(some)
     if config.on_regression == "stop" and not other:
         raise InvalidRequest("on_regression", "stop", "a set out of domain to watch")
@@ -218,15 +217,15 @@ def read_data(config: TrainConfig, named: Mapping[str, str], most: int) -> Data:
 
 
 def _spread(texts: list[Text], most: int) -> list[Text]:
-    """At most `most` of them, evenly."""
+    """Return at most `most` texts, evenly spread."""
     if len(texts) <= most:
         return texts
     return [texts[int(i)] for i in torch.linspace(0, len(texts) - 1, most)]
 
 
 def _without_mask(data: Data, mask: int, show: Callable[[str], None] | None) -> Data:
-    """`data` without its few texts that hold the drafter's mask token. Where there are many, all of
-    them stay, and check_fit() refuses the drafter."""
+    """Return `data` without its few texts that hold the drafter's mask token. Where there are many,
+    all of them stay, and check_fit() refuses the drafter."""
     kept = without_token(data.train, mask)
     left_out = len(data.train) - len(kept)
     if not 0 < left_out <= FEW * len(data.train):
@@ -267,7 +266,7 @@ def _drafter(
 
 
 def _check_shape(config: TrainConfig, shape: DFlashConfig) -> None:
-    """Raises InvalidRequest for what the drafter's shape leaves without effect."""
+    """Raise InvalidRequest for a setting that the drafter's shape leaves without effect."""
     short = config.short_block
     if short is not None and short >= shape.block_size:
         raise InvalidRequest("short_block", short, f"less than the block's {shape.block_size}")
@@ -282,7 +281,8 @@ def _head_ids(
     counts: torch.Tensor,
     checkpoint: DFlashCheckpoint | None,
 ) -> torch.Tensor:
-    """Rows of the head that are trained over, and served: those of the drafter before stay."""
+    """Return the rows of the head that are trained over, and served: rows of the drafter that the
+    run goes on from stay."""
     if config.head_tokens == 0 or (checkpoint is not None and checkpoint.head_ids is None):
         return torch.arange(len(counts))
     ids = frequent_tokens(counts, config.head_tokens)
@@ -296,7 +296,7 @@ def _head_ids(
 
 
 def _check_room(trainer: Trainer) -> None:
-    """Raises InvalidRequest (field `out`) where the disk cannot hold what the run will save."""
+    """Raise InvalidRequest (field `out`) where the disk cannot hold what the run will save."""
     weights = sum(p.nbytes for p in trainer.form.drafter.parameters())
     needed = 2 * 3 * weights + 3 * weights // 2  # two states while one replaces the other; drafters
     free = shutil.disk_usage(trainer.config.folder).free
@@ -306,7 +306,7 @@ def _check_room(trainer: Trainer) -> None:
 
 
 def describe(trainer: Trainer, resumed: bool) -> str:
-    """What is about to happen, in one line."""
+    """Return one line about the run that begins."""
     config, shape = trainer.config, trainer.form.config
     weights = sum(p.numel() for p in trainer.form.drafter.parameters()) / 1e6
     said = sum(int(text.said.sum()) for text in trainer.texts)
@@ -320,7 +320,7 @@ def describe(trainer: Trainer, resumed: bool) -> str:
 
 
 def line(numbers: Mapping[str, float]) -> str:
-    """A line for people out of what goes to the log."""
+    """Return one line out of an entry of the log."""
     step = f"step {int(numbers['step'])}"
     lengths = [f"{k[: -len('/al')]} AL {v:.3f}" for k, v in numbers.items() if k.endswith("/al")]
     fallen = [f"REGRESSION {k} -{100 * v:.0f}%" for k, v in numbers.items() if "regression" in k]

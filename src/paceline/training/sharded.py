@@ -17,12 +17,12 @@ from torch.distributed.fsdp import fully_shard
 from paceline.core import ModelError
 from paceline.models.loader import LoadedModel, read_json
 from paceline.training.anchors import Text
-from paceline.training.target import Seen, Target, likely_tokens
+from paceline.training.target import Seen, TrainingTarget, likely_tokens
 from paceline.training.workers import Workers
 
 
-class ShardedTarget(Target):
-    """The target as transformers computes it."""
+class ShardedTarget(TrainingTarget):
+    """A target that transformers computes, in layers spread over all processes."""
 
     together = True
 
