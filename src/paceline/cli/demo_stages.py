@@ -61,14 +61,14 @@ def run_stages(
     anew = False
     for number, stage in enumerate(stages, 1):
         headline(console, number, of, stage.title, stage.why, stage.command)
-        done = read_record(folder).get(stage.name, {})
-        if anew or done.get("command") != list(stage.command) or not stage.makes.exists():
+        entry = read_record(folder).get(stage.name, {})
+        if anew or entry.get("command") != list(stage.command) or not stage.makes.exists():
             anew = True
             code = _run(console, folder, stage, execute)
             if code != 0:
                 return code
         else:
-            say(console, f"done before, in {minutes(done['seconds'])}: not repeated", "green")
+            say(console, f"done before, in {minutes(entry['seconds'])}: not repeated", "green")
         for line in stage.gave():
             say(console, line, "bold")
     return 0
@@ -110,8 +110,8 @@ def say(console: Console, text: str, style: str = "") -> None:
 
 def minutes(seconds: float) -> str:
     """`48 s`, `3 min 20 s`."""
-    whole = round(seconds)
-    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
+    rounded = round(seconds)
+    return f"{rounded} s" if rounded < 60 else f"{rounded // 60} min {rounded % 60:02d} s"
 
 
 def seconds_of(folder: Path, names: Sequence[str]) -> dict[str, float]:
@@ -123,14 +123,14 @@ def seconds_of(folder: Path, names: Sequence[str]) -> dict[str, float]:
 def read_record(folder: Path) -> dict[str, Any]:
     """Return the record of finished stages, {} where it is missing or cannot be read."""
     try:
-        found = json.loads((folder / RECORD).read_text("utf-8"))
+        record = json.loads((folder / RECORD).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
-def _keep(folder: Path, name: str, done: dict[str, Any] | None) -> None:
+def _keep(folder: Path, name: str, entry: dict[str, Any] | None) -> None:
     record = {key: value for key, value in read_record(folder).items() if key != name}
-    if done is not None:
-        record[name] = done
+    if entry is not None:
+        record[name] = entry
     write_whole(folder / RECORD, json.dumps(record, indent=1).encode() + b"\n")

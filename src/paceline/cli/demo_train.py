@@ -113,12 +113,12 @@ def run(console: Console, plan: DemoPlan) -> int:
         raise PacelineError(f"no drafter in {plan.drafter} to begin from; name one with --drafter")
     say(console, f"A drafter for {APP}, a shop's support agent that answers in calls.", "bold")
     say(console, "Nobody's data is used. Stop it whenever you like: run again, it goes on.")
-    told = stages(plan)
-    code = run_stages(console, plan.out, told, CHAPTERS)
+    chapters = stages(plan)
+    code = run_stages(console, plan.out, chapters, CHAPTERS)
     if code != 0:
         return code
     code = serve(console, plan, load_app(APP))
-    epilogue(console, plan, [stage.name for stage in told])
+    epilogue(console, plan, [stage.name for stage in chapters])
     return code
 
 
@@ -127,14 +127,14 @@ def run(console: Console, plan: DemoPlan) -> int:
 
 def stages(plan: DemoPlan) -> list[Stage]:
     """Return the stages before the drafter serves."""
-    made, begin = str(plan.set), shown(plan.drafter)
+    folder, begin = str(plan.set), shown(plan.drafter)
     return [
         Stage(
             "synth",
             "a training set, out of the application's description",
             "The target answers made-up customers under the application's own prompt and grammar. "
             "Some plain chat is added, so that the drafter does not forget the rest.",
-            ("synth", str(APP), "--out", made, "--rows", str(plan.rows)),
+            ("synth", str(APP), "--out", folder, "--rows", str(plan.rows)),
             plan.set / "manifest.json",
             lambda: _set_lines(plan),
         ),
@@ -151,7 +151,7 @@ def stages(plan: DemoPlan) -> list[Stage]:
             "training, from that drafter on",
             "It learns to say at once what the target says one by one. AL is how many tokens a "
             "round would commit, on texts that it does not learn from.",
-            ("train", made, "--out", str(plan.out / "run"), "--init", begin, *RECIPE.split(),
+            ("train", folder, "--out", str(plan.out / "run"), "--init", begin, *RECIPE.split(),
              "--steps", str(plan.steps)),
             plan.trained / "config.json",
             lambda: _training_lines(plan),
@@ -176,15 +176,15 @@ def _evaluation(plan: DemoPlan, when: str, title: str, why: str, drafter: str, *
     )
     sizes = ("--temperatures", "0", "--prompts", str(plan.prompts), "--tokens", str(plan.tokens))
     command = ("evaluate", MODEL, drafter, *sets, *sizes, "--out", str(plan.report(when)), *more)
-    made = plan.report(when).with_suffix(".json")
-    return Stage(when, title, why, command, made, lambda: _evaluation_lines(plan, when))
+    made_file = plan.report(when).with_suffix(".json")
+    return Stage(when, title, why, command, made_file, lambda: _evaluation_lines(plan, when))
 
 
 def shown(path: Path) -> str:
     """Return the shortest form of a path that can be copied from here."""
-    whole = path.resolve()
+    absolute = path.resolve()
     here = Path.cwd()
-    return str(whole.relative_to(here) if whole.is_relative_to(here) else path)
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
 
 
 # -- what they gave --------------------------------------------------------------------------------
@@ -209,16 +209,16 @@ def _training_lines(plan: DemoPlan) -> list[str]:
 
 def _evaluation_lines(plan: DemoPlan, when: str) -> list[str]:
     lines = [
-        "{}: AL {} incl. bonus, {} as fast as without".format(one["set"], *_numbers(one))
-        for one in _results(plan, when)
+        "{}: AL {} incl. bonus, {} as fast as without".format(result["set"], *_numbers(result))
+        for result in _results(plan, when)
     ]
     return [*lines, f"by position, by context, by request: {plan.report(when)}"]
 
 
-def _numbers(one: Mapping[str, Any]) -> tuple[str, str]:
+def _numbers(result: Mapping[str, Any]) -> tuple[str, str]:
     """Return AL and speedup of a set."""
-    speed = one["speed"][words.POLICY]["speedup"]
-    return words.number(one["acceptance"][DRAFTER]["al"]), words.number(speed, "×")
+    speed = result["speed"][words.POLICY]["speedup"]
+    return words.number(result["acceptance"][DRAFTER]["al"]), words.number(speed, "×")
 
 
 def _results(plan: DemoPlan, when: str) -> list[dict[str, Any]]:
@@ -291,8 +291,8 @@ def epilogue(console: Console, plan: DemoPlan, names: Sequence[str]) -> None:
     console.print()
     console.print(table)
     times = seconds_of(plan.out, names)
-    each = ", ".join(f"{name} {minutes(seconds)}" for name, seconds in times.items())
-    say(console, f"{minutes(sum(times.values()))} in all: {each}")
+    stage_times = ", ".join(f"{name} {minutes(seconds)}" for name, seconds in times.items())
+    say(console, f"{minutes(sum(times.values()))} in all: {stage_times}")
     say(
         console,
         "For your own application: copy apps/support.yaml, say what yours is, and give the same "

@@ -113,7 +113,7 @@ def description(checkpoint: DFlashCheckpoint) -> list[tuple[str, Any]]:
     ]
     parameters = sum(torch.Size(size).numel() for size in weights.shapes.values())
     per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
-    known = {
+    provenance = {
         key: value
         for key, value in dataclasses.asdict(checkpoint.provenance).items()
         if value is not None
@@ -142,7 +142,7 @@ def description(checkpoint: DFlashCheckpoint) -> list[tuple[str, Any]]:
         ("vocabulary", shape.vocab_size),
         ("head", "the target's" if head_ids is None else f"may be cut to {len(head_ids)} tokens"),
         ("draft KV", f"{per_token * 2} bytes per token in bfloat16"),
-        ("trained for", known or "the checkpoint does not say"),
+        ("trained for", provenance or "the checkpoint does not say"),
     ]
     if config.second is not None:
         second = dataclasses.asdict(config.second)
@@ -206,7 +206,7 @@ def convert(args: argparse.Namespace) -> int:
     head_ids = None if checkpoint.head_ids is None else checkpoint.head_ids.tolist()
     if args.head_ids is not None:
         head_ids = _read_ids(args.head_ids)
-    known = dataclasses.asdict(checkpoint.provenance).items()
+    provenance = dataclasses.asdict(checkpoint.provenance).items()
     try:
         save_checkpoint(
             args.out,
@@ -214,7 +214,7 @@ def convert(args: argparse.Namespace) -> int:
             {name: weights[name].to(dtype or weights[name].dtype) for name in weights},
             mask_embedding=checkpoint.mask_embedding,
             head_ids=head_ids,
-            provenance={key: value for key, value in known if value is not None},
+            provenance={key: value for key, value in provenance if value is not None},
         )
     except BaseException:
         shutil.rmtree(args.out, ignore_errors=True)

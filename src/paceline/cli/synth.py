@@ -90,8 +90,9 @@ def run(args: argparse.Namespace) -> int:
     with synth_show.SynthProgressBar(app) as bar:
         collector = job.make(args.out, answerer, restart=args.restart, progress=bar.show)
     if args.json:
-        done = {"set": str(args.out), "complete": collector.complete}
-        print(json.dumps(done | {"counts": collector.manifest.counts} | answerer.speed().as_json()))
+        counts = collector.manifest.counts
+        summary = {"set": str(args.out), "complete": collector.complete, "counts": counts}
+        print(json.dumps(summary | answerer.speed().as_json()))
     else:
         synth_show.report(console, args.out, collector, answerer.speed())
     return 0
@@ -128,5 +129,5 @@ def _answerer(args: argparse.Namespace, job: Any) -> Any:
 
 def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
     names = ("dtype", "device", "backend", "quantize", "threads", "max_num_seqs", "kv_memory")
-    given = {name: getattr(args, name) for name in names}
-    return {**given, "drafter": options.drafter_specs(args.drafter) if args.drafter else None}
+    drafter = options.drafter_specs(args.drafter) if args.drafter else None
+    return {name: getattr(args, name) for name in names} | {"drafter": drafter}

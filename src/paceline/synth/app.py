@@ -56,8 +56,7 @@ class AppSampling(YamlDocument):
     @model_validator(mode="after")
     def _check(self) -> Self:
         options = self.model_dump(exclude_none=True, exclude={"temperature"})
-        every = [SamplingParams(temperature=each, **options) for each in self.temperature]
-        self._params = every[0]
+        self._params, *_ = [SamplingParams(temperature=t, **options) for t in self.temperature]
         return self
 
 

@@ -134,10 +134,10 @@ class EndpointAnswerer:
         if not self._tasks:
             return []
         waiting = asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        done, _ = self._loop.run_until_complete(waiting)
+        finished, _ = self._loop.run_until_complete(waiting)
         self._note()
-        self._tasks -= done
-        return [task.result() for task in done]
+        self._tasks -= finished
+        return [task.result() for task in finished]
 
     def speed(self) -> Speed:
         seconds = 0.0 if self._started is None else time.perf_counter() - self._started

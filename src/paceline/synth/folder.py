@@ -98,15 +98,15 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _same(folder: Path, manifest: Manifest, fresh: Manifest) -> Manifest:
     for field in ("target", "app", "user_data"):
-        there, now = _fixed(getattr(manifest, field)), _fixed(getattr(fresh, field))
+        before, now = _fixed(getattr(manifest, field)), _fixed(getattr(fresh, field))
         if field == "target":
             # A model keeps its identity under another name.
             now = {name: value for name, value in now.items() if name != "name"}
-            there = {name: value for name, value in there.items() if name in now}
-        elif field == "app" and BOUND not in there:
+            before = {name: value for name, value in before.items() if name in now}
+        elif field == "app" and BOUND not in before:
             now.pop(BOUND)  # a set that was begun before manifests said it
-        if there != now:
-            change = _difference(field, there, now)
+        if before != now:
+            change = _difference(field, before, now)
             expected = f"a set of the same making; {change}. Give another folder, or --restart"
             raise InvalidRequest("out", str(folder), expected)
     return manifest.model_copy(update={"app": fresh.app})
@@ -124,10 +124,10 @@ def _fixed(value: Any) -> Any:
     }
 
 
-def _difference(field: str, there: Any, now: Any) -> str:
-    if not isinstance(there, dict):
-        return f"this one has {field} {there}, and now it is {now}"
-    names = [name for name in {**there, **now} if there.get(name) != now.get(name)]
+def _difference(field: str, before: Any, now: Any) -> str:
+    if not isinstance(before, dict):
+        return f"this one has {field} {before}, and now it is {now}"
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return f"{field}: {', '.join(names)} changed since it was begun"
 
 

@@ -69,8 +69,8 @@ class ChatReply(BaseModel):
 
     @property
     def completion_tokens(self) -> int:
-        stated = None if self.usage is None else self.usage.completion_tokens
-        return stated or len(self.answer.token_ids or ())
+        tokens = None if self.usage is None else self.usage.completion_tokens
+        return tokens or len(self.answer.token_ids or ())
 
 
 class Wire:

@@ -53,10 +53,10 @@ def window_of(text: Text, count: int, size: int) -> torch.Tensor:
     """Return at most `count` neighbouring anchors for evaluations. Their place depends on the
     number of the text; where possible, blocks of `size` tokens follow each of them."""
     valid = valid_anchors(text.said)
-    whole = valid[: max(1, len(valid) - (size - 2))]
-    last = max(0, len(whole) - count)
+    roomy = valid[: max(1, len(valid) - (size - 2))]
+    last = max(0, len(roomy) - count)
     first = 0 if last == 0 else int(random_for(0, 0, text.number).integers(last + 1))
-    return whole[first : first + count]
+    return roomy[first : first + count]
 
 
 def block_labels(text: Text, anchors: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -42,8 +42,8 @@ class PackedAttention:
         for (start, first, last, anchors), bias in zip(self._groups, self._bias[kind], strict=True):
             context = slice(start, start + int(anchors[-1]))
             rows = slice(first * size, last * size)
-            own = slice(tokens + first * size, tokens + last * size)
-            mixed.append(_attend(q[rows], k[context], v[context], k[own], v[own], bias, size))
+            slots = slice(tokens + first * size, tokens + last * size)
+            mixed.append(_attend(q[rows], k[context], v[context], k[slots], v[slots], bias, size))
         return torch.cat(mixed)
 
     def _mask(self, kind: Attention, anchors: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -42,13 +42,13 @@ class PhaseCosts:
         """Return the log entries of each phase: milliseconds of a step, and share of `peak`
         (operations per second)."""
         total = sum(self.seconds.values())
-        found = {f"ms/{name}": 1e3 * seconds / steps for name, seconds in self.seconds.items()}
+        entries = {f"ms/{name}": 1e3 * seconds / steps for name, seconds in self.seconds.items()}
         for name, operations in self.operations.items():
             if operations and self.seconds[name]:
-                found[f"peak_share/{name}"] = operations / self.seconds[name] / peak
+                entries[f"peak_share/{name}"] = operations / self.seconds[name] / peak
         if total:
-            found["peak_share/all"] = sum(self.operations.values()) / total / peak
-        return found
+            entries["peak_share/all"] = sum(self.operations.values()) / total / peak
+        return entries
 
 
 @dataclass(slots=True)

@@ -34,9 +34,9 @@ def read_texts(folders: Sequence[Path], split: str, max_tokens: int, first: int 
                 end = int(said.nonzero()[-1]) + 1  # nobody looks behind it
                 texts.append(Text(first + len(texts), ids[:end], said[:end]))
     if not texts:
-        named = ", ".join(str(folder) for folder in folders)
+        names = ", ".join(str(folder) for folder in folders)
         expected = f"a set whose split {split!r} has answers of two tokens or more"
-        raise InvalidRequest("sets", named, expected)
+        raise InvalidRequest("sets", names, expected)
     return texts
 
 
@@ -68,11 +68,11 @@ def check_target(manifests: Mapping[str, Manifest], identity: Mapping[str, str])
             ("template", "chat template"),
             ("weights_sha256", "weights"),
         ):
-            made, given = manifest.target.get(key), identity[key]
-            if made is not None and made != given:
+            digest, own_digest = manifest.target.get(key), identity[key]
+            if digest is not None and digest != own_digest:
                 expected = (
-                    f"a set made with this model's {meaning} ({key} {given[:12]}); this one was "
-                    f"made with {manifest.target.get('name')} ({made[:12]})"
+                    f"a set made with this model's {meaning} ({key} {own_digest[:12]}); this one "
+                    f"was made with {manifest.target.get('name')} ({digest[:12]})"
                 )
                 raise InvalidRequest("sets", folder, expected)
 

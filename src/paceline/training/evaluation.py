@@ -75,5 +75,5 @@ def packs_of(
     """Yield packs of neighbouring anchors, at most `anchors` of each text."""
     picks = [Pick(text, window_of(text, anchors, size)) for text in texts]
     for start in range(0, len(picks), micro):
-        some = picks[start : start + micro]
-        yield make_pack(some, [features(pick.text) for pick in some], size, mask)
+        group = picks[start : start + micro]
+        yield make_pack(group, [features(pick.text) for pick in group], size, mask)

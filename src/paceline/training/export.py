@@ -45,7 +45,7 @@ class Made:
 
 def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None:
     """Replace the run's drafter folder by the drafter as it is now."""
-    config, about = made.config, provenance(made, form, progress, step)
+    config, record = made.config, provenance(made, form, progress, step)
 
     def fill(folder: Path) -> None:
         save_checkpoint(
@@ -64,8 +64,8 @@ def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None
                 "context": max(made.longest, form.config.block_size),
             },
         )
-        (folder / card.PROVENANCE).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
-        (folder / card.CARD).write_text(card.card(about), "utf-8")
+        (folder / card.PROVENANCE).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        (folder / card.CARD).write_text(card.card(record), "utf-8")
 
     replace_folder(config.folder / DRAFTER, fill)
 
@@ -121,14 +121,14 @@ def history(folder: Path) -> dict[str, Any]:
 
     Raises InvalidRequest (field `init`) for a provenance that cannot be read.
     """
-    path, made = folder / card.PROVENANCE, None
+    path, making = folder / card.PROVENANCE, None
     if path.is_file():
         try:
-            found = json.loads(path.read_text("utf-8"))
-            made = {name: found[name] for name in ("init", "data", "settings", "step")}
+            record = json.loads(path.read_text("utf-8"))
+            making = {name: record[name] for name in ("init", "data", "settings", "step")}
         except (ValueError, TypeError, KeyError) as error:
             expected = (
                 f"a drafter whose {card.PROVENANCE} is as `paceline train` wrote it ({error})"
             )
             raise InvalidRequest("init", str(folder), expected) from error
-    return {"name": folder.name, "made": made}
+    return {"name": folder.name, "made": making}

@@ -52,11 +52,11 @@ def likeliest(
 ) -> torch.Tensor:
     """Return the rows of the `count` most likely tokens of every slot, best first: int64 [blocks,
     slots, count]. hidden [blocks, slots, hidden]."""
-    found = []
+    rows = []
     for part in _chunks(hidden, head):
         logits = draft_logits(config, hidden[part].detach().to(head.weight.dtype), head.weight)
-        found.append(logits.topk(count, dim=-1).indices)
-    return torch.cat(found)
+        rows.append(logits.topk(count, dim=-1).indices)
+    return torch.cat(rows)
 
 
 def _chunks(hidden: torch.Tensor, head: Head) -> list[slice]:
@@ -109,10 +109,10 @@ def head_loss(
     best: list[torch.Tensor] = []
     for part in _chunks(hidden, head):
         leaf = hidden[part].detach().requires_grad_()
-        some = None if soft is None else Soft(soft.rows[part], soft.probabilities[part])
+        part_soft = None if soft is None else Soft(soft.rows[part], soft.probabilities[part])
         logits = draft_logits(config, leaf.to(head.weight.dtype), head.weight)
         slots_loss = block_loss(
-            logits, labels[part], counts[part], some, objective.mix, objective.weights
+            logits, labels[part], counts[part], part_soft, objective.mix, objective.weights
         )
         value = slots_loss.loss.sum()
         grads += torch.autograd.grad(value, leaf)

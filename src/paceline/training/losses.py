@@ -32,7 +32,7 @@ def decay_of(size: int) -> float:
 
 
 def position_weights(
-    kind: str, loss: torch.Tensor, counts: torch.Tensor, known: torch.Tensor
+    kind: str, loss: torch.Tensor, counts: torch.Tensor, in_head: torch.Tensor
 ) -> torch.Tensor:
     """Return the weight of each slot, [blocks, slots], without gradient.
 
@@ -45,7 +45,7 @@ def position_weights(
         if kind == "exponential":
             slots = torch.arange(loss.shape[1], device=loss.device)
             return torch.exp(-slots / decay_of(loss.shape[1] + 1)) * counts
-        likely = torch.exp(-loss) * known
+        likely = torch.exp(-loss) * in_head
         reach = ((1 - SMOOTHING) * likely + SMOOTHING).cumprod(1) * counts
         return reach.flip(1).cumsum(1).flip(1) * counts
 
@@ -71,29 +71,29 @@ def block_loss(
     """Return the losses of blocks. logits float [blocks, slots, head]; labels int64 are rows of the
     head, -1 where it lacks the token; `counts` bool marks the slots that exist. A slot that does
     not exist has loss 0, and a token that the head lacks has cross entropy 0."""
-    known = counts & (labels >= 0)
+    in_head = counts & (labels >= 0)
     log_q = torch.log_softmax(logits.float(), dim=-1)
     cross_entropy = -log_q.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
-    position = position_weights(weights, cross_entropy, counts, known)
+    position = position_weights(weights, cross_entropy, counts, in_head)
     total = torch.zeros_like(cross_entropy)
     for name, share in mix.items():
         if name == "ce":
-            total = total + share * cross_entropy * known
+            total = total + share * cross_entropy * in_head
         else:
             assert soft is not None
             total = total + share * soft_loss(name, log_q, soft) * counts
-    return SlotLosses(total * position, (logits.argmax(-1) == labels) & known, position)
+    return SlotLosses(total * position, (logits.argmax(-1) == labels) & in_head, position)
 
 
 def soft_loss(name: str, log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
     """Return one objective per slot, [blocks, slots], over the tokens of `soft`; other tokens count
     as never drafted. KL is without the target's entropy, which has no gradient."""
-    there = soft.rows >= 0
-    p = soft.probabilities * there
+    in_head = soft.rows >= 0
+    p = soft.probabilities * in_head
     log_here = log_q.gather(-1, soft.rows.clamp(min=0))
     if name == "kl":
         return -(p * log_here).sum(-1)
-    accepted = torch.minimum(p, torch.where(there, log_here.exp(), 0)).sum(-1)
+    accepted = torch.minimum(p, torch.where(in_head, log_here.exp(), 0)).sum(-1)
     if name == "tv":
         return 1 - accepted
     if name == "nla":  # in logarithms: its gradient is that of CE however small q is

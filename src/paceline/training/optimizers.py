@@ -24,18 +24,18 @@ class Optimizers:
     def __init__(self, module: nn.Module, config: TrainConfig) -> None:
         self._config = config
         self._parts: list[torch.optim.Optimizer] = []
-        named = list(module.named_parameters())
+        parameters = list(module.named_parameters())
         decay = config.weight_decay
         if config.optimizer == "muon":
-            matrices = [p for n, p in named if p.ndim == 2 and CODEBOOKS not in n]
+            matrices = [p for n, p in parameters if p.ndim == 2 and CODEBOOKS not in n]
             chosen = {id(p) for p in matrices}
-            named = [(n, p) for n, p in named if id(p) not in chosen]
+            parameters = [(n, p) for n, p in parameters if id(p) not in chosen]
             self._parts.append(
                 torch.optim.Muon(
                     matrices, lr=config.value("matrix_lr"), momentum=0.95, weight_decay=decay
                 )
             )
-        rest = [p for _, p in named]
+        rest = [p for _, p in parameters]
         self._parts.append(
             torch.optim.AdamW(rest, lr=config.lr, betas=BETAS, weight_decay=decay, fused=True)
         )
@@ -63,5 +63,5 @@ def course(step: int, total: int, warmup: float, final: float) -> float:
     rising = math.ceil(warmup * total)
     if step < rising:
         return (step + 1) / rising
-    done = (step - rising) / max(1, total - rising)
-    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * done))
+    fallen = (step - rising) / max(1, total - rising)
+    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * fallen))

@@ -71,11 +71,11 @@ def make_pack(
     for pick in picks:
         context.append((rows, rows := rows + pick.seen))
         blocks.append((drawn, drawn := drawn + len(pick.anchors)))
-        behind, there = block_labels(pick.text, pick.anchors, size)
+        behind, slot_counts = block_labels(pick.text, pick.anchors, size)
         labels.append(behind)
-        counts.append(there)
+        counts.append(slot_counts)
     anchors = torch.cat([pick.anchors for pick in picks])
-    said = torch.cat(labels)
+    slot_labels = torch.cat(labels)
     ids = torch.full((drawn, size), mask)
     ids[:, 0] = torch.cat([pick.text.ids[pick.anchors] for pick in picks])
     return Pack(
@@ -85,8 +85,8 @@ def make_pack(
         blocks=tuple(blocks),
         anchors=anchors,
         ids=ids,
-        labels=said,
+        labels=slot_labels,
         counts=torch.cat(counts),
-        before=torch.cat((ids[:, :1], said[:, :-1]), dim=1),
+        before=torch.cat((ids[:, :1], slot_labels[:, :-1]), dim=1),
         soft=soft,
     )

@@ -63,18 +63,18 @@ class Progress:
     def numbers(self) -> dict[str, float]:
         """Return the last evaluation for the log: AL incl. bonus and the acceptance of the first
         slot."""
-        last, found = self.history[-1], {}
+        last, entries = self.history[-1], {}
         for kind in ("held_out", "out_of_domain"):
             for name, score in last[kind].items():
-                found[f"{kind}/{name}/al"] = score["length"]
-                found[f"{kind}/{name}/first"] = score["positions"][0]
+                entries[f"{kind}/{name}/al"] = score["length"]
+                entries[f"{kind}/{name}/first"] = score["positions"][0]
         for name, share in self.regressions.items():
-            found[f"regression/{name}"] = share
-        return found
+            entries[f"regression/{name}"] = share
+        return entries
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Progress:
-        return cls(**given)
+    def from_json(cls, record: Mapping[str, Any]) -> Progress:
+        return cls(**record)

@@ -128,8 +128,8 @@ def prepare(
     """Read and check sets, target and drafter, and build the trainer. `show` is told how many texts
     are left out."""
     loaded = load_model(config.model)
-    named = identity(loaded)
-    data = read_data(config, named, min(config.max_tokens, loaded.max_context))
+    target_identity = identity(loaded)
+    data = read_data(config, target_identity, min(config.max_tokens, loaded.max_context))
     checkpoint = None if config.init is None else load_checkpoint(config.init)
     if checkpoint is not None:
         data = _without_mask(data, checkpoint.config.mask_token_id, show)
@@ -151,9 +151,9 @@ def prepare(
     longest = max(len(text) for text in data.train)
     cut = None if len(ids) == len(target.head) else ids
     before = None if config.init is None else export.history(Path(config.init))
-    made = export.Made(config, hf, named, data.manifests, before, cut, longest)
+    made = export.Made(config, hf, target_identity, data.manifests, before, cut, longest)
     inputs = {
-        "model": named["weights_sha256"],
+        "model": target_identity["weights_sha256"],
         "sets": [data.manifests[Path(folder).name].digest for folder in config.sets],
         "held_out": {name: data.manifests[name].digest for name in config.held_out},
         "out_of_domain": {name: data.manifests[name].digest for name in config.out_of_domain},
@@ -175,7 +175,7 @@ def _target(
     return LocalTarget(network, loaded.config, layers, int(config.value("features_gb") * GIB), soft)
 
 
-def read_data(config: TrainConfig, named: Mapping[str, str], most: int) -> Data:
+def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int) -> Data:
     """Read the texts of the sets: `held_out` is that split of the training sets and of the sets
     named so; `out_of_domain` is their `neighbour` split and the sets named so."""
     folders = {Path(folder).name: folder for folder in config.sets}
@@ -193,7 +193,7 @@ def read_data(config: TrainConfig, named: Mapping[str, str], most: int) -> Data:
         for name, folder in named_sets.items():
             if not manifests[name].of("held_out"):
                 raise InvalidRequest(field, folder, "a set with a held_out split")
-    check_target(manifests, named)
+    check_target(manifests, target_identity)
     texts = read_texts([Path(folder) for folder in config.sets], "train", most)
     count = len(texts)
     held: dict[str, list[Text]] = {}
@@ -205,9 +205,9 @@ def read_data(config: TrainConfig, named: Mapping[str, str], most: int) -> Data:
     ):
         for name, folder in where.items():
             if manifests[name].of(split):
-                some = read_texts([Path(folder)], split, most, count)
-                result[name] = _spread(some, config.eval_texts)
-                count += len(some)
+                split_texts = read_texts([Path(folder)], split, most, count)
+                result[name] = _spread(split_texts, config.eval_texts)
+                count += len(split_texts)
     if config.on_regression == "stop" and not other:
         raise InvalidRequest("on_regression", "stop", "a set out of domain to watch")
     if not held:
@@ -309,13 +309,13 @@ def describe(trainer: Trainer, resumed: bool) -> str:
     """Return one line about the run that begins."""
     config, shape = trainer.config, trainer.form.config
     weights = sum(p.numel() for p in trainer.form.drafter.parameters()) / 1e6
-    said = sum(int(text.said.sum()) for text in trainer.texts)
+    answer_tokens = sum(int(text.said.sum()) for text in trainer.texts)
     start = f"going on at step {trainer.step} of" if resumed else "training"
     return (
         f"{start} {trainer.total} steps: {shape.generation}, {shape.layers.num_layers} layers, "
         f"block {shape.block_size}, {weights:.1f} M weights, head of "
-        f"{len(trainer.form.head.weight)} tokens; {len(trainer.texts)} texts with {said} tokens "
-        f"said, {config.texts} texts x {config.anchors} blocks a step"
+        f"{len(trainer.form.head.weight)} tokens; {len(trainer.texts)} texts with {answer_tokens} "
+        f"tokens said, {config.texts} texts x {config.anchors} blocks a step"
     )
 
 

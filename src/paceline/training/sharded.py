@@ -70,10 +70,10 @@ class ShardedTarget(TrainingTarget):
 def _load(loaded: LoadedModel, dtype: torch.dtype) -> Any:
     import transformers
 
-    named = read_json(loaded.path / "config.json").get("architectures") or ["none named"]
-    kind = getattr(transformers, named[0], None)
+    architectures = read_json(loaded.path / "config.json").get("architectures") or ["none named"]
+    kind = getattr(transformers, architectures[0], None)
     if kind is None:
-        raise ModelError(f"{loaded.name}: transformers knows no architecture {named[0]}")
+        raise ModelError(f"{loaded.name}: transformers knows no architecture {architectures[0]}")
     try:
         model = kind.from_pretrained(loaded.path, dtype=dtype, local_files_only=True)
     except (OSError, ValueError) as error:

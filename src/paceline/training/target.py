@@ -73,8 +73,8 @@ class TrainingTarget:
         seen = self._compute(text)
         self.computed_tokens += len(text)
         waiting = self._preferred.pop(text.number, 0)
-        each = seen.bytes / len(text)
-        reserved = 0.0 if waiting else each * sum(self._preferred.values())
+        bytes_per_token = seen.bytes / len(text)
+        reserved = 0.0 if waiting else bytes_per_token * sum(self._preferred.values())
         if seen.bytes <= self._left - reserved:
             self._left -= seen.bytes
             self._kept[text.number] = seen
@@ -129,5 +129,5 @@ def likely_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch
     float16."""
     logits = logits.float()
     top = logits.topk(count, dim=-1)
-    whole = logits.logsumexp(-1, keepdim=True)
-    return top.indices.int().cpu(), (top.values - whole).exp().half().cpu()
+    normaliser = logits.logsumexp(-1, keepdim=True)
+    return top.indices.int().cpu(), (top.values - normaliser).exp().half().cpu()

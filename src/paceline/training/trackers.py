@@ -70,10 +70,10 @@ class WandbLike:
     def __init__(self, name: str, folder: Path, config: Mapping[str, Any]) -> None:
         self._module = tracker_package(name)
         run = remembered(folder, name) or remember(folder, name, uuid.uuid4().hex[:8])
-        named = {"name": f"{folder.name}-{run}"}
+        identity = {"name": f"{folder.name}-{run}"}
         if name == "wandb":
-            named = {"name": folder.name, "id": run}
-        self._module.init(project=PROJECT, config=dict(config), resume="allow", **named)
+            identity = {"name": folder.name, "id": run}
+        self._module.init(project=PROJECT, config=dict(config), resume="allow", **identity)
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         self._module.log(dict(numbers), step=step)
@@ -95,8 +95,8 @@ class MLflow:
         remember(folder, "mlflow", str(run.info.run_id))
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        named = {name.replace("@", "_at_"): value for name, value in numbers.items()}
-        self._module.log_metrics(named, step=step)
+        renamed = {name.replace("@", "_at_"): value for name, value in numbers.items()}
+        self._module.log_metrics(renamed, step=step)
 
     def close(self) -> None:
         self._module.end_run()

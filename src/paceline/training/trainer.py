@@ -111,11 +111,11 @@ class Trainer:
         """Take one optimizer step over the next texts."""
         config, workers, start = self.config, self.workers, self._costs.now()
         picks = self.order.step(self.step)
-        whole = sum(len(pick.anchors) for pick in picks)
+        blocks = sum(len(pick.anchors) for pick in picks)
         size = self._block_size()
         norm = self._norm(picks, size)
-        mine = workers.mine(picks)
-        parts = [mine[i : i + config.micro] for i in range(0, len(mine), config.micro)]
+        own_picks = workers.mine(picks)
+        parts = [own_picks[i : i + config.micro] for i in range(0, len(own_picks), config.micro)]
         sums = torch.zeros(3, dtype=torch.float64)
         for index, part in enumerate(parts):
             pack = self._pack(part, size)
@@ -132,9 +132,9 @@ class Trainer:
         self._since.add(
             self._costs.now() - start,
             loss=float(sums[0]) / norm,
-            al=1 + float(sums[1]) / whole,
+            al=1 + float(sums[1]) / blocks,
             slots=float(sums[2]),
-            blocks=whole,
+            blocks=blocks,
             grad_norm=float(grad),
             lr_share=share,
         )
@@ -145,7 +145,7 @@ class Trainer:
         if self.config.weights == "dpace":
             return float(sum(len(pick.anchors) for pick in picks))
         labels = [block_labels(pick.text, pick.anchors, size) for pick in picks]
-        counts = torch.cat([there for _, there in labels])
+        counts = torch.cat([slot_counts for _, slot_counts in labels])
         zero = torch.zeros(counts.shape)
         return float(position_weights(self.config.weights, zero, counts, counts).sum())
 
@@ -165,7 +165,7 @@ class Trainer:
         self._costs.operations["target"] += target_operations(target.shape, tokens)
         with self._costs.phase("data"):
             mask = self.form.config.mask_token_id
-            pack = make_pack(picks, [each.features for each in seen], size, mask)
+            pack = make_pack(picks, [view.features for view in seen], size, mask)
             if config.soft:
                 pack = self._soften(pack, picks, seen)
             return pack.to(self.workers.device)
@@ -173,8 +173,9 @@ class Trainer:
     def _soften(self, pack: Pack, picks: Sequence[Pick], seen: Sequence[Seen]) -> Pack:
         """Return the pack with the target's distribution in its blocks, where that is learnt."""
         slots = pack.labels.shape[1]
-        found = [each.behind(pick.anchors, slots) for pick, each in zip(picks, seen, strict=True)]
-        likely, shares = (torch.cat(parts) for parts in zip(*found, strict=True))
+        pairs = zip(picks, seen, strict=True)
+        soft_parts = [view.behind(pick.anchors, slots) for pick, view in pairs]
+        likely, shares = (torch.cat(parts) for parts in zip(*soft_parts, strict=True))
         if self.config.labels == "target":
             pack = replace(pack, labels=likely[..., 0])
         if set(self.config.mix) == {"ce"}:
@@ -200,24 +201,24 @@ class Trainer:
 
     def scores(self, sets: dict[str, list[Text]]) -> dict[str, Score]:
         """Return the expected acceptance length of every set."""
-        config, found = self.config, {}
+        config, scores = self.config, {}
         self.form.eval()
         for name, texts in sets.items():
             tally = BlockTally(self._size - 1)
             mask = self.form.config.mask_token_id
-            mine = self.workers.mine(texts)
+            own_texts = self.workers.mine(texts)
             if self.target.together:
-                for _ in range(-(-len(texts) // self.workers.count) - len(mine)):
+                for _ in range(-(-len(texts) // self.workers.count) - len(own_texts)):
                     self.target.read(texts[0])  # for those that have one text more
             packs = packs_of(
-                mine, config.eval_anchors, self.target.features, self._size, mask, config.micro
+                own_texts, config.eval_anchors, self.target.features, self._size, mask, config.micro
             )
             for pack in packs:
                 tally.add(self.form.right(pack.to(self.workers.device)), pack)
             tally.sums = self.workers.sum(tally.sums)
-            found[name] = tally.score()
+            scores[name] = tally.score()
         self.form.train()
-        return found
+        return scores
 
     def _evaluate(
         self, trackers: Sequence[Tracker], show: Callable[[dict[str, float]], None]
