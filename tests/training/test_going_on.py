@@ -11,7 +11,7 @@ import pytest
 from paceline.core import InvalidRequest
 from paceline.dataset.training_set import read_manifest, read_rows, write_manifest, write_shard
 from paceline.models.dflash.checkpoint import load_checkpoint
-from paceline.training import run
+from paceline.training import data
 from paceline.training.evaluation import Score
 from paceline.training.progress import Progress
 from paceline.training.run import prepare, train
@@ -126,7 +126,7 @@ def test_a_few_texts_that_hold_the_mask_token_are_left_out(target, trainset, tmp
     settings = config(target, tmp_path / "more", tmp_path / "run", steps=8, **options)
     with pytest.raises(InvalidRequest, match=f"mask_token: got {mask}; expected an id"):
         train(settings, quiet)  # one text of 17 is not few
-    monkeypatch.setattr(run, "FEW", 0.1)
+    monkeypatch.setattr(data, "FEW", 0.1)
     said: list[str] = []
     assert train(settings, said.append).drafter is not None
     assert said[0] == f"left out 1 text that holds token {mask}, the drafter's mask token"

@@ -3,7 +3,8 @@ uninterrupted run would have taken."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,15 @@ import torch
 
 from paceline.core import InvalidRequest
 from paceline.dataset.loops import loop_start
-from paceline.dataset.training_set import Manifest, read_rows
+from paceline.dataset.training_set import Manifest, read_manifest, read_rows
 from paceline.training.anchors import Text, draw_anchors, random_for, valid_anchors
+from paceline.training.config import TrainConfig
 from paceline.training.packs import Pick
 
 SHUFFLE = (1 << 32) - 1  # stands for the order where draws of a text have its number
+# A drafter's mask token was chosen when no text held it. A run that goes on from the drafter leaves
+# out texts with that token, up to this share of all; more of them are another kind of text.
+FEW = 0.01
 
 
 def read_texts(folders: Sequence[Path], split: str, max_tokens: int, first: int = 0) -> list[Text]:
@@ -75,6 +80,81 @@ def check_target(manifests: Mapping[str, Manifest], identity: Mapping[str, str])
                     f"was made with {manifest.target.get('name')} ({digest[:12]})"
                 )
                 raise InvalidRequest("sets", folder, expected)
+
+
+@dataclass(slots=True)
+class Data:
+    """The texts of a run. Each has a number of its own, by which its features are kept once."""
+
+    train: list[Text]
+    held_out: dict[str, list[Text]]
+    out_of_domain: dict[str, list[Text]]
+    manifests: dict[str, Manifest]
+
+
+def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int) -> Data:
+    """Read the texts of the sets: `held_out` is that split of the training sets and of the sets
+    named so; `out_of_domain` is their `neighbour` split and the sets named so."""
+    folders = {Path(folder).name: folder for folder in config.sets}
+    names = [Path(folder).name for folder in config.sets]
+    names += [*config.held_out, *config.out_of_domain]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidRequest("sets", name, "a name of its own for every set")
+    others = {**config.held_out, **config.out_of_domain}
+    manifests = {name: read_manifest(Path(folder)) for name, folder in (folders | others).items()}
+    _check_watched("held_out", config.held_out, manifests)
+    _check_watched("out_of_domain", config.out_of_domain, manifests)
+    check_target(manifests, target_identity)
+    texts = read_texts([Path(folder) for folder in config.sets], "train", most)
+    count = len(texts)
+    held: dict[str, list[Text]] = {}
+    other: dict[str, list[Text]] = {}
+    for result, split, where in (
+        (held, "held_out", folders | dict(config.held_out)),
+        (other, "neighbour", folders),
+        (other, "held_out", dict(config.out_of_domain)),
+    ):
+        for name, folder in where.items():
+            if manifests[name].of(split):
+                split_texts = read_texts([Path(folder)], split, most, count)
+                result[name] = _spread(split_texts, config.eval_texts)
+                count += len(split_texts)
+    if config.on_regression == "stop" and not other:
+        raise InvalidRequest("on_regression", "stop", "a set out of domain to watch")
+    if not held:
+        expected = "a set with a held_out split, or NAME=FOLDER of another one that has it"
+        raise InvalidRequest("held_out", dict(config.held_out), expected)
+    return Data(texts, held, other, manifests)
+
+
+def _check_watched(
+    field: str, folders: Mapping[str, str], manifests: Mapping[str, Manifest]
+) -> None:
+    """Raise InvalidRequest for a set that is to be evaluated and has nothing to evaluate."""
+    for name, folder in folders.items():
+        if not manifests[name].of("held_out"):
+            raise InvalidRequest(field, folder, "a set with a held_out split")
+
+
+def _spread(texts: list[Text], most: int) -> list[Text]:
+    """Return at most `most` texts, evenly spread."""
+    if len(texts) <= most:
+        return texts
+    return [texts[int(i)] for i in torch.linspace(0, len(texts) - 1, most)]
+
+
+def without_mask(data: Data, mask: int, show: Callable[[str], None] | None) -> Data:
+    """Return `data` without its few texts that hold the drafter's mask token. Where there are many,
+    all of them stay, and check_fit() refuses the drafter."""
+    kept = without_token(data.train, mask)
+    left_out = len(data.train) - len(kept)
+    if not 0 < left_out <= FEW * len(data.train):
+        return data
+    if show is not None:
+        texts = "1 text that holds" if left_out == 1 else f"{left_out} texts that hold"
+        show(f"left out {texts} token {mask}, the drafter's mask token")
+    return replace(data, train=kept)
 
 
 class Order:

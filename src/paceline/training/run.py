@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from paceline.core import InvalidRequest
-from paceline.dataset.training_set import Manifest, read_manifest
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
 from paceline.models.dflash.module import DFlashModule
@@ -21,15 +20,8 @@ from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import DTYPES, build_network
 from paceline.models.tensors import EMBEDDING
 from paceline.training import export
-from paceline.training.anchors import Text
 from paceline.training.config import TrainConfig
-from paceline.training.data import (
-    check_target,
-    frequent_tokens,
-    read_texts,
-    token_counts,
-    without_token,
-)
+from paceline.training.data import frequent_tokens, read_data, token_counts, without_mask
 from paceline.training.form import TrainingForm
 from paceline.training.head import Head, Objective
 from paceline.training.shape import check_fit, drafter_json, mask_token, reshaped
@@ -41,19 +33,6 @@ from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers, keep_freed_memory
 
 GIB = 1 << 30
-# A drafter's mask token was chosen when no text held it. A run that goes on from the drafter leaves
-# out texts with that token, up to this share of all; more of them are another kind of text.
-FEW = 0.01
-
-
-@dataclass(slots=True)
-class Data:
-    """The texts of a run. Each has a number of its own, by which its features are kept once."""
-
-    train: list[Text]
-    held_out: dict[str, list[Text]]
-    out_of_domain: dict[str, list[Text]]
-    manifests: dict[str, Manifest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +111,7 @@ def prepare(
     data = read_data(config, target_identity, min(config.max_tokens, loaded.max_context))
     checkpoint = None if config.init is None else load_checkpoint(config.init)
     if checkpoint is not None:
-        data = _without_mask(data, checkpoint.config.mask_token_id, show)
+        data = without_mask(data, checkpoint.config.mask_token_id, show)
     seen = torch.cat([text.ids for text in data.train]).unique().tolist()
     hf = _drafter_config(config, loaded, checkpoint, seen)
     shape = read_dflash_config(hf)
@@ -152,17 +131,24 @@ def prepare(
     cut = None if len(ids) == len(target.head) else ids
     before = None if config.init is None else export.history(Path(config.init))
     made = export.Made(config, hf, target_identity, data.manifests, before, cut, longest)
-    inputs = {
-        "model": target_identity["weights_sha256"],
-        "sets": [data.manifests[Path(folder).name].digest for folder in config.sets],
-        "held_out": {name: data.manifests[name].digest for name in config.held_out},
-        "out_of_domain": {name: data.manifests[name].digest for name in config.out_of_domain},
-        "init": None if checkpoint is None else checkpoint.version,
-    }
     return Trainer(
         config, form, target, data.train, data.held_out, data.out_of_domain, workers,
-        partial(export.write, made, form), inputs,
+        partial(export.write, made, form), _inputs(config, made, checkpoint),
     )  # fmt: skip
+
+
+def _inputs(
+    config: TrainConfig, made: export.Made, checkpoint: DFlashCheckpoint | None
+) -> dict[str, Any]:
+    """Return digests of everything that a run reads, by the name of its setting."""
+    digests = {name: manifest.digest for name, manifest in made.manifests.items()}
+    return {
+        "model": made.target["weights_sha256"],
+        "sets": [digests[Path(folder).name] for folder in config.sets],
+        "held_out": {name: digests[name] for name in config.held_out},
+        "out_of_domain": {name: digests[name] for name in config.out_of_domain},
+        "init": None if checkpoint is None else checkpoint.version,
+    }
 
 
 def _target(
@@ -173,67 +159,6 @@ def _target(
         return ShardedTarget(loaded, layers, workers, DTYPES[config.dtype], soft)
     network, _ = build_network(loaded, dtype=config.dtype, device=config.device)
     return LocalTarget(network, loaded.config, layers, int(config.value("features_gb") * GIB), soft)
-
-
-def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int) -> Data:
-    """Read the texts of the sets: `held_out` is that split of the training sets and of the sets
-    named so; `out_of_domain` is their `neighbour` split and the sets named so."""
-    folders = {Path(folder).name: folder for folder in config.sets}
-    names = [Path(folder).name for folder in config.sets]
-    names += [*config.held_out, *config.out_of_domain]
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidRequest("sets", name, "a name of its own for every set")
-    others = {**config.held_out, **config.out_of_domain}
-    manifests = {name: read_manifest(Path(folder)) for name, folder in (folders | others).items()}
-    for field, named_sets in (
-        ("held_out", config.held_out),
-        ("out_of_domain", config.out_of_domain),
-    ):
-        for name, folder in named_sets.items():
-            if not manifests[name].of("held_out"):
-                raise InvalidRequest(field, folder, "a set with a held_out split")
-    check_target(manifests, target_identity)
-    texts = read_texts([Path(folder) for folder in config.sets], "train", most)
-    count = len(texts)
-    held: dict[str, list[Text]] = {}
-    other: dict[str, list[Text]] = {}
-    for result, split, where in (
-        (held, "held_out", folders | dict(config.held_out)),
-        (other, "neighbour", folders),
-        (other, "held_out", dict(config.out_of_domain)),
-    ):
-        for name, folder in where.items():
-            if manifests[name].of(split):
-                split_texts = read_texts([Path(folder)], split, most, count)
-                result[name] = _spread(split_texts, config.eval_texts)
-                count += len(split_texts)
-    if config.on_regression == "stop" and not other:
-        raise InvalidRequest("on_regression", "stop", "a set out of domain to watch")
-    if not held:
-        expected = "a set with a held_out split, or NAME=FOLDER of another one that has it"
-        raise InvalidRequest("held_out", dict(config.held_out), expected)
-    return Data(texts, held, other, manifests)
-
-
-def _spread(texts: list[Text], most: int) -> list[Text]:
-    """Return at most `most` texts, evenly spread."""
-    if len(texts) <= most:
-        return texts
-    return [texts[int(i)] for i in torch.linspace(0, len(texts) - 1, most)]
-
-
-def _without_mask(data: Data, mask: int, show: Callable[[str], None] | None) -> Data:
-    """Return `data` without its few texts that hold the drafter's mask token. Where there are many,
-    all of them stay, and check_fit() refuses the drafter."""
-    kept = without_token(data.train, mask)
-    left_out = len(data.train) - len(kept)
-    if not 0 < left_out <= FEW * len(data.train):
-        return data
-    if show is not None:
-        texts = "1 text that holds" if left_out == 1 else f"{left_out} texts that hold"
-        show(f"left out {texts} token {mask}, the drafter's mask token")
-    return replace(data, train=kept)
 
 
 def _drafter_config(
