@@ -417,9 +417,7 @@ def test_texts_with_a_token_are_left_out():
     [([], "knows no architecture none named"), (["LlamaForCausalLM"], "cannot load it")],
 )
 def test_a_target_that_transformers_cannot_load_is_refused(architectures, message, tmp_path):
-    (tmp_path / "config.json").write_text(
-        f'{{"architectures": {architectures!r}}}'.replace("'", '"')
-    )
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": architectures}))
     loaded: Any = SimpleNamespace(path=tmp_path, name="tiny")
     with pytest.raises(ModelError, match=f"tiny: transformers {message}"):
         sharded._load(loaded, torch.float32)

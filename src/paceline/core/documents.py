@@ -149,7 +149,8 @@ def _checked(cls: type[T], where: str) -> type[T]:
             raise refusal(error, values, made, where) from None
 
     made.__init__ = init
-    return made  # type: ignore[no-any-return]
+    result: type[T] = made
+    return result
 
 
 def fields_of(model: type[Any]) -> dict[str, FieldInfo]:
@@ -362,7 +363,7 @@ def refusal(
     first = wrong[0] if wrong and errors[0]["type"] == "missing" else paths[0]
     path = max((path for path in paths if path[:1] == first[:1]), key=len)
     here = [item for other, item in zip(paths, errors, strict=True) if other == path]
-    kinds = {item["type"]: item for item in here}
+    kinds: dict[str, Any] = {item["type"]: item for item in here}
     if _UNKNOWN_FIELD in kinds:
         return unknown_field((*path, kinds[_UNKNOWN_FIELD]["ctx"]["name"]), document, model, where)
     if any(map(_is_extra, here)):

@@ -14,6 +14,19 @@ from paceline.models.dflash.config import DFlashConfig, default_layer_ids
 from paceline.training.config import DEFAULTS, TrainConfig
 
 CONVOLUTION = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_top_k": 16}
+# Entries of config.json that are the same for every new drafter.
+FIXED: dict[str, Any] = {
+    "model_type": "qwen3",
+    "is_causal": False,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "initializer_range": 0.02,
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+    "use_cache": True,
+    "dtype": "bfloat16",
+}
 
 
 def drafter_json(config: TrainConfig, target: ModelConfig, mask_token: int) -> dict[str, Any]:
@@ -25,20 +38,19 @@ def drafter_json(config: TrainConfig, target: ModelConfig, mask_token: int) -> d
         raise InvalidRequest("taps", taps, expected)
     second = config.generation == "dflash2"
     sliding = config.window is not None
+    kind = "sliding_attention" if sliding else "full_attention"
     extra: dict[str, Any] = {
         "mask_token_id": mask_token,
         "target_layer_ids": tapped_layers(target.num_layers, taps),
         **(CONVOLUTION | {"selector_rank": int(config.value("selector_rank"))} if second else {}),
     }
-    return {
+    return FIXED | {
         "architectures": ["DFlash2DraftModel" if second else "DFlashDraftModel"],
-        "model_type": "qwen3",
         "block_size": int(config.value("block")),
         "dflash_config": extra,
         "num_target_layers": target.num_layers,
         "num_hidden_layers": layers,
-        "layer_types": ["sliding_attention" if sliding else "full_attention"] * layers,
-        "is_causal": False,
+        "layer_types": [kind] * layers,
         "use_sliding_window": sliding,
         "sliding_window": config.window,
         "max_window_layers": 0 if sliding else layers,
@@ -47,18 +59,10 @@ def drafter_json(config: TrainConfig, target: ModelConfig, mask_token: int) -> d
         "num_attention_heads": target.num_heads,
         "num_key_value_heads": target.num_kv_heads,
         "head_dim": target.head_dim,
-        "hidden_act": "silu",
         "rms_norm_eps": target.rms_norm_eps,
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "initializer_range": 0.02,
         "rope_theta": target.rope.theta,
-        "rope_scaling": None,
         "max_position_embeddings": target.max_position_embeddings,
         "vocab_size": target.vocab_size,
-        "tie_word_embeddings": False,
-        "use_cache": True,
-        "dtype": "bfloat16",
     }
 
 
