@@ -7,11 +7,11 @@ import time
 from dataclasses import replace
 
 from paceline.core import FinishReason
+from paceline.core.drafts import KVSpec
 from paceline.engine.config import EngineConfig
 from paceline.engine.machine import available_memory
 from paceline.engine.memory import KV_SHARE
 from paceline.llm import LLM
-from paceline.models.batch import KVSpec
 from paceline.models.config import ModelConfig
 from paceline.synth.answer import Ask, Speed, TargetAnswer
 

@@ -89,7 +89,7 @@ def _attend(
     near = (by_block @ own_k).view(kv, blocks, group, size, size).transpose(1, 2)
     scores = torch.cat((far, near.reshape(kv, group, rows, size)), dim=-1) + bias
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
-    far, near = weights.split((tokens, size), dim=-1)
+    far, near = weights[..., :tokens], weights[..., tokens:]
     mixed = (far.reshape(kv, group * rows, tokens) @ context_v.transpose(0, 1)).view(
         kv, group, rows, dim
     )
@@ -128,7 +128,7 @@ class FlexAttention:
     ) -> torch.Tensor:
         if kind not in self._masks:
             self._masks[kind] = self._mask(kind, len(q), len(k), q.device)
-        mixed = self._attend(
+        mixed: torch.Tensor = self._attend(
             q.transpose(0, 1)[None],
             k.transpose(0, 1)[None].to(q.dtype),
             v.transpose(0, 1)[None].to(q.dtype),

@@ -120,7 +120,8 @@ def head_loss(
             best.append(logits.detach().topk(top, dim=-1).indices)
         parts.append((value.detach(), slots_loss))
     total = torch.stack([value for value, _ in parts]).sum()
-    total = _Handed.apply(hidden, total, torch.cat(grads))
+    handed: Any = _Handed
+    total = handed.apply(hidden, total, torch.cat(grads))
     return HeadOutput(
         total,
         torch.cat([slots.right for _, slots in parts]),

@@ -112,7 +112,7 @@ def prepare(
     checkpoint = None if config.init is None else load_checkpoint(config.init)
     if checkpoint is not None:
         data = without_mask(data, checkpoint.config.mask_token_id, show)
-    seen = torch.cat([text.ids for text in data.train]).unique().tolist()
+    seen = sorted({token for text in data.train for token in text.ids.tolist()})
     hf = _drafter_config(config, loaded, checkpoint, seen)
     shape = read_dflash_config(hf)
     check_fit(shape, loaded.config, loaded.eos_ids, seen)
@@ -212,7 +212,7 @@ def _head_ids(
         return torch.arange(len(counts))
     ids = frequent_tokens(counts, config.head_tokens)
     if checkpoint is not None and checkpoint.head_ids is not None:
-        ids = torch.cat((ids, checkpoint.head_ids)).unique()
+        ids = torch.tensor(sorted({*ids.tolist(), *checkpoint.head_ids.tolist()}))
     least = 1 if shape.second is None else shape.second.selector_top_k
     if len(ids) < least:
         expected = f"at least {least}, the selector's candidates"
