@@ -23,7 +23,7 @@ from paceline.engine.startup import bandwidth_bound
 from paceline.models.batch import KVSpec
 from paceline.synth.app import load_app
 from paceline.synth.engine_answers import EngineAnswerer
-from paceline.synth.job import Job, prepare, read
+from paceline.synth.job import SynthJob, prepare, read
 from paceline.training.cost import target_operations
 
 
@@ -43,7 +43,7 @@ class Roof:
         return cls(peak, bound, engine.runner.network.streamed_bytes / bound)
 
 
-def measure(job: Job, batch: int) -> list[object]:
+def measure(job: SynthJob, batch: int) -> list[object]:
     answerer = job.engine(max_num_seqs=batch)
     before = Roof.measured(answerer)
     with tempfile.TemporaryDirectory() as folder:

@@ -16,12 +16,11 @@ from typing import Any
 
 from harness import machine, table
 
-from paceline.training.allocator import keep_freed_memory
 from paceline.training.config import TrainConfig
 from paceline.training.cost import PHASES
 from paceline.training.run import prepare
 from paceline.training.trainer import Trainer
-from paceline.training.workers import Workers
+from paceline.training.workers import Workers, keep_freed_memory
 
 BASE: dict[str, Any] = {"layers": 3, "block": 8, "anchors": 32, "texts": 8, "micro": 8}
 LEVERS: dict[str, list[dict[str, Any]]] = {
@@ -42,7 +41,7 @@ def measure(args: argparse.Namespace, out: Path, changes: dict[str, Any]) -> dic
     """Numbers of `args.steps` steps, after as many over the same texts that are not counted."""
     settings = {"features_gb": 8.0, **BASE, **changes}
     config = TrainConfig(
-        args.model, (args.set,), str(out), steps=2 * args.steps, device=args.device,
+        model=args.model, sets=(args.set,), out=str(out), steps=2 * args.steps, device=args.device,
         dtype=args.dtype, eval_texts=1, **settings,
     )  # fmt: skip
     trainer = prepare(config, Workers(args.device))

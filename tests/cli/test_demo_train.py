@@ -14,7 +14,7 @@ from rich.console import Console
 
 from paceline.cli import build_parser, demo_train
 from paceline.cli.demo_stages import Stage, run_stages, seconds_of
-from paceline.cli.demo_train import APP, RECIPE, Plan
+from paceline.cli.demo_train import APP, RECIPE, DemoPlan
 from paceline.synth.app import load_app
 from paceline.training.config import TrainConfig
 from tests.cli.test_demo import FakeServer, outcomes, pair
@@ -90,13 +90,20 @@ def test_a_record_that_a_kill_or_a_hand_broke_is_begun_anew(story: Story, record
 
 
 def test_the_commands_are_such_that_paceline_takes_them(tmp_path: Path) -> None:
-    plan = Plan(out=tmp_path / "a folder", drafter=tmp_path / "begin", rows=7, steps=5, prompts=2)
+    plan = DemoPlan(
+        out=tmp_path / "a folder", drafter=tmp_path / "begin", rows=7, steps=5, prompts=2
+    )
     told = demo_train.stages(plan)
     assert [stage.name for stage in told] == ["synth", "before", "train", "after"]
     synth, before, train, after = (build_parser().parse_args(stage.command) for stage in told)
     assert synth.app == APP and synth.rows == 7
     assert train.sets == [str(synth.out)] and train.init == before.drafter == str(plan.drafter)
-    assert TrainConfig(train.model, tuple(train.sets), train.out, steps=train.steps).steps == 5
+    assert (
+        TrainConfig(
+            model=train.model, sets=tuple(train.sets), out=train.out, steps=train.steps
+        ).steps
+        == 5
+    )
     assert after.drafter == f"{train.out}/drafter" and after.before == plan.out / "before.json"
     assert before.sets == after.sets and before.prompts == after.prompts == 2
     assert before.out.with_suffix(".json") == after.before
@@ -105,7 +112,9 @@ def test_the_commands_are_such_that_paceline_takes_them(tmp_path: Path) -> None:
 def test_the_recipe_is_one_that_training_takes() -> None:
     given = build_parser().parse_args(["train", "set", "--out", "x", *RECIPE.split()])
     names = [word[2:].replace("-", "_") for word in RECIPE.split() if word.startswith("--")]
-    TrainConfig("m", ("set",), "x", steps=1, **{name: getattr(given, name) for name in names})
+    TrainConfig(
+        model="m", sets=("set",), out="x", steps=1, **{name: getattr(given, name) for name in names}
+    )
 
 
 def test_without_a_drafter_or_outside_the_repository_it_says_what_is_missing(
@@ -137,7 +146,7 @@ def test_serving_tells_whether_all_is_well(
     monkeypatch.setattr(FakeServer, "clean", clean)
     monkeypatch.setattr(demo_train, "ask", ask)
     app = load_app(ROOT / APP)
-    assert demo_train.serve(Console(width=100), Plan(), app) == code
+    assert demo_train.serve(Console(width=100), DemoPlan(), app) == code
     shown = capsys.readouterr().out
     assert line in shown and "$ paceline serve smollm2-135m --drafter support=" in shown
 

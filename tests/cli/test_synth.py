@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from paceline.cli import main
-from paceline.dataset import extra
+from paceline.dataset import training_set
 from paceline.dataset.training_set import read_manifest
 from tests.synth.servers import Behaviour, serving
 from tests.synth.tiny import description, save_target
@@ -132,7 +132,7 @@ def test_without_the_extra_its_name_is_told(
     def missing(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr(extra.importlib, "import_module", missing)
+    monkeypatch.setattr(training_set.importlib, "import_module", missing)
     assert main(["synth", str(app), "--preview", "1"]) == 1
     assert "pip install 'paceline[train]'" in capsys.readouterr().err
 

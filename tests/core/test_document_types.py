@@ -30,7 +30,7 @@ class Order(Document):
         ({"device": {"name": "x", "rate": 0}}, "device.rate: got 0; expected bytes per second"),
         ({"device": {"name": "x", "rate": 1, "of": 2}},
          "device.of: unknown field; expected one of name, rate"),
-        ({"device": "x", "devise": "x"}, "devise: unknown field; did you mean device?"),
+        ({"devise": "x"}, "devise: unknown field; did you mean device?"),
     ],
 )  # fmt: skip
 def test_a_refusal_says_what_would_be_right(value: Any, said: str) -> None:

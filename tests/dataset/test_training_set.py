@@ -11,14 +11,14 @@ import pytest
 from paceline.core import InvalidRequest
 from paceline.dataset.training_set import (
     Manifest,
-    Row,
+    TrainingRow,
     read_manifest,
     read_rows,
     write_manifest,
     write_shard,
 )
 
-ROW = Row(
+ROW = TrainingRow(
     ids=(1, 2, 3, 2**31 - 1),
     spans=((1, 2), (3, 4)),
     source="chat#18",

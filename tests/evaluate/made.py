@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.dataset.training_set import Manifest, Row, write_manifest, write_shard
+from paceline.dataset.training_set import Manifest, TrainingRow, write_manifest, write_shard
 from paceline.evaluate.evaluation import summary
 from paceline.evaluate.measure import AR, DRAFTER, FULL, ONCE, TIMED, WHO
 from paceline.evaluate.words import FORMAT
@@ -80,10 +80,10 @@ def made_up(sets: dict[str, list[dict[str, Any]]], **changes: Any) -> dict[str, 
     }  # fmt: skip
 
 
-def synth_row(prompt: str, answer: str, part: str = "on_task") -> Row:
+def synth_row(prompt: str, answer: str, part: str = "on_task") -> TrainingRow:
     """A row of single bytes."""
     start, ids = len(prompt), tuple(b % 251 + 4 for b in (prompt + answer).encode())
-    return Row(ids, ((start, len(ids)),), prompt, part, "en", "stop", 0.0, 0, prompt)
+    return TrainingRow(ids, ((start, len(ids)),), prompt, part, "en", "stop", 0.0, 0, prompt)
 
 
 def synth_set(folder: Path, *, train: int = 3, target: dict[str, Any] | None = None) -> Path:

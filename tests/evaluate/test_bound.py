@@ -197,10 +197,10 @@ def test_an_answer_that_is_forced_throughout_has_no_speed(home: Path, tmp_path: 
         ({"value": '{"type": "strin"}'}, r"app\.bound\.value\.type: got 'strin'"),
         ({"value": "{"}, r"app\.bound\.value: got '\{'"),
         ({"kind": "regex", "value": "("}, r"app\.bound\.value: got '\('"),
-        ({"kind": "yaml"}, r"app\.bound\.kind: got 'yaml'; expected one of json_schema"),
+        ({"kind": "yaml"}, r"app\.bound\.kind: got 'yaml'; expected 'json_schema'"),
         ({"value": 3}, r"app\.bound\.value: got 3"),
         ({"sources": []}, r"app\.bound\.sources: got \[\]"),
-        ({"colour": "red"}, r"app\.bound\.colour: got 'red'"),
+        ({"colour": "red"}, r"app\.bound\.colour: unknown field; expected one of kind"),
     ],
 )
 def test_a_manifest_with_a_broken_grammar_is_refused_by_name(

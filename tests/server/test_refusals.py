@@ -61,7 +61,7 @@ BAD_CHAT: list[tuple[str, Any, str]] = [
     ("tools", {}, "tools"),
     ("tool_choice", "auto", "tool_choice"),
     ("functions", [{"name": "f"}], "functions"),
-    ("response_format", {"type": "grammar"}, "response_format"),
+    ("response_format", {"type": "grammar"}, "response_format.type"),
     ("audio", {"voice": "x"}, "audio"),
     ("modalities", ["text", "audio"], "modalities[1]"),
     ("reasoning_effort", "high", "reasoning_effort"),

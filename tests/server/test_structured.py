@@ -151,7 +151,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "'uniqueItems'",
     ),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
-    ({"response_format": {"type": "xml"}}, "response_format", "xml"),
+    ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),
     ({"response_format": wanted(5)}, "response_format.json_schema.schema", "5"),
     ({"response_format": wanted(SCHEMA), "ignore_eos": True}, "ignore_eos", "grammar"),
     ({"structured_outputs": {"regex": "a("}}, "structured_outputs.regex", "unclosed"),

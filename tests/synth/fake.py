@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from paceline.synth.answer import Answer, Ask, Speed
+from paceline.synth.answer import Ask, Speed, TargetAnswer
 from paceline.synth.prompts import keyed
 
 Say = Callable[[Ask], tuple[tuple[int, ...], str]]
@@ -32,20 +32,20 @@ class FakeAnswerer:
         return len(self._open)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self._batch - self.in_flight
 
     def submit(self, ask: Ask) -> None:
-        assert self.room > 0
+        assert self.capacity > 0
         self.asked.append(ask)
         self._open.append(ask)
 
-    def wait(self) -> list[Answer]:
+    def wait(self) -> list[TargetAnswer]:
         if not self._open:
             return []
         ask = self._open.pop(self._draw.randrange(len(self._open)))
         ids, reason = self._say(ask)
-        return [Answer(ask.index, ids, reason)]
+        return [TargetAnswer(ask.index, ids, reason)]
 
     def speed(self) -> Speed:
         return Speed(0, 0, 0.0, 0.0)

@@ -23,20 +23,20 @@ def source(**changes: Any) -> dict[str, Any]:
 
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
-    ({"colour": "red"}, "colour", "one of the fields name, model"),
+    ({"colour": "red"}, "colour", "expected one of name, model"),
     ({"name": None}, "name", "required"),
     ({"name": ""}, "name", "not empty"),
     ({"system": 7}, "system", "text"),
     ({"template": "no place"}, "template", "{prompt} in it once"),
     ({"template": "{prompt} {prompt}"}, "template", "once"),
-    ({"sampling": {"temprature": 1}}, "sampling.temprature", "temperature, top_p"),
+    ({"sampling": {"temprature": 1}}, "sampling.temprature", "did you mean temperature?"),
     ({"sampling": {"temperature": -1}}, "sampling.temperature", "from 0 to 100"),
     ({"sampling": {"temperature": []}}, "sampling.temperature", "list of numbers"),
     ({"sampling": {"temperature": [0.5, "hot"]}}, "sampling.temperature", "a number"),
     ({"sampling": {"top_p": 0}}, "sampling.top_p", "above 0"),
     ({"sampling": {"max_tokens": 0}}, "sampling.max_tokens", "at least 1"),
     ({"sampling": 3}, "sampling", "a mapping"),
-    ({"grammar": {"kind": "xml", "value": "a"}}, "grammar.kind", "json, regex, lark, choice"),
+    ({"grammar": {"kind": "xml", "value": "a"}}, "grammar.kind", "'regex', 'lark' or 'choice'"),
     ({"grammar": {"kind": "json"}}, "grammar.value", "either value or file"),
     ({"grammar": {"kind": "json", "value": {}, "file": "x"}}, "grammar.value", "either"),
     ({"grammar": {"kind": "json", "value": "{}"}}, "grammar.value", "mapping"),
@@ -49,22 +49,22 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"function": {"name": "a", "parameters": {"type": "array"}}}]},
      "tools[0].function.parameters", "type object"),
     ({"tools": [TOOL], "grammar": {"kind": "regex", "value": "a"}}, "grammar", "nothing beside"),
-    ({"tools": [TOOL], "tool_choice": "none"}, "tool_choice", "required, auto"),
+    ({"tools": [TOOL], "tool_choice": "none"}, "tool_choice", "'required' or 'auto'"),
     ({"tool_choice": "auto"}, "tool_choice", "tools beside it"),
     ({"sources": []}, "sources", "a list of prompt sources"),
     ({"sources": [JSONL, JSONL]}, "sources[1].name", "a name of its own"),
-    ({"sources": ["a"]}, "sources[0]", "jsonl, text, package, phrases, self"),
+    ({"sources": ["a"]}, "sources[0]", "a mapping"),
     (source(kind="sql"), "sources[0].kind", "jsonl, text, package, phrases, self"),
-    (source(unit="function"), "sources[0].unit", "one of the fields"),
+    (source(unit="function"), "sources[0].unit", "expected one of name, part"),
     (source(name="a#1"), "sources[0].name", "without #"),
     (source(part="neighbour"), "sources", "trained on"),
-    (source(part="test"), "sources[0].part", "on_task, replay, neighbour"),
+    (source(part="test"), "sources[0].part", "'on_task', 'replay' or 'neighbour'"),
     (source(weight=0), "sources[0].weight", "a number from"),
     (source(count=0), "sources[0].count", "at least 1"),
-    (source(system="mine"), "sources[0].system", "own, none"),
+    (source(system="mine"), "sources[0].system", "'own' or 'none'"),
     (source(length=[9, 3]), "sources[0].length", "shortest first"),
     (source(length=5), "sources[0].length", "[20, 2000]"),
-    (source(user_data="no"), "sources[0].user_data", "true or false"),
+    (source(user_data="no"), "sources[0].user_data", "a valid boolean"),
     (source(language=False), "sources[0].language", "text"),
     ({"sources": [{"name": "s", "kind": "self", "samples": 2}]}, "sources[0].samples", "1:"),
     ({"sources": [{"name": "s", "kind": "self", "starts": [""]}]}, "sources[0].starts", "none"),
@@ -77,7 +77,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"size": {"rows": 1, "answer_tokens": 2}}, "size", "one of the two"),
     ({"size": {"rows": 0}}, "size.rows", "at least 1"),
     ({"seed": -1}, "seed", "at least 0"),
-    ({"shard": "many"}, "shard", "whole number"),
+    ({"shard": "many"}, "shard", "a valid integer"),
     ({"same_answer": 0}, "same_answer", "at least 1"),
 ]  # fmt: skip
 
@@ -89,7 +89,7 @@ def test_what_is_wrong_is_named(
     with pytest.raises(InvalidRequest) as caught:
         read_app(description(tmp_path, "m", **changes), tmp_path)
     assert caught.value.field == field
-    assert expected in caught.value.expected
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_a_file_that_is_no_app_is_refused(text: str, message: str, tmp_path: Pat
 
 def test_defaults_and_shares(tmp_path: Path) -> None:
     app = read_app(description(tmp_path, "m"), tmp_path)
-    assert app.mix == {"on_task": 0.75, "replay": 0.15, "neighbour": 0.1}
+    assert app.shares == {"on_task": 0.75, "replay": 0.15, "neighbour": 0.1}
     assert app.held_out == 0.05 and app.temperatures == (3.0,)
     assert [spec.own_system for spec in app.sources] == [True, False, False]
     alone = read_app(description(tmp_path, "m", **source()), tmp_path)
-    assert alone.mix == {"on_task": 1.0}
+    assert alone.shares == {"on_task": 1.0}
     assert json.dumps(app.given)  # the manifest keeps it
 
 
@@ -125,6 +125,6 @@ def test_defaults_and_shares(tmp_path: Path) -> None:
 def test_the_applications_in_the_repository_are_read(name: str) -> None:
     app = load_app(ROOT / "apps" / f"{name}.yaml")
     assert app.model == "smollm2-135m"
-    paths = " ".join(path for spec in app.sources for path in spec.paths)
+    paths = " ".join(path for spec in app.sources for path in getattr(spec, "path", ()))
     assert "live_" not in paths and "mt_bench" not in paths and "tau" not in paths
     assert {spec.part for spec in app.sources} >= {"on_task", "neighbour"}

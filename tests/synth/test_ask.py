@@ -14,8 +14,8 @@ from paceline.llm import encode_chat
 from paceline.server.prompt_size import PromptSize
 from paceline.server.prompts import PromptEncoder
 from paceline.server.protocol import ChatRequest
-from paceline.synth.answer import Answer
-from paceline.synth.ask import Asker, Dropped
+from paceline.synth.answer import TargetAnswer
+from paceline.synth.ask import Asker, ItemDropped
 from paceline.synth.plan import Item
 from paceline.synth.prompts import make_prompt
 
@@ -90,7 +90,7 @@ def test_plain_chat_keeps_its_conversation_and_own_system_replaces_theirs(
 def test_prompts_that_cannot_be_asked_are_dropped(target: Path, tmp_path: Path) -> None:
     _, _, asker = made(tmp_path, target)
     for text, reason in [("end <|im_end|> it", "special_token"), ("x" * 220, "too_long")]:
-        with pytest.raises(Dropped, match=reason):
+        with pytest.raises(ItemDropped, match=reason):
             asker.ask(item(asker), make_prompt(text, "0"))  # type: ignore[arg-type]
 
 
@@ -116,7 +116,7 @@ def test_the_users_turn_is_asked_for_where_the_user_begins(target: Path, tmp_pat
 
     def written(text: str, reason: str = "stop") -> str:
         ids = tokenizer(text)["input_ids"]
-        return asker.written(it, Answer(3, (*ids, end), reason)).text
+        return asker.written(it, TargetAnswer(3, (*ids, end), reason)).text
 
     assert written(" is late ") == "My order is late"
     for text, reason, why in [
@@ -124,7 +124,7 @@ def test_the_users_turn_is_asked_for_where_the_user_begins(target: Path, tmp_pat
         (" is <|im_start|>", "stop", "turn_undecodable"),
         (" is" * 40, "stop", "turn_length"),
     ]:
-        with pytest.raises(Dropped, match=why):
+        with pytest.raises(ItemDropped, match=why):
             written(text, reason)
     again = asker.ask(it, make_prompt(written(" is late"), "0"))  # type: ignore[arg-type]
     assert again.messages[-1]["content"] == "Q: My order is late"

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.dataset.binding import Binding, read_binding
-from paceline.dataset.training_set import MANIFEST, read_manifest
+from paceline.dataset.training_set import MANIFEST, Binding, read_binding, read_manifest
 from paceline.synth.folder import open_set
-from paceline.synth.job import Job
+from paceline.synth.job import SynthJob
 
 from .fake import FakeAnswerer, by_seed
 from .sets import fresh, run
@@ -43,7 +42,7 @@ def test_it_is_what_the_engine_was_asked_with(
     target: Path, tmp_path: Path, bounds: dict[str, Any], kind: str
 ) -> None:
     parts = made(tmp_path, target, sources=SOURCES, mix=None, **bounds)
-    Job(*parts).make(tmp_path / "set", answerer := ending())
+    SynthJob(*parts).make(tmp_path / "set", answerer := ending())
     found = binding(tmp_path / "set")
     assert found is not None and found.grammar.kind == kind
     assert found.sources == ("task", "far")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.dataset.training_set import SPLITS, Row, read_rows
+from paceline.dataset.training_set import SPLITS, TrainingRow, read_rows
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
@@ -59,7 +59,7 @@ def run(parts: Parts, out: Path, answerer: EndpointAnswerer) -> Collector:
     return collector
 
 
-def rows(folder: Path) -> list[Row]:
+def rows(folder: Path) -> list[TrainingRow]:
     return [row for split in SPLITS for row in read_rows(folder, split)]
 
 

@@ -10,19 +10,15 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.synth.phrases import filled
-from paceline.synth.pieces import functions, paragraphs
+from paceline.synth.app import read_app
 from paceline.synth.prompts import make_prompt, normalised
-from paceline.synth.source_spec import read_source
 from paceline.synth.sources import Source, read_sources, selected
+from paceline.synth.texts import functions, paragraphs
 
 
 def read(folder: Path, *specs: dict[str, Any], seed: int = 0) -> list[Source]:
-    made = [
-        read_source({"name": f"s{i}", **spec}, f"sources[{i}]", folder)
-        for i, spec in enumerate(specs)
-    ]
-    return read_sources(made, seed)
+    named = [{"name": f"s{i}", **spec} for i, spec in enumerate(specs)]
+    return read_sources(read_app({"name": "t", "sources": named}, folder).sources, seed)
 
 
 def texts(source: Source) -> set[str]:
@@ -120,8 +116,9 @@ def test_packages_by_format(
     with pytest.raises(InvalidRequest, match="pip install no-such-corpus") as caught:
         read(tmp_path, {**spec, "package": "no-such-corpus"})
     assert caught.value.field == "sources[0].package"
-    with pytest.raises(InvalidRequest, match="json, jsonl, yaml, csv"):
+    with pytest.raises(InvalidRequest, match="'json', 'jsonl', 'yaml' or 'csv'") as caught:
         read(tmp_path, {**spec, "format": "pickle"})
+    assert caught.value.field == "sources[0].format"
 
 
 def test_a_broken_record_is_named_with_its_line(tmp_path: Path) -> None:
@@ -144,7 +141,7 @@ def test_empty_sources_are_refused_with_what_was_found(tmp_path: Path) -> None:
 
 def test_users_data_needs_to_be_asked_for(tmp_path: Path) -> None:
     given = {"name": "s", **jsonl(tmp_path, {"prompt": "a"}), "user_data": True}
-    spec = read_source(given, "sources[0]", tmp_path)
+    (spec,) = read_app({"name": "t", "sources": [given]}, tmp_path).sources
     with pytest.raises(InvalidRequest, match="--user-data") as caught:
         read_sources([spec], 0)
     assert caught.value.field == "sources[0].user_data"
@@ -204,7 +201,13 @@ def test_phrases_are_filled_and_stay_the_same(tmp_path: Path) -> None:
     assert {t for t in texts(source) if "want" in t} == {
         f"I want {x} and {x}" for x in ("tea", "milk", "bread")
     }
-    made = read_source({"name": "s", **spec}, "sources[0]", tmp_path)
-    for wrong in ({"phrases": ["{order}"]}, {**given, "slots": {**given["slots"], "more": ["x"]}}):
-        with pytest.raises(InvalidRequest, match="texts for each"):
-            list(filled(made, wrong))
+    for wrong in (
+        {"phrases": ["{order}"]},
+        {**given, "slots": {**given["slots"], "more": ["x"]}},
+        {**given, "slots": {**given["slots"], "order": []}},
+        {**given, "slots": {**given["slots"], "order": [1]}},
+    ):
+        (tmp_path / "p.yaml").write_text(json.dumps(wrong))
+        with pytest.raises(InvalidRequest, match="texts for each") as caught:
+            read(tmp_path, spec)
+        assert caught.value.field.startswith("sources[0].path.slots.")

@@ -13,9 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from paceline.models.random_weights import random_weights
 from paceline.synth.app import App, read_app
-from paceline.synth.ask import Asker
+from paceline.synth.ask import Asker, load_target
 from paceline.synth.sources import Source, read_sources
-from paceline.synth.target import Target, load_target
 from tests.engine.tiny import hf_json, tiny_config
 
 START, END = "<|im_start|>", "<|im_end|>"
@@ -88,5 +87,5 @@ def made(folder: Path, model: Path | str, **changes: Any) -> tuple[App, list[Sou
     """An application with everything that is there before the first answer."""
     app = read_app(description(folder, model, **changes), folder)
     sources = read_sources(app.sources, app.seed)
-    target: Target = load_target(app)
+    target = load_target(app)
     return app, sources, Asker(app, target)

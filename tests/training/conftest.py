@@ -8,7 +8,7 @@ import pytest
 
 from paceline import LLM, SamplingParams
 from paceline.dataset.loops import MIN_TOKENS
-from paceline.dataset.training_set import Manifest, Row, write_manifest, write_shard
+from paceline.dataset.training_set import Manifest, TrainingRow, write_manifest, write_shard
 from paceline.models.loader import identity, load_model
 from tests.engine.tiny import save_tiny
 
@@ -38,7 +38,7 @@ def write_set(folder: Path, target: Path, prompts: list[str], **named: str) -> P
         # The tiny target goes round in circles, and no piece may be long enough to be one.
         pieces = range(start, len(ids), MIN_TOKENS - 1)
         rows.append(
-            Row(
+            TrainingRow(
                 ids,
                 tuple((at, min(at + MIN_TOKENS - 1, len(ids))) for at in pieces),
                 f"own#{index}",
@@ -57,5 +57,5 @@ def write_set(folder: Path, target: Path, prompts: list[str], **named: str) -> P
     ]
     about = identity(load_model(str(target))) | named
     app = {"description": {"name": "tiny"}, "sources": []}
-    write_manifest(folder, Manifest(about, app, shards=shards))
+    write_manifest(folder, Manifest(target=about, app=app, shards=shards))
     return folder

@@ -17,7 +17,9 @@ OPTIONS: dict[str, Any] = {
 
 
 def config(target: Path, trainset: Path, out: Path, **changes: Any) -> TrainConfig:
-    return TrainConfig(str(target), (str(trainset),), str(out), **{**OPTIONS, **changes})
+    return TrainConfig(
+        model=str(target), sets=(str(trainset),), out=str(out), **{**OPTIONS, **changes}
+    )
 
 
 def quiet(text: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 # How much of 200 MB is still there after it was freed.
 MEASURE = """
 import resource, sys, torch
-from paceline.training.allocator import keep_freed_memory
+from paceline.training.workers import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 def resident():

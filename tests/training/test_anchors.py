@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.dataset.training_set import Manifest, Row, write_manifest, write_shard
+from paceline.dataset.training_set import Manifest, TrainingRow, write_manifest, write_shard
 from paceline.training.anchors import (
     block_labels,
     draw_anchors,
@@ -75,9 +75,9 @@ def test_nothing_is_learnt_from_a_text_that_goes_round_in_circles(tmp_path):
     """But for the first turn; prompts may repeat what they like."""
     prompt, answer = [7] * 20, [*range(20), *[30, 31, 32, 33] * 9]
     spans = ((20, 20 + len(answer)),)
-    row = Row((*prompt, *answer), spans, "own#0", "on_task", "en", "length", 0.0, 0, "0")
+    row = TrainingRow((*prompt, *answer), spans, "own#0", "on_task", "en", "length", 0.0, 0, "0")
     shards = [write_shard(tmp_path, "train", 0, [row])]
-    write_manifest(tmp_path, Manifest({}, {}, shards=shards))
+    write_manifest(tmp_path, Manifest(target={}, app={}, shards=shards))
     (text,) = read_texts([tmp_path], "train", 1000)
     assert text.said.nonzero()[:, 0].tolist() == [*range(20, 20 + 20 + 4)]
     assert text.ids.tolist() == list(row.ids[: 20 + 20 + 4])

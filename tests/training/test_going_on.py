@@ -11,7 +11,7 @@ import pytest
 from paceline.core import InvalidRequest
 from paceline.dataset.training_set import read_manifest, read_rows, write_manifest, write_shard
 from paceline.models.dflash.checkpoint import load_checkpoint
-from paceline.training import run
+from paceline.training import data
 from paceline.training.evaluation import Score
 from paceline.training.progress import Progress
 from paceline.training.run import prepare, train
@@ -119,12 +119,14 @@ def test_a_few_texts_that_hold_the_mask_token_are_left_out(target, trainset, tmp
     odd = [replace(row, ids=(mask, *row.ids[1:])) for row in rows[:1]]
     shard = write_shard(tmp_path / "more", "train", 1, odd)
     manifest = read_manifest(trainset)
-    write_manifest(tmp_path / "more", replace(manifest, shards=[*manifest.shards, shard]))
+    write_manifest(
+        tmp_path / "more", manifest.model_copy(update={"shards": [*manifest.shards, shard]})
+    )
     options = {"layers": None, "taps": None, "block": None, "mask_token": None, "init": str(first)}
     settings = config(target, tmp_path / "more", tmp_path / "run", steps=8, **options)
     with pytest.raises(InvalidRequest, match=f"mask_token: got {mask}; expected an id"):
         train(settings, quiet)  # one text of 17 is not few
-    monkeypatch.setattr(run, "FEW", 0.1)
+    monkeypatch.setattr(data, "FEW", 0.1)
     said: list[str] = []
     assert train(settings, said.append).drafter is not None
     assert said[0] == f"left out 1 text that holds token {mask}, the drafter's mask token"

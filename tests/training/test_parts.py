@@ -13,9 +13,9 @@ import torch
 
 from paceline.core import InvalidRequest
 from paceline.training.config import TrainConfig
-from paceline.training.cost import Costs, drafter_operations, head_operations
+from paceline.training.cost import PhaseCosts, drafter_operations, head_operations
 from paceline.training.data import Order, frequent_tokens
-from paceline.training.evaluation import Tally, walk
+from paceline.training.evaluation import BlockTally, walk
 from paceline.training.optimizers import course
 from paceline.training.run import prepare
 from paceline.training.shape import mask_token, tapped_layers
@@ -78,7 +78,7 @@ def test_rounds_start_where_the_one_before_was_rejected():
 def test_a_score_counts_what_rounds_commit_block_by_block():
     """Runs of 3, 2, 1 and 0 have a mean of 1.5; products of shares would say 1.25 or less."""
     right = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]]).bool()
-    tally = Tally(3)
+    tally = BlockTally(3)
     for row in right:
         tally.add(row[None], SimpleNamespace(blocks=[(0, 1)]))
     assert tally.score().length == 2.5
@@ -86,7 +86,7 @@ def test_a_score_counts_what_rounds_commit_block_by_block():
 
 
 def test_a_hit_behind_a_miss_is_no_acceptance():
-    tally = Tally(3)
+    tally = BlockTally(3)
     tally.add(torch.tensor([[False, True, True]]), SimpleNamespace(blocks=[(0, 1)]))
     assert tally.score().length == 1.0
 
@@ -94,7 +94,7 @@ def test_a_hit_behind_a_miss_is_no_acceptance():
 def test_easy_stretches_do_not_count_more_than_rounds_visit_them():
     """Anchors 1 to 3 lie inside what the first round commits."""
     right = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 1, 1], [1, 1, 1], [0, 0, 0]]).bool()
-    tally = Tally(3)
+    tally = BlockTally(3)
     tally.add(right, SimpleNamespace(blocks=[(0, 5)]))
     assert tally.score().length == (4 + 1) / 2
 
@@ -179,7 +179,7 @@ def test_operations_are_counted_as_products_are():
 
 
 def test_a_phase_at_the_peak_has_a_share_of_one():
-    costs = Costs()
+    costs = PhaseCosts()
     costs.seconds["drafter"], costs.operations["drafter"] = 2.0, 6.0
     numbers = costs.numbers(peak=3.0, steps=4)
     assert numbers["peak_share/drafter"] == 1.0 and numbers["ms/drafter"] == 500.0
@@ -247,6 +247,8 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_read(tmp_
     from paceline.training.run import train
 
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    settings = TrainConfig("no-model", ("no-set",), str(tmp_path), steps=1, trackers=("wandb",))
+    settings = TrainConfig(
+        model="no-model", sets=("no-set",), out=str(tmp_path), steps=1, trackers=("wandb",)
+    )
     with pytest.raises(InvalidRequest, match="pip install wandb"):
         train(settings, print)

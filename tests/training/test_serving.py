@@ -10,7 +10,7 @@ import torch
 from paceline import LLM, SamplingParams
 from paceline.models.dflash.checkpoint import load_checkpoint
 from paceline.training.anchors import Text
-from paceline.training.evaluation import Tally
+from paceline.training.evaluation import BlockTally
 from paceline.training.packs import Pick, make_pack
 from paceline.training.run import prepare
 from paceline.training.trainer import Trainer
@@ -33,7 +33,7 @@ def served(target: Any, drafter: Any, length: int) -> list[Any]:
 
 def judged(trainer: Trainer, results: list[Any]) -> tuple[int, int]:
     """Accepted tokens and rounds of the same answers as training counts them."""
-    tally, size = Tally(trainer.form.config.block_size - 1), trainer.form.config.block_size
+    tally, size = BlockTally(trainer.form.config.block_size - 1), trainer.form.config.block_size
     for number, result in enumerate(results):
         ids = torch.tensor(result.prompt_ids + result.token_ids)
         said = torch.arange(len(ids)) >= len(result.prompt_ids)

@@ -114,16 +114,16 @@ async def measure(screen: Screen, url: str, runs: int) -> list[Pair]:
     """The prompt set through the server, off and on in turns, with a table that fills up."""
     prompts = load_prompts("demo")
     client = ChatClient(url, model=MODEL, max_tokens=MAX_TOKENS)
-    done: dict[str, Pair] = {}
+    measured: dict[str, Pair] = {}
     total = runs * len(prompts)
     spinner = Spinner("dots")
     with Live(console=screen.console, transient=True, refresh_per_second=8) as live:
 
         def progress(pair: Pair, run: int) -> None:
-            done[pair.prompt.name] = pair
-            count = sum(len(each.on) for each in done.values())
+            measured[pair.prompt.name] = pair
+            count = sum(len(pair.on) for pair in measured.values())
             spinner.update(text=f"pair {count} of {total}: {pair.prompt.name}, run {run + 1}")
-            live.update(Group(table(list(done.values())), spinner))
+            live.update(Group(table(list(measured.values())), spinner))
 
         try:
             await client(prompts[0], None)  # what is lazy is paid for before anything is timed

@@ -1,4 +1,5 @@
-"""A story told in stages: `paceline` commands, shown, run, and not repeated once they are done.
+"""Stages of a story: `paceline` commands that are shown, run, and not repeated once they are
+done.
 
 What is done is kept beside what was made: by which command, and in how many seconds.
 """
@@ -25,8 +26,8 @@ RECORD = "stages.json"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`command` is what stands behind `paceline`, `makes` a file or folder that is there when it is
-    done, and `gave` tells in a few lines what came of it."""
+    """A command of the story. `command` is the line behind `paceline`, `makes` a file or folder
+    that exists when it is done, and `gave` returns a few lines about the result."""
 
     name: str
     title: str
@@ -40,7 +41,7 @@ Execute = Callable[[Sequence[str]], int]
 
 
 def execute(command: Sequence[str]) -> int:
-    """Runs `paceline` with these arguments by this very interpreter. Returns its exit code."""
+    """Run `paceline` with these arguments by the same interpreter. Return its exit code."""
     return subprocess.run([sys.executable, "-m", "paceline.cli", *command], check=False).returncode
 
 
@@ -51,7 +52,7 @@ def run_stages(
     of: int,
     execute: Execute = execute,
 ) -> int:
-    """Runs those that are not done, in order, and whatever stands behind one that was run.
+    """Run the stages that are not done, in order, and every stage behind one that ran.
 
     Returns 0, or the exit code of the stage that failed: it is the last one then. `of` is how many
     chapters the story has.
@@ -60,14 +61,14 @@ def run_stages(
     anew = False
     for number, stage in enumerate(stages, 1):
         headline(console, number, of, stage.title, stage.why, stage.command)
-        done = read_record(folder).get(stage.name, {})
-        if anew or done.get("command") != list(stage.command) or not stage.makes.exists():
+        entry = read_record(folder).get(stage.name, {})
+        if anew or entry.get("command") != list(stage.command) or not stage.makes.exists():
             anew = True
             code = _run(console, folder, stage, execute)
             if code != 0:
                 return code
         else:
-            say(console, f"done before, in {minutes(done['seconds'])}: not repeated", "green")
+            say(console, f"done before, in {minutes(entry['seconds'])}: not repeated", "green")
         for line in stage.gave():
             say(console, line, "bold")
     return 0
@@ -103,33 +104,33 @@ def headline(
 
 
 def say(console: Console, text: str, style: str = "") -> None:
-    """As it is: paths and commands hold brackets, and lines are for copying."""
+    """Print text as it is: paths and commands hold brackets, and lines are for copying."""
     console.print(Text(text, style=style), soft_wrap=True)
 
 
 def minutes(seconds: float) -> str:
     """`48 s`, `3 min 20 s`."""
-    whole = round(seconds)
-    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
+    rounded = round(seconds)
+    return f"{rounded} s" if rounded < 60 else f"{rounded // 60} min {rounded % 60:02d} s"
 
 
 def seconds_of(folder: Path, names: Sequence[str]) -> dict[str, float]:
-    """How long each stage took in the run that finished it."""
+    """Return the seconds of each stage in the run that finished it."""
     record = read_record(folder)
     return {name: float(record[name]["seconds"]) for name in names}
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Empty where nothing was done yet, or what is there cannot be read."""
+    """Return the record of finished stages, {} where it is missing or cannot be read."""
     try:
-        found = json.loads((folder / RECORD).read_text("utf-8"))
+        record = json.loads((folder / RECORD).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
-def _keep(folder: Path, name: str, done: dict[str, Any] | None) -> None:
+def _keep(folder: Path, name: str, entry: dict[str, Any] | None) -> None:
     record = {key: value for key, value in read_record(folder).items() if key != name}
-    if done is not None:
-        record[name] = done
+    if entry is not None:
+        record[name] = entry
     write_whole(folder / RECORD, json.dumps(record, indent=1).encode() + b"\n")

@@ -51,9 +51,8 @@ REQUESTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Where everything goes, what it begins from, and how much is done: these sizes took a
-    quarter of an hour on two cores."""
+class DemoPlan:
+    """The places and sizes of the demo. These sizes took a quarter of an hour on two cores."""
 
     out: Path = Path("demo-train")
     drafter: Path = shipped.FOLDERS / MODEL
@@ -89,8 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parsed(argv: Sequence[str] | None) -> Plan:
-    plan = Plan()
+def _parsed(argv: Sequence[str] | None) -> DemoPlan:
+    plan = DemoPlan()
     parser = argparse.ArgumentParser(prog="python -m paceline.cli.demo_train", description=__doc__)
     parser.add_argument("--out", type=Path, default=plan.out, help="where everything goes")
     parser.add_argument(
@@ -100,11 +99,11 @@ def _parsed(argv: Sequence[str] | None) -> Plan:
     parser.add_argument("--steps", type=int, default=plan.steps, help="training steps")
     parser.add_argument("--prompts", type=int, default=plan.prompts, help="evaluated of each set")
     parser.add_argument("--tokens", type=int, default=plan.tokens, help="longest answer evaluated")
-    return Plan(**vars(parser.parse_args(argv)))
+    return DemoPlan(**vars(parser.parse_args(argv)))
 
 
-def run(console: Console, plan: Plan) -> int:
-    """Everything, in order. Returns the exit code.
+def run(console: Console, plan: DemoPlan) -> int:
+    """Run everything in order. Return the exit code.
 
     Raises PacelineError where it cannot begin, or the server does not come up.
     """
@@ -114,28 +113,28 @@ def run(console: Console, plan: Plan) -> int:
         raise PacelineError(f"no drafter in {plan.drafter} to begin from; name one with --drafter")
     say(console, f"A drafter for {APP}, a shop's support agent that answers in calls.", "bold")
     say(console, "Nobody's data is used. Stop it whenever you like: run again, it goes on.")
-    told = stages(plan)
-    code = run_stages(console, plan.out, told, CHAPTERS)
+    chapters = stages(plan)
+    code = run_stages(console, plan.out, chapters, CHAPTERS)
     if code != 0:
         return code
     code = serve(console, plan, load_app(APP))
-    epilogue(console, plan, [stage.name for stage in told])
+    epilogue(console, plan, [stage.name for stage in chapters])
     return code
 
 
 # -- the stages ------------------------------------------------------------------------------------
 
 
-def stages(plan: Plan) -> list[Stage]:
-    """What is done before the drafter serves."""
-    made, begin = str(plan.set), shown(plan.drafter)
+def stages(plan: DemoPlan) -> list[Stage]:
+    """Return the stages before the drafter serves."""
+    folder, begin = str(plan.set), shown(plan.drafter)
     return [
         Stage(
             "synth",
             "a training set, out of the application's description",
             "The target answers made-up customers under the application's own prompt and grammar. "
             "Some plain chat is added, so that the drafter does not forget the rest.",
-            ("synth", str(APP), "--out", made, "--rows", str(plan.rows)),
+            ("synth", str(APP), "--out", folder, "--rows", str(plan.rows)),
             plan.set / "manifest.json",
             lambda: _set_lines(plan),
         ),
@@ -152,7 +151,7 @@ def stages(plan: Plan) -> list[Stage]:
             "training, from that drafter on",
             "It learns to say at once what the target says one by one. AL is how many tokens a "
             "round would commit, on texts that it does not learn from.",
-            ("train", made, "--out", str(plan.out / "run"), "--init", begin, *RECIPE.split(),
+            ("train", folder, "--out", str(plan.out / "run"), "--init", begin, *RECIPE.split(),
              "--steps", str(plan.steps)),
             plan.trained / "config.json",
             lambda: _training_lines(plan),
@@ -168,7 +167,7 @@ def stages(plan: Plan) -> list[Stage]:
     ]  # fmt: skip
 
 
-def _evaluation(plan: Plan, when: str, title: str, why: str, drafter: str, *more: str) -> Stage:
+def _evaluation(plan: DemoPlan, when: str, title: str, why: str, drafter: str, *more: str) -> Stage:
     sets = (
         f"{NAME}={plan.set}:on_task",
         f"chat={plan.set}:replay",
@@ -177,21 +176,21 @@ def _evaluation(plan: Plan, when: str, title: str, why: str, drafter: str, *more
     )
     sizes = ("--temperatures", "0", "--prompts", str(plan.prompts), "--tokens", str(plan.tokens))
     command = ("evaluate", MODEL, drafter, *sets, *sizes, "--out", str(plan.report(when)), *more)
-    made = plan.report(when).with_suffix(".json")
-    return Stage(when, title, why, command, made, lambda: _evaluation_lines(plan, when))
+    made_file = plan.report(when).with_suffix(".json")
+    return Stage(when, title, why, command, made_file, lambda: _evaluation_lines(plan, when))
 
 
 def shown(path: Path) -> str:
-    """As short as it can be copied from here."""
-    whole = path.resolve()
+    """Return the shortest form of a path that can be copied from here."""
+    absolute = path.resolve()
     here = Path.cwd()
-    return str(whole.relative_to(here) if whole.is_relative_to(here) else path)
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
 
 
 # -- what they gave --------------------------------------------------------------------------------
 
 
-def _set_lines(plan: Plan) -> list[str]:
+def _set_lines(plan: DemoPlan) -> list[str]:
     counts = read_manifest(plan.set).counts
     return [
         f"{counts.get('rows', 0)} texts, {counts.get('rows_on_task', 0)} of them the "
@@ -199,7 +198,7 @@ def _set_lines(plan: Plan) -> list[str]:
     ]
 
 
-def _training_lines(plan: Plan) -> list[str]:
+def _training_lines(plan: DemoPlan) -> list[str]:
     key = f"held_out/{plan.set.name}/al"
     lengths = [row[key] for row in read_log(plan.out / "run") if key in row]
     if not lengths:
@@ -208,21 +207,21 @@ def _training_lines(plan: Plan) -> list[str]:
     return [f"AL on held-out texts: {before:.2f} before the first step, {best:.2f} at best"]
 
 
-def _evaluation_lines(plan: Plan, when: str) -> list[str]:
+def _evaluation_lines(plan: DemoPlan, when: str) -> list[str]:
     lines = [
-        "{}: AL {} incl. bonus, {} as fast as without".format(one["set"], *_numbers(one))
-        for one in _results(plan, when)
+        "{}: AL {} incl. bonus, {} as fast as without".format(result["set"], *_numbers(result))
+        for result in _results(plan, when)
     ]
     return [*lines, f"by position, by context, by request: {plan.report(when)}"]
 
 
-def _numbers(one: Mapping[str, Any]) -> tuple[str, str]:
-    """AL and speedup of a set."""
-    speed = one["speed"][words.POLICY]["speedup"]
-    return words.number(one["acceptance"][DRAFTER]["al"]), words.number(speed, "×")
+def _numbers(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Return AL and speedup of a set."""
+    speed = result["speed"][words.POLICY]["speedup"]
+    return words.number(result["acceptance"][DRAFTER]["al"]), words.number(speed, "×")
 
 
-def _results(plan: Plan, when: str) -> list[dict[str, Any]]:
+def _results(plan: DemoPlan, when: str) -> list[dict[str, Any]]:
     path = plan.report(when).with_suffix(".json")
     return list(json.loads(path.read_text("utf-8"))["results"])
 
@@ -230,8 +229,9 @@ def _results(plan: Plan, when: str) -> list[dict[str, Any]]:
 # -- serving ---------------------------------------------------------------------------------------
 
 
-def serve(console: Console, plan: Plan, app: App) -> int:
-    """A server with the new drafter, asked as the application asks. Returns the exit code."""
+def serve(console: Console, plan: DemoPlan, app: App) -> int:
+    """Start a server with the new drafter and ask it as the application asks. Return the exit
+    code."""
     arguments = (MODEL, "--drafter", f"{NAME}={plan.trained}")
     headline(
         console,
@@ -260,7 +260,7 @@ def serve(console: Console, plan: Plan, app: App) -> int:
 
 
 async def ask(url: str, app: App) -> list[Pair]:
-    """Each of REQUESTS with speculation off and on, in turns."""
+    """Answer each of REQUESTS with speculation off and on, in turns."""
     assert app.bounds.grammar is not None and app.params.max_tokens is not None  # support.yaml's
     schema = {"name": NAME, "schema": json.loads(app.bounds.grammar.source)}
     bound = {"response_format": {"type": "json_schema", "json_schema": schema}}
@@ -274,13 +274,13 @@ async def ask(url: str, app: App) -> list[Pair]:
 
 
 def messages(app: App, text: str) -> tuple[dict[str, str], ...]:
-    """What the application sends when a customer writes `text`."""
+    """Return the messages that the application sends when a customer writes `text`."""
     user = {"role": "user", "content": app.template.replace("{prompt}", text)}
     return (user,) if app.system is None else ({"role": "system", "content": app.system}, user)
 
 
-def epilogue(console: Console, plan: Plan, names: Sequence[str]) -> None:
-    """Before and after in one table, the time it took, and where to go from here."""
+def epilogue(console: Console, plan: DemoPlan, names: Sequence[str]) -> None:
+    """Print before and after in one table, the time it took, and where to go from here."""
     table = report.base_table("before and after")
     table.add_column("set")
     for column in ("AL\nbefore", "\nafter", "speedup\nbefore", "\nafter"):
@@ -291,8 +291,8 @@ def epilogue(console: Console, plan: Plan, names: Sequence[str]) -> None:
     console.print()
     console.print(table)
     times = seconds_of(plan.out, names)
-    each = ", ".join(f"{name} {minutes(seconds)}" for name, seconds in times.items())
-    say(console, f"{minutes(sum(times.values()))} in all: {each}")
+    stage_times = ", ".join(f"{name} {minutes(seconds)}" for name, seconds in times.items())
+    say(console, f"{minutes(sum(times.values()))} in all: {stage_times}")
     say(
         console,
         "For your own application: copy apps/support.yaml, say what yours is, and give the same "

@@ -1,4 +1,4 @@
-"""`paceline drafter`: look into a DFlash checkpoint, find out what ails it, convert it."""
+"""`paceline drafter`: inspect a DFlash checkpoint, find its faults, convert it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from paceline.core import InvalidRequest
 if TYPE_CHECKING:
     from paceline.evaluate.doctor import Report
     from paceline.models.dflash.checkpoint import DFlashCheckpoint
+    from paceline.models.dflash.config import DFlashConfig
 
 MARKS = {True: "[green]ok[/]", False: "[red]WRONG[/]", None: "unknown"}
 
@@ -99,23 +100,15 @@ def inspect(args: argparse.Namespace) -> int:
 
 
 def description(checkpoint: DFlashCheckpoint) -> list[tuple[str, Any]]:
-    """Rows of (label, value)."""
+    """Return rows of (label, value)."""
     import torch
 
     from paceline.models.weights import stored_bytes
 
     config, weights = checkpoint.config, checkpoint.weights
     shape = config.layers
-    kinds = [
-        f"{'full' if kind.window is None else f'sliding, {kind.window} tokens'}"
-        f" ({'causal' if kind.causal else 'bidirectional'} in the block)"
-        for kind in config.attention
-    ]
     parameters = sum(torch.Size(size).numel() for size in weights.shapes.values())
     per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
-    known = {
-        key: value for key, value in checkpoint.provenance.model_dump().items() if value is not None
-    }
     head_ids = checkpoint.head_ids
     rows: list[tuple[str, Any]] = [
         ("kind", f"{config.generation}, {checkpoint.format} format"),
@@ -126,10 +119,7 @@ def description(checkpoint: DFlashCheckpoint) -> list[tuple[str, Any]]:
         ("mask embedding", "its own" if checkpoint.mask_embedding is not None else "the target's"),
         ("target layers", f"{list(config.target_layer_ids)} of {config.num_target_layers or '?'}"),
         ("layers", shape.num_layers),
-        (
-            "attention",
-            "; ".join(dict.fromkeys(kinds)) if len(set(kinds)) == 1 else "; ".join(kinds),
-        ),
+        ("attention", _attention(config)),
         ("hidden size", f"{shape.hidden_size}, feed-forward {shape.intermediate_size}"),
         (
             "heads",
@@ -140,12 +130,28 @@ def description(checkpoint: DFlashCheckpoint) -> list[tuple[str, Any]]:
         ("vocabulary", shape.vocab_size),
         ("head", "the target's" if head_ids is None else f"may be cut to {len(head_ids)} tokens"),
         ("draft KV", f"{per_token * 2} bytes per token in bfloat16"),
-        ("trained for", known or "the checkpoint does not say"),
+        ("trained for", _provenance(checkpoint) or "the checkpoint does not say"),
     ]
     if config.second is not None:
         second = dataclasses.asdict(config.second)
         rows.append(("second generation", ", ".join(f"{k} {v}" for k, v in second.items())))
     return rows
+
+
+def _attention(config: DFlashConfig) -> str:
+    """Return the attention of each layer in words, or of all layers where they are alike."""
+    kinds = [
+        f"{'full' if kind.window is None else f'sliding, {kind.window} tokens'}"
+        f" ({'causal' if kind.causal else 'bidirectional'} in the block)"
+        for kind in config.attention
+    ]
+    return "; ".join(kinds if len(set(kinds)) > 1 else kinds[:1])
+
+
+def _provenance(checkpoint: DFlashCheckpoint) -> dict[str, Any]:
+    """Return what a checkpoint says of its making."""
+    fields = dataclasses.asdict(checkpoint.provenance)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def doctor(args: argparse.Namespace) -> int:
@@ -204,7 +210,6 @@ def convert(args: argparse.Namespace) -> int:
     head_ids = None if checkpoint.head_ids is None else checkpoint.head_ids.tolist()
     if args.head_ids is not None:
         head_ids = _read_ids(args.head_ids)
-    known = checkpoint.provenance.model_dump().items()
     try:
         save_checkpoint(
             args.out,
@@ -212,7 +217,7 @@ def convert(args: argparse.Namespace) -> int:
             {name: weights[name].to(dtype or weights[name].dtype) for name in weights},
             mask_embedding=checkpoint.mask_embedding,
             head_ids=head_ids,
-            provenance={key: value for key, value in known if value is not None},
+            provenance=_provenance(checkpoint),
         )
     except BaseException:
         shutil.rmtree(args.out, ignore_errors=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
     app = load_app(args.app)
     if args.model is not None:
-        app = replace(app, model=args.model)
+        app = app.model_copy(update={"model": args.model})
     if args.rows is not None:
         app = app.with_size(args.rows)
     sources = read(app, user_data=args.user_data, endpoint=args.url is not None)
@@ -88,11 +87,12 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         synth_show.preview(console, job, answerer, args.preview)
         return 0
-    with synth_show.Bar(app) as bar:
+    with synth_show.SynthProgressBar(app) as bar:
         collector = job.make(args.out, answerer, restart=args.restart, progress=bar.show)
     if args.json:
-        done = {"set": str(args.out), "complete": collector.complete}
-        print(json.dumps(done | {"counts": collector.manifest.counts} | answerer.speed().as_json()))
+        counts = collector.manifest.counts
+        summary = {"set": str(args.out), "complete": collector.complete, "counts": counts}
+        print(json.dumps(summary | answerer.speed().as_json()))
     else:
         synth_show.report(console, args.out, collector, answerer.speed())
     return 0
@@ -129,5 +129,5 @@ def _answerer(args: argparse.Namespace, job: Any) -> Any:
 
 def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
     names = ("dtype", "device", "backend", "quantize", "threads", "max_num_seqs", "kv_memory")
-    given = {name: getattr(args, name) for name in names}
-    return {**given, "drafter": options.drafter_specs(args.drafter) if args.drafter else None}
+    drafter = options.drafter_specs(args.drafter) if args.drafter else None
+    return {name: getattr(args, name) for name in names} | {"drafter": drafter}

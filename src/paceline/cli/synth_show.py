@@ -1,4 +1,4 @@
-"""What `paceline synth` shows: its sources, how far it is, what it made."""
+"""The output of `paceline synth`: its sources, its progress, and the finished set."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ KEPT = ("prompts", "rows", "answer_tokens", "rows_on_task", "rows_replay", "rows
 
 
 def source_table(app: Any, sources: Sequence[Any]) -> Table:
-    """Prompts found, left out (too short, too long, twice, no text) and taken; how many items of
-    the plan they make, and their share of it."""
+    """Return a table of the prompts found, left out (too short, too long, twice, no text) and
+    taken; how many items of the plan they make, and their share of it."""
     from paceline.synth.plan import available, shares
 
     table = Table(title=f"{app.name}: prompts", title_justify="left", title_style="bold")
@@ -42,7 +42,7 @@ def source_table(app: Any, sources: Sequence[Any]) -> Table:
     return table
 
 
-class Bar:
+class SynthProgressBar:
     """A progress bar in the unit of the application's size, with the speed of the answers."""
 
     def __init__(self, app: Any) -> None:
@@ -59,7 +59,7 @@ class Bar:
         unit = app.size.unit.replace("_", " ")
         self._task = self._progress.add_task(unit, total=app.size.amount, speed="")
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> SynthProgressBar:
         self._progress.start()
         return self
 
@@ -99,7 +99,7 @@ def report(console: Console, out: Path, collector: Any, speed: Any) -> None:
 
 
 def preview(console: Console, job: Any, answerer: Any, count: int) -> None:
-    """Prompts as they are sent, and what the target says to them."""
+    """Print prompts as they are sent, and the target's answers."""
     from paceline.synth.run import preview as samples
 
     decode = job.asker.target.tokenizer.decode

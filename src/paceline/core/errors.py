@@ -26,6 +26,14 @@ class InvalidRequest(PacelineError, ValueError):
         self.field, self.value, self.expected = field, value, expected
         super().__init__(message or f"{field}: got {shown(value)}; expected {expected}")
 
+    def within(self, where: str) -> InvalidRequest:
+        """Return the same refusal for a field that lies at the place `where` of a document."""
+        if not where:
+            return self
+        separator = "" if self.field.startswith("[") or not self.field else "."
+        place = f"{where}{separator}"
+        return InvalidRequest(place + self.field, self.value, self.expected, f"{place}{self}")
+
 
 class Amount(str):
     """Stands for a value that is too large to be quoted: says how much it is, such as "5 items"."""

@@ -1,38 +1,62 @@
-"""A training set on disk: shards of token ids with loss spans, and a manifest that says whose.
+"""A training set on disk: shards of token ids with loss spans, and a manifest that describes them.
 
 manifest.json                 target, application, counts, and every shard with its SHA-256
 train-00000.parquet, ...      what a drafter is trained on: the application's task, and replay
 held_out-00000.parquet, ...   the same kinds of text, never trained on
 neighbour-00000.parquet, ...  other kinds of text, never trained on: what must not get worse
 
-A shard appears under its name only when it is whole, and counts only once the manifest names it.
+A shard gets its name only when it is complete, and counts only once the manifest names it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self, get_args
 
-from paceline.core import InvalidRequest
-from paceline.dataset.extra import parquet_module
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, model_validator
+
+from paceline.core import Grammar, InvalidRequest, PacelineError
+from paceline.core.documents import Document, Expected, NonEmpty, as_tuple
 
 FORMAT = "paceline-set/1"
 MANIFEST = "manifest.json"
-SPLITS = ("train", "held_out", "neighbour")
-PARTS = ("on_task", "replay", "neighbour")
+Split = Literal["train", "held_out", "neighbour"]
+Part = Literal["on_task", "replay", "neighbour"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+PARTS: tuple[Part, ...] = get_args(Part)
+
+
+class MissingExtra(PacelineError):
+    """A package of the extra `train` is not installed."""
+
+
+def train_package(module: str, package: str) -> Any:
+    """Import a module of what `pip install 'paceline[train]'` adds, when it is needed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(
+            f"training sets need the package {package}: pip install 'paceline[train]'"
+        ) from error
+
+
+def parquet_module() -> Any:
+    return train_package("pyarrow.parquet", "pyarrow")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One text that the target wrote: `ids` is prompt and answer, and `spans` are the half-open
+class TrainingRow:
+    """A text that the target wrote: `ids` is prompt and answer, and `spans` are the half-open
     ranges of `ids` that the target said, so that may be learnt.
 
-    `source` names where its prompt came from ("chitchat#118"), `part` one of PARTS, `key` is a
+    `source` names where its prompt came from ("chitchat#118"), `part` is one of PARTS, and `key` a
     digest of prompt and sampling by which duplicates are known.
     """
 
@@ -47,64 +71,105 @@ class Row:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Document):
+    """A file of rows of one split, as the manifest describes it."""
+
     file: str
-    split: str
+    split: Split
     rows: int
     tokens: int
     answer_tokens: int
     sha256: str
 
 
-@dataclass(slots=True)
-class Manifest:
-    """What a set is. `target` has name, weights_sha256, tokenizer_sha256 and template (a digest, as
-    in loader.template_digest); `app` is the application as it was read, and what its
-    answers were bound to (binding.read_binding); `counts` says what was dropped, and why."""
+class Manifest(Document):
+    """The description of a set. `target` has name, weights_sha256, tokenizer_sha256 and template (a
+    digest, as in loader.template_digest); `app` is the application as it was read, and what its
+    answers were bound to (read_binding); `counts` says what was dropped, and why."""
 
     target: dict[str, Any]
     app: dict[str, Any]
     user_data: bool = False
-    counts: dict[str, int] = field(default_factory=dict)
-    shards: list[Shard] = field(default_factory=list)
+    counts: dict[str, int] = Field(default_factory=dict)
+    shards: list[Shard] = Field(default_factory=list)
 
     def of(self, split: str) -> list[Shard]:
         return [shard for shard in self.shards if shard.split == split]
 
     @property
     def digest(self) -> str:
-        """SHA-256 over what the set holds, whatever its folder is called."""
-        text = json.dumps(_as_json(self), sort_keys=True)
+        """SHA-256 over the content of the set, whatever its folder is called."""
+        text = json.dumps(self.as_json(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def as_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **self.model_dump(mode="json")}
+
+
+class Binding(Document):
+    """A grammar that binds the answers to the prompts of `sources`, and no other answers. An
+    evaluation on the set binds its answers to the same grammar."""
+
+    kind: Literal["json_schema", "regex", "lark"]
+    value: NonEmpty
+    sources: Annotated[
+        tuple[NonEmpty, ...], Expected("a list of names", bool), BeforeValidator(as_tuple)
+    ]
+    _where: str = PrivateAttr("bound")
+
+    @model_validator(mode="after")
+    def _keep_place(self, info: ValidationInfo) -> Self:
+        self._where = info.context if isinstance(info.context, str) else self._where
+        return self
+
+    @property
+    def grammar(self) -> Grammar:
+        return Grammar(self.kind, self.value, f"{self._where}.value")
+
+    def of(self, source: str) -> Grammar | None:
+        """Return the grammar of the row with this `source` ("chitchat#118"), None if free."""
+        return self.grammar if source.partition("#")[0] in self.sources else None
+
+
+def read_binding(app: Mapping[str, Any], where: str) -> Binding | None:
+    """Read the binding from the `app` of a manifest, which is found at `where`. Return None for a
+    set whose answers are free, and for a set that is older than this field.
+
+    Raises InvalidRequest, naming the field; compiling the grammar needs the model's tokenizer.
+    """
+    if app.get("bound") is None:
+        return None
+    where = f"{where}.bound"
+    return Binding.read(app["bound"], where, context=where)
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Raises InvalidRequest (field `set`) where the folder holds no set, or a newer format."""
-    path = folder / MANIFEST
     try:
-        given = json.loads(path.read_text("utf-8"))
-        if given.pop("format") != FORMAT:
-            raise InvalidRequest("set", str(folder), f"a set of the format {FORMAT}")
-        return Manifest(**given | {"shards": [Shard(**shard) for shard in given["shards"]]})
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        if isinstance(error, InvalidRequest):
-            raise
-        expected = f"a folder that `paceline synth` wrote, with a readable {MANIFEST} ({error})"
-        raise InvalidRequest("set", str(folder), expected) from error
+        content = json.loads((folder / MANIFEST).read_text("utf-8"))
+        version = content.pop("format")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _unreadable(folder, error) from error
+    if version != FORMAT:
+        raise InvalidRequest("set", str(folder), f"a set of the format {FORMAT}")
+    try:
+        return Manifest.read(content)
+    except InvalidRequest as error:
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: Path, error: Exception) -> InvalidRequest:
+    expected = f"a folder that `paceline synth` wrote, with a readable {MANIFEST} ({error})"
+    return InvalidRequest("set", str(folder), expected)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replaces the manifest in one step: a kill leaves the old one or the new one."""
-    write_whole(folder / MANIFEST, json.dumps(_as_json(manifest), indent=1).encode() + b"\n")
-
-
-def _as_json(manifest: Manifest) -> dict[str, Any]:
-    return {"format": FORMAT, **asdict(manifest)}
+    """Replace the manifest in one step: a kill leaves the old manifest or the new one."""
+    write_whole(folder / MANIFEST, json.dumps(manifest.as_json(), indent=1).encode() + b"\n")
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file so that under its name there is never half of it, a power cut included."""
+    """Write a file so that its name never stands for half of it, not even after a power cut."""
     beside = path.with_name(path.name + ".tmp")
     with open(beside, "wb") as file:
         file.write(data)
@@ -113,8 +178,8 @@ def write_whole(path: Path, data: bytes) -> None:
     os.replace(beside, path)
 
 
-def write_shard(folder: Path, split: str, index: int, rows: Sequence[Row]) -> Shard:
-    """Writes rows as SPLIT-INDEX.parquet; the manifest is the caller's to write."""
+def write_shard(folder: Path, split: Split, index: int, rows: Sequence[TrainingRow]) -> Shard:
+    """Write rows as SPLIT-INDEX.parquet. The caller adds the shard to the manifest."""
     parquet = parquet_module()
     import pyarrow as arrow
 
@@ -130,17 +195,21 @@ def write_shard(folder: Path, split: str, index: int, rows: Sequence[Row]) -> Sh
     write_whole(folder / name, data)
     answers = sum(end - start for row in rows for start, end in row.spans)
     tokens = sum(len(row.ids) for row in rows)
-    digest = hashlib.sha256(data).hexdigest()
-    return Shard(name, split, len(rows), tokens, answers, digest)
+    return Shard(
+        file=name,
+        split=split,
+        rows=len(rows),
+        tokens=tokens,
+        answer_tokens=answers,
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
 
 
-def read_rows(folder: Path, split: str) -> Iterator[Row]:
-    """The rows of a split, in the order they were written.
+def read_rows(folder: Path, split: str) -> Iterator[TrainingRow]:
+    """Yield the rows of a split, in the order they were written.
 
     Raises InvalidRequest (field `set`) where a shard is missing, or not what the manifest says.
     """
-    import io
-
     parquet = parquet_module()
     for shard in read_manifest(folder).of(split):
         path = folder / shard.file
@@ -153,13 +222,9 @@ def read_rows(folder: Path, split: str) -> Iterator[Row]:
             raise InvalidRequest("set", str(path), expected)
         # Without threads: pyarrow's pool, once started, may abort the process when that ends.
         table = parquet.ParquetFile(io.BytesIO(data)).read(use_threads=False)
-        for given in table.to_pylist():
-            yield _row(given)
-
-
-def _row(given: Mapping[str, Any]) -> Row:
-    spans = tuple((span["start"], span["end"]) for span in given["spans"])
-    return Row(**{**given, "ids": tuple(given["ids"]), "spans": spans})
+        for record in table.to_pylist():
+            spans = tuple((span["start"], span["end"]) for span in record["spans"])
+            yield TrainingRow(**record | {"ids": tuple(record["ids"]), "spans": spans})
 
 
 def _schema() -> Any:

@@ -19,8 +19,13 @@ from typing import Any
 
 from paceline.bench.prompts import load_prompts, shipped
 from paceline.core import Grammar, InvalidRequest
-from paceline.dataset.binding import read_binding
-from paceline.dataset.training_set import MANIFEST, Row, read_manifest, read_rows
+from paceline.dataset.training_set import (
+    MANIFEST,
+    TrainingRow,
+    read_binding,
+    read_manifest,
+    read_rows,
+)
 
 # Which rows of a synth set: their split, and of that split which part (None: all of it).
 CHOICES: dict[str, tuple[str, str | None]] = {
@@ -159,7 +164,7 @@ def _rows_prompts(folder: Path, split: str, part: str | None) -> list[EvalPrompt
     ]
 
 
-def prompt_of(row: Row) -> tuple[int, ...]:
+def prompt_of(row: TrainingRow) -> tuple[int, ...]:
     """What the target read before it said anything."""
     return row.ids[: min((start for start, _ in row.spans), default=len(row.ids))]
 

@@ -1,4 +1,4 @@
-"""What is asked, what comes back, and who answers."""
+"""Requests to the target, its answers, and the interface of what answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.core import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `prompt_ids` are what serving sends; `messages` say the same for a server that
+    """One request. `prompt_ids` are what serving sends; `messages` are the same for a server that
     renders them itself. `bound` asks for the application's grammar or tools."""
 
     index: int
@@ -22,9 +22,9 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """`ids` are what the target said, its end of turn included. `fault` names why an answer cannot
-    be used at all: then it is counted under that name."""
+class TargetAnswer:
+    """The answer to an Ask. `ids` are the tokens that the target said, its end of turn included.
+    `fault` is the reason why an answer cannot be used, under which it is counted."""
 
     index: int
     ids: tuple[int, ...] = ()
@@ -33,22 +33,22 @@ class Answer:
 
 
 class Answerer(Protocol):
-    """Answers asks in any order, as many at once as pay.
+    """Answers requests in any order, several at once.
 
-    what      how it answers, as the manifest keeps it: another one would write another text
-    room      how many asks it still takes at once
-    in_flight how many are not answered yet
+    what      its name in the manifest: another answerer would write another text
+    capacity  requests that it still takes
+    in_flight requests that are not answered yet
     """
 
     what: str
 
     @property
-    def room(self) -> int: ...
+    def capacity(self) -> int: ...
     @property
     def in_flight(self) -> int: ...
     def submit(self, ask: Ask) -> None: ...
-    def wait(self) -> Sequence[Answer]:
-        """Blocks until at least one ask is answered."""
+    def wait(self) -> Sequence[TargetAnswer]:
+        """Block until at least one request is answered."""
         ...
 
     def speed(self) -> Speed: ...
@@ -57,8 +57,8 @@ class Answerer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What was generated since the start: `tokens` in `seconds`, by `batch` requests at once in
-    the mean. `prompt_tokens` were read for it, those of the prefix cache not counted."""
+    """The speed since the start: `tokens` generated in `seconds`, by `batch` requests at once in
+    the mean, after reading `prompt_tokens` that were not in the prefix cache."""
 
     tokens: int
     prompt_tokens: int

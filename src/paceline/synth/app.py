@@ -1,78 +1,248 @@
-"""app.yaml: a description of an application, read strictly."""
+"""app.yaml: the description of an application."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import (
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationInfo,
+    model_validator,
+)
 
 from paceline.core import InvalidRequest, SamplingParams
-from paceline.dataset.fields import Fields
+from paceline.core.document_help import about
+from paceline.core.documents import Between, NonEmpty
 from paceline.dataset.training_set import PARTS
-from paceline.synth.bounds import GRAMMAR_FIELDS, Bounds, read_bounds
-from paceline.synth.source_spec import SourceSpec, read_source
-from paceline.synth.strict_yaml import parse_yaml
+from paceline.synth.bounds import AnswerBounds, AppTool, GrammarSpec, bounds_of
+from paceline.synth.source_spec import (
+    AnySource,
+    AtLeastOne,
+    Numbers,
+    Template,
+    Texts,
+    YamlDocument,
+)
+from paceline.synth.texts import parse_yaml
 
-FIELDS = (
-    "name", "model", "system", "template", *GRAMMAR_FIELDS, "sampling", "languages", "sources",
-    "mix", "held_out", "size", "seed", "context", "shard", "same_answer",
-)  # fmt: skip
-SAMPLING = (
-    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "max_tokens", "stop",
-)  # fmt: skip
 MIX = {"on_task": 0.75, "replay": 0.15, "neighbour": 0.1}
+Share = Annotated[float, Between(0, 1)]
+AboveZero = Annotated[float, Between(1e-6, 1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """When a set is large enough: `amount` rows, or answer tokens."""
+class AppSampling(YamlDocument):
+    """The sampling of answers, as SamplingParams takes it."""
 
-    amount: int
-    unit: str
+    temperature: Numbers = (1.0,)
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int = 512
+    stop: Texts = ()
+    _params: SamplingParams = PrivateAttr()
+
+    @property
+    def params(self) -> SamplingParams:
+        """The parameters at the first temperature."""
+        return self._params
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        options = self.model_dump(exclude_none=True, exclude={"temperature"})
+        self._params, *_ = [SamplingParams(temperature=t, **options) for t in self.temperature]
+        return self
 
 
-@dataclass(frozen=True, slots=True)
-class App:
-    """An application as app.yaml describes it.
+class Mix(YamlDocument):
+    """The share of each part among the prompts."""
 
-    temperatures   each prompt is answered at one of these, by its hash
-    params         how answers are sampled, the temperature aside
-    mix            share of the prompts by part; adds up to 1 over the parts that have sources
-    languages      share of the prompts by language within each part; {} leaves it to the sources
-    held_out       share of the on-task and replay prompts that are never trained on
-    context        longest prompt and answer together, in tokens; None: the model's, up to 2048
-    shard          prompts that are answered between two shards
-    same_answer    how many rows may hold the very same answer
-    given          the file's own content, which the manifest keeps
-    """
+    on_task: Share = 0.0
+    replay: Share = 0.0
+    neighbour: Share = 0.0
 
-    name: str
-    model: str
-    system: str | None
-    template: str
-    bounds: Bounds
-    params: SamplingParams
-    temperatures: tuple[float, ...]
-    languages: Mapping[str, float]
-    sources: tuple[SourceSpec, ...]
-    mix: Mapping[str, float]
-    held_out: float
-    size: Size
-    seed: int
-    context: int | None
-    shard: int
-    same_answer: int
-    given: Mapping[str, Any]
+
+class Size(YamlDocument):
+    """The size at which a set is large enough: rows or answer tokens."""
+
+    rows: AtLeastOne | None = None
+    answer_tokens: AtLeastOne | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.rows is None) == (self.answer_tokens is None):
+            given = self.model_dump(exclude_none=True)
+            raise InvalidRequest("", given, "rows or answer_tokens, one of the two")
+        return self
+
+    @property
+    def unit(self) -> str:
+        return "answer_tokens" if self.rows is None else "rows"
+
+    @property
+    def amount(self) -> int:
+        return cast(int, getattr(self, self.unit))
+
+
+class App(YamlDocument):
+    """An application. The descriptions of the fields are the table of docs/training-data.md."""
+
+    name: NonEmpty = about("what the application is called")
+    model: NonEmpty = about(
+        "the target: catalogue name, folder, GGUF file or hub id (`--model` overrides it)",
+        "smollm2-135m",
+    )
+    system: NonEmpty | None = about(
+        "the application's system prompt; a chat template that drops it is refused", None, "none"
+    )
+    template: Template = about("the user's message, with `{prompt}` in it once", "{prompt}")
+    grammar: GrammarSpec | None = about(
+        "what an answer is bound to: `kind` is json, regex, lark or choice, and "
+        "`value` or `file` says what; see [](structured-output.md)",
+        None,
+        "none",
+    )
+    tools: list[AppTool] | None = about(
+        "tools as OpenAI writes them, instead of a grammar: answers are calls in the "
+        "format that the model's template teaches",
+        None,
+        "none",
+    )
+    tool_choice: Literal["required", "auto"] | None = about(
+        "`required`: every answer is calls; `auto`: calls or text", None, "`required`"
+    )
+    sampling: AppSampling = about(
+        "`temperature` (a number, or a list over which the prompts are spread), "
+        "`top_p`, `top_k`, `min_p`, the penalties, `max_tokens`, `stop`. Use what serving uses",
+        AppSampling(),
+        "1.0, 512 tokens",
+    )
+    sources: list[AnySource] = about("where prompts come from, below")
+    mix: Mix | None = about(
+        "shares of `on_task`, `replay` and `neighbour` among the prompts, adding up to 1",
+        None,
+        f"{', '.join(map(str, MIX.values()))} of those that have sources",
+    )
+    languages: list[str] | dict[str, AboveZero] | None = about(
+        "a list that says which languages the sources have, or a mapping with their "
+        "shares within each part",
+        None,
+        "as the sources' weights",
+    )
+    held_out: Annotated[float, Between(0, 0.5)] = about(
+        "share of the on-task and replay prompts that nobody trains on", 0.05
+    )
+    size: Size = about(
+        "`{rows: N}` or `{answer_tokens: N}` (`--rows` overrides it)", Size(rows=1000), "1000 rows"
+    )
+    seed: Annotated[int, Between(0)] = about(
+        "another seed draws other prompts and other answers", 0
+    )
+    context: AtLeastOne | None = about(
+        "longest prompt and answer together, in tokens; what does not fit is dropped and counted",
+        None,
+        "the model's, at most 2048",
+    )
+    shard: AtLeastOne = about("prompts between two shards: what a kill can cost", 512)
+    same_answer: AtLeastOne = about(
+        "how many rows may hold the very same answer. Raise it where few answers are possible", 1
+    )
+    _given: dict[str, Any] = PrivateAttr()
+    _bounds: AnswerBounds = PrivateAttr()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _complete(
+        cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
+        """Check what spans fields, and keep the description as it was written."""
+        app = handler(value)
+        if not isinstance(value, cls):
+            folder = info.context if isinstance(info.context, Path) else Path()
+            app._given = _plain(value)
+            app._bounds = bounds_of(app.grammar, app.tools, app.tool_choice, folder)
+            app._check_sources()
+            app._check_mix()
+            app._check_languages()
+        return app
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The file's own content, which the manifest keeps."""
+        return self._given
+
+    @property
+    def bounds(self) -> AnswerBounds:
+        return self._bounds
+
+    @property
+    def params(self) -> SamplingParams:
+        """The sampling of answers at the first of the temperatures."""
+        return self.sampling.params
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """Each prompt is answered at one of these, by its hash."""
+        return self.sampling.temperature
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of the prompts by part, over the parts that have sources; adds up to 1."""
+        mix = MIX if self.mix is None else self.mix.model_dump()
+        shares = {part: mix[part] for part in self._parts()}
+        return {part: share / sum(shares.values()) for part, share in shares.items()}
+
+    @property
+    def language_shares(self) -> dict[str, float]:
+        """Share of the prompts by language within each part; {} leaves it to the weights."""
+        return self.languages if isinstance(self.languages, dict) else {}
 
     def with_size(self, rows: int) -> App:
-        return replace(self, size=Size(rows, "rows"))
+        return self.model_copy(update={"size": Size(rows=rows)})
+
+    def _parts(self) -> list[str]:
+        return [part for part in PARTS if any(source.part == part for source in self.sources)]
+
+    def _check_sources(self) -> None:
+        if not self.sources:
+            raise InvalidRequest("sources", self.sources, "a list of prompt sources")
+        names = [source.name for source in self.sources]
+        for index, source in enumerate(self.sources):
+            source.place_at(f"sources[{index}]")
+            if source.name in names[:index]:
+                raise InvalidRequest(f"{source.where}.name", source.name, "a name of its own")
+        if self._parts() == ["neighbour"]:
+            expected = "a source that may be trained on: on_task or replay"
+            raise InvalidRequest("sources", names, expected)
+
+    def _check_mix(self) -> None:
+        """Raise InvalidRequest for a share that no source can fill."""
+        if self.mix is None:
+            return
+        shares = self.mix.model_dump()
+        for part, share in shares.items():
+            if bool(share) != (part in self._parts()):
+                expected = f"a share above 0 where there are {part} sources, and 0 where not"
+                raise InvalidRequest(f"mix.{part}", share, expected)
+        if abs(sum(shares.values()) - 1) > 1e-6:
+            raise InvalidRequest("mix", shares, "shares that add up to 1")
+
+    def _check_languages(self) -> None:
+        spoken = {source.language for source in self.sources}
+        if self.languages is not None and set(self.languages) != spoken:
+            names = ", ".join(sorted(spoken))
+            expected = f"a list or a mapping with the sources' languages: {names}"
+            raise InvalidRequest("languages", self.languages, expected)
 
 
 def load_app(path: Path) -> App:
-    """Reads app.yaml. Paths in it are taken from its folder.
+    """Read app.yaml. Paths in it are taken from its folder.
 
     Raises InvalidRequest that names the field and what would be right.
     """
@@ -83,114 +253,18 @@ def load_app(path: Path) -> App:
     return read_app(parse_yaml(text, str(path), "app"), path.parent)
 
 
-def read_app(given: Any, folder: Path) -> App:
-    """The same for what is parsed already."""
-    fields = Fields(given, "", FIELDS)
-    params, temperatures = _sampling(fields.any("sampling", {}))
-    sources = _sources(fields, folder)
-    return App(
-        name=fields.text("name"),
-        model=fields.text("model", "smollm2-135m"),
-        system=fields.text("system", None),
-        template=fields.template("template"),
-        bounds=read_bounds(fields, folder),
-        params=params,
-        temperatures=temperatures,
-        languages=_languages(fields, sources),
-        sources=sources,
-        mix=_mix(fields, sources),
-        held_out=fields.number("held_out", 0.05, low=0, high=0.5),
-        size=_size(fields),
-        seed=fields.integer("seed", 0, low=0),
-        context=fields.integer("context", None),
-        shard=fields.integer("shard", 512),
-        same_answer=fields.integer("same_answer", 1),
-        given=_plain(given),
-    )
+def read_app(value: Any, folder: Path) -> App:
+    """Read the description of an application from plain values."""
+    if not isinstance(value, dict):
+        raise InvalidRequest("app", value, f"a mapping with {', '.join(App.model_fields)}")
+    return App.read(value, context=folder)
 
 
-def _plain(given: Any) -> dict[str, Any]:
-    """What JSON can keep of a description; a date, which YAML also reads, it cannot."""
+def _plain(value: Any) -> dict[str, Any]:
+    """Return what JSON can keep of a description; it cannot keep a date, which YAML also reads."""
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(given, allow_nan=False))
+        plain: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
         return plain
     except (TypeError, ValueError) as error:
-        raise InvalidRequest(
-            "app", given, f"texts, numbers, lists and mappings ({error})"
-        ) from None
-
-
-def _sampling(value: Any) -> tuple[SamplingParams, tuple[float, ...]]:
-    fields = Fields(value, "sampling", SAMPLING)
-    given = fields.any("temperature", 1.0)
-    temperatures = given if isinstance(given, list) else [given]
-    if not temperatures:
-        raise fields.refuse("temperature", "a number, or a list of numbers")
-    options = {name: fields.any(name) for name in SAMPLING[1:-2] if name in fields}
-    options["max_tokens"] = fields.any("max_tokens", 512)
-    options["stop"] = fields.texts("stop", ())
-    try:
-        params = [SamplingParams(temperature=each, **options) for each in temperatures]
-    except InvalidRequest as error:
-        raise InvalidRequest(f"sampling.{error.field}", error.value, error.expected) from None
-    return params[0], tuple(float(each) for each in temperatures)
-
-
-def _sources(fields: Fields, folder: Path) -> tuple[SourceSpec, ...]:
-    given = fields.any("sources")
-    if not isinstance(given, list) or not given:
-        raise fields.refuse("sources", "a list of prompt sources")
-    sources = tuple(
-        read_source(value, f"sources[{index}]", folder) for index, value in enumerate(given)
-    )
-    names = [source.name for source in sources]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise InvalidRequest(f"sources[{index}].name", name, "a name of its own")
-    if all(source.part == "neighbour" for source in sources):
-        raise fields.refuse("sources", "a source that may be trained on: on_task or replay")
-    return sources
-
-
-def _mix(fields: Fields, sources: tuple[SourceSpec, ...]) -> dict[str, float]:
-    """Shares over the parts that have sources. A share that nobody can fill is refused."""
-    there = [part for part in PARTS if any(source.part == part for source in sources)]
-    given = fields.any("mix", None)
-    if given is None:
-        shares = {part: MIX[part] for part in there}
-    else:
-        mix = Fields(given, "mix", PARTS)
-        shares = {part: mix.number(part, 0.0, low=0, high=1) for part in PARTS}
-        for part, share in shares.items():
-            if bool(share) != (part in there):
-                expected = f"a share above 0 where there are {part} sources, and 0 where not"
-                raise InvalidRequest(mix.named(part), share, expected)
-        if abs(sum(shares.values()) - 1) > 1e-6:
-            raise fields.refuse("mix", "shares that add up to 1")
-    total = sum(shares.values())
-    return {part: shares[part] / total for part in there}
-
-
-def _languages(fields: Fields, sources: tuple[SourceSpec, ...]) -> dict[str, float]:
-    """Languages, with shares where they are given; a list only says which there are."""
-    given = fields.any("languages", None)
-    if given is None:
-        return {}
-    spoken = {source.language for source in sources}
-    names = [str(name) for name in given] if isinstance(given, list | dict) else []
-    if not names or set(names) != spoken:
-        expected = f"a list or a mapping with the sources' languages: {', '.join(sorted(spoken))}"
-        raise fields.refuse("languages", expected)
-    if isinstance(given, list):
-        return {}
-    shares = Fields(given, "languages", names)
-    return {name: shares.number(name, low=1e-6, high=1) for name in names}
-
-
-def _size(fields: Fields) -> Size:
-    """`size: {rows: N}` or `size: {answer_tokens: N}`."""
-    size = Fields(fields.any("size", {"rows": 1000}), "size", ("rows", "answer_tokens"))
-    given = [unit for unit in ("rows", "answer_tokens") if unit in size]
-    if len(given) != 1:
-        raise fields.refuse("size", "rows or answer_tokens, one of the two")
-    return Size(size.integer(given[0]), given[0])
+        expected = f"texts, numbers, lists and mappings ({error})"
+        raise InvalidRequest("app", value, expected) from None

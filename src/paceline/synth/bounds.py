@@ -1,4 +1,4 @@
-"""Read what an application's answers are bound to: a grammar, or calls of its tools."""
+"""The bounds of an application's answers: a grammar, or calls of its tools."""
 
 from __future__ import annotations
 
@@ -6,102 +6,121 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from paceline.core import Grammar, InvalidRequest
-from paceline.dataset.fields import Fields
+from paceline.core.documents import Document, Expected, NonEmpty
+from paceline.synth.source_spec import YamlDocument
 
-GRAMMAR_FIELDS = ("grammar", "tools", "tool_choice")
-KINDS = ("json", "regex", "lark", "choice")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
+class ToolFunction(Document):
+    """A function that may be called; without `parameters` it takes no arguments."""
+
+    name: Annotated[
+        str,
+        Expected(
+            "up to 64 letters, digits, dots, dashes or underscores",
+            lambda name: bool(NAME.fullmatch(name)),
+        ),
+    ]
+    description: str | None = None
+    parameters: (
+        Annotated[
+            dict[str, Any],
+            Expected(
+                "a JSON schema of the type object",
+                lambda schema: bool(schema.get("type", "object") == "object"),
+            ),
+        ]
+        | None
+    ) = None
+    strict: bool | None = None
+
+
+class AppTool(Document):
+    """A tool as OpenAI writes it."""
+
+    type: Literal["function"] = "function"
+    function: ToolFunction
+
+
+class GrammarSpec(YamlDocument):
+    """A grammar as app.yaml has it: its text in `value`, or in a file."""
+
+    kind: Literal["json", "regex", "lark", "choice"]
+    value: Any = None
+    file: NonEmpty | None = None
+
+
 @dataclass(frozen=True, slots=True)
-class ToolSpec:
-    """A function that may be called. `parameters` is a JSON schema; None: no arguments."""
-
-    name: str
-    parameters: dict[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """`grammar` bounds the whole answer. `tools` are as OpenAI writes them, `functions` the same
-    read; where `required`, an answer is calls and nothing else."""
+class AnswerBounds:
+    """`grammar` bounds the whole answer. `tools` are as OpenAI writes them, and `functions` are
+    theirs; where `required`, an answer is calls and nothing else."""
 
     grammar: Grammar | None = None
     kind: str = ""
     choices: tuple[str, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
-    functions: tuple[ToolSpec, ...] = ()
+    functions: tuple[ToolFunction, ...] = ()
     required: bool = True
 
     def __bool__(self) -> bool:
         return self.grammar is not None or bool(self.tools)
 
 
-def read_bounds(fields: Fields, folder: Path) -> Bounds:
-    """Raises InvalidRequest, naming the field; whether it compiles needs the model's tokenizer."""
-    if "grammar" in fields and "tools" in fields:
-        raise fields.refuse("grammar", "nothing beside tools, whose calls have a grammar already")
-    if "tools" in fields:
-        tools = fields.any("tools")
-        if not isinstance(tools, list) or not tools:
-            raise fields.refuse("tools", "a list of tools as OpenAI writes them")
-        functions = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools))
-        names = [function.name for function in functions]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                raise InvalidRequest(f"tools[{index}].function.name", name, "a name of its own")
-        choice = fields.choice("tool_choice", ("required", "auto"), "required")
-        return Bounds(tools=tuple(tools), functions=functions, required=choice == "required")
-    if "tool_choice" in fields:
-        raise fields.refuse("tool_choice", "tools beside it")
-    return _grammar(fields.any("grammar"), folder) if "grammar" in fields else Bounds()
+def bounds_of(
+    grammar: GrammarSpec | None, tools: list[AppTool] | None, choice: str | None, folder: Path
+) -> AnswerBounds:
+    """Raise InvalidRequest, naming the field; compiling needs the model's tokenizer."""
+    if tools is None:
+        if choice is not None:
+            raise InvalidRequest("tool_choice", choice, "tools beside it")
+        return AnswerBounds() if grammar is None else _read_grammar(grammar, folder)
+    if grammar is not None:
+        expected = "nothing beside tools, whose calls have a grammar already"
+        raise InvalidRequest("grammar", grammar.model_dump(exclude_unset=True), expected)
+    if not tools:
+        raise InvalidRequest("tools", tools, "a list of tools as OpenAI writes them")
+    names = [tool.function.name for tool in tools]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise InvalidRequest(f"tools[{index}].function.name", name, "a name of its own")
+    return AnswerBounds(
+        tools=tuple(tool.model_dump(exclude_unset=True) for tool in tools),
+        functions=tuple(tool.function for tool in tools),
+        required=choice != "auto",
+    )
 
 
-def _tool(value: Any, where: str) -> ToolSpec:
-    tool = Fields(value, where, ("type", "function"))
-    tool.choice("type", ("function",), "function")
-    known = ("name", "description", "parameters", "strict")
-    function = Fields(tool.any("function"), f"{where}.function", known)
-    name, parameters = function.text("name"), function.any("parameters", None)
-    if not NAME.fullmatch(name):
-        raise function.refuse("name", "up to 64 letters, digits, dots, dashes or underscores")
-    wrong = parameters is not None and not isinstance(parameters, dict)
-    if wrong or (parameters or {}).get("type", "object") != "object":
-        raise function.refuse("parameters", "a JSON schema of the type object")
-    return ToolSpec(name, parameters)
-
-
-def _grammar(value: Any, folder: Path) -> Bounds:
-    fields = Fields(value, "grammar", ("kind", "value", "file"))
-    kind = fields.choice("kind", KINDS)
-    if ("value" in fields) == ("file" in fields):
-        raise fields.refuse("value", "either value or file")
-    source = fields.any("value") if "value" in fields else _file(fields, folder, kind)
-    where = fields.named("value" if "value" in fields else "file")
-    if kind == "json":
+def _read_grammar(spec: GrammarSpec, folder: Path) -> AnswerBounds:
+    if (spec.value is None) == (spec.file is None):
+        raise InvalidRequest("grammar.value", spec.value, "either value or file")
+    source, where = spec.value, "grammar.value"
+    if spec.file is not None:
+        source, where = _read_file(folder, spec.file, spec.kind), "grammar.file"
+    if spec.kind == "json":
         if not isinstance(source, dict):
             raise InvalidRequest(where, source, "a JSON schema, as a mapping")
-        return Bounds(Grammar("json_schema", json.dumps(source), where), kind)
-    if kind == "choice":
-        right = isinstance(source, list) and source
-        if not right or not all(isinstance(text, str) and text for text in source):
+        return AnswerBounds(Grammar("json_schema", json.dumps(source), where), spec.kind)
+    if spec.kind == "choice":
+        texts = source if isinstance(source, list) else []
+        if not texts or not all(isinstance(text, str) and text for text in texts):
             raise InvalidRequest(where, source, "a list of texts, none of them empty")
-        pattern = "|".join(map(re.escape, source))
-        return Bounds(Grammar("regex", pattern, where), kind, tuple(source))
+        pattern = "|".join(map(re.escape, texts))
+        return AnswerBounds(Grammar("regex", pattern, where), spec.kind, tuple(texts))
     if not isinstance(source, str):
-        raise InvalidRequest(where, source, f"the {kind} as a text")
-    return Bounds(Grammar(kind, source, where), kind)
+        raise InvalidRequest(where, source, f"the {spec.kind} as a text")
+    return AnswerBounds(Grammar(spec.kind, source, where), spec.kind)
 
 
-def _file(fields: Fields, folder: Path, kind: str) -> Any:
-    path = folder / fields.text("file")
+def _read_file(folder: Path, name: str, kind: str) -> Any:
     try:
-        text = path.read_text("utf-8")
+        text = (folder / name).read_text("utf-8")
         if kind == "json":
             return json.loads(text)
     except (OSError, ValueError) as error:
-        raise fields.refuse("file", f"a readable file with the {kind} ({error})") from error
+        expected = f"a readable file with the {kind} ({error})"
+        raise InvalidRequest("grammar.file", name, expected) from error
     return text.splitlines() if kind == "choice" else text

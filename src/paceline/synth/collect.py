@@ -1,4 +1,5 @@
-"""Takes answers in the order of the plan, drops what is there already, and writes shards."""
+"""The set as it grows: answers are taken in the order of the plan, duplicates are dropped, and
+shards are written."""
 
 from __future__ import annotations
 
@@ -11,35 +12,36 @@ from paceline.core import PacelineError
 from paceline.dataset.training_set import (
     SPLITS,
     Manifest,
-    Row,
+    Split,
+    TrainingRow,
     read_rows,
     write_manifest,
     write_shard,
 )
-from paceline.synth.answer import Answer, Ask
+from paceline.synth.answer import Ask, TargetAnswer
 from paceline.synth.app import App
 from paceline.synth.plan import Item, split_of
 
-PROMPTS = "prompts"  # count of the plan's items that are done with: where a resumed run goes on
+PROMPTS = "prompts"  # count of the items of the plan that are done: a resumed run goes on there
 
 
 class CannotWrite(PacelineError):
-    """The folder takes no more, a full disk as a rule. What was written before stays whole."""
+    """The folder cannot be written to, usually because the disk is full. Written shards stay."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of an item: a row, or the reason why there is none."""
+class ItemOutcome:
+    """The outcome of an item: a row, or the reason why there is none."""
 
     item: Item
     key: str | None = None
-    row: Row | None = None
+    row: TrainingRow | None = None
     reason: str | None = None
 
 
 class Collector:
-    """The set as it grows. What it keeps depends on the outcomes and their order alone, and on
-    the rows that are there already: so it is the same after a kill."""
+    """The set as it grows. The rows that it keeps depend only on the outcomes, their order and the
+    rows in the folder: a killed run ends with the same set."""
 
     def __init__(self, folder: Path, manifest: Manifest, app: App) -> None:
         self.folder, self.manifest, self.app = folder, manifest, app
@@ -47,7 +49,7 @@ class Collector:
         self._sources: dict[str, str] = {}
         self._keys: set[str] = set()
         self._answers: Counter[bytes] = Counter()
-        self._rows: dict[str, list[Row]] = {split: [] for split in SPLITS}
+        self._rows: dict[Split, list[TrainingRow]] = {split: [] for split in SPLITS}
         self._since = 0
         for split in SPLITS:
             for row in read_rows(folder, split):
@@ -55,12 +57,12 @@ class Collector:
 
     @property
     def done(self) -> int:
-        """Items of the plan that were taken."""
+        """The number of items of the plan that were taken."""
         return self.counts[PROMPTS]
 
     @property
     def amount(self) -> int:
-        """In the unit of the application's size."""
+        """The size of the set, in the unit of the application's size."""
         return self.counts[self.app.size.unit]
 
     @property
@@ -69,19 +71,19 @@ class Collector:
 
     @property
     def pending(self) -> int:
-        """Items that no shard holds yet."""
+        """The number of items that no shard holds yet."""
         return self._since
 
     def known(self, item: Item, key: str) -> bool:
-        """Whether a prompt is in the set already: the same from another source, or the same
-        sample of it."""
+        """Return whether the set has the prompt already, from another source or as the same
+        sample."""
         other = self._sources.get(key)
         if other is None:
             return False
         return other != item.spec.name or _row_key(key, item.sample) in self._keys
 
-    def take(self, outcome: Outcome) -> None:
-        """The next item of the plan. Writes shards when enough have come, or all."""
+    def take(self, outcome: ItemOutcome) -> None:
+        """Take the next item of the plan, and write shards when enough have come, or all."""
         self.counts[PROMPTS] += 1
         self._since += 1
         row, reason = outcome.row, outcome.reason
@@ -97,7 +99,7 @@ class Collector:
             self.commit()
 
     def commit(self) -> None:
-        """Writes what is waiting. Raises CannotWrite; nothing is lost then but what was waiting."""
+        """Write the rows that wait. Raises CannotWrite, and loses no other rows then."""
         index = self._next_index()
         try:
             shards = [
@@ -120,14 +122,14 @@ class Collector:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _keep(self, row: Row, key: str) -> None:
+    def _keep(self, row: TrainingRow, key: str) -> None:
         self._remember(row)
         self._rows[split_of(row.part, key, self.app.held_out)].append(row)
         self.counts["rows"] += 1
         self.counts[f"rows_{row.part}"] += 1
         self.counts["answer_tokens"] += sum(end - start for start, end in row.spans)
 
-    def _remember(self, row: Row) -> None:
+    def _remember(self, row: TrainingRow) -> None:
         self._keys.add(row.key)
         self._sources[row.key.partition(".")[0]] = row.source.partition("#")[0]
         self._answers[_answer(row)] += 1
@@ -138,9 +140,9 @@ class Collector:
         return max(taken, default=-1) + 1
 
 
-def make_row(item: Item, key: str, ask: Ask, answer: Answer) -> Row:
+def make_row(item: Item, key: str, ask: Ask, answer: TargetAnswer) -> TrainingRow:
     prompt = ask.prompt_ids
-    return Row(
+    return TrainingRow(
         ids=prompt + answer.ids,
         spans=((len(prompt), len(prompt) + len(answer.ids)),),
         source=item.source,
@@ -157,6 +159,6 @@ def _row_key(key: str, sample: int) -> str:
     return f"{key}.{sample}"
 
 
-def _answer(row: Row) -> bytes:
-    said = [row.ids[start:end] for start, end in row.spans]
-    return hashlib.blake2b(repr(said).encode(), digest_size=16).digest()
+def _answer(row: TrainingRow) -> bytes:
+    answers = [row.ids[start:end] for start, end in row.spans]
+    return hashlib.blake2b(repr(answers).encode(), digest_size=16).digest()

@@ -10,21 +10,21 @@ from dataclasses import dataclass
 import httpx
 
 from paceline.core import InvalidRequest, PacelineError
-from paceline.synth.answer import Answer, Ask, Speed
-from paceline.synth.wire import Reply, Wire, read_reply
+from paceline.synth.answer import Ask, Speed, TargetAnswer
+from paceline.synth.wire import ChatReply, Wire
 
-TRIES = 8  # of one ask, over all servers
+TRIES = 8  # of one request, over all servers
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds that a server is left alone after failures
-FATAL = (401, 403, 404)  # true for every ask
+FATAL = (401, 403, 404)  # a refusal of every request
 BUSY = (408, 429)
 
 
 class EndpointDown(PacelineError):
-    """No server answers any more. Finished shards are kept, and the run can be gone on with."""
+    """No server answers any more. Finished shards are kept, and the run can be resumed."""
 
 
 class Refused(PacelineError):
-    """A server takes this request as it is neither now nor later."""
+    """A server refuses a request with this status."""
 
     def __init__(self, status: int, text: str, after: str = "") -> None:
         self.status = status
@@ -33,8 +33,9 @@ class Refused(PacelineError):
 
 
 @dataclass(slots=True)
-class Server:
-    """One URL. After failures it rests, twice as long each time, until it answers again."""
+class ChatServer:
+    """A server by its URL. After failures it rests, twice as long each time, until it answers
+    again."""
 
     url: str
     http: httpx.AsyncClient
@@ -44,12 +45,12 @@ class Server:
 
     @property
     def rest(self) -> float:
-        """Seconds that it still rests."""
+        """Seconds for which the server still rests."""
         return max(0.0, self.rests_until - time.monotonic())
 
     def failed(self, after: float | None) -> None:
         if self.rest:
-            return  # what was on its way when it began to rest fails with it
+            return  # requests that were under way when the rest began fail with it
         rest = FIRST_REST * 2**self.failures if after is None else after
         self.failures += 1
         self.rests_until = time.monotonic() + min(LONGEST_REST, rest)
@@ -61,8 +62,8 @@ class Server:
 class EndpointAnswerer:
     """Keeps `concurrency` requests in flight over all servers.
 
-    wait() raises EndpointDown when an ask fails on every try. An ask that a server refuses for what
-    it says is a fault of its own.
+    wait() raises EndpointDown when a request fails on every try. A request that a server refuses
+    for its content is a fault of that request.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class EndpointAnswerer:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._loop = asyncio.new_event_loop()
         self._servers = [
-            Server(
+            ChatServer(
                 url,
                 httpx.AsyncClient(
                     base_url=url.rstrip("/").removesuffix("/v1"),
@@ -92,7 +93,7 @@ class EndpointAnswerer:
             )
             for url in urls
         ]
-        self._tasks: set[asyncio.Task[Answer]] = set()
+        self._tasks: set[asyncio.Task[TargetAnswer]] = set()
         self._started: float | None = None
         self._tokens = self._prompt_tokens = 0
         self._busy = self._noted = 0.0
@@ -102,11 +103,11 @@ class EndpointAnswerer:
         return len(self._tasks)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self._concurrency - self.in_flight
 
     def probe(self, ask: Ask) -> None:
-        """Asks every server once, before time is spent.
+        """Ask every server once, before time is spent.
 
         Raises InvalidRequest (field `url`) for one that cannot be reached, refuses, renders another
         prompt than the target's own tokenizer does, or ignores the grammar.
@@ -119,8 +120,8 @@ class EndpointAnswerer:
                 expected = f"a server that answers a chat: {error}"
                 raise InvalidRequest("url", server.url, expected) from error
             if answer.fault is not None and answer.fault != "not_retokenised":
-                raise InvalidRequest("url", server.url, self._told(answer.fault, ask, reply))
-            if ask.bound and self._wire.app.bounds.tools and reply.ids is None:
+                raise InvalidRequest("url", server.url, self._meaning(answer.fault, ask, reply))
+            if ask.bound and self._wire.app.bounds.tools and reply.answer.token_ids is None:
                 expected = "a server that returns token ids: the text of a call is not all it says"
                 raise InvalidRequest("url", server.url, expected)
 
@@ -129,14 +130,14 @@ class EndpointAnswerer:
         self._started = self._started or time.perf_counter()
         self._tasks.add(self._loop.create_task(self._ask(ask)))
 
-    def wait(self) -> list[Answer]:
+    def wait(self) -> list[TargetAnswer]:
         if not self._tasks:
             return []
         waiting = asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        done, _ = self._loop.run_until_complete(waiting)
+        finished, _ = self._loop.run_until_complete(waiting)
         self._note()
-        self._tasks -= done
-        return [task.result() for task in done]
+        self._tasks -= finished
+        return [task.result() for task in finished]
 
     def speed(self) -> Speed:
         seconds = 0.0 if self._started is None else time.perf_counter() - self._started
@@ -151,7 +152,7 @@ class EndpointAnswerer:
     # -- inside -----------------------------------------------------------------------------------
 
     def _note(self) -> None:
-        """Sums up how many were in flight for how long."""
+        """Add up the requests in flight over time."""
         now = time.perf_counter()
         self._busy += self.in_flight * (now - (self._noted or now))
         self._noted = now
@@ -164,33 +165,35 @@ class EndpointAnswerer:
         for server in self._servers:
             await server.http.aclose()
 
-    async def _first(self, server: Server, ask: Ask) -> Reply:
+    async def _first(self, server: ChatServer, ask: Ask) -> ChatReply:
         try:
             return await self._reply(ask, [server], probe=True)
         except Refused as refused:
             if refused.status not in (400, 422) or not self.token_ids:
                 raise
-            self.token_ids = False  # maybe that is what it does not know
+            self.token_ids = False  # perhaps the server does not know that field
             return await self._reply(ask, [server], probe=True)
 
-    async def _ask(self, ask: Ask) -> Answer:
+    async def _ask(self, ask: Ask) -> TargetAnswer:
         try:
             reply = await self._reply(ask, self._servers)
         except Refused as refused:
             if refused.status in FATAL:
                 raise EndpointDown(f"a server refuses to answer: {refused}") from refused
-            return Answer(ask.index, fault="refused_by_server")
+            return TargetAnswer(ask.index, fault="refused_by_server")
         answer = self._wire.answer(ask, reply)
         self._tokens += reply.completion_tokens or len(answer.ids)
         self._prompt_tokens += len(ask.prompt_ids)
         return answer
 
-    async def _reply(self, ask: Ask, servers: Sequence[Server], *, probe: bool = False) -> Reply:
-        """Tries servers in turn, those that failed last of all. Raises Refused for what no other
-        try would change, and EndpointDown. A probe does not wait for a server that is not there."""
+    async def _reply(
+        self, ask: Ask, servers: Sequence[ChatServer], *, probe: bool = False
+    ) -> ChatReply:
+        """Try servers in turn; those that rest come last. Raises Refused where another try would
+        not help, and EndpointDown. A probe does not wait for a server that cannot be reached."""
         failure = ""
         for _ in range(TRIES):
-            server = min(servers, key=lambda one: (one.rest, one.in_flight))
+            server = min(servers, key=lambda server: (server.rest, server.in_flight))
             await asyncio.sleep(server.rest)
             after = None
             try:
@@ -212,7 +215,7 @@ class EndpointAnswerer:
             "kept; run the same command again to go on"
         )
 
-    async def _post(self, server: Server, ask: Ask) -> Reply:
+    async def _post(self, server: ChatServer, ask: Ask) -> ChatReply:
         body = self._wire.body(ask, token_ids=self.token_ids)
         server.in_flight += 1
         try:
@@ -223,19 +226,17 @@ class EndpointAnswerer:
             after = response.headers.get("Retry-After", "")
             raise Refused(response.status_code, response.text, after)
         try:
-            return read_reply(response.json())
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise Refused(502, f"no chat completion ({error!r})") from error
+            return ChatReply.model_validate(response.json())
+        except ValueError as error:
+            raise Refused(502, f"no chat completion ({error})") from error
 
-    def _told(self, fault: str, ask: Ask, reply: Reply) -> str:
-        """What a fault of the probe means."""
+    def _meaning(self, fault: str, ask: Ask, reply: ChatReply) -> str:
+        """Return the meaning of a fault of the probe."""
         if fault in ("prompt_mismatch", "not_in_vocabulary"):
-            there = reply.prompt_tokens
-            count = len(reply.prompt_ids) if reply.prompt_ids is not None else there
             return (
-                f"a server of {self._wire.app.model}: it reads the application's prompt as {count} "
-                f"tokens, other than the {len(ask.prompt_ids)} of the target's own tokenizer and "
-                "chat template (tokenizer mismatch)"
+                f"a server of {self._wire.app.model}: it reads the application's prompt as "
+                f"{reply.prompt_tokens} tokens, other than the {len(ask.prompt_ids)} of the "
+                "target's own tokenizer and chat template (tokenizer mismatch)"
             )
         if fault == "grammar_ignored":
             return "a server that keeps to the application's grammar; this one did not"

@@ -1,5 +1,5 @@
-"""Answers from our own engine, whose batch is kept full: an ask takes the place of one that ended
-at the very next step."""
+"""Answers from our own engine. Its batch is kept full: a request takes the place of a finished
+request at the very next step."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import time
 from dataclasses import replace
 
 from paceline.core import FinishReason
+from paceline.core.drafts import KVSpec
 from paceline.engine.config import EngineConfig
 from paceline.engine.machine import available_memory
 from paceline.engine.memory import KV_SHARE
 from paceline.llm import LLM
-from paceline.models.batch import KVSpec
 from paceline.models.config import ModelConfig
-from paceline.synth.answer import Answer, Ask, Speed
+from paceline.synth.answer import Ask, Speed, TargetAnswer
 
-AHEAD = 2  # asks that wait in the engine, in batches: no step begins with a place left empty
+AHEAD = 2  # batches of requests that the engine holds: no step begins with an empty place
 
 
 class EngineAnswerer:
-    """Owns an engine. An ask that the engine refuses is a fault of its own, not of the run."""
+    """Answers requests with an engine of its own. A request that the engine fails to answer is a
+    fault of that request, not of the run."""
 
     def __init__(self, config: EngineConfig) -> None:
         """Raises ModelError or InvalidRequest, as LLM does."""
@@ -36,7 +37,7 @@ class EngineAnswerer:
         return len(self._tokens)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self._most - self.in_flight
 
     def submit(self, ask: Ask) -> None:
@@ -47,11 +48,11 @@ class EngineAnswerer:
         self._tokens[request.id] = (ask.index, [])
         self._engine.add([request])
 
-    def wait(self) -> list[Answer]:
-        answers: list[Answer] = []
+    def wait(self) -> list[TargetAnswer]:
+        answers: list[TargetAnswer] = []
         while self._tokens and not answers:
             deltas = self._engine.step()
-            self._seconds = time.perf_counter() - self._started  # all that lies between steps too
+            self._seconds = time.perf_counter() - self._started  # the time between steps included
             self._steps += 1
             self._running += self._engine.stats().running + sum(d.finished for d in deltas)
             for delta in deltas:
@@ -62,7 +63,9 @@ class EngineAnswerer:
                     del self._tokens[delta.request_id]
                     failed = delta.finish_reason is FinishReason.ERROR
                     fault = "grammar_failed" if failed else None
-                    answers.append(Answer(index, tuple(ids), delta.finish_reason.value, fault))
+                    answers.append(
+                        TargetAnswer(index, tuple(ids), delta.finish_reason.value, fault)
+                    )
         if not self._tokens:
             self._engine.check_integrity()
         return answers
@@ -80,8 +83,8 @@ class EngineAnswerer:
 
 
 def full_batch(config: EngineConfig, model: ModelConfig) -> EngineConfig:
-    """The same engine with KV for a full batch of the longest rows, memory allowing: a server's
-    plan leaves room for a few of them only."""
+    """Return the same configuration with KV for a full batch of the longest rows, as far as memory
+    allows: a server's plan has KV for a few of them only."""
     if config.kv_memory is not None:
         return config
     size = 4 if config.dtype == "float32" else 2

@@ -1,4 +1,4 @@
-"""The folder of a set: begun, gone on with, or refused before any time is spent."""
+"""The folder of a set: begun, resumed, or refused before any time is spent."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from paceline.core import InvalidRequest
-from paceline.dataset.binding import Binding
-from paceline.dataset.training_set import MANIFEST, SPLITS, Manifest, read_manifest, write_manifest
+from paceline.dataset.training_set import (
+    MANIFEST,
+    SPLITS,
+    Binding,
+    Manifest,
+    read_manifest,
+    write_manifest,
+)
 from paceline.synth.app import App
 from paceline.synth.collect import CannotWrite
 from paceline.synth.sources import Source
@@ -33,14 +38,14 @@ def new_manifest(
     about = {
         "description": {**app.given, "size": {app.size.unit: app.size.amount}},
         "sources": [source.as_json() for source in sources],
-        "bound": None if binding is None else binding.as_json(),
+        "bound": None if binding is None else binding.model_dump(mode="json"),
     }
     return Manifest(target=target, app=about, user_data=user_data)
 
 
 def check_set(folder: Path, fresh: Manifest, app: App, *, restart: bool = False) -> Manifest:
-    """The manifest that open_set will go on with; nothing in the folder is touched. What `fresh`
-    does not say of its target yet is not compared."""
+    """Return the manifest that open_set() will go on with, and leave the folder as it is. Fields of
+    the target that `fresh` does not have yet are not compared."""
     manifest = fresh
     if folder.exists() and not folder.is_dir():
         raise InvalidRequest("out", str(folder), "a folder, not a file")
@@ -53,8 +58,8 @@ def check_set(folder: Path, fresh: Manifest, app: App, *, restart: bool = False)
 
 
 def open_set(folder: Path, fresh: Manifest, app: App, *, restart: bool = False) -> Manifest:
-    """The manifest to go on with: `fresh`, or the folder's own where it is of the same making. A
-    larger `size` than it was begun with only makes it grow.
+    """Return the manifest to go on with: `fresh`, or the folder's own where it was made alike. A
+    larger `size` than it was begun with makes the set grow.
 
     Raises InvalidRequest (field `out`) for a folder that holds something else, or a set of another
     application or target, and where the disk has no room for what is planned; CannotWrite where
@@ -73,8 +78,8 @@ def open_set(folder: Path, fresh: Manifest, app: App, *, restart: bool = False) 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Only one run writes to a folder, which is made where there is none; the system lets go when
-    the run ends, however it ends. Raises InvalidRequest (field `out`)."""
+    """Hold the folder, which is made where there is none, for this run alone. The system frees it
+    when the process ends in any way. Raises InvalidRequest (field `out`)."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -91,24 +96,24 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _same(folder: Path, found: Manifest, fresh: Manifest) -> Manifest:
+def _same(folder: Path, manifest: Manifest, fresh: Manifest) -> Manifest:
     for field in ("target", "app", "user_data"):
-        there, now = _fixed(getattr(found, field)), _fixed(getattr(fresh, field))
+        before, now = _fixed(getattr(manifest, field)), _fixed(getattr(fresh, field))
         if field == "target":
             # A model keeps its identity under another name.
             now = {name: value for name, value in now.items() if name != "name"}
-            there = {name: value for name, value in there.items() if name in now}
-        elif field == "app" and BOUND not in there:
+            before = {name: value for name, value in before.items() if name in now}
+        elif field == "app" and BOUND not in before:
             now.pop(BOUND)  # a set that was begun before manifests said it
-        if there != now:
-            what = _difference(field, there, now)
-            expected = f"a set of the same making; {what}. Give another folder, or --restart"
+        if before != now:
+            change = _difference(field, before, now)
+            expected = f"a set of the same making; {change}. Give another folder, or --restart"
             raise InvalidRequest("out", str(folder), expected)
-    return replace(found, app=fresh.app)
+    return manifest.model_copy(update={"app": fresh.app})
 
 
 def _fixed(value: Any) -> Any:
-    """What may not change: all but the size."""
+    """Return the parts that may not change: all but the size."""
     if not isinstance(value, dict) or "description" not in value:
         return value
     return {
@@ -119,15 +124,15 @@ def _fixed(value: Any) -> Any:
     }
 
 
-def _difference(field: str, there: Any, now: Any) -> str:
-    if not isinstance(there, dict):
-        return f"this one has {field} {there}, and now it is {now}"
-    names = [name for name in {**there, **now} if there.get(name) != now.get(name)]
+def _difference(field: str, before: Any, now: Any) -> str:
+    if not isinstance(before, dict):
+        return f"this one has {field} {before}, and now it is {now}"
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return f"{field}: {', '.join(names)} changed since it was begun"
 
 
 def _clear(folder: Path) -> None:
-    """Deletes a set, and nothing that is none."""
+    """Delete a set, and no other files."""
     if (folder / MANIFEST).exists():
         (folder / MANIFEST).unlink()
         for split in SPLITS:
@@ -139,9 +144,9 @@ def _clear(folder: Path) -> None:
 def _check_room(folder: Path, manifest: Manifest, app: App) -> None:
     missing = app.size.amount - manifest.counts.get(app.size.unit, 0)
     # A row is at most a prompt and an answer; of answer tokens, prompts are a few times as many.
-    each = 2 * (app.params.max_tokens or 0) if app.size.unit == "rows" else PROMPT_SHARE
-    tokens = missing * each
-    needed, free = int(tokens * BYTES_PER_TOKEN), shutil.disk_usage(_there(folder)).free
+    factor = 2 * app.sampling.max_tokens if app.size.unit == "rows" else PROMPT_SHARE
+    free = shutil.disk_usage(_existing(folder)).free
+    needed = missing * factor * BYTES_PER_TOKEN
     if needed > free:
         expected = (
             f"a disk with about {needed / 2**20:.0f} MiB free for what is planned; "
@@ -150,6 +155,6 @@ def _check_room(folder: Path, manifest: Manifest, app: App) -> None:
         raise InvalidRequest("out", str(folder), expected)
 
 
-def _there(folder: Path) -> Path:
-    """The folder, or what is there of the way to it."""
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest folder above it that exists."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

@@ -1,4 +1,4 @@
-"""A whole job: everything that may be wrong is looked at before an answer is asked for."""
+"""The job of making a set: everything is checked before the first request is sent."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core import InvalidRequest
-from paceline.dataset.extra import parquet_module
-from paceline.dataset.training_set import Manifest
+from paceline.dataset.training_set import Manifest, parquet_module
 from paceline.engine.config import EngineConfig
 from paceline.synth.answer import Answerer
 from paceline.synth.app import App
-from paceline.synth.ask import Asker
+from paceline.synth.ask import Asker, load_target
 from paceline.synth.collect import Collector
 from paceline.synth.endpoint import EndpointAnswerer
 from paceline.synth.engine_answers import EngineAnswerer, full_batch
 from paceline.synth.folder import check_set, locked, new_manifest, open_set
-from paceline.synth.run import Progress, Run
+from paceline.synth.run import Run, ShowRun
+from paceline.synth.source_spec import TurnSource
 from paceline.synth.sources import Source, read_sources
-from paceline.synth.target import load_target
 from paceline.synth.wire import Wire
 
 # Nobody waits for one token here: prompts may make a step as long as the token budget lets them.
@@ -29,7 +28,7 @@ CONCURRENCY = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SynthJob:
     """An application, its prompts, and how they are asked."""
 
     app: App
@@ -38,18 +37,18 @@ class Job:
     user_data: bool = False
 
     def manifest(self, answers: str | None = None) -> Manifest:
-        """Of a set that is still empty."""
+        """Return the manifest of a set that is still empty."""
         target = self.asker.target.identity | ({} if answers is None else {"answers": answers})
         binding = self.asker.binding
         return new_manifest(self.app, self.sources, target, binding, self.user_data)
 
     def check(self, out: Path, *, restart: bool = False) -> None:
-        """Raises InvalidRequest where the set could not be made in `out`; writes nothing."""
+        """Raise InvalidRequest where the set cannot be made in `out`; write nothing."""
         parquet_module()
         check_set(out, self.manifest(), self.app, restart=restart)
 
     def engine(self, **options: Any) -> EngineAnswerer:
-        """An engine of our own; `options` are EngineConfig's.
+        """Build an engine of our own; `options` are EngineConfig's.
 
         Nobody waits for a first token here: a full batch is what counts, and drafting, which pays
         less the fuller it is, is left out unless `options` name a drafter.
@@ -76,8 +75,8 @@ class Job:
         api_key: str | None = None,
         concurrency: int = CONCURRENCY,
     ) -> EndpointAnswerer:
-        """OpenAI-compatible servers of the target, each probed. Raises InvalidRequest (field
-        `url`)."""
+        """Connect to OpenAI-compatible servers of the target, and probe each of them. Raises
+        InvalidRequest (field `url`)."""
         wire = Wire(self.app, self.asker.target, self.asker.grammar, model)
         answerer = EndpointAnswerer(wire, urls, api_key=api_key, concurrency=concurrency)
         for ask in self.asker.probes(self.sources):
@@ -90,12 +89,12 @@ class Job:
         answerer: Answerer,
         *,
         restart: bool = False,
-        progress: Progress | None = None,
+        progress: ShowRun | None = None,
     ) -> Collector:
-        """Makes the set in `out`, or goes on with it.
+        """Make the set in `out`, or go on with it.
 
-        Raises InvalidRequest for a folder that holds something else, CannotWrite, and what the
-        answerer raises.
+        Raises InvalidRequest for a folder that holds something else, CannotWrite, and errors of the
+        answerer.
         """
         self.check(out, restart=restart)
         with locked(out):
@@ -106,19 +105,19 @@ class Job:
         return collector
 
 
-def prepare(app: App, sources: list[Source], *, user_data: bool = False) -> Job:
-    """Loads the target's tokenizer and digests, and compiles the grammar.
+def prepare(app: App, sources: list[Source], *, user_data: bool = False) -> SynthJob:
+    """Load the target's tokenizer and digests, and compile the grammar.
 
-    Raises InvalidRequest and ModelError for what cannot be honoured.
+    Raises InvalidRequest and ModelError.
     """
-    return Job(app, sources, Asker(app, load_target(app)), user_data)
+    return SynthJob(app, sources, Asker(app, load_target(app)), user_data)
 
 
 def read(app: App, *, user_data: bool = False, endpoint: bool = False) -> list[Source]:
-    """The prompts. Raises InvalidRequest for a source without any, and for one that nobody there
-    could answer."""
+    """Read the prompts. Raises InvalidRequest for a source without any, and with `endpoint` for a
+    source that servers cannot answer."""
     for spec in app.sources:
-        if endpoint and spec.kind == "self":
+        if endpoint and isinstance(spec, TurnSource):
             expected = "no such source beside --url: a server cannot be asked for a user's turn"
             raise InvalidRequest(f"{spec.where}.kind", spec.kind, expected)
     return read_sources(app.sources, app.seed, user_data)

@@ -1,4 +1,4 @@
-"""Which prompt is asked when, from which source, with which seed: the same at every start."""
+"""The order of the prompts, each with its source and seed: the same at every start."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from paceline.dataset.training_set import Split
 from paceline.synth.app import App
-from paceline.synth.prompts import Prompt, keyed, share_of
-from paceline.synth.source_spec import SourceSpec
+from paceline.synth.prompts import SourcePrompt, keyed, share_of
+from paceline.synth.source_spec import SourceSpec, TurnSource
 from paceline.synth.sources import Source
 
 T = TypeVar("T")
@@ -16,12 +17,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One row to be: item `index` of the plan. `prompt` None is still to be written by the target;
-    `number` counts the items of its source, `sample` the answers to its prompt."""
+    """A row to be made: item `index` of the plan. The target still has to write the prompt where
+    `prompt` is None. `number` counts the items of the source, `sample` the answers to a prompt."""
 
     index: int
     spec: SourceSpec
-    prompt: Prompt | None
+    prompt: SourcePrompt | None
     number: int
     sample: int
     seed: int
@@ -32,8 +33,8 @@ class Item:
         return f"{self.spec.name}#{place}"
 
 
-class Lane(Generic[T]):
-    """Something that takes turns: the one furthest behind its share is next."""
+class ShareQueue(Generic[T]):
+    """A queue that takes turns with others: the one furthest behind its share is next."""
 
     def __init__(self, share: float, content: T) -> None:
         self.share, self.content, self.taken = share, content, 0
@@ -44,52 +45,56 @@ class Lane(Generic[T]):
 
 
 def plan(app: App, sources: Sequence[Source]) -> Iterator[Item]:
-    """Items in order, without end where the target writes prompts itself.
+    """Yield items in order, without end where the target writes prompts itself.
 
-    Parts keep the shares of the mix, and sources their weights, from the first item on. Where one
-    runs dry the others go on.
+    Parts keep the shares of the mix, and sources their weights, from the first item on. Where a
+    source runs dry the others go on.
     """
-    parts = [Lane(share, _lanes(app, _of(sources, part))) for part, share in app.mix.items()]
+    parts = [
+        ShareQueue(share, queues)
+        for part, share in app.shares.items()
+        if (queues := _queues(app, _of(sources, part)))
+    ]
     index = 0
     while parts:
-        part = min(parts, key=lambda lane: lane.next)
-        lane = min(part.content, key=lambda lane: lane.next)
-        found = next(lane.content, None)
-        if found is None:
-            part.content.remove(lane)
+        part = min(parts, key=lambda queue: queue.next)
+        source = min(part.content, key=lambda queue: queue.next)
+        turn = next(source.content, None)
+        if turn is None:
+            part.content.remove(source)
             if not part.content:
                 parts.remove(part)
             continue
-        spec, prompt, number, sample = found
+        spec, prompt, number, sample = turn
         seed = keyed(app.seed, "answer", spec.name, prompt.key if prompt else number, sample)
         yield Item(index, spec, prompt, number, sample, seed)
         part.taken += 1
-        lane.taken += 1
+        source.taken += 1
         index += 1
 
 
-Turn = tuple[SourceSpec, Prompt | None, int, int]
+PlannedTurn = tuple[SourceSpec, SourcePrompt | None, int, int]
 
 
-def _lanes(app: App, sources: Sequence[Source]) -> list[Lane[Iterator[Turn]]]:
-    return [Lane(_share(app.languages, sources, source), _turns(source)) for source in sources]
+def _queues(app: App, sources: Sequence[Source]) -> list[ShareQueue[Iterator[PlannedTurn]]]:
+    return [
+        ShareQueue(_share(app.language_shares, sources, source), _turns(source))
+        for source in sources
+    ]
 
 
 def _share(languages: Mapping[str, float], sources: Sequence[Source], source: Source) -> float:
-    """A source's weight; where languages have shares, its part of its language's share."""
+    """Return the weight of a source, or its part of the share of its language."""
     if not languages:
         return source.spec.weight
-    mine = source.spec.language
-    return (
-        languages[mine]
-        * source.spec.weight
-        / sum(other.spec.weight for other in sources if other.spec.language == mine)
-    )
+    language = source.spec.language
+    weights = [other.spec.weight for other in sources if other.spec.language == language]
+    return languages[language] * source.spec.weight / sum(weights)
 
 
-def _turns(source: Source) -> Iterator[Turn]:
+def _turns(source: Source) -> Iterator[PlannedTurn]:
     spec = source.spec
-    if spec.kind == "self":
+    if isinstance(spec, TurnSource):
         number = 0
         while spec.count is None or number < spec.count:
             yield spec, None, number, 0
@@ -101,15 +106,15 @@ def _turns(source: Source) -> Iterator[Turn]:
 
 
 def shares(app: App, sources: Sequence[Source]) -> list[float]:
-    """What part of the plan each source is, as long as none runs dry."""
-    lanes = {part: _lanes(app, _of(sources, part)) for part in app.mix}
-    taken = {part: iter(lanes[part]) for part in lanes}
-    return [
-        app.mix[source.spec.part]
-        * next(taken[source.spec.part]).share
-        / sum(lane.share for lane in lanes[source.spec.part])
-        for source in sources
-    ]
+    """Return the part of the plan that each source is, as long as none runs dry."""
+    parts = {part: _of(sources, part) for part in app.shares}
+    result = []
+    for source in sources:
+        neighbours = parts[source.spec.part]
+        weights = [_share(app.language_shares, neighbours, other) for other in neighbours]
+        share = _share(app.language_shares, neighbours, source) / sum(weights)
+        result.append(app.shares[source.spec.part] * share)
+    return result
 
 
 def _of(sources: Sequence[Source], part: str) -> list[Source]:
@@ -117,14 +122,14 @@ def _of(sources: Sequence[Source], part: str) -> list[Source]:
 
 
 def available(source: Source) -> int | None:
-    """How many items a source has for the plan; None: as many as are needed."""
-    if source.spec.kind == "self":
+    """Return how many items a source has for the plan; None stands for as many as are needed."""
+    if isinstance(source.spec, TurnSource):
         return source.spec.count
     return len(source.prompts) * source.spec.samples
 
 
-def split_of(part: str, key: str, held_out: float) -> str:
-    """By the prompt alone: it is in one split, in every set that is ever made."""
+def split_of(part: str, key: str, held_out: float) -> Split:
+    """Choose the split by the prompt alone: it is the same in every set that is ever made."""
     if part == "neighbour":
         return "neighbour"
     return "held_out" if share_of(key) < held_out else "train"

@@ -1,4 +1,4 @@
-"""A prompt, and the key by which it is known wherever it comes from."""
+"""Prompts, each with a key that is the same wherever the prompt comes from."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """A conversation that ends with the user's turn. `place` is where in its source it stood."""
+class SourcePrompt:
+    """A conversation that ends with the user's turn. `place` is its place in its source."""
 
     messages: tuple[Message, ...]
     place: str
@@ -22,13 +22,13 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """What the user says last."""
+        """The last turn of the user."""
         return self.messages[-1]["content"]
 
 
-def make_prompt(value: Any, place: str) -> Prompt | None:
-    """From a text, or a list of messages whose last words are the user's: answers behind those are
-    left out. None for anything else."""
+def make_prompt(value: Any, place: str) -> SourcePrompt | None:
+    """Make a prompt of a text, or of a list of messages, which is cut behind the user's last turn.
+    Return None for any other value."""
     if isinstance(value, str):
         messages = [{"role": "user", "content": value.strip()}]
     elif isinstance(value, list) and all(map(_is_message, value)):
@@ -41,11 +41,11 @@ def make_prompt(value: Any, place: str) -> Prompt | None:
         return None
     if not all(_is_unicode(message["content"]) for message in messages):
         return None
-    return Prompt(tuple(messages), place, prompt_key(messages))
+    return SourcePrompt(tuple(messages), place, prompt_key(messages))
 
 
 def prompt_key(messages: Sequence[Message]) -> str:
-    """Equal for prompts that differ in case, spacing or the form of their characters alone."""
+    """Return a digest that ignores case, spacing and the form of characters."""
     parts = [f"{m['role']}:{normalised(m['content'])}" for m in messages if m["role"] != "system"]
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
@@ -55,12 +55,12 @@ def normalised(text: str) -> str:
 
 
 def share_of(key: str) -> float:
-    """A number in [0, 1), spread evenly over keys and the same for ever for one."""
+    """Return a number in [0, 1): evenly spread over keys, and always the same for one key."""
     return int(key[:13], 16) / 16**13  # what a float holds exactly: never rounded up to 1
 
 
 def keyed(*parts: object) -> int:
-    """63 bits, spread evenly and always the same for the same parts: seeds and orders."""
+    """Return 63 bits for seeds and orders: evenly spread, and always the same for equal parts."""
     text = "\x1f".join(map(str, parts))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1  # other servers take signed seeds
@@ -75,7 +75,7 @@ def _is_message(value: Any) -> bool:
 
 
 def _is_unicode(text: str) -> bool:
-    """Half a surrogate pair, which JSON can escape, is no text."""
+    """Return False for half a surrogate pair, which JSON can escape."""
     try:
         text.encode()
     except UnicodeError:

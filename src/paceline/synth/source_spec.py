@@ -1,152 +1,214 @@
-"""One prompt source as app.yaml describes it."""
+"""The prompt sources of app.yaml: a document for each kind."""
 
 from __future__ import annotations
 
 import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
 from paceline.core import InvalidRequest
-from paceline.dataset.fields import Fields
-from paceline.dataset.training_set import PARTS
+from paceline.core.document_help import about
+from paceline.core.documents import Between, Document, Expected, NonEmpty
+from paceline.dataset.training_set import Part
 
-COMMON = (
-    "name", "kind", "part", "weight", "count", "samples", "language", "licence", "system",
-    "template", "length", "user_data",
-)  # fmt: skip
-OWN = {
-    "jsonl": ("path", "field"),
-    "text": ("path", "unit"),
-    "package": ("package", "files", "field", "format"),
-    "phrases": ("path",),
-    "self": ("starts", "temperature", "max_tokens"),
-}
-FORMATS = ("json", "jsonl", "yaml", "csv")
-UNITS = ("paragraph", "function")
+COUNT_OF_PHRASES = 1000  # prompts where a source of phrases does not say how many
 
 
-@dataclass(frozen=True, slots=True)
-class SourceSpec:
-    """Where prompts come from, and what becomes of them.
+class YamlDocument(Document):
+    """A part of app.yaml. A field without a value counts as left out."""
 
-    kind        jsonl, text, package, phrases, or self: the target writes the user's turn itself
-    part        on_task, replay, or neighbour, which is never trained on
-    weight      share among the sources of its part
-    count       most prompts that are taken; None: all, and of `self` as many as are needed
-    samples     how often each prompt is answered, each time with another seed
-    own_system  answered with the application's system prompt, template and grammar
-    template    put around each prompt, inside the application's own template
-    length      shortest and longest prompt, in characters
-    field       the way to the prompts in a record: names and places, `*` for each
-    unit        what a text is cut into
-    starts      of `self`: beginnings of the user's turn, which the target goes on from
-    """
-
-    name: str
-    kind: str
-    part: str
-    weight: float
-    count: int | None
-    samples: int
-    language: str
-    licence: str
-    own_system: bool
-    template: str
-    length: tuple[int, int]
-    user_data: bool
-    where: str
-    folder: Path
-    paths: tuple[str, ...] = ()
-    field: tuple[str, ...] = ()
-    package: str = ""
-    format: str = "jsonl"
-    unit: str = "paragraph"
-    starts: tuple[str, ...] = ("",)
-    temperature: float = 1.0
-    max_tokens: int = 128
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {name: item for name, item in value.items() if item is not None}
 
 
-def read_source(value: Any, where: str, folder: Path) -> SourceSpec:
-    """Raises InvalidRequest, naming the field. Nothing is read yet but the description."""
-    kind = _kind(value, where)
-    fields = Fields(value, where, COMMON + OWN[kind])
-    name = fields.text("name")
-    if "#" in name:
-        raise fields.refuse("name", "a name without #, which stands before a prompt's number")
-    part = fields.choice("part", PARTS, "on_task")
-    system = fields.choice("system", ("own", "none"), "own" if part == "on_task" else "none")
-    samples = fields.integer("samples", 1)
-    if kind == "self" and samples > 1:
-        raise fields.refuse("samples", "1: the target writes as many prompts as are needed")
-    return SourceSpec(
-        name=name,
-        kind=kind,
-        part=part,
-        weight=fields.number("weight", 1.0, low=1e-6),
-        count=fields.integer("count", None),
-        samples=samples,
-        language=fields.text("language", "en"),
-        licence=fields.text("licence", ""),
-        own_system=system == "own",
-        template=fields.template("template"),
-        length=_length(fields, (200, 1200) if kind == "text" else (1, 8000)),
-        user_data=fields.flag("user_data", False),
-        where=where,
-        folder=folder,
-        **_own(fields, kind),
-    )
+def listed(value: object) -> object:
+    """Turn a list into a tuple, and a single value into a tuple of one."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _kind(value: Any, where: str) -> str:
-    kind = value.get("kind") if isinstance(value, dict) else None
-    if not isinstance(value, dict) or kind not in OWN:
-        name = f"{where}.kind" if isinstance(value, dict) else where
-        raise InvalidRequest(name, kind or value, "a source of the kind " + ", ".join(OWN))
-    return str(kind)
+def _one_or_more(kind: str) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": kind}, {"type": "array", "items": {"type": kind}}]})
 
 
-def _own(fields: Fields, kind: str) -> dict[str, Any]:
-    """What only sources of this kind have."""
-    if kind == "self":
-        return _self(fields)
-    if kind == "package":
-        return {
-            "package": fields.text("package"),
-            "paths": fields.texts("files"),
-            "format": fields.choice("format", FORMATS),
-            "field": _way(fields, None),
-        }
+def _absolute(paths: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    """Take paths from the folder of app.yaml."""
+    folder = info.context if isinstance(info.context, Path) else Path()
     stdlib = sysconfig.get_path("stdlib")
-    options: dict[str, Any] = {
-        "paths": tuple(path.replace("{stdlib}", stdlib) for path in fields.texts("path"))
-    }
-    if kind == "text":
-        options["unit"] = fields.choice("unit", UNITS, "paragraph")
-    elif kind == "jsonl":
-        options["field"] = _way(fields, "prompt")
-    return options
+    return tuple(str(folder / Path(p.replace("{stdlib}", stdlib)).expanduser()) for p in paths)
 
 
-def _self(fields: Fields) -> dict[str, Any]:
-    temperature = fields.number("temperature", 1.0, low=0.01, high=100)
-    return {
-        "starts": fields.texts("starts", ("",)),
-        "temperature": temperature,
-        "max_tokens": fields.integer("max_tokens", 128),
-    }
+AtLeastOne = Annotated[int, Between(1)]
+Texts = Annotated[
+    tuple[NonEmpty, ...],
+    Expected("a text or a list of texts, none empty", bool),
+    BeforeValidator(listed),
+    _one_or_more("string"),
+]
+Numbers = Annotated[
+    tuple[float, ...],
+    Expected("a number, or a list of numbers", bool),
+    BeforeValidator(listed),
+    _one_or_more("number"),
+]
+Template = Annotated[
+    str,
+    Expected(
+        "a text with {prompt} in it once, where the prompt is put",
+        lambda text: bool(text.count("{prompt}") == 1),
+    ),
+]
+Paths = Annotated[Texts, AfterValidator(_absolute)]
+Length = Annotated[
+    tuple[int, int],
+    Expected(
+        "shortest and longest, in characters, as [20, 2000]: at least 1, the shortest first",
+        lambda length: bool(1 <= length[0] <= length[1]),
+    ),
+    BeforeValidator(listed),
+]
+Way = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda text: tuple(text.split(".")) if isinstance(text, str) else text),
+    Expected("the way to the prompts, as turns.*.text"),
+    WithJsonSchema({"type": "string"}),
+]
 
 
-def _way(fields: Fields, default: str | None) -> tuple[str, ...]:
-    text = fields.text("field", default)
-    return () if text is None else tuple(text.split("."))
+class SourceSpec(YamlDocument):
+    """The fields that sources of every kind have."""
+
+    name: Annotated[
+        NonEmpty,
+        Expected(
+            "a name, text without # (which stands before a prompt's number)",
+            lambda name: bool(name.strip()) and "#" not in name,
+        ),
+    ] = about("stands in each row before the number of its prompt, as `phrases#17`")
+    part: Part = about("what the prompts are for, above", "on_task")
+    weight: Annotated[float, Between(1e-6, 1e9)] = about(
+        "share among the sources of the same part", 1.0
+    )
+    count: AtLeastOne | None = about(
+        "most prompts that are taken", None, "all; of `self` as many as are needed"
+    )
+    samples: AtLeastOne = about("answers to each prompt, each with another seed", 1)
+    language: NonEmpty = about("recorded with the rows and in the manifest", "en")
+    licence: NonEmpty | None = about(
+        "recorded as well", None, "a package's own metadata, else `not stated`"
+    )
+    system: Literal["own", "none"] | None = about(
+        "`own`: as the application sends it, with its system prompt, template and "
+        "grammar; `none`: plain chat",
+        None,
+        "`own` on task, else `none`",
+    )
+    template: Template = about(
+        'put around each prompt, inside the application\'s, as `"Explain:\\n{prompt}"`', "{prompt}"
+    )
+    length: Length = about(
+        "shortest and longest prompt, in characters",
+        (1, 8000),
+        "`[1, 8000]`, of texts `[200, 1200]`",
+    )
+    user_data: bool = about(
+        "marks users' own data, which is refused unless the command says `--user-data`", False
+    )
+    _where: str = PrivateAttr("source")
+
+    @property
+    def where(self) -> str:
+        """The place of this source in app.yaml, which errors name."""
+        return self._where
+
+    def place_at(self, where: str) -> None:
+        self._where = where
+
+    @property
+    def own_system(self) -> bool:
+        """True when prompts are sent with the application's system prompt and grammar."""
+        return (self.system or ("own" if self.part == "on_task" else "none")) == "own"
 
 
-def _length(fields: Fields, default: tuple[int, int]) -> tuple[int, int]:
-    value = fields.any("length", list(default))
-    right = isinstance(value, list) and len(value) == 2
-    if not right or not all(isinstance(n, int) and not isinstance(n, bool) for n in value):
-        raise fields.refuse("length", "shortest and longest, in characters, as [20, 2000]")
-    if not 1 <= value[0] <= value[1]:
-        raise fields.refuse("length", "at least 1 character, and the shortest first")
-    return value[0], value[1]
+class RecordSource(SourceSpec):
+    """One record a line."""
+
+    kind: Literal["jsonl"]
+    path: Paths = about("file, glob or folder")
+    field: Way = about(
+        "the way to the prompt in a record, as `prompt` or `turns.*.text` with places "
+        "and `*` for each; a list of messages is a conversation, which is cut behind the user's "
+        "last turn",
+        ("prompt",),
+        "`prompt`",
+    )
+    format: ClassVar[str] = "jsonl"
+
+
+class TextSource(SourceSpec):
+    """Paragraphs of text files, functions of Python files."""
+
+    kind: Literal["text"]
+    path: Paths = about("file, glob or folder; `{stdlib}` in it is Python's own library")
+    unit: Literal["paragraph", "function"] = about(
+        "what a text is cut into: `paragraph` or `function`", "paragraph"
+    )
+    length: Length = (200, 1200)
+
+
+class PackageSource(SourceSpec):
+    """A data file in an installed Python package."""
+
+    kind: Literal["package"]
+    package: NonEmpty = about("name of the package, as pip knows it")
+    files: Texts = about("glob within the package")
+    format: Literal["json", "jsonl", "yaml", "csv"] = about("json, jsonl, yaml or csv")
+    field: Way = about("the way to the prompt, as for `jsonl`", (), "the record itself")
+
+
+class PhraseSource(SourceSpec):
+    """Phrases with `{slots}` from a YAML file, as above; `#` is any digit."""
+
+    kind: Literal["phrases"]
+    path: Paths = about(f"the YAML file; `count` is how many are written ({COUNT_OF_PHRASES})")
+
+
+class TurnSource(SourceSpec):
+    """Nothing: the target writes the user's turn itself, as in
+    [Magpie](https://arxiv.org/abs/2406.08464), from its empty user template."""
+
+    kind: Literal["self"]
+    starts: Texts = about(
+        "beginnings of the user's turn, which the target goes on from", ("",), "none"
+    )
+    temperature: Annotated[float, Between(0.01, 100)] = about(
+        "temperature of the user's turns", 1.0
+    )
+    max_tokens: AtLeastOne = about("longest turn of a user, in tokens", 128)
+
+    @model_validator(mode="after")
+    def _check_samples(self) -> TurnSource:
+        if self.samples > 1:
+            expected = "1: the target writes as many prompts as are needed"
+            raise InvalidRequest("samples", self.samples, expected)
+        return self
+
+
+KINDS = (RecordSource, TextSource, PackageSource, PhraseSource, TurnSource)
+AnySource = Annotated[
+    RecordSource | TextSource | PackageSource | PhraseSource | TurnSource,
+    Field(discriminator="kind"),
+]

@@ -1,19 +1,20 @@
-"""OpenAI's chat completions as synth speaks them: what is sent, and what comes back."""
+"""Chat completions as synth speaks them: requests to servers, and their replies."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
+
+from pydantic import BaseModel, Field
 
 from paceline.core import Grammar, SamplingParams
 from paceline.engine.grammar import Compiler
-from paceline.synth.answer import Answer, Ask
+from paceline.synth.answer import Ask, TargetAnswer
 from paceline.synth.app import App
-from paceline.synth.target import Target
+from paceline.synth.ask import SynthTarget
 
-# What OpenAI's own API does not know is sent only where it is not the default.
+# Fields that OpenAI's own API does not have are sent only where they are not the default.
 OPTIONAL = (
     "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
 )  # fmt: skip
@@ -22,27 +23,65 @@ ENDED = {"stop": "stop", "tool_calls": "stop", "length": "length"}
 ANY_SPELLING = {"whitespace_flexible": True, "item_separator": ",", "key_separator": ":"}
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """`ids` and `prompt_ids` are None where the server does not return them."""
+class ReplyMessage(BaseModel):
+    """The message of a server's reply. Other fields of a reply are ignored, as in all of it."""
 
-    finish_reason: str
-    text: str | None
-    calls: bool
-    ids: tuple[int, ...] | None
-    prompt_ids: tuple[int, ...] | None
-    prompt_tokens: int | None
-    completion_tokens: int
+    content: str | None = None
+    tool_calls: list[Any] | None = None
+
+
+class ReplyChoice(BaseModel):
+    """The answer of a server; `token_ids` is None where the server does not return them."""
+
+    finish_reason: str | None
+    message: ReplyMessage
+    token_ids: tuple[int, ...] | None = None
+
+
+class ReplyUsage(BaseModel):
+    """The token counts of a reply, as far as the server states them."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class ChatReply(BaseModel):
+    """A chat completion; `prompt_token_ids` is None where the server does not return them."""
+
+    choices: list[ReplyChoice] = Field(min_length=1)
+    usage: ReplyUsage | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+
+    @property
+    def answer(self) -> ReplyChoice:
+        return self.choices[0]
+
+    @property
+    def finish_reason(self) -> str:
+        return ENDED.get(self.answer.finish_reason or "", "failed")
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """The length of the prompt as the server read it, None where it does not say."""
+        if self.prompt_token_ids is not None:
+            return len(self.prompt_token_ids)
+        return None if self.usage is None else self.usage.prompt_tokens
+
+    @property
+    def completion_tokens(self) -> int:
+        tokens = None if self.usage is None else self.usage.completion_tokens
+        return tokens or len(self.answer.token_ids or ())
 
 
 class Wire:
-    """Speaks for one application: requests out, answers in."""
+    """Speaks for one application: writes requests and reads answers."""
 
-    def __init__(self, app: App, target: Target, grammar: Grammar | None, model: str) -> None:
+    def __init__(self, app: App, target: SynthTarget, grammar: Grammar | None, model: str) -> None:
         self.app, self.target, self.model = app, target, model
         self._grammar = _judge(app, target.compiler, grammar)
 
     def body(self, ask: Ask, *, token_ids: bool) -> dict[str, Any]:
+        """Return the body of a request."""
         params = ask.params
         body: dict[str, Any] = {
             "model": self.model,
@@ -61,12 +100,12 @@ class Wire:
             body["return_token_ids"] = True
         return body | (self._bounds() if ask.bound else {})
 
-    def answer(self, ask: Ask, reply: Reply) -> Answer:
-        """A reply as token ids, or the reason why it cannot be used."""
+    def answer(self, ask: Ask, reply: ChatReply) -> TargetAnswer:
+        """Return a reply as token ids, or with the reason why it cannot be used."""
         fault, ids = self._ids(ask, reply)
         if fault is None and ask.bound and reply.finish_reason == "stop":
             fault = self._unbound(reply, ids)
-        return Answer(ask.index, ids, reply.finish_reason, fault)
+        return TargetAnswer(ask.index, ids, reply.finish_reason, fault)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -83,26 +122,27 @@ class Wire:
         value = list(bounds.choices) if bounds.kind == "choice" else bounds.grammar.source
         return {"structured_outputs": {bounds.kind: value}}
 
-    def _ids(self, ask: Ask, reply: Reply) -> tuple[str | None, tuple[int, ...]]:
+    def _ids(self, ask: Ask, reply: ChatReply) -> tuple[str | None, tuple[int, ...]]:
+        """Return the fault of a reply, if it has one, and its token ids."""
         if reply.finish_reason not in ENDED.values():
             return "failed", ()
-        if reply.prompt_ids not in (None, ask.prompt_ids):
+        if reply.prompt_token_ids not in (None, ask.prompt_ids):
             return "prompt_mismatch", ()
         if reply.prompt_tokens not in (None, len(ask.prompt_ids)):
             return "prompt_mismatch", ()
-        ids = self._encoded(reply.text) if reply.ids is None else reply.ids
+        ids = reply.answer.token_ids
+        ids = self._encoded(reply.answer.message.content) if ids is None else ids
         if ids is None:
             return "not_retokenised", ()
         if any(not 0 <= token < self.target.compiler.vocab_size for token in ids):
             return "not_in_vocabulary", ()
-        ends = self.target.loaded.eos_ids
         # Some servers keep the end of turn to themselves; behind a stop text there is none.
-        if reply.finish_reason == "stop" and not ask.params.stop and ids[-1:] not in _single(ends):
+        if reply.finish_reason == "stop" and not ask.params.stop and not self._ends(ids):
             ids = (*ids, self.target.compiler.eos_ids[0])
         return None, ids
 
     def _encoded(self, text: str | None) -> tuple[int, ...] | None:
-        """The ids of a text that is all there is: None where they do not give it back."""
+        """Return the ids of a text, None where they do not give the same text back."""
         if text is None:
             return None
         tokenizer = self.target.tokenizer
@@ -110,44 +150,30 @@ class Wire:
         same = tokenizer.decode(ids, skip_special_tokens=False) == text
         return tuple(ids) if same else None
 
-    def _unbound(self, reply: Reply, ids: tuple[int, ...]) -> str | None:
-        """Servers exist that leave out what they do not know, a grammar included."""
+    def _ends(self, ids: tuple[int, ...]) -> bool:
+        return bool(ids) and ids[-1] in self.target.loaded.eos_ids
+
+    def _unbound(self, reply: ChatReply, ids: tuple[int, ...]) -> str | None:
+        """Return the fault of an answer that breaks the grammar: some servers ignore grammars."""
         if self.app.bounds.tools:
-            return None if reply.calls or not self.app.bounds.required else "grammar_ignored"
+            calls = bool(reply.answer.message.tool_calls)
+            return None if calls or not self.app.bounds.required else "grammar_ignored"
         assert self._grammar is not None
         matcher = self.target.compiler.compile(self._grammar).deep_copy()
-        said = list(ids[:-1] if ids[-1:] in _single(self.target.loaded.eos_ids) else ids)
-        right = matcher.validate_tokens(said) == len(said)
-        if right and matcher.try_consume_tokens(said) == len(said) and matcher.is_accepting():
+        text = list(ids[:-1] if self._ends(ids) else ids)
+        if matcher.validate_tokens(text) != len(text):
+            return "grammar_ignored"
+        if matcher.try_consume_tokens(text) == len(text) and matcher.is_accepting():
             return None
         return "grammar_ignored"
 
 
-def read_reply(body: Any) -> Reply:
-    """Raises KeyError, TypeError, IndexError or ValueError for what is no chat completion."""
-    choice = body["choices"][0]
-    message, usage = choice["message"], body.get("usage") or {}
-    ids, prompt = choice.get("token_ids"), body.get("prompt_token_ids")
-    return Reply(
-        finish_reason=ENDED.get(choice["finish_reason"], "failed"),
-        text=message.get("content"),
-        calls=bool(message.get("tool_calls")),
-        ids=None if ids is None else tuple(map(int, ids)),
-        prompt_ids=None if prompt is None else tuple(map(int, prompt)),
-        prompt_tokens=usage.get("prompt_tokens"),
-        completion_tokens=int(usage.get("completion_tokens") or len(ids or ())),
-    )
-
-
-def _single(ids: frozenset[int]) -> set[tuple[int, ...]]:
-    return {(token,) for token in ids}
-
-
 def _judge(app: App, compiler: Compiler, grammar: Grammar | None) -> Grammar | None:
+    """Return the grammar that answers of servers are judged by."""
     if grammar is None or app.bounds.kind != "json":
         return grammar
     schema = json.loads(grammar.source)
-    own = schema.get("x-guidance") or {}
-    loose = Grammar("json_schema", json.dumps({**schema, "x-guidance": {**own, **ANY_SPELLING}}))
+    guidance = {**(schema.get("x-guidance") or {}), **ANY_SPELLING}
+    loose = Grammar("json_schema", json.dumps({**schema, "x-guidance": guidance}))
     compiler.compile(loose)
     return loose

@@ -1,4 +1,4 @@
-"""Who sees whom when many blocks of many texts are trained at once.
+"""The attention of many blocks of many texts that are trained at once.
 
 A block's slots see their own text strictly before the anchor, and one another. Over everything side
 by side that mask is nearly empty, so neither form builds it: on the CPU each text's context and its
@@ -20,7 +20,7 @@ GROUP = 16  # anchors of one text whose context is cut at the last of them
 
 
 class PackedAttention:
-    """The CPU's form, an `Attend` of `models.dflash.module` over one pack."""
+    """The attention over one pack on a CPU, an `Attend` of `models.dflash.module`."""
 
     def __init__(self, pack: Pack) -> None:
         self._size = pack.ids.shape[1]
@@ -42,12 +42,12 @@ class PackedAttention:
         for (start, first, last, anchors), bias in zip(self._groups, self._bias[kind], strict=True):
             context = slice(start, start + int(anchors[-1]))
             rows = slice(first * size, last * size)
-            own = slice(tokens + first * size, tokens + last * size)
-            mixed.append(_attend(q[rows], k[context], v[context], k[own], v[own], bias, size))
+            slots = slice(tokens + first * size, tokens + last * size)
+            mixed.append(_attend(q[rows], k[context], v[context], k[slots], v[slots], bias, size))
         return torch.cat(mixed)
 
     def _mask(self, kind: Attention, anchors: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """0 where a slot sees, -inf where it does not: [blocks * size, context + size]."""
+        """Return 0 where a slot sees, -inf where it does not: [blocks * size, context + size]."""
         size = self._size
         slots = torch.arange(size)
         queries = (anchors[:, None] + slots).flatten()
@@ -73,8 +73,8 @@ def _attend(
     bias: torch.Tensor,
     size: int,
 ) -> torch.Tensor:
-    """Blocks of one text: q [rows, heads, dim] over context [tokens, kv heads, dim] and own slots
-    [rows, kv heads, dim], under one softmax."""
+    """Mix the values of one text's blocks: q [rows, heads, dim] over context [tokens, kv heads,
+    dim] and the block's slots [rows, kv heads, dim], under one softmax."""
     rows, heads, dim = q.shape
     kv, tokens, blocks = context_k.shape[1], len(context_k), len(q) // size
     group = heads // kv
@@ -89,7 +89,7 @@ def _attend(
     near = (by_block @ own_k).view(kv, blocks, group, size, size).transpose(1, 2)
     scores = torch.cat((far, near.reshape(kv, group, rows, size)), dim=-1) + bias
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
-    far, near = weights.split((tokens, size), dim=-1)
+    far, near = weights[..., :tokens], weights[..., tokens:]
     mixed = (far.reshape(kv, group * rows, tokens) @ context_v.transpose(0, 1)).view(
         kv, group, rows, dim
     )
@@ -100,7 +100,7 @@ def _attend(
 
 
 class FlexAttention:
-    """CUDA's form: one kernel over all texts, whose blocks of the mask that are empty are skipped
+    """The attention on CUDA: one kernel over all texts, which skips empty blocks of the mask
     (`torch.nn.attention.flex_attention`)."""
 
     def __init__(self, pack: Pack, compiled: bool = True) -> None:
@@ -128,7 +128,7 @@ class FlexAttention:
     ) -> torch.Tensor:
         if kind not in self._masks:
             self._masks[kind] = self._mask(kind, len(q), len(k), q.device)
-        mixed = self._attend(
+        mixed: torch.Tensor = self._attend(
             q.transpose(0, 1)[None],
             k.transpose(0, 1)[None].to(q.dtype),
             v.transpose(0, 1)[None].to(q.dtype),
@@ -165,5 +165,5 @@ def _compiled() -> Any:
 
 
 def attention_over(pack: Pack) -> PackedAttention | FlexAttention:
-    """The form for the device that the pack is on."""
+    """Return the form for the device of the pack."""
     return FlexAttention(pack) if pack.features.is_cuda else PackedAttention(pack)

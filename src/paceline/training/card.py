@@ -30,19 +30,20 @@ fast text comes, never which.
 """
 
 
-def card(made: Mapping[str, Any], evaluation: str | None = None) -> str:
-    """Markdown of `provenance.json`'s content; `evaluation` is `paceline evaluate`'s table."""
-    target, shape = made["target"], made["shape"]
+def card(provenance: Mapping[str, Any], evaluation: str | None = None) -> str:
+    """Return the Markdown of `provenance.json`'s content; `evaluation` is `paceline evaluate`'s
+    table."""
+    target, shape = provenance["target"], provenance["shape"]
     parts = [
         HEAD.format(
             target=target["name"],
-            generation=made["generation"],
+            generation=provenance["generation"],
             drafts=shape["block"] - 1,
             weights=target["weights_sha256"],
         ),
-        "## Shape\n\n" + _shape(made),
-        "## Training data\n\n" + _data(made),
-        "## Scores in training\n\n" + _scores(made),
+        "## Shape\n\n" + _shape(provenance),
+        "## Training data\n\n" + _data(provenance),
+        "## Scores in training\n\n" + _scores(provenance),
     ]
     if evaluation is not None:
         parts.append("## Served\n\n" + evaluation)
@@ -50,32 +51,32 @@ def card(made: Mapping[str, Any], evaluation: str | None = None) -> str:
 
 
 def add_evaluation(folder: Path, table: str, summary: Mapping[str, Any]) -> None:
-    """Puts an evaluation into the card and the provenance of a drafter that `paceline train` wrote:
+    """Put an evaluation into the card and the provenance of a drafter that `paceline train` wrote:
     `table` is Markdown, `summary` what evaluate() returned, without its single answers.
 
     Raises InvalidRequest (field `card`) for a folder without a provenance.
     """
     path = folder / PROVENANCE
     try:
-        made = json.loads(path.read_text("utf-8"))
+        provenance = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         expected = f"a drafter's folder with a readable {PROVENANCE} ({error})"
         raise InvalidRequest("card", str(folder), expected) from error
-    made["evaluation"] = dict(summary)
-    write_whole(path, json.dumps(made, indent=1).encode() + b"\n")
-    write_whole(folder / CARD, card(made, table).encode())
+    provenance["evaluation"] = dict(summary)
+    write_whole(path, json.dumps(provenance, indent=1).encode() + b"\n")
+    write_whole(folder / CARD, card(provenance, table).encode())
 
 
-def _shape(made: Mapping[str, Any]) -> str:
-    shape = made["shape"]
+def _shape(provenance: Mapping[str, Any]) -> str:
+    shape = provenance["shape"]
     layers = ", ".join(map(str, shape["target_layer_ids"]))
-    first, *later = _stages(made)
-    begun = made["init"]
+    first, *later = _stages(provenance)
+    begun = provenance["init"]
     while begun is not None and begun["made"] is not None:
         begun = begun["made"]["init"]
     start = "random weights" if begun is None else f"the drafter `{begun['name']}`"
     return (
-        f"{shape['layers']} layers, {made['weights'] / 1e6:.1f} M weights, blocks of "
+        f"{shape['layers']} layers, {provenance['weights'] / 1e6:.1f} M weights, blocks of "
         f"{shape['block']}, features of the target's layers {layers}, head cut to "
         f"{shape['head_tokens']} frequent tokens. Trained from {start} for {_settings(first)}"
         + "".join(f", then for {_settings(stage)}" for stage in later)
@@ -83,29 +84,29 @@ def _shape(made: Mapping[str, Any]) -> str:
     )
 
 
-def _stages(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The runs that made a drafter, the first one first, as far back as is known."""
-    before = made["init"]
-    known = before is not None and before["made"] is not None
-    return [*(_stages(before["made"]) if known else ()), made]
+def _stages(provenance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the runs that made a drafter, the first one first, as far back as is recorded."""
+    before = provenance["init"]
+    recorded = before is not None and before["made"] is not None
+    return [*(_stages(before["made"]) if recorded else ()), provenance]
 
 
-def _settings(made: Mapping[str, Any]) -> str:
-    settings = made["settings"]
+def _settings(provenance: Mapping[str, Any]) -> str:
+    settings = provenance["settings"]
     mix = ", ".join(f"{share:g} {name}" for name, share in settings["mix"].items())
     return (
-        f"{made['step']} steps of {settings['texts']} texts with at most {settings['anchors']} "
-        f"blocks each ({mix}, {settings['weights']} position weights, {settings['optimizer']}, "
-        f"seed {settings['seed']})"
+        f"{provenance['step']} steps of {settings['texts']} texts with at most "
+        f"{settings['anchors']} blocks each ({mix}, {settings['weights']} position weights, "
+        f"{settings['optimizer']}, seed {settings['seed']})"
     )
 
 
-def _data(made: Mapping[str, Any]) -> str:
+def _data(provenance: Mapping[str, Any]) -> str:
     lines = [
         "| set | trained on | tokens the target said | user data | digest |",
         "|---|---|---|---|---|",
     ]
-    rows = [(name, data) for stage in _stages(made) for name, data in stage["data"].items()]
+    rows = [(name, data) for stage in _stages(provenance) for name, data in stage["data"].items()]
     learnt = {data["digest"] for _, data in rows if data["trained_on"]}
     for name, data in {data["digest"]: (name, data) for name, data in rows}.values():
         lines.append(
@@ -115,9 +116,9 @@ def _data(made: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _scores(made: Mapping[str, Any]) -> str:
-    """Acceptance lengths of the last evaluation, beside those before the first step."""
-    before = made["before"]
+def _scores(provenance: Mapping[str, Any]) -> str:
+    """Return acceptance lengths of the last evaluation, beside those before the first step."""
+    before = provenance["before"]
     lines = [
         "Expected acceptance length incl. bonus, judged by the texts themselves.",
         "",
@@ -125,11 +126,11 @@ def _scores(made: Mapping[str, Any]) -> str:
         "|---|---|---|---|",
     ]
     for kind, label in (("held_out", "held out"), ("out_of_domain", "out of domain")):
-        for name, score in made["scores"][kind].items():
+        for name, score in provenance["scores"][kind].items():
             start = "" if before is None else f"{before[kind][name]['length']:.2f}"
             first = f"{100 * score['positions'][0]:.0f}%"
             lines.append(f"| {name} ({label}) | {start} | {score['length']:.2f} | {first} |")
-    for name, share in made["regressions"].items():
+    for name, share in provenance["regressions"].items():
         lines.append(
             f"\n**{name} fell by {100 * share:.0f}% against the drafter it started from.**"
         )

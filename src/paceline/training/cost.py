@@ -1,4 +1,5 @@
-"""What a training step costs: operations and seconds by phase, beside the machine's matmul peak."""
+"""The cost of a training step: operations and seconds by phase, beside the machine's matmul
+peak."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ PHASES = ("target", "data", "drafter", "head", "optimiser")
 
 
 @dataclass(slots=True)
-class Costs:
+class PhaseCosts:
     """Seconds and floating-point operations of each phase, summed over steps. Forward and backward
-    of a phase count together; the head's backward runs in its forward."""
+    of a phase count together; the backward of the head runs in its forward."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     operations: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
@@ -32,27 +33,27 @@ class Costs:
         self.operations[name] += operations
 
     def now(self) -> float:
-        """Seconds of a clock, when all that was asked of the device is done."""
+        """Return seconds of a clock, after the device has finished its work."""
         if self.device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
 
     def numbers(self, peak: float, steps: int) -> dict[str, float]:
-        """For the log: milliseconds of a step, and share of `peak` (operations per second), by
-        phase."""
+        """Return the log entries of each phase: milliseconds of a step, and share of `peak`
+        (operations per second)."""
         total = sum(self.seconds.values())
-        found = {f"ms/{name}": 1e3 * seconds / steps for name, seconds in self.seconds.items()}
+        entries = {f"ms/{name}": 1e3 * seconds / steps for name, seconds in self.seconds.items()}
         for name, operations in self.operations.items():
             if operations and self.seconds[name]:
-                found[f"peak_share/{name}"] = operations / self.seconds[name] / peak
+                entries[f"peak_share/{name}"] = operations / self.seconds[name] / peak
         if total:
-            found["peak_share/all"] = sum(self.operations.values()) / total / peak
-        return found
+            entries["peak_share/all"] = sum(self.operations.values()) / total / peak
+        return entries
 
 
 @dataclass(slots=True)
 class Since:
-    """Sums over the steps since the last line of the log, and over the whole run."""
+    """Sums over the steps since the last entry of the log, and over the whole run."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -69,8 +70,8 @@ class Since:
         self.all_seconds += seconds
 
     def numbers(self) -> dict[str, float]:
-        """For the log. `slots` are tokens that were learnt, a token once for every block that it
-        stands in; `slots` and `hours` without more are the whole run's."""
+        """Return log entries. `slots` are tokens that were learnt, counted once for every block
+        that they are in; `slots` and `hours` are those of the whole run."""
         steps, seconds = max(1, self.steps), max(self.seconds, 1e-9)
         means = {name: total / steps for name, total in self.sums.items()}
         return {
@@ -87,18 +88,20 @@ class Since:
 
 
 def layer_weights(shape: ModelConfig) -> int:
-    """Weights of one decoder layer's linear maps."""
+    """Return the number of weights in one decoder layer's linear maps."""
     q, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     return shape.hidden_size * (2 * q + 2 * kv + 3 * shape.intermediate_size)
 
 
 def target_operations(shape: ModelConfig, tokens: int) -> float:
-    """Of a forward without the head; attention itself, a few percent, is left out."""
+    """Return the operations of a forward without the head and without attention itself, which is a
+    few percent."""
     return 2.0 * tokens * shape.num_layers * layer_weights(shape)
 
 
 def drafter_operations(config: DFlashConfig, tokens: int, slots: int) -> float:
-    """Forward and backward over `slots` block slots that see `tokens` context tokens."""
+    """Return the operations of forward and backward over `slots` block slots that see `tokens`
+    context tokens."""
     shape = config.layers
     kv = 2 * shape.num_kv_heads * shape.head_dim * shape.hidden_size * shape.num_layers
     fc = config.feature_size * shape.hidden_size
@@ -107,5 +110,6 @@ def drafter_operations(config: DFlashConfig, tokens: int, slots: int) -> float:
 
 
 def head_operations(config: DFlashConfig, rows: int, slots: int) -> float:
-    """Logits over `rows` of the head, and the gradient of the hidden states."""
+    """Return the operations of logits over `rows` of the head, and of the gradient of the hidden
+    states."""
     return 4.0 * slots * rows * config.layers.hidden_size

@@ -1,9 +1,10 @@
-"""Training texts and the order they are taken in, decided by counters alone: a run that is
-interrupted and resumed takes what an uninterrupted one would have."""
+"""Training texts and their order, decided by counters alone: a resumed run takes the texts that an
+uninterrupted run would have taken."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,21 @@ import torch
 
 from paceline.core import InvalidRequest
 from paceline.dataset.loops import loop_start
-from paceline.dataset.training_set import Manifest, read_rows
+from paceline.dataset.training_set import Manifest, read_manifest, read_rows
 from paceline.training.anchors import Text, draw_anchors, random_for, valid_anchors
+from paceline.training.config import TrainConfig
 from paceline.training.packs import Pick
 
 SHUFFLE = (1 << 32) - 1  # stands for the order where draws of a text have its number
+# A drafter's mask token was chosen when no text held it. A run that goes on from the drafter leaves
+# out texts with that token, up to this share of all; more of them are another kind of text.
+FEW = 0.01
 
 
 def read_texts(folders: Sequence[Path], split: str, max_tokens: int, first: int = 0) -> list[Text]:
-    """Texts of a split, numbered from `first` on and cut to `max_tokens`; those without an anchor
-    are left out, and so is what the target says once it goes round in circles. Raises
-    InvalidRequest (field `sets`) where none is left."""
+    """Read the texts of a split, numbered from `first` on and cut to `max_tokens`. Texts without an
+    anchor are left out, and so are the loops of an answer. Raises InvalidRequest (field `sets`)
+    where none is left."""
     texts: list[Text] = []
     for folder in folders:
         for row in read_rows(folder, split):
@@ -34,19 +39,19 @@ def read_texts(folders: Sequence[Path], split: str, max_tokens: int, first: int 
                 end = int(said.nonzero()[-1]) + 1  # nobody looks behind it
                 texts.append(Text(first + len(texts), ids[:end], said[:end]))
     if not texts:
-        named = ", ".join(str(folder) for folder in folders)
+        names = ", ".join(str(folder) for folder in folders)
         expected = f"a set whose split {split!r} has answers of two tokens or more"
-        raise InvalidRequest("sets", named, expected)
+        raise InvalidRequest("sets", names, expected)
     return texts
 
 
 def without_token(texts: Sequence[Text], token: int) -> list[Text]:
-    """The texts in which `token` stands nowhere."""
+    """Return the texts without `token`."""
     return [text for text in texts if not bool((text.ids == token).any())]
 
 
 def token_counts(texts: Sequence[Text], vocabulary: int) -> torch.Tensor:
-    """How often the target said each token: int64 [vocabulary]."""
+    """Return how often the target said each token: int64 [vocabulary]."""
     return sum(
         (torch.bincount(text.ids[text.said], minlength=vocabulary) for text in texts),
         torch.zeros(vocabulary, dtype=torch.int64),
@@ -54,30 +59,106 @@ def token_counts(texts: Sequence[Text], vocabulary: int) -> torch.Tensor:
 
 
 def frequent_tokens(counts: torch.Tensor, most: int) -> torch.Tensor:
-    """The at most `most` tokens said most often, ascending int64 [n]; ties go to the lower id."""
+    """Return at most `most` tokens that were said most often, ascending int64 [n]; ties go to the
+    lower id."""
     order = torch.sort(counts, descending=True, stable=True).indices
     return order[: min(most, int((counts > 0).sum()))].sort().values
 
 
 def check_target(manifests: Mapping[str, Manifest], identity: Mapping[str, str]) -> None:
-    """Raises InvalidRequest where a set was made with other weights, tokens or template."""
+    """Raise InvalidRequest where a set was made with other weights, tokens or template."""
     for folder, manifest in manifests.items():
         for key, meaning in (
             ("tokenizer_sha256", "tokenizer"),
             ("template", "chat template"),
             ("weights_sha256", "weights"),
         ):
-            made, given = manifest.target.get(key), identity[key]
-            if made is not None and made != given:
+            digest, own_digest = manifest.target.get(key), identity[key]
+            if digest is not None and digest != own_digest:
                 expected = (
-                    f"a set made with this model's {meaning} ({key} {given[:12]}); this one was "
-                    f"made with {manifest.target.get('name')} ({made[:12]})"
+                    f"a set made with this model's {meaning} ({key} {own_digest[:12]}); this one "
+                    f"was made with {manifest.target.get('name')} ({digest[:12]})"
                 )
                 raise InvalidRequest("sets", folder, expected)
 
 
+@dataclass(slots=True)
+class Data:
+    """The texts of a run. Each has a number of its own, by which its features are kept once."""
+
+    train: list[Text]
+    held_out: dict[str, list[Text]]
+    out_of_domain: dict[str, list[Text]]
+    manifests: dict[str, Manifest]
+
+
+def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int) -> Data:
+    """Read the texts of the sets: `held_out` is that split of the training sets and of the sets
+    named so; `out_of_domain` is their `neighbour` split and the sets named so."""
+    folders = {Path(folder).name: folder for folder in config.sets}
+    names = [Path(folder).name for folder in config.sets]
+    names += [*config.held_out, *config.out_of_domain]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidRequest("sets", name, "a name of its own for every set")
+    others = {**config.held_out, **config.out_of_domain}
+    manifests = {name: read_manifest(Path(folder)) for name, folder in (folders | others).items()}
+    _check_watched("held_out", config.held_out, manifests)
+    _check_watched("out_of_domain", config.out_of_domain, manifests)
+    check_target(manifests, target_identity)
+    texts = read_texts([Path(folder) for folder in config.sets], "train", most)
+    count = len(texts)
+    held: dict[str, list[Text]] = {}
+    other: dict[str, list[Text]] = {}
+    for result, split, where in (
+        (held, "held_out", folders | dict(config.held_out)),
+        (other, "neighbour", folders),
+        (other, "held_out", dict(config.out_of_domain)),
+    ):
+        for name, folder in where.items():
+            if manifests[name].of(split):
+                split_texts = read_texts([Path(folder)], split, most, count)
+                result[name] = _spread(split_texts, config.eval_texts)
+                count += len(split_texts)
+    if config.on_regression == "stop" and not other:
+        raise InvalidRequest("on_regression", "stop", "a set out of domain to watch")
+    if not held:
+        expected = "a set with a held_out split, or NAME=FOLDER of another one that has it"
+        raise InvalidRequest("held_out", dict(config.held_out), expected)
+    return Data(texts, held, other, manifests)
+
+
+def _check_watched(
+    field: str, folders: Mapping[str, str], manifests: Mapping[str, Manifest]
+) -> None:
+    """Raise InvalidRequest for a set that is to be evaluated and has nothing to evaluate."""
+    for name, folder in folders.items():
+        if not manifests[name].of("held_out"):
+            raise InvalidRequest(field, folder, "a set with a held_out split")
+
+
+def _spread(texts: list[Text], most: int) -> list[Text]:
+    """Return at most `most` texts, evenly spread."""
+    if len(texts) <= most:
+        return texts
+    return [texts[int(i)] for i in torch.linspace(0, len(texts) - 1, most)]
+
+
+def without_mask(data: Data, mask: int, show: Callable[[str], None] | None) -> Data:
+    """Return `data` without its few texts that hold the drafter's mask token. Where there are many,
+    all of them stay, and check_fit() refuses the drafter."""
+    kept = without_token(data.train, mask)
+    left_out = len(data.train) - len(kept)
+    if not 0 < left_out <= FEW * len(data.train):
+        return data
+    if show is not None:
+        texts = "1 text that holds" if left_out == 1 else f"{left_out} texts that hold"
+        show(f"left out {texts} token {mask}, the drafter's mask token")
+    return replace(data, train=kept)
+
+
 class Order:
-    """Which texts and anchors each step takes: all texts once per epoch, shuffled by the seed."""
+    """The texts and anchors of each step: all texts once per epoch, shuffled by the seed."""
 
     def __init__(self, texts: Sequence[Text], per_step: int, anchors: int, seed: int) -> None:
         self._texts, self._per_step = texts, per_step

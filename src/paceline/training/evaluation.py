@@ -1,4 +1,4 @@
-"""How many tokens a drafter would have had accepted, on texts that the target wrote before.
+"""The number of tokens that a drafter would have had accepted, on texts that the target wrote.
 
 Every block is judged by the text itself, and blocks follow one another as in serving: the next one
 starts where the one before was rejected. So this is what serving accepts where the text was greedy
@@ -20,9 +20,9 @@ from paceline.training.packs import Pack, Pick, make_pack
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of `blocks` rounds. `length` is the mean acceptance length incl. bonus, taken block by block:
-    not a product of averages, which hides that easy blocks are easy all along. `positions[k]` is
-    the share of rounds that would have accepted k + 1 tokens or more."""
+    """The score of `blocks` rounds. `length` is the mean acceptance length incl. bonus, taken block
+    by block: a product of averages would hide that easy blocks are easy all along. `positions[k]`
+    is the share of rounds that would have accepted k + 1 tokens or more."""
 
     blocks: int
     length: float
@@ -32,15 +32,16 @@ class Score:
         return asdict(self)
 
 
-class Tally:
+class BlockTally:
     """Adds up blocks; tallies of several processes may be summed."""
 
     def __init__(self, slots: int) -> None:
         self.sums = torch.zeros(slots + 1, dtype=torch.float64)
 
     def add(self, right: torch.Tensor, pack: Pack) -> None:
-        """right bool [blocks, slots], which drafted tokens are the text's, for packs of `packs_of`:
-        the anchors of each text are neighbours, and those that serving would start from count."""
+        """Add packs of packs_of(), whose anchors of a text are neighbours; blocks that serving
+        would start from count. right bool [blocks, slots] marks the drafted tokens that are the
+        text's."""
         reached = right.cumprod(1).cpu()
         for first, last in pack.blocks:
             visited = walk(reached[first:last].sum(1))
@@ -54,8 +55,8 @@ class Tally:
 
 
 def walk(accepted: torch.Tensor) -> list[int]:
-    """The blocks that rounds would start with, out of blocks at neighbouring anchors of which
-    `accepted` int [blocks] tokens would be accepted."""
+    """Return the blocks that rounds would start with, out of blocks at neighbouring anchors of
+    which `accepted` int [blocks] tokens would be accepted."""
     place, visited = 0, []
     while place < len(accepted):
         visited.append(place)
@@ -71,8 +72,8 @@ def packs_of(
     mask: int,
     micro: int,
 ) -> Iterator[Pack]:
-    """Packs of neighbouring anchors, at most `anchors` of each text."""
+    """Yield packs of neighbouring anchors, at most `anchors` of each text."""
     picks = [Pick(text, window_of(text, anchors, size)) for text in texts]
     for start in range(0, len(picks), micro):
-        some = picks[start : start + micro]
-        yield make_pack(some, [features(pick.text) for pick in some], size, mask)
+        group = picks[start : start + micro]
+        yield make_pack(group, [features(pick.text) for pick in group], size, mask)

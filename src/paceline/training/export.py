@@ -1,4 +1,4 @@
-"""The drafter that a run leaves: z-lab's format, with what it was made from and what it scored.
+"""The drafter that a run leaves: z-lab's format, with its provenance and its scores.
 
 config.json, model.safetensors   what SGLang, vLLM and the authors' package read
 paceline.json                    what `paceline drafter doctor` checks, and the frequent tokens
@@ -29,9 +29,10 @@ from paceline.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a run knows of its drafter before the first step: `target` is loader.identity's, `hf`
-    the drafter's config.json, `before` the history of the one it goes on from, `head_ids` int64
-    [n], or None for the whole head, `longest` the longest text in tokens."""
+    """The facts about a drafter that are known before the first step: `target` is
+    loader.identity's, `hf` the drafter's config.json, `before` the history of the drafter it
+    goes on from, `head_ids` int64 [n], or None for the whole head, `longest` the longest text in
+    tokens."""
 
     config: TrainConfig
     hf: Mapping[str, Any]
@@ -43,8 +44,8 @@ class Made:
 
 
 def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None:
-    """Replaces the run's drafter folder by the drafter as it is now."""
-    config, about = made.config, provenance(made, form, progress, step)
+    """Replace the run's drafter folder by the drafter as it is now."""
+    config, record = made.config, provenance(made, form, progress, step)
 
     def fill(folder: Path) -> None:
         save_checkpoint(
@@ -63,20 +64,20 @@ def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None
                 "context": max(made.longest, form.config.block_size),
             },
         )
-        (folder / card.PROVENANCE).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
-        (folder / card.CARD).write_text(card.card(about), "utf-8")
+        (folder / card.PROVENANCE).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        (folder / card.CARD).write_text(card.card(record), "utf-8")
 
     replace_folder(config.folder / DRAFTER, fill)
 
 
 def plain_weights(form: TrainingForm) -> dict[str, torch.Tensor]:
-    """The drafter's tensors as the format has them, in bfloat16."""
+    """Return the drafter's tensors under the names of the format, in bfloat16."""
     state = form.drafter.state_dict()
     return {name: value.detach().bfloat16().cpu() for name, value in state.items()}
 
 
 def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) -> dict[str, Any]:
-    """Everything that made a drafter, without paths: sets by name and digest."""
+    """Return everything that made a drafter, without paths: sets by name and digest."""
     config = made.config
     settings = config.as_json()
     for name in ("sets", "held_out", "out_of_domain", "out", "init", "model", "trackers"):
@@ -115,19 +116,19 @@ def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) ->
 
 
 def history(folder: Path) -> dict[str, Any]:
-    """What a drafter was before: its folder's name, and how it was made, where that is known. Its
-    scores are no longer those of any drafter here.
+    """Return the past of a drafter: its folder's name, and its making, where that is known. Its
+    scores are left out, because training changes them.
 
     Raises InvalidRequest (field `init`) for a provenance that cannot be read.
     """
-    path, made = folder / card.PROVENANCE, None
+    path, making = folder / card.PROVENANCE, None
     if path.is_file():
         try:
-            found = json.loads(path.read_text("utf-8"))
-            made = {name: found[name] for name in ("init", "data", "settings", "step")}
+            record = json.loads(path.read_text("utf-8"))
+            making = {name: record[name] for name in ("init", "data", "settings", "step")}
         except (ValueError, TypeError, KeyError) as error:
             expected = (
                 f"a drafter whose {card.PROVENANCE} is as `paceline train` wrote it ({error})"
             )
             raise InvalidRequest("init", str(folder), expected) from error
-    return {"name": folder.name, "made": made}
+    return {"name": folder.name, "made": making}

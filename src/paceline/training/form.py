@@ -1,4 +1,4 @@
-"""A drafter as it is trained: the network with the target's frozen embedding and head around it."""
+"""The drafter in training: the network with the target's frozen embedding and head around it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from torch import nn
 
 from paceline.models.dflash.module import DFlashModule
 from paceline.training.attention import attention_over
-from paceline.training.cost import Costs
+from paceline.training.cost import PhaseCosts
 from paceline.training.head import Head, Objective, head_loss, likeliest
 from paceline.training.packs import Pack
 from paceline.training.selector import Candidates
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Of one pack: the summed `loss`, and `right` bool [blocks, slots], which drafts are right."""
+class PackLoss:
+    """The loss of a pack, summed, and `right` bool [blocks, slots], the drafts that are right."""
 
     loss: torch.Tensor
     right: torch.Tensor
 
 
 class TrainingForm(nn.Module):
-    """Loss of a pack. Only `drafter` has parameters; embedding and head are the target's.
+    """The loss of a pack. Only `drafter` has parameters; embedding and head are the target's.
 
-    `mask_embedding` float [hidden] stands in for the mask token's row where a checkpoint has one.
+    `mask_embedding` float [hidden] replaces the row of the mask token where a checkpoint has one.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TrainingForm(nn.Module):
         self.mask_embedding, self._autocast = mask_embedding, autocast
 
     def hidden(self, pack: Pack) -> torch.Tensor:
-        """Hidden states of every slot but the anchor's: [blocks, block - 1, hidden]."""
+        """Return the hidden states of every slot but the anchor's: [blocks, block - 1, hidden]."""
         embedded = self._embedding[pack.ids]
         if self.mask_embedding is not None:
             embedded[:, 1:] = self.mask_embedding.to(embedded.dtype)
@@ -58,7 +58,7 @@ class TrainingForm(nn.Module):
             hidden = self.drafter.run(features, pack.tokens, embedded, pack.anchors, attend)
         return hidden[:, 1:].contiguous()  # bf16 products of a view copy the head, slot by slot
 
-    def forward(self, pack: Pack, costs: Costs | None = None) -> Outcome:
+    def forward(self, pack: Pack, costs: PhaseCosts | None = None) -> PackLoss:
         hidden = self.hidden(pack)
         labels = self.head.row_of[pack.labels]
         second = self.config.second
@@ -68,15 +68,16 @@ class TrainingForm(nn.Module):
                 self.config, hidden, self.head, labels, pack.counts, pack.soft, self._objective, top
             )
         if out.top is None:
-            return Outcome(out.loss, out.right)
+            return PackLoss(out.loss, out.right)
         selector = self.drafter.candidate_selector
         candidates = Candidates(self.config, selector, hidden, out.top, self.head)
         taught = self._objective.selector * candidates.loss(pack, out.weights)
-        return Outcome(out.loss + taught, candidates.right(pack))
+        return PackLoss(out.loss + taught, candidates.right(pack))
 
     @torch.no_grad()
     def right(self, pack: Pack) -> torch.Tensor:
-        """Which drafted tokens are the text's, as serving would draft: bool [blocks, slots]."""
+        """Return the drafted tokens that are the text's, drafted as in serving: bool [blocks,
+        slots]."""
         hidden = self.hidden(pack)
         second = self.config.second
         rows = likeliest(self.config, hidden, self.head, second.selector_top_k if second else 1)

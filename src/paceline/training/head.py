@@ -22,8 +22,8 @@ CHUNK_BYTES = 16 << 20  # of one chunk's float32 logits: what stays in the cache
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Rows of the target's head: `weight` [rows, hidden], the tokens they belong to, ascending, and
-    `row_of` int64 [vocabulary], -1 for a token that has no row."""
+    """Rows of the target's head: `weight` [rows, hidden], their token ids, ascending, and `row_of`
+    int64 [vocabulary], -1 for a token without a row."""
 
     weight: torch.Tensor
     ids: torch.Tensor
@@ -38,8 +38,9 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """`mix` maps objectives of losses.OBJECTIVES to their shares; `weights` is one of
-    losses.POSITION_WEIGHTS, `selector` the share of the selector's loss (DFlash 2)."""
+    """The objective of training: `mix` maps objectives (config.OBJECTIVES) to their shares,
+    `weights` names the position weights, and `selector` is the share of the loss of DFlash 2's
+    selector."""
 
     mix: Mapping[str, float]
     weights: str = "dpace"
@@ -49,24 +50,24 @@ class Objective:
 def likeliest(
     config: DFlashConfig, hidden: torch.Tensor, head: Head, count: int = 1
 ) -> torch.Tensor:
-    """Rows of the `count` most likely tokens of every slot, best first: int64 [blocks, slots,
-    count]. hidden [blocks, slots, hidden]."""
-    found = []
+    """Return the rows of the `count` most likely tokens of every slot, best first: int64 [blocks,
+    slots, count]. hidden [blocks, slots, hidden]."""
+    rows = []
     for part in _chunks(hidden, head):
         logits = draft_logits(config, hidden[part].detach().to(head.weight.dtype), head.weight)
-        found.append(logits.topk(count, dim=-1).indices)
-    return torch.cat(found)
+        rows.append(logits.topk(count, dim=-1).indices)
+    return torch.cat(rows)
 
 
 def _chunks(hidden: torch.Tensor, head: Head) -> list[slice]:
-    """Blocks whose logits are computed at a time."""
+    """Return slices of blocks whose logits are computed at a time."""
     blocks, slots, _ = hidden.shape
     step = max(1, CHUNK_BYTES // (4 * slots * len(head.weight)))
     return [slice(start, start + step) for start in range(0, blocks, step)]
 
 
 class _Handed(torch.autograd.Function):
-    """A loss whose gradient is known already."""
+    """A loss whose gradient is already computed."""
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, loss: torch.Tensor, grad: torch.Tensor) -> Any:
@@ -81,9 +82,9 @@ class _Handed(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class HeadOutput:
-    """Of a pack's slots: the summed `loss`; without gradient `right` bool [blocks, slots], whose
-    most likely token is the text's, the slots' position `weights`, float, and the rows of the
-    `top` most likely tokens, int64 [blocks, slots, top] or None."""
+    """The head's results for the slots of a pack: the summed `loss`, and without gradient `right`
+    bool [blocks, slots], slots whose most likely token is the text's, their position `weights`,
+    float, and the rows of the `top` most likely tokens, int64 [blocks, slots, top] or None."""
 
     loss: torch.Tensor
     right: torch.Tensor
@@ -101,16 +102,17 @@ def head_loss(
     objective: Objective,
     top: int = 0,
 ) -> HeadOutput:
-    """hidden [blocks, slots, hidden] of slots 1 and on; labels int64, rows of the head or -1."""
+    """Return the loss of hidden [blocks, slots, hidden] of slots 1 and on; labels int64 are rows of
+    the head or -1."""
     parts: list[tuple[torch.Tensor, SlotLosses]] = []
     grads: list[torch.Tensor] = []
     best: list[torch.Tensor] = []
     for part in _chunks(hidden, head):
         leaf = hidden[part].detach().requires_grad_()
-        some = None if soft is None else Soft(soft.rows[part], soft.probabilities[part])
+        part_soft = None if soft is None else Soft(soft.rows[part], soft.probabilities[part])
         logits = draft_logits(config, leaf.to(head.weight.dtype), head.weight)
         slots_loss = block_loss(
-            logits, labels[part], counts[part], some, objective.mix, objective.weights
+            logits, labels[part], counts[part], part_soft, objective.mix, objective.weights
         )
         value = slots_loss.loss.sum()
         grads += torch.autograd.grad(value, leaf)
@@ -118,7 +120,8 @@ def head_loss(
             best.append(logits.detach().topk(top, dim=-1).indices)
         parts.append((value.detach(), slots_loss))
     total = torch.stack([value for value, _ in parts]).sum()
-    total = _Handed.apply(hidden, total, torch.cat(grads))
+    handed: Any = _Handed
+    total = handed.apply(hidden, total, torch.cat(grads))
     return HeadOutput(
         total,
         torch.cat([slots.right for _, slots in parts]),

@@ -1,4 +1,4 @@
-"""What a drafter is taught: position weights, objectives, and their sum over blocks.
+"""The lessons of a drafter: position weights, objectives, and their sum over blocks.
 
 p is the target's distribution of a slot (a point for hard labels), q the drafter's. Formulas:
 D-PACE arXiv 2605.18810; DFlash arXiv 2602.06036; LK arXiv 2602.23881; DSpark arXiv 2607.05147.
@@ -18,25 +18,26 @@ LK_DECAY = 3.0  # eta of LK's hybrid
 
 @dataclass(frozen=True, slots=True)
 class Soft:
-    """The target's most likely tokens at each slot: `rows` int64 [blocks, slots, k] in the head
-    that is trained over (-1 where that head lacks the token) and their probabilities, float."""
+    """The target's most likely tokens at each slot: `rows` int64 [blocks, slots, k] of the head
+    that is trained (-1 where that head lacks the token) and their probabilities, float."""
 
     rows: torch.Tensor
     probabilities: torch.Tensor
 
 
 def decay_of(size: int) -> float:
-    """DFlash's gamma for blocks of `size`: published for 8, 10 and 16, half the block elsewhere."""
+    """Return DFlash's gamma for blocks of `size`: published for 8, 10 and 16, half the block
+    elsewhere."""
     return DECAYS.get(size, size / 2)
 
 
 def position_weights(
-    kind: str, loss: torch.Tensor, counts: torch.Tensor, known: torch.Tensor
+    kind: str, loss: torch.Tensor, counts: torch.Tensor, in_head: torch.Tensor
 ) -> torch.Tensor:
-    """Weight of each slot, [blocks, slots], without gradient.
+    """Return the weight of each slot, [blocks, slots], without gradient.
 
-    `loss` is the slots' cross entropy, `counts` which slots there are, `known` those whose token
-    the head has at all: no draft is accepted past one that it lacks, and D-PACE weighs by what is.
+    `loss` is the cross entropy of the slots, `counts` marks the slots that exist, and `known` those
+    whose token the head has: no draft is accepted past a token that it lacks.
     """
     with torch.no_grad():
         if kind == "uniform":
@@ -44,15 +45,15 @@ def position_weights(
         if kind == "exponential":
             slots = torch.arange(loss.shape[1], device=loss.device)
             return torch.exp(-slots / decay_of(loss.shape[1] + 1)) * counts
-        likely = torch.exp(-loss) * known
+        likely = torch.exp(-loss) * in_head
         reach = ((1 - SMOOTHING) * likely + SMOOTHING).cumprod(1) * counts
         return reach.flip(1).cumsum(1).flip(1) * counts
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLosses:
-    """Of every slot, [blocks, slots]: its weighted `loss`, whether its most likely token is
-    `right`, and its position weight, the latter two without gradient."""
+    """The results of every slot, [blocks, slots]: its weighted `loss`, and without gradient whether
+    its most likely token is `right` and its position weight."""
 
     loss: torch.Tensor
     right: torch.Tensor
@@ -67,32 +68,32 @@ def block_loss(
     mix: Mapping[str, float],
     weights: str,
 ) -> SlotLosses:
-    """logits float [blocks, slots, head]; labels int64 rows of the head, -1 where it lacks the
-    token; `counts` bool, which slots there are. Slots that do not count have loss 0, and so has the
-    cross entropy of a token that the head lacks."""
-    known = counts & (labels >= 0)
+    """Return the losses of blocks. logits float [blocks, slots, head]; labels int64 are rows of the
+    head, -1 where it lacks the token; `counts` bool marks the slots that exist. A slot that does
+    not exist has loss 0, and a token that the head lacks has cross entropy 0."""
+    in_head = counts & (labels >= 0)
     log_q = torch.log_softmax(logits.float(), dim=-1)
     cross_entropy = -log_q.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
-    position = position_weights(weights, cross_entropy, counts, known)
+    position = position_weights(weights, cross_entropy, counts, in_head)
     total = torch.zeros_like(cross_entropy)
     for name, share in mix.items():
         if name == "ce":
-            total = total + share * cross_entropy * known
+            total = total + share * cross_entropy * in_head
         else:
             assert soft is not None
             total = total + share * soft_loss(name, log_q, soft) * counts
-    return SlotLosses(total * position, (logits.argmax(-1) == labels) & known, position)
+    return SlotLosses(total * position, (logits.argmax(-1) == labels) & in_head, position)
 
 
 def soft_loss(name: str, log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
-    """One objective per slot, [blocks, slots], over the tokens that `soft` names; what lies beyond
-    them counts as never drafted. KL is without the target's entropy, which has no gradient."""
-    there = soft.rows >= 0
-    p = soft.probabilities * there
+    """Return one objective per slot, [blocks, slots], over the tokens of `soft`; other tokens count
+    as never drafted. KL is without the target's entropy, which has no gradient."""
+    in_head = soft.rows >= 0
+    p = soft.probabilities * in_head
     log_here = log_q.gather(-1, soft.rows.clamp(min=0))
     if name == "kl":
         return -(p * log_here).sum(-1)
-    accepted = torch.minimum(p, torch.where(there, log_here.exp(), 0)).sum(-1)
+    accepted = torch.minimum(p, torch.where(in_head, log_here.exp(), 0)).sum(-1)
     if name == "tv":
         return 1 - accepted
     if name == "nla":  # in logarithms: its gradient is that of CE however small q is

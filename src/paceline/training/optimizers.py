@@ -1,4 +1,4 @@
-"""Optimizers by name, and the learning rate's course."""
+"""Optimizers by name, and the course of the learning rate."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ class Optimizers:
     def __init__(self, module: nn.Module, config: TrainConfig) -> None:
         self._config = config
         self._parts: list[torch.optim.Optimizer] = []
-        named = list(module.named_parameters())
+        parameters = list(module.named_parameters())
         decay = config.weight_decay
         if config.optimizer == "muon":
-            matrices = [p for n, p in named if p.ndim == 2 and CODEBOOKS not in n]
+            matrices = [p for n, p in parameters if p.ndim == 2 and CODEBOOKS not in n]
             chosen = {id(p) for p in matrices}
-            named = [(n, p) for n, p in named if id(p) not in chosen]
+            parameters = [(n, p) for n, p in parameters if id(p) not in chosen]
             self._parts.append(
                 torch.optim.Muon(
                     matrices, lr=config.value("matrix_lr"), momentum=0.95, weight_decay=decay
                 )
             )
-        rest = [p for _, p in named]
+        rest = [p for _, p in parameters]
         self._parts.append(
             torch.optim.AdamW(rest, lr=config.lr, betas=BETAS, weight_decay=decay, fused=True)
         )
         self._peaks = [[group["lr"] for group in part.param_groups] for part in self._parts]
 
     def step(self, share: float) -> None:
-        """One step at `share` of the peak learning rates; gradients are cleared."""
+        """Take one step at `share` of the peak learning rates, and clear the gradients."""
         for part, peaks in zip(self._parts, self._peaks, strict=True):
             for group, peak in zip(part.param_groups, peaks, strict=True):
                 group["lr"] = peak * share
@@ -58,10 +58,10 @@ class Optimizers:
 
 
 def course(step: int, total: int, warmup: float, final: float) -> float:
-    """Share of the peak learning rate in step `step` of `total`, counted from 0: a linear rise over
-    the share `warmup` of the steps, then a cosine down to `final`."""
+    """Return the share of the peak learning rate in step `step` of `total`, counted from 0: a
+    linear rise over the share `warmup` of the steps, then a cosine down to `final`."""
     rising = math.ceil(warmup * total)
     if step < rising:
         return (step + 1) / rising
-    done = (step - rising) / max(1, total - rising)
-    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * done))
+    fallen = (step - rising) / max(1, total - rising)
+    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * fallen))

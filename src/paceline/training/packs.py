@@ -1,4 +1,4 @@
-"""Several texts and their blocks side by side: what one forward of a drafter trains on."""
+"""Packs: several texts and their blocks side by side, for one forward of a drafter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Pick:
 
     @property
     def seen(self) -> int:
-        """Tokens from the start whose features any of its blocks may see."""
+        """The number of tokens from the start whose features its blocks may see."""
         return int(self.anchors[-1])
 
 
@@ -48,21 +48,13 @@ class Pack:
     soft: Soft | None = None
 
     def to(self, device: str) -> Pack:
-        """The same pack on another device."""
+        """Return the same pack on another device."""
         if device == "cpu":
             return self
         soft = self.soft and Soft(self.soft.rows.to(device), self.soft.probabilities.to(device))
-        return replace(
-            self,
-            features=self.features.to(device, non_blocking=True),
-            tokens=self.tokens.to(device, non_blocking=True),
-            anchors=self.anchors.to(device, non_blocking=True),
-            ids=self.ids.to(device, non_blocking=True),
-            labels=self.labels.to(device, non_blocking=True),
-            counts=self.counts.to(device, non_blocking=True),
-            before=self.before.to(device, non_blocking=True),
-            soft=soft,
-        )
+        names = ("features", "tokens", "anchors", "ids", "labels", "counts", "before")
+        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
+        return replace(self, **moved, soft=soft)
 
 
 def make_pack(
@@ -72,17 +64,18 @@ def make_pack(
     mask: int,
     soft: Soft | None = None,
 ) -> Pack:
-    """`features[i]` [at least picks[i].seen, K * hidden] are those of text i from its start."""
+    """Make a pack; `features[i]` [at least picks[i].seen, K * hidden] are those of text i from its
+    start."""
     context, blocks, labels, counts = [], [], [], []
     rows = drawn = 0
     for pick in picks:
         context.append((rows, rows := rows + pick.seen))
         blocks.append((drawn, drawn := drawn + len(pick.anchors)))
-        behind, there = block_labels(pick.text, pick.anchors, size)
+        behind, slot_counts = block_labels(pick.text, pick.anchors, size)
         labels.append(behind)
-        counts.append(there)
+        counts.append(slot_counts)
     anchors = torch.cat([pick.anchors for pick in picks])
-    said = torch.cat(labels)
+    slot_labels = torch.cat(labels)
     ids = torch.full((drawn, size), mask)
     ids[:, 0] = torch.cat([pick.text.ids[pick.anchors] for pick in picks])
     return Pack(
@@ -92,8 +85,8 @@ def make_pack(
         blocks=tuple(blocks),
         anchors=anchors,
         ids=ids,
-        labels=said,
+        labels=slot_labels,
         counts=torch.cat(counts),
-        before=torch.cat((ids[:, :1], said[:, :-1]), dim=1),
+        before=torch.cat((ids[:, :1], slot_labels[:, :-1]), dim=1),
         soft=soft,
     )

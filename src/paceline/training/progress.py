@@ -1,4 +1,4 @@
-"""How a run is doing: its evaluations, the best of them, and whether other domains suffer."""
+"""The progress of a run: its evaluations, the best of them, and regressions out of domain."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from paceline.training.evaluation import Score
 
 @dataclass(slots=True)
 class Progress:
-    """Evaluations in turn. A run that starts from a drafter (`judged`) is compared with what that
-    one scored before the first step: out of domain it must not fall by more than the share
-    `regression`, and a step must be better to be the best. Random weights are no standard.
+    """The evaluations of a run. A run that starts from a drafter (`judged`) is compared with the
+    score of that drafter before the first step: out of domain it must not fall by more than the
+    share `regression`, and a step must be better to be the best. Random weights are no standard.
 
     `best` is the step of the best mean held-out acceptance length among those without regression;
     `waited` counts evaluations since then.
@@ -28,7 +28,7 @@ class Progress:
     waited: int = 0
 
     def add(self, step: int, held: Mapping[str, Score], other: Mapping[str, Score]) -> bool:
-        """Whether this evaluation is the best so far."""
+        """Add an evaluation; return whether it is the best so far."""
         self.history.append(
             {
                 "step": step,
@@ -48,8 +48,8 @@ class Progress:
 
     @property
     def regressions(self) -> dict[str, float]:
-        """Sets out of domain whose acceptance length fell by more than allowed since the start, and
-        the share by which it fell."""
+        """The sets out of domain whose acceptance length fell by more than allowed since the start,
+        and the share by which it fell."""
         if not self.judged:
             return {}
         first, last = self.history[0]["out_of_domain"], self.history[-1]["out_of_domain"]
@@ -61,19 +61,20 @@ class Progress:
         return bool(self.history) and bool(self.regressions)
 
     def numbers(self) -> dict[str, float]:
-        """The last evaluation for the log: AL incl. bonus and the first slot's acceptance."""
-        last, found = self.history[-1], {}
+        """Return the last evaluation for the log: AL incl. bonus and the acceptance of the first
+        slot."""
+        last, entries = self.history[-1], {}
         for kind in ("held_out", "out_of_domain"):
             for name, score in last[kind].items():
-                found[f"{kind}/{name}/al"] = score["length"]
-                found[f"{kind}/{name}/first"] = score["positions"][0]
+                entries[f"{kind}/{name}/al"] = score["length"]
+                entries[f"{kind}/{name}/first"] = score["positions"][0]
         for name, share in self.regressions.items():
-            found[f"regression/{name}"] = share
-        return found
+            entries[f"regression/{name}"] = share
+        return entries
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Progress:
-        return cls(**given)
+    def from_json(cls, record: Mapping[str, Any]) -> Progress:
+        return cls(**record)

@@ -1,4 +1,5 @@
-"""How DFlash 2's candidate selector is trained: cross entropy over each slot's most likely tokens.
+"""The training of DFlash 2's candidate selector: cross entropy over each slot's most likely
+tokens.
 
 The token before is the true one while training (teacher forcing), and the chosen one when drafts
 are judged, as in serving (`drafters.block_draws`). Slots whose token is none of the candidates
@@ -18,9 +19,9 @@ from paceline.training.packs import Pack
 
 
 class Candidates:
-    """The most likely tokens of every slot of a pack, with what the selector makes of them.
+    """The most likely tokens of every slot of a pack, with the scores of the selector.
 
-    hidden [blocks, slots, hidden]; rows int64 [blocks, slots, k], the head's, best first.
+    hidden [blocks, slots, hidden]; rows int64 [blocks, slots, k] of the head, best first.
     """
 
     def __init__(
@@ -42,13 +43,15 @@ class Candidates:
         self._selector = selector
 
     def scores(self, slot: int, before: torch.Tensor) -> torch.Tensor:
-        """Scores float [blocks, k] of a slot's candidates behind the tokens `before` [blocks]."""
+        """Return the scores float [blocks, k] of a slot's candidates behind the tokens `before`
+        [blocks]."""
         reach = self._selector.predecessor_codebook[before] * self._seen[:, slot]
         links = self._selector.successor_codebook[self.ids[:, slot]]
         return self.unary[:, slot] + torch.einsum("br,bkr->bk", reach, links)
 
     def loss(self, pack: Pack, weights: torch.Tensor) -> torch.Tensor:
-        """Weighted sum of the slots' cross entropy, `weights` float [blocks, slots]."""
+        """Return the weighted sum of the cross entropy of the slots, `weights` float [blocks,
+        slots]."""
         hit = self.ids == pack.labels[..., None]
         right, share = hit.int().argmax(-1), weights * hit.any(-1)
         total = self.unary.new_zeros(())
@@ -60,7 +63,8 @@ class Candidates:
 
     @torch.no_grad()
     def right(self, pack: Pack) -> torch.Tensor:
-        """Which slots of the path that serving would take are the labels: bool [blocks, slots]."""
+        """Return the slots at which the path that serving would take has the labels: bool [blocks,
+        slots]."""
         before, taken = pack.ids[:, 0], []
         for slot in range(self.ids.shape[1]):
             best = self.scores(slot, before).argmax(-1, keepdim=True)

@@ -11,36 +11,46 @@ from paceline.core import InvalidRequest
 from paceline.models.config import ModelConfig
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import DFlashConfig, default_layer_ids
-from paceline.training.config import TrainConfig
+from paceline.training.config import DEFAULTS, TrainConfig
 
-LAYERS, BLOCK, TAPS = 3, 8, 5  # where the run names none
-RANK = 256  # DFlash 2's own sizes
 CONVOLUTION = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_top_k": 16}
+# Entries of config.json that are the same for every new drafter.
+FIXED: dict[str, Any] = {
+    "model_type": "qwen3",
+    "is_causal": False,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "initializer_range": 0.02,
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+    "use_cache": True,
+    "dtype": "bfloat16",
+}
 
 
 def drafter_json(config: TrainConfig, target: ModelConfig, mask_token: int) -> dict[str, Any]:
-    """A config.json in z-lab's format for a drafter of this target."""
-    layers = config.layers or LAYERS
-    taps = config.taps or min(TAPS, target.num_layers - 1)
+    """Return a config.json in z-lab's format for a drafter of this target."""
+    layers = int(config.value("layers"))
+    taps = config.taps or min(int(DEFAULTS["taps"]), target.num_layers - 1)
     if taps > target.num_layers - 1:
         expected = f"at most {target.num_layers - 1}: the target's layers but the last"
         raise InvalidRequest("taps", taps, expected)
     second = config.generation == "dflash2"
     sliding = config.window is not None
+    kind = "sliding_attention" if sliding else "full_attention"
     extra: dict[str, Any] = {
         "mask_token_id": mask_token,
         "target_layer_ids": tapped_layers(target.num_layers, taps),
-        **(CONVOLUTION | {"selector_rank": config.selector_rank or RANK} if second else {}),
+        **(CONVOLUTION | {"selector_rank": int(config.value("selector_rank"))} if second else {}),
     }
-    return {
+    return FIXED | {
         "architectures": ["DFlash2DraftModel" if second else "DFlashDraftModel"],
-        "model_type": "qwen3",
-        "block_size": config.block or BLOCK,
+        "block_size": int(config.value("block")),
         "dflash_config": extra,
         "num_target_layers": target.num_layers,
         "num_hidden_layers": layers,
-        "layer_types": ["sliding_attention" if sliding else "full_attention"] * layers,
-        "is_causal": False,
+        "layer_types": [kind] * layers,
         "use_sliding_window": sliding,
         "sliding_window": config.window,
         "max_window_layers": 0 if sliding else layers,
@@ -49,24 +59,16 @@ def drafter_json(config: TrainConfig, target: ModelConfig, mask_token: int) -> d
         "num_attention_heads": target.num_heads,
         "num_key_value_heads": target.num_kv_heads,
         "head_dim": target.head_dim,
-        "hidden_act": "silu",
         "rms_norm_eps": target.rms_norm_eps,
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "initializer_range": 0.02,
         "rope_theta": target.rope.theta,
-        "rope_scaling": None,
         "max_position_embeddings": target.max_position_embeddings,
         "vocab_size": target.vocab_size,
-        "tie_word_embeddings": False,
-        "use_cache": True,
-        "dtype": "bfloat16",
     }
 
 
 def tapped_layers(layers: int, count: int) -> list[int]:
-    """The authors' choice of `count` layers, or in a target that is too shallow for it the last
-    ones before its last: ascending, each once."""
+    """Return the authors' choice of `count` layers, ascending. A target that is too shallow for it
+    is tapped at the layers before its last."""
     spread = sorted(set(default_layer_ids(layers, count))) if layers > 4 else []
     if len(spread) == count and spread[0] >= 0 and spread[-1] < layers - 1:
         return spread
@@ -74,12 +76,13 @@ def tapped_layers(layers: int, count: int) -> list[int]:
 
 
 def reshaped(config: TrainConfig, checkpoint: DFlashCheckpoint) -> dict[str, Any]:
-    """The config.json of a drafter that is trained on: its own, with another block if asked for.
+    """Return the config.json of a drafter that training goes on from, with another block if the run
+    asks for it.
 
-    Raises InvalidRequest for what its weights decide already.
+    Raises InvalidRequest for a setting that the weights decide already.
     """
     shape = checkpoint.config
-    has = {
+    fixed = {
         "layers": shape.layers.num_layers,
         "taps": len(shape.target_layer_ids),
         "window": shape.attention[0].window,
@@ -87,7 +90,7 @@ def reshaped(config: TrainConfig, checkpoint: DFlashCheckpoint) -> dict[str, Any
         "generation": "dflash" if shape.second is None else "dflash2",
         "selector_rank": shape.second and shape.second.selector_rank,
     }
-    for name, value in has.items():
+    for name, value in fixed.items():
         if getattr(config, name) not in (None, value):
             expected = f"{value}, as the drafter {checkpoint.path.name} has it, or no init"
             raise InvalidRequest(name, getattr(config, name), expected)
@@ -102,16 +105,16 @@ def reshaped(config: TrainConfig, checkpoint: DFlashCheckpoint) -> dict[str, Any
 def check_fit(
     shape: DFlashConfig, target: ModelConfig, eos_ids: Iterable[int], seen: Iterable[int]
 ) -> None:
-    """Raises InvalidRequest for what serving would refuse, or text would trip over: another width
-    or depth, the last layer tapped, a mask token that means something. `seen` are the tokens of
-    the training texts."""
-    for name, own, needed in (
+    """Raise InvalidRequest for a drafter that serving would refuse: another width or depth, the
+    last layer tapped, or a mask token that texts hold. `seen` are the tokens of the training
+    texts."""
+    for name, size, needed in (
         ("hidden_size", shape.layers.hidden_size, target.hidden_size),
         ("vocab_size", shape.layers.vocab_size, target.vocab_size),
         ("num_target_layers", shape.num_target_layers or target.num_layers, target.num_layers),
     ):
-        if own != needed:
-            raise InvalidRequest("init", f"{name} {own}", f"a drafter for {name} {needed}")
+        if size != needed:
+            raise InvalidRequest("init", f"{name} {size}", f"a drafter for {name} {needed}")
     if max(shape.target_layer_ids) >= target.num_layers - 1:
         expected = f"layers 0 to {target.num_layers - 2} of the target"
         raise InvalidRequest("init", f"target_layer_ids {shape.target_layer_ids}", expected)
@@ -124,8 +127,8 @@ def check_fit(
 def mask_token(
     tokenizer: Any, embedding: torch.Tensor, eos_ids: Iterable[int], seen: Iterable[int]
 ) -> int:
-    """A token for the mask slots: special, without a role, and in none of the training texts; else
-    a row of the embedding that no token has.
+    """Choose a token for the mask slots: special, without a role, and in none of the training
+    texts; else a row of the embedding that no token has.
 
     embedding [vocabulary, hidden]. Raises InvalidRequest (field `mask_token`) where there is none.
     """

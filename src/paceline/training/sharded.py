@@ -17,12 +17,12 @@ from torch.distributed.fsdp import fully_shard
 from paceline.core import ModelError
 from paceline.models.loader import LoadedModel, read_json
 from paceline.training.anchors import Text
-from paceline.training.target import Seen, Target, likely_tokens
+from paceline.training.target import Seen, TrainingTarget, likely_tokens
 from paceline.training.workers import Workers
 
 
-class ShardedTarget(Target):
-    """The target as transformers computes it."""
+class ShardedTarget(TrainingTarget):
+    """A target that transformers computes, in layers spread over all processes."""
 
     together = True
 
@@ -70,10 +70,10 @@ class ShardedTarget(Target):
 def _load(loaded: LoadedModel, dtype: torch.dtype) -> Any:
     import transformers
 
-    named = read_json(loaded.path / "config.json").get("architectures") or ["none named"]
-    kind = getattr(transformers, named[0], None)
+    architectures = read_json(loaded.path / "config.json").get("architectures") or ["none named"]
+    kind = getattr(transformers, architectures[0], None)
     if kind is None:
-        raise ModelError(f"{loaded.name}: transformers knows no architecture {named[0]}")
+        raise ModelError(f"{loaded.name}: transformers knows no architecture {architectures[0]}")
     try:
         model = kind.from_pretrained(loaded.path, dtype=dtype, local_files_only=True)
     except (OSError, ValueError) as error:

@@ -1,4 +1,5 @@
-"""What a run must remember to go on exactly where it was, written so that a kill loses nothing.
+"""The saved state of a run, written so that a kill loses nothing and the run goes on exactly
+there.
 
 state.pt      weights, optimizers, scores and the step, replaced in one go
 drafter/      the best drafter so far, a folder that serves; replaced in one go as well
@@ -32,11 +33,11 @@ WRITING = (OSError, RuntimeError, SafetensorError)
 
 
 class DiskFull(PacelineError):
-    """A run's folder could not be written to. What was saved before is whole."""
+    """A run's folder could not be written to. The save before is complete."""
 
 
 def save_state(folder: Path, state: Mapping[str, Any]) -> None:
-    """Raises DiskFull where there is no room; the state before is then still there."""
+    """Save the state. Raises DiskFull where there is no room; the state before stays."""
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **state}, buffer)
     try:
@@ -52,10 +53,11 @@ def save_state(folder: Path, state: Mapping[str, Any]) -> None:
 def load_state(
     folder: Path, config: Mapping[str, Any], inputs: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """The state of an interrupted run, or None. `inputs` says what target, sets and drafter hold.
+    """Return the state of an interrupted run, or None. `inputs` are digests of target, sets and
+    drafter.
 
-    Raises InvalidRequest where it belongs to a run with other settings or other inputs, naming the
-    first that differs.
+    Raises InvalidRequest where the state belongs to a run with other settings or other inputs,
+    naming the first that differs.
     """
     path = folder / STATE
     if not path.is_file():
@@ -80,8 +82,9 @@ def _plain(value: Any) -> Any:
 
 
 def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Lets `write` fill a folder beside, and swaps it in: under the name there is a whole one, or
-    after a kill between two renames the one before, which `restore_folder` brings back."""
+    """Let `write` fill a folder beside, and swap it in: the name always stands for a complete
+    folder, or after a kill between two renames for the one before, which `restore_folder` brings
+    back."""
     beside, old = _beside(folder)
     shutil.rmtree(beside, ignore_errors=True)
     try:
@@ -100,7 +103,7 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
 
 
 def restore_folder(folder: Path) -> None:
-    """Mends what a kill in `replace_folder` left."""
+    """Repair a folder after a kill in `replace_folder`."""
     beside, old = _beside(folder)
     if not folder.exists() and old.exists():
         os.replace(old, folder)
@@ -109,7 +112,7 @@ def restore_folder(folder: Path) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Brings a folder's files to the disk: a rename must not get there before them."""
+    """Flush the files of a folder to the disk before it is renamed."""
     for path in (*folder.iterdir(), folder):
         handle = os.open(path, os.O_RDONLY)
         try:

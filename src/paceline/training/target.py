@@ -1,4 +1,4 @@
-"""The frozen target: what a drafter sees of it and what it would say, kept within a budget."""
+"""The frozen target: its features and distributions, kept within a budget."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from paceline.training.anchors import Text
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the target made of one text: `features` [tokens, layers * hidden] in its own dtype, and,
-    where they are learnt from, its most likely next tokens behind each token, int32 [tokens, k],
-    with their probabilities, float16."""
+    """The target's view of one text: `features` [tokens, layers * hidden] in its own dtype, and,
+    where they are learnt, its most likely next tokens behind each token, int32 [tokens, k], with
+    their probabilities, float16."""
 
     features: torch.Tensor
     likely: torch.Tensor | None = None
@@ -29,7 +29,7 @@ class Seen:
         return sum(part.nbytes for part in parts if part is not None)
 
     def behind(self, anchors: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Likely tokens and their probabilities at slots 1 to `slots` behind each anchor,
+        """Return likely tokens and their probabilities at slots 1 to `slots` behind each anchor,
         [anchors, slots, k] each."""
         assert self.likely is not None and self.probabilities is not None
         # What the token at a place should be, the target says one place before.
@@ -37,12 +37,13 @@ class Seen:
         return self.likely[before].long(), self.probabilities[before].float()
 
 
-class Target:
-    """Reads training texts with the frozen target. `soft_tokens` 0 keeps features alone.
+class TrainingTarget:
+    """The frozen target, which reads training texts. `soft_tokens` 0 keeps features alone.
 
-    The first texts asked for are kept until `budget` bytes are full; the others are read each time.
-    `computed_tokens` counts what was read. `embedding` and `head`, [vocabulary, hidden], are its
-    own; `together` says that all processes must read a text whenever one does.
+    The first texts that are read are kept until `budget` bytes are full; the others are read each
+    time. `computed_tokens` counts the tokens that were read. `embedding` and `head`, [vocabulary,
+    hidden], are the target's; `together` means that all processes must read a text at the same
+    time.
     """
 
     embedding: torch.Tensor
@@ -59,7 +60,7 @@ class Target:
         self.computed_tokens = 0
 
     def prefer(self, texts: Sequence[Text]) -> None:
-        """These are kept before any other text is."""
+        """Keep these texts before any others."""
         self._preferred = {text.number: len(text) for text in texts}
 
     def features(self, text: Text) -> torch.Tensor:
@@ -72,8 +73,8 @@ class Target:
         seen = self._compute(text)
         self.computed_tokens += len(text)
         waiting = self._preferred.pop(text.number, 0)
-        each = seen.bytes / len(text)
-        reserved = 0.0 if waiting else each * sum(self._preferred.values())
+        bytes_per_token = seen.bytes / len(text)
+        reserved = 0.0 if waiting else bytes_per_token * sum(self._preferred.values())
         if seen.bytes <= self._left - reserved:
             self._left -= seen.bytes
             self._kept[text.number] = seen
@@ -83,8 +84,8 @@ class Target:
         raise NotImplementedError
 
 
-class LocalTarget(Target):
-    """A target whose network is in this process. Nobody else may use the network's KV."""
+class LocalTarget(TrainingTarget):
+    """A target whose network is in this process. No other code may use the KV of the network."""
 
     def __init__(
         self,
@@ -124,8 +125,9 @@ class LocalTarget(Target):
 
 
 def likely_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` most likely tokens of each row, int32, and their probabilities, float16."""
+    """Return the `count` most likely tokens of each row, int32, and their probabilities,
+    float16."""
     logits = logits.float()
     top = logits.topk(count, dim=-1)
-    whole = logits.logsumexp(-1, keepdim=True)
-    return top.indices.int().cpu(), (top.values - whole).exp().half().cpu()
+    normaliser = logits.logsumexp(-1, keepdim=True)
+    return top.indices.int().cpu(), (top.values - normaliser).exp().half().cpu()

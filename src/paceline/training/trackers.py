@@ -1,4 +1,4 @@
-"""Where a run's numbers go: a file of JSON lines always, and trackers by name."""
+"""The trackers of a run's numbers: a file of JSON lines always, and others by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Tracker(Protocol):
 
 
 class JsonLines:
-    """Appends to log.jsonl. A resumed run first drops what lies behind the step it resumes at."""
+    """Appends to log.jsonl. A resumed run first drops the entries behind the step it resumes at."""
 
     def __init__(self, folder: Path, step: int) -> None:
         self._path = folder / LOG
@@ -42,7 +42,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Whole lines only: a kill may have cut the last one."""
+    """Return the complete lines of a log: a kill may have cut the last one."""
     if not path.is_file():
         return []
     return [line for line in path.read_text("utf-8").splitlines(True) if line.endswith("\n")]
@@ -65,15 +65,15 @@ class TensorBoard:
 
 
 class WandbLike:
-    """wandb, and trackio, which took over its interface but knows a run by its name."""
+    """wandb, and trackio, which has the same interface but knows a run by its name."""
 
     def __init__(self, name: str, folder: Path, config: Mapping[str, Any]) -> None:
         self._module = tracker_package(name)
         run = remembered(folder, name) or remember(folder, name, uuid.uuid4().hex[:8])
-        named = {"name": f"{folder.name}-{run}"}
+        identity = {"name": f"{folder.name}-{run}"}
         if name == "wandb":
-            named = {"name": folder.name, "id": run}
-        self._module.init(project=PROJECT, config=dict(config), resume="allow", **named)
+            identity = {"name": folder.name, "id": run}
+        self._module.init(project=PROJECT, config=dict(config), resume="allow", **identity)
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         self._module.log(dict(numbers), step=step)
@@ -95,15 +95,15 @@ class MLflow:
         remember(folder, "mlflow", str(run.info.run_id))
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        named = {name.replace("@", "_at_"): value for name, value in numbers.items()}
-        self._module.log_metrics(named, step=step)
+        renamed = {name.replace("@", "_at_"): value for name, value in numbers.items()}
+        self._module.log_metrics(renamed, step=step)
 
     def close(self) -> None:
         self._module.end_run()
 
 
 def remembered(folder: Path, tracker: str) -> str | None:
-    """The tracker's name for this folder's run, where an interrupted one began it."""
+    """Return the tracker's name of the run in this folder, where an interrupted run began it."""
     path = folder / f"{tracker}.id"
     return path.read_text("utf-8") if path.is_file() else None
 
@@ -116,8 +116,8 @@ def remember(folder: Path, tracker: str, run: str) -> str:
 def open_trackers(
     names: Sequence[str], folder: Path, config: Mapping[str, Any], step: int
 ) -> list[Tracker]:
-    """The log of JSON lines, and the trackers named; a run that goes on at `step` goes on there
-    too. Raises InvalidRequest (field `trackers`) for one whose package is not installed."""
+    """Open the log of JSON lines, and the trackers named; a run that goes on at `step` goes on
+    there too. Raises InvalidRequest (field `trackers`) where a package is not installed."""
     opened: list[Tracker] = [JsonLines(folder, step)]
     for name in names:
         if step == 0:
@@ -132,7 +132,7 @@ def open_trackers(
 
 
 def tracker_package(name: str) -> Any:
-    """The package of a tracker; raises InvalidRequest where it is not installed."""
+    """Import the package of a tracker; raise InvalidRequest where it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -16,21 +16,21 @@ from paceline.engine.peak import matmul_peak
 from paceline.training.anchors import Text, block_labels
 from paceline.training.config import TrainConfig
 from paceline.training.cost import (
-    Costs,
+    PhaseCosts,
     Since,
     drafter_operations,
     head_operations,
     target_operations,
 )
 from paceline.training.data import Order
-from paceline.training.evaluation import Score, Tally, packs_of
+from paceline.training.evaluation import BlockTally, Score, packs_of
 from paceline.training.form import TrainingForm
 from paceline.training.losses import Soft, position_weights
 from paceline.training.optimizers import Optimizers, course
 from paceline.training.packs import Pack, Pick, make_pack
 from paceline.training.progress import Progress
 from paceline.training.state import load_state, save_state
-from paceline.training.target import Seen, Target
+from paceline.training.target import Seen, TrainingTarget
 from paceline.training.trackers import Tracker
 from paceline.training.workers import Workers
 
@@ -39,13 +39,13 @@ LOG_EVERY = 10  # steps
 
 @dataclass
 class Trainer:
-    """Everything of one run. `held_out` and `out_of_domain` map names to texts that are only
-    evaluated; `export(progress, step)` writes the drafter of a new best score; `inputs` says what
-    target, sets and drafter hold, so that a run goes on with the same only."""
+    """A training run. `held_out` and `out_of_domain` map names to texts that are only evaluated;
+    `export(progress, step)` writes the drafter of a new best score; `inputs` are digests of target,
+    sets and drafter, so that a run goes on with the same only."""
 
     config: TrainConfig
     form: TrainingForm
-    target: Target
+    target: TrainingTarget
     texts: Sequence[Text]
     held_out: dict[str, list[Text]]
     out_of_domain: dict[str, list[Text]]
@@ -64,11 +64,11 @@ class Trainer:
         self._wrapped = self.workers.wrap(self.form)
         self._size = self.form.config.block_size
         self._peak = matmul_peak(self.form.head.weight.dtype, config.device)
-        self._costs = Costs(device=config.device)
+        self._costs = PhaseCosts(device=config.device)
         self._since = Since()
 
     def resume(self) -> bool:
-        """Goes back to the run's last save, if there is one."""
+        """Go back to the run's last save, if there is one."""
         state = load_state(self.config.folder, self.config.as_json(), self.inputs)
         if state is None:
             return False
@@ -80,7 +80,7 @@ class Trainer:
         return True
 
     def run(self, trackers: Sequence[Tracker], show: Callable[[dict[str, float]], None]) -> None:
-        """Trains to the end, to the patience's end, or to a regression that stops the run."""
+        """Train to the end, until patience ends, or until a regression stops the run."""
         if self.step == 0 and not self.progress.history:
             self._evaluate(trackers, show)
             self._save()  # from here on the folder is this run's
@@ -97,7 +97,7 @@ class Trainer:
 
     @property
     def finished(self) -> str | None:
-        """Why evaluations ended the run before its last step, or None."""
+        """The reason why evaluations ended the run before its last step, or None."""
         patience = self.config.patience
         if patience and self.progress.waited >= patience:
             return f"{patience} evaluations in a row were no better"
@@ -108,14 +108,14 @@ class Trainer:
     # -- one step ---------------------------------------------------------------------------------
 
     def take_step(self) -> None:
-        """One optimizer step over the texts whose turn it is."""
+        """Take one optimizer step over the next texts."""
         config, workers, start = self.config, self.workers, self._costs.now()
         picks = self.order.step(self.step)
-        whole = sum(len(pick.anchors) for pick in picks)
+        blocks = sum(len(pick.anchors) for pick in picks)
         size = self._block_size()
         norm = self._norm(picks, size)
-        mine = workers.mine(picks)
-        parts = [mine[i : i + config.micro] for i in range(0, len(mine), config.micro)]
+        own_picks = workers.mine(picks)
+        parts = [own_picks[i : i + config.micro] for i in range(0, len(own_picks), config.micro)]
         sums = torch.zeros(3, dtype=torch.float64)
         for index, part in enumerate(parts):
             pack = self._pack(part, size)
@@ -132,24 +132,25 @@ class Trainer:
         self._since.add(
             self._costs.now() - start,
             loss=float(sums[0]) / norm,
-            al=1 + float(sums[1]) / whole,
+            al=1 + float(sums[1]) / blocks,
             slots=float(sums[2]),
-            blocks=whole,
+            blocks=blocks,
             grad_norm=float(grad),
             lr_share=share,
         )
 
     def _norm(self, picks: Sequence[Pick], size: int) -> float:
-        """What a step's summed loss is divided by: its blocks (D-PACE), or its weights' sum."""
+        """Return the divisor of the summed loss of a step: its blocks (D-PACE), or the sum of its
+        weights."""
         if self.config.weights == "dpace":
             return float(sum(len(pick.anchors) for pick in picks))
         labels = [block_labels(pick.text, pick.anchors, size) for pick in picks]
-        counts = torch.cat([there for _, there in labels])
+        counts = torch.cat([slot_counts for _, slot_counts in labels])
         zero = torch.zeros(counts.shape)
         return float(position_weights(self.config.weights, zero, counts, counts).sum())
 
     def _block_size(self) -> int:
-        """Tokens of a block in this step."""
+        """Return the tokens of a block in this step."""
         short = self.config.short_block
         if short is None or self.step >= self.config.short_steps * self.total:
             return self._size
@@ -164,16 +165,17 @@ class Trainer:
         self._costs.operations["target"] += target_operations(target.shape, tokens)
         with self._costs.phase("data"):
             mask = self.form.config.mask_token_id
-            pack = make_pack(picks, [each.features for each in seen], size, mask)
+            pack = make_pack(picks, [view.features for view in seen], size, mask)
             if config.soft:
                 pack = self._soften(pack, picks, seen)
             return pack.to(self.workers.device)
 
     def _soften(self, pack: Pack, picks: Sequence[Pick], seen: Sequence[Seen]) -> Pack:
-        """The pack with what the target would have said in its blocks, where that is learnt."""
+        """Return the pack with the target's distribution in its blocks, where that is learnt."""
         slots = pack.labels.shape[1]
-        found = [each.behind(pick.anchors, slots) for pick, each in zip(picks, seen, strict=True)]
-        likely, shares = (torch.cat(parts) for parts in zip(*found, strict=True))
+        pairs = zip(picks, seen, strict=True)
+        soft_parts = [view.behind(pick.anchors, slots) for pick, view in pairs]
+        likely, shares = (torch.cat(parts) for parts in zip(*soft_parts, strict=True))
         if self.config.labels == "target":
             pack = replace(pack, labels=likely[..., 0])
         if set(self.config.mix) == {"ce"}:
@@ -198,30 +200,30 @@ class Trainer:
     # -- evaluation, saves, numbers ---------------------------------------------------------------
 
     def scores(self, sets: dict[str, list[Text]]) -> dict[str, Score]:
-        """Expected acceptance length of every set."""
-        config, found = self.config, {}
+        """Return the expected acceptance length of every set."""
+        config, scores = self.config, {}
         self.form.eval()
         for name, texts in sets.items():
-            tally = Tally(self._size - 1)
+            tally = BlockTally(self._size - 1)
             mask = self.form.config.mask_token_id
-            mine = self.workers.mine(texts)
+            own_texts = self.workers.mine(texts)
             if self.target.together:
-                for _ in range(-(-len(texts) // self.workers.count) - len(mine)):
+                for _ in range(-(-len(texts) // self.workers.count) - len(own_texts)):
                     self.target.read(texts[0])  # for those that have one text more
             packs = packs_of(
-                mine, config.eval_anchors, self.target.features, self._size, mask, config.micro
+                own_texts, config.eval_anchors, self.target.features, self._size, mask, config.micro
             )
             for pack in packs:
                 tally.add(self.form.right(pack.to(self.workers.device)), pack)
             tally.sums = self.workers.sum(tally.sums)
-            found[name] = tally.score()
+            scores[name] = tally.score()
         self.form.train()
-        return found
+        return scores
 
     def _evaluate(
         self, trackers: Sequence[Tracker], show: Callable[[dict[str, float]], None]
     ) -> bool:
-        """Whether this evaluation is the best so far; its drafter is written then."""
+        """Evaluate; return whether the result is the best so far. Its drafter is written then."""
         held, other = self.scores(self.held_out), self.scores(self.out_of_domain)
         best = self.progress.add(self.step, held, other)
         self._log(self.progress.numbers(), trackers, show)
@@ -245,11 +247,11 @@ class Trainer:
             )
 
     def numbers(self) -> dict[str, float]:
-        """For the log, of the steps since it was asked last."""
+        """Return log entries of the steps since the last call."""
         since, costs = self._since, self._costs
         numbers = since.numbers() | costs.numbers(self._peak, max(1, since.steps))
         self._since = Since(all_slots=since.all_slots, all_seconds=since.all_seconds)
-        self._costs = Costs(device=self.config.device)
+        self._costs = PhaseCosts(device=self.config.device)
         return numbers
 
     def _log(

@@ -1,11 +1,13 @@
-"""One process or several: what each takes of a step, and how sums come together.
+"""The processes of a run: the share of each in a step, sums over all, and the memory of one.
 
 Several are started by `torchrun`; gradients are averaged by torch's DistributedDataParallel.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -18,10 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.core import InvalidRequest
 
 T = TypeVar("T")
+# Parameters of mallopt(), from glibc's malloc.h.
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
 
 
 class Workers:
-    """This process among `count`. One alone needs no process group."""
+    """This process among `count` processes. One process needs no process group."""
 
     def __init__(self, device: str) -> None:
         self.count = int(os.environ.get("WORLD_SIZE", "1"))
@@ -35,12 +39,12 @@ class Workers:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and prints."""
+        """True in the process that writes files and prints."""
         return self.rank == 0
 
     def check(self, texts: int, micro: int, shard_target: bool) -> None:
-        """Raises InvalidRequest where a step's texts cannot be shared out evenly, and where there
-        is nobody to spread a target over."""
+        """Raise InvalidRequest where the texts of a step cannot be shared out evenly, and where one
+        process is to spread a target."""
         if shard_target and self.count == 1:
             raise InvalidRequest("shard_target", True, "several processes, started by torchrun")
         if texts % (self.count * micro):
@@ -48,20 +52,21 @@ class Workers:
             raise InvalidRequest("texts", texts, expected)
 
     def mine(self, items: Sequence[T]) -> list[T]:
+        """Return the share of this process."""
         return list(items[self.rank :: self.count])
 
     def wrap(self, form: nn.Module) -> nn.Module:
-        """The form whose backward averages gradients over all processes."""
+        """Return the form whose backward pass averages gradients over all processes."""
         return form if self.count == 1 else DistributedDataParallel(form)
 
     def together(self, form: nn.Module, last: bool) -> AbstractContextManager[Any]:
-        """Around one backward: gradients travel only after a step's last."""
+        """Return a context for one backward pass: only the last of a step sends gradients."""
         if isinstance(form, DistributedDataParallel) and not last:
             return form.no_sync()
         return nullcontext()
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum over all processes, in each of them."""
+        """Return the sum over all processes, in each of them."""
         if self.count > 1:
             values = values.to(self.device)
             dist.all_reduce(values)
@@ -75,3 +80,19 @@ class Workers:
     def close(self) -> None:
         if self.count > 1 and dist.is_initialized():
             dist.destroy_process_group()
+
+
+def keep_freed_memory() -> bool:
+    """Make glibc keep freed large blocks for the life of this process; return whether it did.
+
+    Otherwise every large tensor is mapped anew, and the kernel clears each of its pages: most of a
+    training step's system time on a CPU. Other C libraries have no such switch.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return False
+    settings = ((MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 64 << 20))
+    return all([mallopt(name, value) == 1 for name, value in settings])

@@ -1,0 +1,129 @@
+"""Texts that become prompts: YAML, phrases with slots, paragraphs, functions of Python files."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from paceline.core import InvalidRequest
+from paceline.core.documents import Document, Expected
+from paceline.dataset.training_set import train_package
+from paceline.synth.prompts import keyed
+from paceline.synth.source_spec import Texts
+
+SLOT = re.compile(r"\{(\w+)\}")
+SLOT_VALUES = "texts for each {slot} that a phrase has, and for no other"
+SlotValues = Annotated[list[str], Expected(SLOT_VALUES, bool)]
+
+
+# -- YAML ------------------------------------------------------------------------------------------
+
+
+def parse_yaml(text: str, name: str, field: str) -> Any:
+    """Read plain data from one YAML document in which no key stands twice.
+
+    Raises InvalidRequest (`field`) that names the file and the place.
+    """
+    yaml = train_package("yaml", "pyyaml")
+    try:
+        return yaml.load(text, _loader())
+    except (yaml.YAMLError, TypeError, RecursionError) as error:
+        expected = "valid YAML: " + " ".join(str(error).split())
+        raise InvalidRequest(field, name, expected) from error
+
+
+@cache
+def _loader() -> Any:
+    yaml = train_package("yaml", "pyyaml")
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        """A loader that refuses equal keys: PyYAML takes the last one without a word."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            for index, key in enumerate(keys):
+                if key in keys[:index]:
+                    raise yaml.YAMLError(f"{key!r} stands twice, {node.start_mark}")
+            return super().construct_mapping(node, deep)
+
+    return Loader
+
+
+# -- phrases ---------------------------------------------------------------------------------------
+
+
+class Phrases(Document):
+    """A file of phrases, and the values that each {slot} in them may have; `#` in a value is any
+    digit."""
+
+    phrases: Texts
+    slots: dict[str, Annotated[list[str], Expected(SLOT_VALUES, bool)]] = Field(
+        default_factory=dict
+    )
+
+
+def filled_phrases(content: Any, source: str, count: int) -> Iterator[str]:
+    """Yield `count` texts, phrase after phrase, always the same for a source of this name.
+
+    Raises InvalidRequest for a file of another form, and for a slot without values.
+    """
+    file = Phrases.read(content, "path")
+    slots = {name for phrase in file.phrases for name in SLOT.findall(phrase)}
+    for name in sorted(slots ^ file.slots.keys()):
+        raise InvalidRequest(f"path.slots.{name}", file.slots.get(name), SLOT_VALUES)
+    for number in range(count):
+        phrase = file.phrases[number % len(file.phrases)]
+        yield _filled(phrase, file.slots, source, number)
+
+
+def _filled(phrase: str, slots: Mapping[str, Sequence[str]], source: str, number: int) -> str:
+    def value(slot: re.Match[str]) -> str:
+        values = slots[slot[1]]
+        draw = keyed("slot", source, number, slot[1])
+        text = values[draw % len(values)]
+        return re.sub("#", lambda mark: str(keyed(draw, mark.start()) % 10), text)
+
+    return SLOT.sub(value, phrase)
+
+
+# -- pieces of texts -------------------------------------------------------------------------------
+
+
+def paragraphs(text: str, shortest: int, longest: int) -> Iterator[str]:
+    """Yield paragraphs: joined until they have `shortest` characters, and cut between words where
+    they have more than `longest`."""
+    waiting = ""
+    for paragraph in re.split(r"\n\s*\n", text):
+        waiting = f"{waiting}\n\n{paragraph.strip()}" if waiting else paragraph.strip()
+        while len(waiting) > longest:
+            cut = waiting.rfind(" ", 1, longest + 1)
+            cut = cut if cut > 0 else longest
+            yield waiting[:cut].rstrip()
+            waiting = waiting[cut:].lstrip()
+        if len(waiting) >= shortest:
+            yield waiting
+            waiting = ""
+    if waiting:
+        yield waiting
+
+
+def functions(text: str) -> Iterator[str]:
+    """Yield every function and method of a Python file, with its decorators, flush left.
+
+    Raises SyntaxError or ValueError for what is no Python file.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # about the file's own escapes
+        tree = ast.parse(text)
+    lines = text.splitlines()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            yield textwrap.dedent("\n".join(lines[first - 1 : node.end_lineno]))
