@@ -1,7 +1,8 @@
 """Write the TypeScript types of the JSON that the page sends and reads, from the pydantic models.
 
 `python -m tools.page_types` writes src/paceline/web/types/api.d.ts; with `--check` it fails where
-that file is not what the models say. To add a model, add it to MODELS.
+that file is not what the models say. To add a model (a pydantic model, a dataclass, a TypedDict),
+add it to MODELS.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from pydantic import TypeAdapter
+from pydantic.json_schema import JsonSchemaMode
 
 from paceline.server.errors import ErrorResponse
 from paceline.server.protocol import ChatRequest
@@ -23,7 +24,7 @@ from paceline.server.responses import ChatCompletion, RequestRounds
 
 # A field with a default may be missing where the mode is "validation", and is always there where
 # it is "serialization".
-MODELS: tuple[tuple[type[BaseModel], JsonSchemaMode], ...] = (
+MODELS: tuple[tuple[type, JsonSchemaMode], ...] = (
     (ChatRequest, "validation"),
     (ChatCompletion, "validation"),
     (RequestRounds, "validation"),
@@ -43,9 +44,10 @@ SIMPLE = {
 Schema = Mapping[str, Any]
 
 
-def declarations() -> str:
-    """Return the whole file: a type for each of MODELS and for each model inside of them."""
-    _, schema = models_json_schema(list(MODELS))
+def declarations(models: Sequence[tuple[type, JsonSchemaMode]] = MODELS) -> str:
+    """Return the whole file: a type for each of `models` and for each model inside of them."""
+    adapters = [(model, mode, TypeAdapter(model)) for model, mode in models]
+    _, schema = TypeAdapter.json_schemas(adapters)
     parts = [declaration(name, model) for name, model in sorted(schema["$defs"].items())]
     return "\n".join([HEAD, *parts])
 

@@ -7,8 +7,8 @@ import { isAbort } from "./http.js";
 import { Counts, isCommitted, KINDS, TokenText, tokensOf } from "./rounds.js";
 import { streamed } from "./stream.js";
 
-/** @import { ChatRequest, CommittedToken, Round } from "../types/api" */
-/** @import { AnswerMetrics, ChatChunk } from "../types/answers" */
+/** @import { ChatRequest } from "../types/api" */
+/** @import { AnswerMetrics, ChatChunk, CommittedToken, Round } from "../types/answers" */
 /** @import { ShownToken } from "./rounds.js" */
 
 /** @type {{ [part: string]: string }} */
@@ -106,7 +106,7 @@ export class Answer {
     if (event.metrics) this.metrics = event.metrics;
     const [choice] = event.choices;
     if (!choice) return;
-    const text = choice.delta.content ?? "";
+    const text = choice.delta?.content ?? "";
     this.text += text;
     if (text) heard(text);
     if (choice.round) this.#addRound(choice.round);

@@ -72,6 +72,7 @@ function drawCell(plot, cell) {
 /** @param {uPlot} plot @param {Cell} cell */
 function outlineCell(plot, cell) {
   const { ctx } = plot;
+  ctx.setLineDash([]);
   ctx.strokeStyle = colour("--ink");
   ctx.lineWidth = 2 * devicePixelRatio;
   ctx.strokeRect(...boxOf(plot, cell));
@@ -99,6 +100,7 @@ function drawMark(plot, mark) {
   circle(ctx, [left, top], 5);
   ctx.fillStyle = colour("--card");
   ctx.fill();
+  ctx.setLineDash([]);
   ctx.lineWidth = 2.5 * ratio;
   ctx.strokeStyle = ctx.fillStyle = colour(mark.colour);
   ctx.stroke();

@@ -1,7 +1,7 @@
 // What the rounds of an answer say of its tokens: which were drafted, what became of them, and the
 // numbers that follow. A round is the server's (docs: GET /v1/requests/{id}/rounds).
 
-/** @import { CommittedToken, Round, RoundToken } from "../types/api" */
+/** @import { CommittedToken, Round, RoundToken } from "../types/answers" */
 
 /** @typedef {CommittedToken["kind"] | "rejected" | "unused" | "withheld"} Kind */
 /** @typedef {{ id: number | null, text: string, kind: Kind }} ShownToken  null: it is withheld */

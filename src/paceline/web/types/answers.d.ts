@@ -1,7 +1,13 @@
-// JSON of the server that has no pydantic model yet. A type moves to api.d.ts, which is generated
-// (tools/page_types.py), as soon as it has one.
+// What the server answers, by the names that the page uses. Types with a model in Python come from
+// api.d.ts, which tools/page_types.py writes; the others are written here.
 
-import type { ErrorDetail, Metrics, Round } from "./api";
+import type { ChatCompletion, ErrorResponse, RequestRounds } from "./api";
+
+// -- rounds ----------------------------------------------------------------------------------------
+
+export type Round = RequestRounds["choices"][number]["rounds"][number];
+export type RoundToken = Round["verified_tokens"][number];
+export type CommittedToken = Round["committed_tokens"][number];
 
 // -- ui/state and ui/serving ----------------------------------------------------------------------
 
@@ -39,13 +45,11 @@ export interface ServingFacts {
 
 // -- events of a streamed chat --------------------------------------------------------------------
 
-export interface AnswerMetrics extends Metrics {
-  speedup_vs_ar?: number | null;
-}
+export type AnswerMetrics = ChatCompletion["metrics"] & { speedup_vs_ar?: number | null };
 
 export interface ChunkChoice {
   index: number;
-  delta: { role?: "assistant"; content?: string | null };
+  delta?: { role?: "assistant"; content?: string | null };
   finish_reason: string | null;
   stop_reason?: string | number | null;
   round?: Round;
@@ -55,7 +59,7 @@ export interface ChunkChoice {
 export interface ChatChunk {
   choices: ChunkChoice[];
   metrics?: AnswerMetrics;
-  error?: ErrorDetail;
+  error?: ErrorResponse["error"];
 }
 
 // -- ui/live --------------------------------------------------------------------------------------
