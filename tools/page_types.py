@@ -22,13 +22,13 @@ from paceline.server.errors import ErrorResponse
 from paceline.server.protocol import ChatRequest
 from paceline.server.responses import ChatCompletion, RequestRounds
 
-# A field with a default may be missing where the mode is "validation", and is always there where
-# it is "serialization".
+# "validation" for what the page sends, "serialization" for what it reads. A field with a default may
+# be missing in both.
 MODELS: tuple[tuple[type, JsonSchemaMode], ...] = (
     (ChatRequest, "validation"),
-    (ChatCompletion, "validation"),
-    (RequestRounds, "validation"),
-    (ErrorResponse, "validation"),
+    (ChatCompletion, "serialization"),
+    (RequestRounds, "serialization"),
+    (ErrorResponse, "serialization"),
 )
 FILE = Path(__file__).parent.parent / "src/paceline/web/types/api.d.ts"
 COMMAND = "python -m tools.page_types"

@@ -63,10 +63,6 @@ def test_models_become_interfaces() -> None:
     )
 
 
-def test_an_answer_always_has_its_fields_with_defaults() -> None:
-    assert "  inner: {" in page_types.declarations([(Outer, "serialization")])
-
-
 def test_a_schema_without_a_type_in_typescript_is_refused() -> None:
     with pytest.raises(ValueError, match="no TypeScript type"):
         page_types.type_of({"type": "matrix"})

@@ -1,9 +1,9 @@
-// What the server answers, by the names that the page uses. Types with a model in Python come from
-// api.d.ts, which tools/page_types.py writes; the others are written here.
+// What the server answers, by the names that the page uses. Types that have a model in Python come
+// from api.d.ts, which tools/page_types.py writes; the others are written here.
 
 import type { ChatCompletion, ErrorResponse, RequestRounds } from "./api";
 
-// -- rounds ----------------------------------------------------------------------------------------
+// -- rounds ---------------------------------------------------------------------------------------
 
 export type Round = RequestRounds["choices"][number]["rounds"][number];
 export type RoundToken = Round["verified_tokens"][number];

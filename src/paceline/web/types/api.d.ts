@@ -4,7 +4,18 @@ export interface AssistantMessage {
   role: "assistant";
   content: string | null;
   refusal: null;
-  tool_calls?: paceline__server__responses__ToolCall[] | null;
+  tool_calls?: ToolCallOutput[] | null;
+}
+
+export interface CalledFunctionInput {
+  name: string;
+  /** A JSON object, as text. */
+  arguments: string;
+}
+
+export interface CalledFunctionOutput {
+  name: string;
+  arguments: string;
 }
 
 export interface ChatChoice {
@@ -170,7 +181,7 @@ export interface Message {
   name?: string | null;
   tool_call_id?: string | null;
   refusal?: null;
-  tool_calls?: paceline__server__tools__ToolCall[] | null;
+  tool_calls?: ToolCallInput[] | null;
   function_call?: null;
   audio?: null;
   /** Not supported. */
@@ -325,6 +336,18 @@ export interface Tool {
   function: Function;
 }
 
+export interface ToolCallInput {
+  id: string;
+  type: "function";
+  function: CalledFunctionInput;
+}
+
+export interface ToolCallOutput {
+  id: string;
+  type: "function";
+  function: CalledFunctionOutput;
+}
+
 export interface TopLogprob {
   token: string;
   logprob: number;
@@ -340,27 +363,4 @@ export interface Usage {
   completion_tokens: number;
   total_tokens: number;
   prompt_tokens_details: PromptTokensDetails | null;
-}
-
-export interface paceline__server__responses__CalledFunction {
-  name: string;
-  arguments: string;
-}
-
-export interface paceline__server__responses__ToolCall {
-  id: string;
-  type: "function";
-  function: paceline__server__responses__CalledFunction;
-}
-
-export interface paceline__server__tools__CalledFunction {
-  name: string;
-  /** A JSON object, as text. */
-  arguments: string;
-}
-
-export interface paceline__server__tools__ToolCall {
-  id: string;
-  type: "function";
-  function: paceline__server__tools__CalledFunction;
 }
