@@ -22,8 +22,8 @@ from paceline.server.errors import ErrorResponse
 from paceline.server.protocol import ChatRequest
 from paceline.server.responses import ChatCompletion, RequestRounds
 
-# "validation" for what the page sends, "serialization" for what it reads. A field with a default may
-# be missing in both.
+# "validation" for what the page sends, "serialization" for what it reads. In both, a field with a
+# default may be missing.
 MODELS: tuple[tuple[type, JsonSchemaMode], ...] = (
     (ChatRequest, "validation"),
     (ChatCompletion, "serialization"),
