@@ -219,8 +219,8 @@ export class Pane {
   #tokensPerRound() {
     const rounds = this.#events.slice(1, this.#shown); // the first token comes with the prompt
     const drafted = rounds.filter((event) => event.drafted > 0);
-    if (this.#knowsDrafts) return acceptanceLength(drafted.length, countTokens(drafted));
-    return rounds.length > 0 ? countTokens(rounds) / rounds.length : null;
+    if (this.#knowsDrafts) return acceptanceLength(drafted.length, sumOf(drafted, "accepted"));
+    return rounds.length > 0 ? sumOf(rounds, "tokens") / rounds.length : null;
   }
 
   /** Draw a bar for each burst: accepted tokens below, the target's own on top. */
@@ -247,5 +247,5 @@ export class Pane {
   }
 }
 
-/** @param {TimedEvent[]} events */
-const countTokens = (events) => events.reduce((sum, event) => sum + event.tokens, 0);
+/** @param {TimedEvent[]} events @param {"tokens" | "accepted"} name */
+const sumOf = (events, name) => events.reduce((sum, event) => sum + event[name], 0);

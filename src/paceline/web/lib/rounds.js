@@ -74,14 +74,14 @@ const WITHHELD = { id: null, text: "▒", kind: "withheld" };
 const marked = (tokens, kind) => tokens.map((token) => ({ ...token, kind }));
 
 /**
- * Return the mean tokens that a round with a draft committed, incl. bonus (AL); null where nothing
- * was drafted. It is that of SpeculationStats in paceline.core.rounds; a test holds them together.
+ * Return the mean tokens that a round with a draft commits, incl. bonus (AL); null where nothing was
+ * drafted. It is that of paceline.core.rounds, and a test holds the two together.
  *
  * @param {number} draftRounds rounds with at least one drafted token
- * @param {number} chosenTokens what they committed without what a grammar forced
+ * @param {number} acceptedTokens of all of them
  */
-export function acceptanceLength(draftRounds, chosenTokens) {
-  return draftRounds > 0 ? chosenTokens / draftRounds : null;
+export function acceptanceLength(draftRounds, acceptedTokens) {
+  return draftRounds > 0 ? 1 + acceptedTokens / draftRounds : null;
 }
 
 /** The counts of an answer's rounds as they come. */
@@ -91,7 +91,6 @@ export class Counts {
   draftTokens = 0; // verified ones, as the server counts them
   acceptedTokens = 0;
   tokens = 0;
-  #chosenTokens = 0; // committed by rounds with a draft, and not forced by a grammar
   /** @type {number | null} seconds since the epoch at the end of the first round */
   #first = null;
   #last = 0; // and of the latest
@@ -100,10 +99,7 @@ export class Counts {
   add(round) {
     const drafted = round.verified - round.forced_places.length;
     this.rounds += 1;
-    if (drafted > 0) {
-      this.draftRounds += 1;
-      this.#chosenTokens += round.committed_tokens.filter(({ kind }) => kind !== "forced").length;
-    }
+    if (drafted > 0) this.draftRounds += 1;
     this.draftTokens += drafted;
     this.acceptedTokens += round.accepted;
     this.tokens += round.committed_tokens.length;
@@ -112,7 +108,7 @@ export class Counts {
   }
 
   get acceptanceLength() {
-    return acceptanceLength(this.draftRounds, this.#chosenTokens);
+    return acceptanceLength(this.draftRounds, this.acceptedTokens);
   }
 
   /** Seconds per token after the first, by the server's clock; null before there are two. */
