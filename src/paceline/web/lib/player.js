@@ -34,6 +34,7 @@ export class Clock {
     const { position } = this.#base;
     this.#moveTo(position >= this.end ? 0 : position);
     this.running = true;
+    this.#onTick(this.position);
     requestAnimationFrame(() => this.#frame());
   }
 

@@ -1,13 +1,13 @@
 // The timing: two panes play tokens at their own pace, plain decoding beside speculation.
 
 import { closest, h, loadStyle } from "../lib/dom.js";
-import {
-  clearErrors, errorBox, fieldError, labelled, messageOf, showAtField,
-} from "../lib/errors.js";
+import { clearErrors, errorBox, fieldError, labelled, showAtField } from "../lib/errors.js";
 import { fixed, times } from "../lib/format.js";
 import { newest, postJson } from "../lib/http.js";
 import { Clock, Pane } from "../lib/player.js";
+import { RecordedBox } from "../lib/recorded.js";
 import { TEXTS, pieces } from "../lib/texts.js";
+import { Transport } from "../lib/transport.js";
 
 /** @import { TimedRun } from "../types/answers" */
 /** @import { FieldError, TabContext } from "../types/page" */
@@ -27,7 +27,6 @@ const PRESETS = [
   ["No gain: 100 against 95 tok/s",
     { ar: 100, spec: 95, al: 1.3, g: 4, ttft: 250, n: 400, text: "json" }],
 ];
-const SPEEDS = [0.25, 0.5, 1, 2, 4];
 const OWN = "own"; // in place of the name of a text
 /** @type {{ name: Name, field: string, label: string, step: number | "any", min: number }[]} */
 const FIELDS = [ // `name` in the hash, `field` in errors
@@ -38,7 +37,6 @@ const FIELDS = [ // `name` in the hash, `field` in errors
   { name: "ttft", field: "ttft_ms", label: "TTFT, ms", step: "any", min: 0 },
   { name: "n", field: "tokens", label: "Tokens to play", step: 1, min: 1 },
 ];
-const RECORDED = '{"arrivals_ms": {"ar": [210, 222, …], "speculative": [210, 224, 224, …]}}';
 
 /** @type {Timing | null} */
 let page = null;
@@ -52,21 +50,6 @@ export async function mount(element, context) {
 /** @param {URLSearchParams} params */
 export const show = (params) => page?.read(params);
 export const hide = () => page?.pause();
-
-/**
- * Return pasted text as ui/timing takes it: one JSON, or lines of it. Throws a SyntaxError.
- *
- * @param {string} text
- * @returns {object}
- */
-function parsedRun(text) {
-  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
-  if (lines.length > 1 && lines.every((line) => line.startsWith("{") && line.endsWith("}"))) {
-    return { recorded: lines.map((line) => JSON.parse(line)) };
-  }
-  const run = JSON.parse(text);
-  return run?.arrivals_ms ? { arrivals_ms: run.arrivals_ms } : { evaluation: run };
-}
 
 class Timing {
   #root;
@@ -86,8 +69,6 @@ class Timing {
   #commits = null;
   /** @type {string | null} the calculator's drafter */
   #source = null;
-  /** @type {object | null} a pasted run, as ui/timing takes it */
-  #recorded = null;
 
   #inputs = this.#numberInputs();
   #text = h("select", { id: "timing-text", on: { change: () => this.#changed() } },
@@ -101,28 +82,8 @@ class Timing {
   #error = h("div");
   #result = h("p", { class: "result", role: "status" });
 
-  #play = h("button", {
-    type: "button", class: "primary", id: "timing-play", on: { click: () => this.#toggle() },
-  }, "▶ Play");
-  /** @type {HTMLInputElement} */
-  #seek = h("input", {
-    type: "range", id: "timing-seek", min: 0, max: 1, step: 1, value: 0, "aria-label": "Position",
-    on: { input: () => this.#clock.seek(this.#seek.valueAsNumber) },
-  });
-  #time = h("output", { class: "clock", for: "timing-seek" }, "0.00 s");
-  /** @type {HTMLSelectElement} */
-  #speed = h("select", {
-    id: "timing-speed", on: { change: () => this.#clock.setSpeed(Number(this.#speed.value)) },
-  }, SPEEDS.map((value) => h("option", { value, selected: value === 1 }, `${value}×`)));
-  #race = h("input", {
-    type: "checkbox", id: "timing-race", on: { change: () => this.#limit() },
-  });
-
-  #paste = h("textarea", {
-    id: "timing-recorded", class: "code", rows: 4, spellcheck: false, placeholder: RECORDED,
-  });
-  #row = h("select", { id: "timing-row", on: { change: () => this.#askRow() } });
-  #rowField = labelled("row", "Which request of the run", this.#row);
+  #transport = new Transport(this.#clock, () => this.#limit(), (shown) => this.#showMarks(shown));
+  #recorded = new RecordedBox((body) => this.#playRecorded(body), (error) => this.#fail(error));
 
   /** @param {HTMLElement} root @param {TabContext} context */
   constructor(root, context) {
@@ -133,7 +94,6 @@ class Timing {
       (/** @type {TimedRun} */ run) => this.#load(run),
       (error) => this.#fail(error),
     );
-    this.#rowField.hidden = true;
     root.append(
       h("header", { class: "intro" },
         h("h1", {}, "How it feels"),
@@ -142,10 +102,10 @@ class Timing {
       this.#presets(),
       this.#form(),
       this.#error,
-      this.#transport(),
+      this.#transport.element,
       this.#result,
       h("div", { class: "panes" }, this.#panes.map((pane) => pane.element)),
-      this.#recordedBox(),
+      this.#recorded.element,
     );
     root.addEventListener("keydown", (event) => this.#onKey(event));
     document.addEventListener("visibilitychange", () => { if (document.hidden) this.pause(); });
@@ -203,48 +163,6 @@ class Timing {
     labelled("text", "Text", this.#text), this.#ownText, this.#given);
   }
 
-  #recordedBox() {
-    const file = h("input", {
-      type: "file", accept: ".json,.jsonl,application/json",
-      "aria-label": "A recorded run as a file",
-      on: {
-        change: async () => {
-          this.#paste.value = await file.files?.[0]?.text() ?? "";
-          this.#takeRecorded();
-        },
-      },
-    });
-    return h("details", { class: "card recorded" },
-      h("summary", {}, "Play a recorded run"),
-      h("p", { class: "hint" }, "The JSON of ", h("code", {}, "paceline bench --record"), " or ",
-        h("code", {}, "paceline evaluate"), ", or the arrival times of two streamed answers in "
-        + "milliseconds since the request."),
-      labelled("evaluation", "JSON, or lines of it", this.#paste), file,
-      h("p", { class: "actions" }, h("button", {
-        type: "button", on: { click: () => this.#takeRecorded() },
-      }, "Play it")),
-      this.#rowField);
-  }
-
-  #transport() {
-    /** @type {HTMLInputElement} */
-    const marks = h("input", {
-      type: "checkbox", id: "timing-marks", checked: true,
-      on: { change: () => this.#root.classList.toggle("plain", !marks.checked) },
-    });
-    return h("div", { class: "transport card", role: "group", "aria-label": "Playback" },
-      this.#play,
-      h("button", {
-        type: "button", id: "timing-restart", on: { click: () => this.#restart() },
-      }, "↺ Restart"),
-      this.#seek, this.#time,
-      h("label", { class: "inline" }, "Speed ", this.#speed),
-      h("label", { class: "inline" }, this.#race, " Race: stop when one is done"),
-      h("label", { class: "inline" }, marks, h("span", {}, " Mark ",
-        h("span", { class: "drafted" }, "drafted"), " and ",
-        h("span", { class: "own" }, "bonus"), " tokens")));
-  }
-
   // -- changes ------------------------------------------------------------------------------------
 
   /** @param {Preset} values */
@@ -260,7 +178,7 @@ class Timing {
   }
 
   #changed() {
-    this.#recorded = null;
+    this.#recorded.leave();
     this.#ownText.hidden = this.#text.value !== OWN;
     const params = new URLSearchParams();
     for (const { name } of FIELDS) params.set(name, this.#inputs[name].value);
@@ -293,7 +211,7 @@ class Timing {
 
   /** Say what replaces AL and γ: a recorded run, or bursts from the calculator. */
   #showGiven() {
-    const text = this.#recorded ? "Playing a recorded run. "
+    const text = this.#recorded.isPlaying ? "Playing a recorded run. "
       : this.#commits ? `Bursts as the calculator predicts them${this.#source
         ? ` for ${this.#source}` : ""}. ` : null;
     this.#inputs.al.disabled = this.#inputs.g.disabled = text !== null;
@@ -303,21 +221,10 @@ class Timing {
     }, "Use the fields instead"));
   }
 
-  #takeRecorded() {
-    try {
-      this.#recorded = parsedRun(this.#paste.value);
-    } catch (error) {
-      this.#fail(fieldError("evaluation", `evaluation: no JSON (${messageOf(error)})`));
-      return;
-    }
-    this.#rowField.hidden = true;
-    this.#row.replaceChildren();
+  /** @param {object} body */
+  #playRecorded(body) {
     this.#showGiven();
-    this.#ask(this.#recorded);
-  }
-
-  #askRow() {
-    if (this.#recorded) this.#ask({ ...this.#recorded, row: Number(this.#row.value) });
+    this.#ask(body);
   }
 
   // -- answers ------------------------------------------------------------------------------------
@@ -327,10 +234,7 @@ class Timing {
     clearErrors(this.#root);
     this.#error.replaceChildren();
     this.#run = run;
-    if (run.rows.length && this.#row.options.length === 0) {
-      this.#row.append(...run.rows.map((name, value) => h("option", { value }, name)));
-    }
-    this.#rowField.hidden = run.rows.length === 0;
+    this.#recorded.showRows(run.rows);
     this.#reload();
   }
 
@@ -342,7 +246,7 @@ class Timing {
     const shown = isPasted ? fieldError("evaluation", error.message) : error;
     this.#error.replaceChildren(...(showAtField(this.#root, shown) ? [] : [errorBox(error)]));
     this.#run = null;
-    this.#play.disabled = true;
+    this.#transport.setLength(null);
     for (const pane of this.#panes) pane.load([], [], 1);
     this.#clock.end = 0;
     this.#clock.seek(0);
@@ -357,49 +261,35 @@ class Timing {
       const total = events.reduce((sum, event) => sum + event.tokens, 0);
       this.#panes[index].load(events, pieces(text, total), length);
     });
-    this.#play.disabled = false;
-    this.#seek.max = String(Math.ceil(length));
+    this.#transport.setLength(length);
     this.#limit();
     this.#clock.seek(0);
   }
 
   #limit() {
     const ends = this.#panes.map((pane) => pane.end);
-    this.#clock.end = this.#race.checked ? Math.min(...ends) : Math.max(...ends);
+    this.#clock.end = this.#transport.isRace ? Math.min(...ends) : Math.max(...ends);
     this.#clock.seek(this.#clock.position);
   }
 
   // -- playing ------------------------------------------------------------------------------------
 
-  #toggle() {
-    if (this.#clock.running) this.pause();
-    else this.#start();
-  }
-
-  #start() {
-    this.#clock.play();
-    this.#tick(this.#clock.position);
-  }
-
-  #restart() {
-    this.#clock.seek(0);
-    this.#start();
+  /** @param {boolean} shown */
+  #showMarks(shown) {
+    this.#root.classList.toggle("plain", !shown);
   }
 
   /** @param {KeyboardEvent} event */
   #onKey(event) {
     if (event.key !== " " || closest(event, "input, textarea, select, button, summary")) return;
     event.preventDefault();
-    this.#toggle();
+    this.#transport.toggle();
   }
 
   /** @param {number} ms */
   #tick(ms) {
     for (const pane of this.#panes) pane.show(ms);
-    this.#seek.value = String(ms);
-    this.#time.textContent = `${fixed(ms / 1e3, 2)} s`;
-    const label = this.#clock.running ? "❚❚ Pause" : "▶ Play";
-    if (this.#play.textContent !== label) this.#play.textContent = label;
+    this.#transport.show(ms);
     this.#showWinner(ms);
   }
 
