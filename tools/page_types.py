@@ -46,6 +46,7 @@ Schema = Mapping[str, Any]
 
 def declarations(models: Sequence[tuple[type, JsonSchemaMode]] = MODELS) -> str:
     """Return the whole file: a type for each of `models` and for each model inside of them."""
+    adapters: list[tuple[type, JsonSchemaMode, TypeAdapter[Any]]]
     adapters = [(model, mode, TypeAdapter(model)) for model, mode in models]
     _, schema = TypeAdapter.json_schemas(adapters)
     parts = [declaration(name, model) for name, model in sorted(schema["$defs"].items())]
