@@ -22,6 +22,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip
 PYTEST := $(PY) -m pytest
+NATIVE = $(wildcard src/paceline/kernels/native/*.h src/paceline/kernels/native/*.cpp)
 HAS_TORCH := 'import sys, torch; v = torch.__version__.split(".")[:2]; sys.exit(list(map(int, v)) < [2, 11])'
 
 .DEFAULT_GOAL := help
@@ -45,17 +46,22 @@ test: $(VENV)/.ready-test ## the tests, without the slow ones
 test-all: $(VENV)/.ready-test ## every test
 	$(PYTEST) $(ARGS)
 
-lint: $(VENV)/.ready-dev ## ruff: rules and format; import-linter: who may import whom
+lint: $(VENV)/.ready-dev ## rules and format of Python and C++; who may import whom; the page's types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE)
 	$(VENV)/bin/lint-imports --no-logo
+	$(PY) -m tools.page_types --check
 
-format: $(VENV)/.ready-dev ## let ruff mend what it can
+format: $(VENV)/.ready-dev ## mend the format of Python and C++; write the page's types
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+	$(VENV)/bin/clang-format -i $(NATIVE)
+	$(PY) -m tools.page_types
 
-types: $(VENV)/.ready-dev ## mypy
+types: $(VENV)/.ready-dev node_modules/.ready ## mypy, and TypeScript over the page's JavaScript
 	$(PY) -m mypy
+	$(VENV)/bin/node node_modules/typescript/bin/tsc --project tsconfig.json
 
 bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (long; wants an idle machine)
 	@set -e; folder=$$($(VENV)/bin/paceline pull "$(MODEL)"); set -x; \
@@ -104,6 +110,11 @@ $(VENV)/.ready-core: pyproject.toml $(VENV)/.ready-torch
 
 $(VENV)/.ready-train $(VENV)/.ready-test $(VENV)/.ready-dev $(VENV)/.ready-docs: $(VENV)/.ready-%: $(VENV)/.ready-core
 	$(call install,.[$*])
+
+# TypeScript and uPlot's types, for `make types` alone. node comes with the Python packages of dev.
+node_modules/.ready: package.json package-lock.json | $(VENV)/.ready-dev
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm ci --no-fund --no-audit
+	@touch $@
 
 define install
 	@$(PIP) list --format=freeze 2>/dev/null | grep -E '^torch==' > $(VENV)/torch-constraint.txt

@@ -86,12 +86,17 @@ def test_a_link_brings_back_what_was_set(url: str, open_page: Open) -> None:
     page.wait_for_selector("#drafter-2-name")
     settled(page)
     page.wait_for_timeout(300)
+    page.fill("#drafter-1-name", "a~b:c, 50%")  # what a link separates its parts with
+    page.wait_for_selector(".summary h2:text-is('a~b:c, 50%')")
+    settled(page)
+    page.wait_for_timeout(300)
     link, before = page.evaluate("location.href"), page.inner_text(".summary")
     assert "context=20000" in link and "H200" in link
     page.goto("about:blank")
     page.goto(link)
     settled(page)
     assert page.inner_text(".summary") == before
+    assert page.input_value("#drafter-1-name") == "a~b:c, 50%"
     assert page.input_value("#drafter-1-alpha") == "0.6"
 
 
@@ -191,6 +196,32 @@ def test_the_heat_map_is_read_with_arrow_keys(url: str, open_page: Open) -> None
     map_ = predict(FIRST)["drafters"][0]["heat_map"]
     value = map_["calibrated"][1][2]
     assert page.inner_text(".readout") == f"batch {map_['batch'][1]}, γ = 2: {value:.2f}×"
+
+
+def test_a_draft_that_does_not_fit_has_no_speedup(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    map_ = predict(FIRST)["drafters"][0]["heat_map"]
+    column = next(i for i, row in enumerate(map_["calibrated"]) if row and None in row)
+    row = map_["calibrated"][column].index(None)
+    page.locator(".heat").scroll_into_view_if_needed()
+    page.wait_for_selector(".ramp")
+    page.focus(".heat")
+    for key in ["ArrowRight"] * column + ["ArrowUp"] * row:
+        page.keyboard.press(key)
+    told = f"batch {map_['batch'][column]}, γ = {row}: does not fit the memory"
+    assert page.inner_text(".readout") == told
+
+
+def test_the_heat_map_is_read_with_the_pointer(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    page.locator(".heat").scroll_into_view_if_needed()
+    page.wait_for_selector(".ramp")
+    area = page.locator(".heat .u-over").bounding_box()
+    page.mouse.move(area["x"] + 2, area["y"] + area["height"] - 2)
+    value = predict(FIRST)["drafters"][0]["heat_map"]["calibrated"][0][0]
+    assert page.inner_text(".readout") == f"batch 1, γ = 0: {value:.2f}×"
+    page.mouse.move(0, 0)
+    page.wait_for_function("document.querySelector('.readout').textContent === ''")
 
 
 def test_measured_points_are_read_and_wrong_ones_refused(url: str, open_page: Open) -> None:

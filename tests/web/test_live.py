@@ -49,6 +49,7 @@ def test_its_numbers_are_those_of_metrics(open_page: Open) -> None:
         asked(base, model="app-a", speculative={"drafter": "ngram", "policy": "fixed"})
         asked(base, model="app-b", speculative="off")
         page.wait_for_selector('tbody th:text-is("AR")')
+        page.wait_for_selector('.tile:has-text("2\u00a0ended")')  # both requests are counted
         seen = scraped(base)
         drafts = seen["vllm:spec_decode_num_drafts_total"]
         drafted = seen["vllm:spec_decode_num_draft_tokens_total"]

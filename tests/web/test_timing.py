@@ -100,6 +100,7 @@ def test_bursts_are_marked_as_drafted_and_bonus(url: str, open_page: Open) -> No
     assert page.query_selector_all(".speculative .played .drafted")
     assert page.query_selector_all(".speculative .played .own")
     assert not page.query_selector_all(".pane:not(.speculative) .drafted")
+    assert page.inner_text(".speculative dl > div:last-child dt") == "AL incl. bonus"
     al = float(page.inner_text(".speculative dl > div:last-child dd"))
     assert al == pytest.approx(2, abs=0.25)  # 100 rounds of mean 2
 
@@ -133,6 +134,8 @@ def test_a_recorded_run_is_played_as_it_was(url: str, open_page: Open) -> None:
     page.wait_for_selector("text=Playing a recorded run")
     seek(page, 64)
     assert tokens(page) == [2, 4]
+    last = page.inner_text(".speculative dl > div:last-child").split("\n")
+    assert sorted(last) == ["3.00", "tokens per burst"]  # nobody knows what was drafted
     page.click("text=Use the fields instead")
     page.wait_for_selector(".given", state="hidden")
     seek(page, 601)

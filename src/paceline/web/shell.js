@@ -1,172 +1,211 @@
 // The frame: tabs by the URL's hash, light and dark, the API key.
 //
-// A tab is a module tabs/NAME.js that exports mount(element, context), called once when it is first
-// opened, and, where it wants them, show(params), hide() and unmount(). `context`:
-//   state             what GET ui/state said
-//   params()          URLSearchParams of the hash (#NAME?a=b)
-//   remember(params)  puts them into the hash, without a new entry in the history
-//   open(name, params) goes to another tab
+// A tab is a module tabs/NAME.js that exports mount(element, context), called once when the tab is
+// first opened, and may export show(params) and hide(). types/page.d.ts has their types.
 
-import { h } from "./lib/dom.js";
+import { byId, find, h } from "./lib/dom.js";
 import { errorBox } from "./lib/errors.js";
 import { HttpError, getJson, setApiKey, apiKey, KEY_NEEDED } from "./lib/http.js";
 
-const $ = (id) => document.getElementById(id);
-const opened = new Map(); // tab's name -> { panel, module }
-let state = null;
-let current = null;
+/** @import { PageState, Tab } from "./types/answers" */
+/** @import { TabContext, TabModule } from "./types/page" */
+
+/**
+ * A tab that has been opened. `query` is that of its hash.
+ *
+ * @typedef {{ panel: HTMLElement, module: TabModule | null, query: string, failed: boolean }} Entry
+ */
 
 async function start() {
   themeSwitch();
   keyDialog();
   try {
-    state = await getJson("ui/state");
+    const frame = new Frame(await getJson("ui/state"));
+    frame.build();
   } catch (error) {
-    $("main").replaceChildren(errorBox(error, () => location.reload()));
-    return;
+    byId("main", HTMLElement).replaceChildren(errorBox(error, () => location.reload()));
   }
-  $("key").hidden = !state.key_needed;
-  $("foot").textContent = `Paceline ${state.version}`;
-  $("tabs").replaceChildren(...state.tabs.map(tabButton));
-  $("tabs").addEventListener("keydown", byKeys);
-  window.addEventListener("hashchange", () => route());
-  route();
 }
 
-// -- tabs ------------------------------------------------------------------------------------------
+// -- tabs -----------------------------------------------------------------------------------------
 
-function tabButton(tab) {
-  return h("button", {
-    type: "button",
-    role: "tab",
-    id: `tab-${tab.name}`,
-    class: tab.available ? "" : "unavailable",
-    "aria-controls": `panel-${tab.name}`,
-    on: { click: () => open(tab.name) },
-  }, tab.title);
+class Frame {
+  #state;
+  /** @type {Map<string, Entry>} by the name of the tab */
+  #opened = new Map();
+  /** @type {string | null} */
+  #current = null;
+  #tabs = byId("tabs", HTMLElement);
+  #main = byId("main", HTMLElement);
+
+  /** @param {PageState} state */
+  constructor(state) {
+    this.#state = state;
+  }
+
+  build() {
+    byId("key", HTMLElement).hidden = !this.#state.key_needed;
+    byId("foot", HTMLElement).textContent = `Paceline ${this.#state.version}`;
+    this.#tabs.replaceChildren(...this.#state.tabs.map((tab) => this.#tabButton(tab)));
+    this.#tabs.addEventListener("keydown", (event) => this.#onKey(event));
+    window.addEventListener("hashchange", () => this.#route());
+    this.#route();
+  }
+
+  /** @param {Tab} tab */
+  #tabButton({ name, title, available }) {
+    return h("button", {
+      type: "button",
+      role: "tab",
+      id: `tab-${name}`,
+      class: available ? "" : "unavailable",
+      "aria-controls": `panel-${name}`,
+      on: { click: () => this.#open(name) },
+    }, title);
+  }
+
+  /** @param {KeyboardEvent} event */
+  #onKey(event) {
+    const names = this.#state.tabs.map(({ name }) => name);
+    const from = names.indexOf(this.#current ?? names[0]);
+    /** @type {{ [key: string]: number }} */
+    const targets = { ArrowRight: from + 1, ArrowLeft: from - 1, Home: 0, End: -1 };
+    const target = targets[event.key];
+    if (target === undefined) return;
+    event.preventDefault();
+    const name = names[(target + names.length) % names.length];
+    this.#open(name);
+    byId(`tab-${name}`, HTMLElement).focus();
+  }
+
+  /** @param {string} name @param {URLSearchParams | null} params null: as it was last */
+  #open(name, params = null) {
+    const query = params === null ? this.#opened.get(name)?.query : String(params);
+    location.hash = hashOf(name, query ?? "");
+  }
+
+  #fromHash() {
+    const [name, query = ""] = location.hash.slice(1).split(/\?(.*)/s);
+    const tab = this.#state.tabs.find((candidate) => candidate.name === name);
+    return tab ? { tab, query } : { tab: this.#state.tabs[0], query: "" };
+  }
+
+  async #route() {
+    const { tab, query } = this.#fromHash();
+    if (this.#current !== null && this.#current !== tab.name) this.#leave(this.#current);
+    this.#current = tab.name;
+    for (const { name } of this.#state.tabs) {
+      select(byId(`tab-${name}`, HTMLElement), name === tab.name);
+    }
+    document.title = `${tab.title} · Paceline`;
+    let entry = this.#opened.get(tab.name);
+    if (entry?.failed) {
+      entry.panel.remove(); // this visit tries again
+      entry = undefined;
+    }
+    entry ??= await this.#mount(tab, query);
+    if (this.#current !== tab.name) return; // the reader has moved on while the tab loaded
+    entry.query = query;
+    entry.panel.hidden = false;
+    entry.module?.show?.(new URLSearchParams(query));
+  }
+
+  /** @param {string} name */
+  #leave(name) {
+    const entry = this.#opened.get(name);
+    if (!entry) return;
+    entry.panel.hidden = true;
+    entry.module?.hide?.();
+  }
+
+  /** @param {Tab} tab @param {string} query */
+  async #mount(tab, query) {
+    const panel = h("section", {
+      id: `panel-${tab.name}`,
+      class: `panel ${tab.name}`,
+      role: "tabpanel",
+      "aria-labelledby": `tab-${tab.name}`,
+    });
+    /** @type {Entry} */
+    const entry = { panel, module: null, query, failed: false };
+    this.#opened.set(tab.name, entry);
+    this.#main.append(panel);
+    if (!tab.available) {
+      panel.append(needsServer(tab));
+      return entry;
+    }
+    try {
+      /** @type {TabModule} */
+      const module = await import(`./tabs/${tab.name}.js`);
+      await module.mount(panel, this.#context(tab.name, entry));
+      entry.module = module;
+    } catch (error) {
+      entry.failed = true;
+      panel.replaceChildren(errorBox(error, () => this.#route()));
+      if (!(error instanceof HttpError)) console.error(error);
+    }
+    return entry;
+  }
+
+  /** @param {string} name @param {Entry} entry @returns {TabContext} */
+  #context(name, entry) {
+    return {
+      state: this.#state,
+      params: () => new URLSearchParams(entry.query),
+      remember: (params) => {
+        entry.query = String(params);
+        if (this.#current !== name) return;
+        history.replaceState(null, "", `#${hashOf(name, entry.query)}`);
+      },
+      open: (other, params) => this.#open(other, params),
+    };
+  }
 }
 
-function byKeys(event) {
-  const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
-  if (step === undefined) return;
-  event.preventDefault();
-  const names = state.tabs.map((tab) => tab.name);
-  const last = names.length - 1;
-  const from = names.indexOf(current);
-  const to = Number.isFinite(step) ? (from + step + names.length) % names.length : step < 0 ? 0 : last;
-  open(names[to]);
-  $(`tab-${names[to]}`).focus();
-}
+/** @param {string} name @param {string} query */
+const hashOf = (name, query) => (query ? `${name}?${query}` : name);
 
-function open(name, params = null) {
-  const query = params === null ? lastQuery(name) : String(params);
-  location.hash = query ? `${name}?${query}` : name;
-}
-
-const lastQuery = (name) => opened.get(name)?.query ?? "";
-
-function fromHash() {
-  const [name, query = ""] = location.hash.slice(1).split(/\?(.*)/s);
-  const known = state.tabs.some((tab) => tab.name === name);
-  return { name: known ? name : state.tabs[0].name, query: known ? query : "" };
-}
-
-async function route() {
-  const { name, query } = fromHash();
-  const before = current;
-  current = name;
-  if (before !== null && before !== name) leave(before);
-  const tab = state.tabs.find((one) => one.name === name);
-  for (const one of state.tabs) select($(`tab-${one.name}`), one.name === name);
-  document.title = `${tab.title} · Paceline`;
-  const known = opened.get(name);
-  if (known?.failed) known.panel.remove(); // this visit tries again
-  const entry = known && !known.failed ? known : await mount(tab, query);
-  if (current !== name) return; // somebody has moved on while it loaded
-  entry.query = query;
-  entry.panel.hidden = false;
-  entry.module?.show?.(new URLSearchParams(query));
-}
-
+/** @param {HTMLElement} button @param {boolean} chosen */
 function select(button, chosen) {
   button.setAttribute("aria-selected", String(chosen));
   button.tabIndex = chosen ? 0 : -1;
 }
 
-function leave(name) {
-  const entry = opened.get(name);
-  if (!entry) return;
-  entry.panel.hidden = true;
-  entry.module?.hide?.();
-}
-
-async function mount(tab, query) {
-  const panel = h("section", {
-    id: `panel-${tab.name}`,
-    class: `panel ${tab.name}`,
-    role: "tabpanel",
-    "aria-labelledby": `tab-${tab.name}`,
-  });
-  const entry = { panel, module: null, query, failed: false };
-  opened.set(tab.name, entry);
-  $("main").append(panel);
-  if (!tab.available) {
-    panel.append(needsServer(tab));
-    return entry;
-  }
-  try {
-    const module = await import(`./tabs/${tab.name}.js`);
-    await module.mount(panel, context(tab.name));
-    entry.module = module;
-  } catch (error) {
-    entry.failed = true;
-    panel.replaceChildren(errorBox(error, route));
-    if (!(error instanceof HttpError)) console.error(error);
-  }
-  return entry;
-}
-
-function needsServer(tab) {
+/** @param {Tab} tab */
+function needsServer({ title, reason, command }) {
   return h(
     "div",
     { class: "notice" },
-    h("h1", {}, tab.title),
-    h("p", {}, tab.reason),
-    h("pre", {}, h("code", {}, tab.command)),
+    h("h1", {}, title),
+    h("p", {}, reason),
+    h("pre", {}, h("code", {}, command)),
   );
 }
 
-function context(name) {
-  return {
-    state,
-    params: () => new URLSearchParams(opened.get(name).query),
-    remember(params) {
-      const query = String(params);
-      opened.get(name).query = query;
-      if (current === name) history.replaceState(null, "", query ? `#${name}?${query}` : `#${name}`);
-    },
-    open,
-  };
-}
+// -- light and dark -------------------------------------------------------------------------------
 
-// -- light and dark --------------------------------------------------------------------------------
-
-const THEMES = ["auto", "light", "dark"];
-const SIGNS = { auto: "◐ Auto", light: "☀ Light", dark: "☾ Dark" };
+const THEMES = [
+  { name: "auto", sign: "◐ Auto" },
+  { name: "light", sign: "☀ Light" },
+  { name: "dark", sign: "☾ Dark" },
+];
 
 function themeSwitch() {
   const root = document.documentElement;
+  const button = byId("theme", HTMLElement);
+  let index = Math.max(0, THEMES.findIndex(({ name }) => name === root.dataset.theme));
   const paint = () => {
-    const now = root.dataset.theme ?? "auto";
-    $("theme").textContent = SIGNS[now];
-    $("theme").setAttribute("aria-label", `Colours: ${now}. Change`);
+    const { name, sign } = THEMES[index];
+    button.textContent = sign;
+    button.setAttribute("aria-label", `Colours: ${name}. Change`);
   };
-  $("theme").addEventListener("click", () => {
-    const next = THEMES[(THEMES.indexOf(root.dataset.theme ?? "auto") + 1) % THEMES.length];
-    if (next === "auto") delete root.dataset.theme;
-    else root.dataset.theme = next;
+  button.addEventListener("click", () => {
+    index = (index + 1) % THEMES.length;
+    const { name } = THEMES[index];
+    if (name === "auto") delete root.dataset.theme;
+    else root.dataset.theme = name;
     try {
-      localStorage.setItem("paceline-theme", next);
+      localStorage.setItem("paceline-theme", name);
     } catch {
       // storage is off: the choice lasts as long as the page
     }
@@ -175,23 +214,28 @@ function themeSwitch() {
   paint();
 }
 
-// -- the key ---------------------------------------------------------------------------------------
+// -- the key --------------------------------------------------------------------------------------
 
 function keyDialog() {
-  const dialog = $("key-dialog");
-  const show = (message) => {
-    $("key-error").textContent = message ?? "";
-    $("key-error").hidden = !message;
-    $("key-field").value = apiKey();
+  const dialog = byId("key-dialog", HTMLDialogElement);
+  const field = byId("key-field", HTMLInputElement);
+  const error = byId("key-error", HTMLElement);
+  const show = (message = "") => {
+    error.textContent = message;
+    error.hidden = !message;
+    field.value = apiKey();
     if (!dialog.open) dialog.showModal();
   };
-  $("key").addEventListener("click", () => show());
-  $("key-cancel").addEventListener("click", () => dialog.close());
-  dialog.querySelector("form").addEventListener("submit", () => {
-    setApiKey($("key-field").value.trim());
+  byId("key", HTMLElement).addEventListener("click", () => show());
+  byId("key-cancel", HTMLElement).addEventListener("click", () => dialog.close());
+  find(dialog, "form")?.addEventListener("submit", () => {
+    setApiKey(field.value.trim());
     location.reload(); // every tab asks again, with the key
   });
-  window.addEventListener(KEY_NEEDED, (event) => show(apiKey() ? event.detail.message : null));
+  window.addEventListener(KEY_NEEDED, (event) => {
+    const refusal = event instanceof CustomEvent ? event.detail : null;
+    show(apiKey() && refusal instanceof HttpError ? refusal.message : "");
+  });
 }
 
 start();

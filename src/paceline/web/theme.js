@@ -1,9 +1,7 @@
-// Before the first paint: the colours that the reader chose on an earlier visit, else the system's.
-const KNOWN = ["light", "dark"];
-let stored = null;
+// Sets the colours that the reader chose on an earlier visit, before the first paint.
 try {
-  stored = localStorage.getItem("paceline-theme");
+  const stored = localStorage.getItem("paceline-theme");
+  if (stored === "light" || stored === "dark") document.documentElement.dataset.theme = stored;
 } catch {
   // storage is off in this browser: the system's colours then
 }
-if (KNOWN.includes(stored)) document.documentElement.dataset.theme = stored;

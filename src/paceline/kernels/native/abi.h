@@ -26,8 +26,8 @@ struct PlLayer {
     const float* mlp_norm;
     const float* q_norm;  // [head_dim] or null
     const float* k_norm;
-    uint32_t* k_cache;  // [blocks][kv_heads][head_dim / 2][16 tokens][2] bf16
-    uint32_t* v_cache;  // [blocks][kv_heads][8 token pairs][head_dim][2] bf16
+    uint32_t* k_cache;      // [blocks][kv_heads][head_dim / 2][16 tokens][2] bf16
+    uint32_t* v_cache;      // [blocks][kv_heads][8 token pairs][head_dim][2] bf16
     int64_t window;         // positions to either side that a row sees, its own included; 0: all
     int64_t bidirectional;  // rows see the whole of what their sequence brings to the forward
     PlConvolution attention_convolution, mlp_convolution;
@@ -35,18 +35,18 @@ struct PlLayer {
 
 struct PlModel {
     int64_t hidden, intermediate, heads, kv_heads, head_dim, layers, vocab, rotary_half;
-    int64_t taps, groups;  // of convolutions
+    int64_t taps, groups;                   // of convolutions
     float epsilon, scale, embedding_scale;  // scale: of attention scores
     const PlLayer* layer;
     PlMatrix head;
-    const uint16_t* embedding;  // row-major bf16 [tokens, hidden]; null: in the panels
+    const uint16_t* embedding;         // row-major bf16 [tokens, hidden]; null: in the panels
     const uint32_t* embedding_panels;  // packed as a head is
     int64_t mask_id;                   // the token whose embedding is mask_row, if that is not null
     const float* mask_row;
     const float* final_norm;
     const float* cos;  // [positions, rotary_half]
     const float* sin;
-    PlMatrix context;           // a DFlash drafter's projection of features (fc), and its norm
+    PlMatrix context;  // a DFlash drafter's projection of features (fc), and its norm
     const float* context_norm;
 };
 

@@ -297,9 +297,9 @@ inline void attention_item(const AttentionShape& shape, const AttentionItem& ite
             uint16_t* p = (uint16_t*)(work.weights + i * (kChunkTokens / 2));
             if (span.reaches(c)) {
                 const int64_t from = span.low - start, to = span.high + 1 - start;
-                partial[i] = softmax_row(work.scores + i * kChunkTokens, from > 0 ? from : 0,
-                                         to < tokens ? to : tokens, blocks,
-                                         shape.scale * 1.44269504f, p);
+                partial[i] =
+                    softmax_row(work.scores + i * kChunkTokens, from > 0 ? from : 0,
+                                to < tokens ? to : tokens, blocks, shape.scale * 1.44269504f, p);
             } else {  // out of this row's sight: its tile mates still need defined weights
                 memset(p, 0, blocks * kBlockTokens * sizeof(uint16_t));
             }

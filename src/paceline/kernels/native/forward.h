@@ -34,8 +34,8 @@ struct Forward {
     void reserve(int64_t threads) {
         const int64_t rows = batch.rows, tall = std::max(rows, batch.outputs) + kRowSlack;
         residual = space.residual.reserve<float>(rows * model.hidden);
-        normed = space.normed.reserve<uint16_t>(
-            (tall + threads * (kReplicatedRows + kRowSlack)) * hidden_stride);
+        normed = space.normed.reserve<uint16_t>((tall + threads * (kReplicatedRows + kRowSlack)) *
+                                                hidden_stride);
         replicated = normed + tall * hidden_stride;
         qkv = space.qkv.reserve<float>(rows * qkv_width);
         queries = space.queries.reserve<uint16_t>(rows * model.heads * model.head_dim);
@@ -56,8 +56,17 @@ struct Forward {
         space.best.reserve<Best>(threads * (batch.outputs + 8));
         if (batch.confidence) space.weights.reserve<Partial>(batch.outputs * weight_groups());
         space.team.begin(model.layers * 24 + 8);
-        shape = {model.kv_heads,  group,    model.head_dim,   rows, model.scale, {}, queries,
-                 batch.positions, attention, attention_stride, space.partials.get<float>()};
+        shape = {model.kv_heads,
+                 group,
+                 model.head_dim,
+                 rows,
+                 model.scale,
+                 {},
+                 queries,
+                 batch.positions,
+                 attention,
+                 attention_stride,
+                 space.partials.get<float>()};
     }
 
     // Places for the weights of a row's panel groups, which begin at even panels.
@@ -95,8 +104,8 @@ struct Forward {
         return space.scratch.get<float>() + worker.id * scratch_floats;
     }
 
-    // residual += rows . w (+ bias), through the convolution of a sublayer's output where there is one;
-    // `next` is the product that follows.
+    // residual += rows . w (+ bias), through the convolution of a sublayer's output where there is
+    // one; `next` is the product that follows.
     void add_product(Worker& worker, const Activations& rows, const PlMatrix& w,
                      const PlConvolution& convolution, const PlMatrix& next) {
         const Activations a = quantized.operand(worker, rows, batch.rows, w);
@@ -206,8 +215,8 @@ struct Forward {
                 }
                 if (layer.k_norm) head_norm(k, layer.k_norm, dim, model.epsilon);
                 rotate(k, cos, sin, model.rotary_half);
-                const int64_t at = table[position / kBlockTokens] * kv_block +
-                                   h * dim * kBlockTokens / 2;
+                const int64_t at =
+                    table[position / kBlockTokens] * kv_block + h * dim * kBlockTokens / 2;
                 write_kv(k, v, dim, (int)(position % kBlockTokens), layer.k_cache + at,
                          layer.v_cache + at);
             }
@@ -251,10 +260,9 @@ struct Forward {
 
     // `next` is the product that follows: the next layer's first, or the head.
     void layer_forward(Worker& worker, const PlLayer& layer, const PlMatrix& next) {
-        project_qkv(
-            worker,
-            enter(worker, layer.attention_norm, layer.attention_convolution, layer.qkv),
-            layer.qkv);
+        project_qkv(worker,
+                    enter(worker, layer.attention_norm, layer.attention_convolution, layer.qkv),
+                    layer.qkv);
         worker.mark();
         place_heads(worker, layer);
         worker.mark();
@@ -263,8 +271,7 @@ struct Forward {
         const Activations attended{(const uint32_t*)attention, attention_stride / 2};
         add_product(worker, attended, layer.o, layer.attention_convolution, layer.gate_up);
         worker.mark();
-        gate_up(worker, enter(worker, layer.mlp_norm, layer.mlp_convolution, layer.gate_up),
-                layer);
+        gate_up(worker, enter(worker, layer.mlp_norm, layer.mlp_convolution, layer.gate_up), layer);
         worker.mark();
         const Activations gated{(const uint32_t*)activated, inter_stride / 2};
         add_product(worker, gated, layer.down, layer.mlp_convolution, next);

@@ -2,10 +2,11 @@
 // int8 with int32 accumulators, which are exact in any order.
 //
 // Weights are panels of 16 outputs: [n / 16][k / 2][16][2] bf16 or [n / 16][k / 4][16][4] int8, k
-// padded to a multiple of 64 bytes. What follows counts words, of two or four k. A work item is a group of up to four panels: they come from memory exactly once, and every
-// row of the batch meets them while they sit in the core's cache. An output element is always the
-// same chain of dots over k, whatever tile it is computed in (an accumulator that is put down
-// between two k-blocks keeps its bits), so its bits depend on its own row and weights alone.
+// padded to a multiple of 64 bytes. What follows counts words, of two or four k. A work item is a
+// group of up to four panels: they come from memory exactly once, and every row of the batch meets
+// them while they sit in the core's cache. An output element is always the same chain of dots over
+// k, whatever tile it is computed in (an accumulator that is put down between two k-blocks keeps
+// its bits), so its bits depend on its own row and weights alone.
 #pragma once
 
 #include "quantize.h"
@@ -61,7 +62,7 @@ struct TileArguments {
     int64_t a_stride;
     const uint32_t* panels;
     int64_t panel_stride, words;
-    float* c;                // the accumulators' bits, whatever they count in
+    float* c;               // the accumulators' bits, whatever they count in
     bool first;             // start from zero, not from c
     const uint32_t* ahead;  // panels to fetch on the way
 };
@@ -98,8 +99,8 @@ void gemm_tile(const TileArguments& t) {
         UPart w[P * kParts];
         for (int p = 0; p < P; p++)
             for (int part = 0; part < kParts; part++)
-                w[p * kParts + part] = load_part_of<UPart>(panels + p * panel_stride + i * kLanes +
-                                                           part * kPartLanes);
+                w[p * kParts + part] =
+                    load_part_of<UPart>(panels + p * panel_stride + i * kLanes + part * kPartLanes);
         for (int p = 0; p < kAhead; p++)
             __builtin_prefetch(ahead + p * panel_stride + i * kLanes, 0, 3);
         for (int r = 0; r < R; r++) {
@@ -157,11 +158,10 @@ void gemm_k_block(const Activations& a, int64_t rows, const PanelGroup& w, int64
     }
 }
 
-// c[rows][kWidth] = a . panels: four panels at once beside the rows of one tile, else two. There each
-// k-block is fetched while the one before it computes, so that memory is never idle.
+// c[rows][kWidth] = a . panels: four panels at once beside the rows of one tile, else two. There
+// each k-block is fetched while the one before it computes, so that memory is never idle.
 template <class Format>
-void gemm_stream(const Activations& a, int64_t rows, const PanelGroup& w, int64_t words,
-                 float* c) {
+void gemm_stream(const Activations& a, int64_t rows, const PanelGroup& w, int64_t words, float* c) {
     const bool one_tile = rows <= kTileRows;
     const int at_once = one_tile ? kPanels : 2;
     // Even blocks: each has time to fetch all of the one after it.
@@ -213,7 +213,8 @@ struct Groups {
         count = full + (rest ? ceil_div(rest, size) : 0);
     }
     int64_t begin(int64_t group) const {
-        const int64_t first = group < full ? group * kPanels : full * kPanels + (group - full) * size;
+        const int64_t first =
+            group < full ? group * kPanels : full * kPanels + (group - full) * size;
         return first < panels ? first : panels;
     }
 };
@@ -246,7 +247,8 @@ void gemm(Worker& worker, const Activations& a, int64_t rows, const PlMatrix& w,
     const int64_t chunks = ceil_div(rows, chunk);
     worker.share(groups.count * chunks, [&](int64_t item, int64_t next) {
         const int64_t panel = groups.begin(item / chunks), end = groups.begin(item / chunks + 1);
-        const int64_t row0 = item % chunks * chunk, row1 = row0 + chunk < rows ? row0 + chunk : rows;
+        const int64_t row0 = item % chunks * chunk,
+                      row1 = row0 + chunk < rows ? row0 + chunk : rows;
         const bool more = next < groups.count * chunks;
         const uint32_t* after = w.panels + groups.begin(next / chunks) * panel_size;
         const PanelGroup group{w.panels + panel * panel_size, panel_size, (int)(end - panel),

@@ -20,8 +20,7 @@ inline void emulate_load(int tile, const void* from, int64_t stride) {
         memcpy(emulated_tiles[tile].c[r], (const char*)from + r * stride, 64);
 }
 inline void emulate_store(int tile, void* to, int64_t stride) {
-    for (int r = 0; r < 16; r++)
-        memcpy((char*)to + r * stride, emulated_tiles[tile].c[r], 64);
+    for (int r = 0; r < 16; r++) memcpy((char*)to + r * stride, emulated_tiles[tile].c[r], 64);
 }
 template <class Format>
 void emulate_dot(int c, int a, int b) {
@@ -67,19 +66,19 @@ inline void amx_release() { _tile_release(); }
 #define PL_TILE_ZERO(t) _tile_zero(t)
 #define PL_TILE_LOAD(t, from, stride) _tile_loadd(t, from, stride)
 #define PL_TILE_STORE(t, to, stride) _tile_stored(t, to, stride)
-#define PL_TILE_DOT(c, a, b)               \
-    do {                                   \
-        if constexpr (Format::kWhole)      \
-            _tile_dpbsud(c, a, b);         \
-        else                               \
-            _tile_dpbf16ps(c, a, b);       \
+#define PL_TILE_DOT(c, a, b)          \
+    do {                              \
+        if constexpr (Format::kWhole) \
+            _tile_dpbsud(c, a, b);    \
+        else                          \
+            _tile_dpbf16ps(c, a, b);  \
     } while (0)
 #endif
 
 namespace paceline {
 
-constexpr int64_t kTileWords = 256;      // a tile of packed weights: 16 words x 16 outputs
-constexpr int64_t kPanelBytes = 64;      // stride of a tile's rows within a panel
+constexpr int64_t kTileWords = 256;  // a tile of packed weights: 16 words x 16 outputs
+constexpr int64_t kPanelBytes = 64;  // stride of a tile's rows within a panel
 constexpr int64_t kResultBytes = kWidth * sizeof(float);
 
 // Up to 16 rows times one to four panels. Accumulators 0-3, activations 4, weights 5 and 6.

@@ -72,8 +72,7 @@ struct Injection {
     void run(Worker& worker) {
         worker.share(context.rows, [&](int64_t row, int64_t) {
             uint16_t* to = features + row * width;
-            memcpy(to, context.features + row * context.stride,
-                   model.context.k * sizeof(uint16_t));
+            memcpy(to, context.features + row * context.stride, model.context.k * sizeof(uint16_t));
             memset(to + model.context.k, 0, (width - model.context.k) * sizeof(uint16_t));
         });
         worker.barrier(first_panels(worker, model.context));

@@ -2,8 +2,9 @@
 //
 // A row is rotated first: a Hadamard transform over its blocks, whose size is the largest power of
 // two that divides the row's. It spreads the few large values that language models' activations
-// have over all others, so that one scale serves them, and leaves a product of two rotated rows what
-// it was, but for a factor (Ashkboos et al., QuaRot, 2024). Then q = round(x * (127 / max |x|)).
+// have over all others, so that one scale serves them, and leaves a product of two rotated rows
+// what it was, but for a factor (Ashkboos et al., QuaRot, 2024). Then q = round(x * (127 / max
+// |x|)).
 //
 // The instructions multiply signed bytes by unsigned ones, so weights are kept plus 128; what that
 // adds to every output of a row is 128 times the sum of its q.
@@ -14,7 +15,8 @@
 
 namespace paceline {
 
-constexpr float kLeast = 1e-30f;  // rows of nothing larger count as zeros: their scale's inverse ends
+constexpr float kLeast =
+    1e-30f;  // rows of nothing larger count as zeros: their scale's inverse ends
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -74,8 +76,8 @@ inline void rotate_blocks(float* x, int64_t n) {
         }
 }
 
-// x[n] bf16 -> q[n] with zeros up to `padded`, a multiple of 64; `wide` has room for as many floats.
-// A NaN in x makes the scale NaN: as bits it is the largest.
+// x[n] bf16 -> q[n] with zeros up to `padded`, a multiple of 64; `wide` has room for as many
+// floats. A NaN in x makes the scale NaN: as bits it is the largest.
 inline RowScale quantize_row(const uint16_t* x, int64_t n, int64_t padded, float* wide, int8_t* q) {
     int64_t i = 0;
     for (; i + kLanes <= n; i += kLanes) store(wide + i, load_bf16(x + i));

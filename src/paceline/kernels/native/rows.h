@@ -64,8 +64,7 @@ inline void embed(const PlModel& model, int64_t id, float* x) {
         for (int64_t i = 0; i < model.hidden; i++) x[i] = bf16_to_float(row[i]);
     } else {
         const int64_t pairs = ceil_div(model.hidden, 32) * 16;
-        const uint32_t* lane =
-            model.embedding_panels + id / kLanes * pairs * kLanes + id % kLanes;
+        const uint32_t* lane = model.embedding_panels + id / kLanes * pairs * kLanes + id % kLanes;
         for (int64_t i = 0; i < model.hidden; i++) {
             uint32_t pair = lane[i / 2 * kLanes];
             x[i] = bf16_to_float((uint16_t)(i % 2 ? pair >> 16 : pair));
@@ -124,7 +123,8 @@ inline Partial weigh(const float* c, int64_t n) {
 }
 
 // Row `slot` of a block under a causal convolution of `taps` taps: to[c] (+)= sum over taps t of
-// (base[t][c] + dynamic[t][group of c]) * x[slot - t][c]. `at(t)` is row slot - t as a function of c.
+// (base[t][c] + dynamic[t][group of c]) * x[slot - t][c]. `at(t)` is row slot - t as a function of
+// c.
 template <class At, class Put>
 void convolve_row(const float* base, const float* dynamic, int64_t taps, int64_t groups,
                   int64_t hidden, int64_t slot, At&& at, Put&& put) {

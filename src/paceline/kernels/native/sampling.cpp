@@ -10,11 +10,15 @@
 namespace paceline {
 namespace {
 
-constexpr float kLog[] = {0.3333333134651184f,   -0.24999989569187164f, 0.20000708103179932f,
-                          -0.1666848063468933f,  0.14249937236309052f,  -0.12411050498485565f,
-                          0.11661510914564133f,  -0.115712009370327f,   0.07149753719568253f};
-constexpr float kExp[] = {0.5f,                0.1666666716337204f,    0.04166646674275398f,
-                          0.0083332983776927f, 0.0013933650916442275f, 0.00019899285689461976f};
+constexpr float kLog[] = {0.3333333134651184f,  -0.24999989569187164f, 0.20000708103179932f,
+                          -0.1666848063468933f, 0.14249937236309052f,  -0.12411050498485565f,
+                          0.11661510914564133f, -0.115712009370327f,   0.07149753719568253f};
+constexpr float kExp[] = {0.5f,
+                          0.1666666716337204f,
+                          0.04166646674275398f,
+                          0.0083332983776927f,
+                          0.0013933650916442275f,
+                          0.00019899285689461976f};
 constexpr float kLn2High = 0.693359375f, kLn2Low = -0.00021219444170128554f;
 constexpr float kLog2E = 1.4426950216293335f;
 constexpr int kWeightBits = 40;
@@ -268,7 +272,8 @@ int64_t pl_total_weight(const float* logits, int64_t count, float inv_temperatur
 }
 
 // The smallest logit that min_p, then top_k, then top_p keep, and the largest id kept among its
-// equals. Returns how many tokens are kept, 0 for logits that are not all finite. log_min_p: -inf for off; top_k 0, top_p 1: off.
+// equals. Returns how many tokens are kept, 0 for logits that are not all finite. log_min_p: -inf
+// for off; top_k 0, top_p 1: off.
 int64_t pl_top_threshold(const float* logits, int64_t count, float inv_temperature, int64_t top_k,
                          double top_p, double log_min_p, float* threshold, int32_t* tie_id) {
     const float infinity = std::numeric_limits<float>::infinity();

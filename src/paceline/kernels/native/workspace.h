@@ -5,8 +5,8 @@
 
 namespace paceline {
 
-constexpr int64_t kRowRun = 16;         // rows whose heads are placed by one work item
-constexpr int64_t kRowSlack = 32;       // AMX tiles read whole tiles of rows
+constexpr int64_t kRowRun = 16;    // rows whose heads are placed by one work item
+constexpr int64_t kRowSlack = 32;  // AMX tiles read whole tiles of rows
 
 // Buffers of one forward, kept for the next. A row's stride is padded as weights are.
 struct Workspace {
@@ -106,8 +106,8 @@ struct QuantizedRoom {
 
 // Floats that one thread needs for itself.
 inline int64_t thread_scratch(int64_t group, int64_t head_dim) {
-    const int64_t floats = std::max<int64_t>((kBlockRows + kRowSlack) * kWidth,
-                                             attention_scratch(group, head_dim));
+    const int64_t floats =
+        std::max<int64_t>((kBlockRows + kRowSlack) * kWidth, attention_scratch(group, head_dim));
     return ceil_div(floats, 1024) * 1024;
 }
 

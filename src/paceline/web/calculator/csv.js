@@ -1,36 +1,64 @@
 // Everything that is drawn, as one long table.
 
-const HEADER = ["view", "drafter", "tier", "batch", "context", "draft_length", "acceptance_length_incl_bonus", "speedup",
-  "tpot_ms", "tokens_per_second_per_request", "tokens_per_second_per_device"];
+/** @import { Prediction } from "../types/answers" */
+
+/** @typedef {string | number | null} Cell */
+
+const HEADER = [
+  "view", "drafter", "tier", "batch", "context", "draft_length", "acceptance_length_incl_bonus",
+  "speedup", "tpot_ms", "tokens_per_second_per_request", "tokens_per_second_per_device",
+];
+/** @type {["ceiling", "calibrated"]} */
 const TIERS = ["ceiling", "calibrated"];
 
-/** The CSV of an answer of ui/predict, with a header line. */
+/** Return an answer of ui/predict as CSV with a header line. @param {Prediction} answer */
 export function toCsv(answer) {
   const { batch, context } = answer.scenario;
+  /** @type {Cell[][]} */
   const rows = [HEADER];
   for (const tier of TIERS) {
-    const ar = answer.ar[tier];
-    rows.push(["ar", "", tier, batch, context, 0, 1, 1, ar.tpot_ms, ar.tokens_per_second_per_request, ar.tokens_per_second_per_device]);
+    rows.push(["ar", "", tier, batch, context, 0, 1, 1, ...speeds(answer.ar[tier])]);
   }
-  for (const drafter of answer.drafters) {
+  for (const { name, curve, by_batch: best } of answer.drafters) {
     for (const tier of TIERS) {
-      const curve = drafter.curve[tier];
-      drafter.curve.draft_length.forEach((length, i) => rows.push(["by_draft_length", drafter.name, tier, batch, context, length,
-        drafter.curve.acceptance_length[i], curve.speedup[i], curve.tpot_ms[i], curve.tokens_per_second_per_request[i],
-        curve.tokens_per_second_per_device[i]]));
-      const best = drafter.by_batch[tier];
-      drafter.by_batch.batch.forEach((size, i) => rows.push(["optimum_by_batch", drafter.name, tier, size, context,
-        best.draft_length[i], best.acceptance_length[i], best.speedup[i], best.tpot_ms[i],
-        best.tokens_per_second_per_request[i], best.tokens_per_second_per_device[i]]));
+      curve.draft_length.forEach((length, index) => rows.push([
+        "by_draft_length", name, tier, batch, context, length, curve.acceptance_length[index],
+        curve[tier].speedup[index], ...speedsAt(curve[tier], index),
+      ]));
+      best.batch.forEach((size, index) => rows.push([
+        "optimum_by_batch", name, tier, size, context, best[tier].draft_length[index],
+        best[tier].acceptance_length[index], best[tier].speedup[index],
+        ...speedsAt(best[tier], index),
+      ]));
     }
   }
   return `${rows.map((row) => row.map(cell).join(",")).join("\n")}\n`;
 }
 
+/**
+ * @template Value
+ * @typedef {{
+ *   tpot_ms: Value, tokens_per_second_per_request: Value, tokens_per_second_per_device: Value,
+ * }} Speeds
+ */
+
+/** Return the last three columns. @param {Speeds<number | null>} numbers */
+const speeds = (numbers) => [
+  numbers.tpot_ms, numbers.tokens_per_second_per_request, numbers.tokens_per_second_per_device,
+];
+
+/** @param {Speeds<(number | null)[]>} numbers @param {number} index */
+const speedsAt = (numbers, index) => speeds({
+  tpot_ms: numbers.tpot_ms[index],
+  tokens_per_second_per_request: numbers.tokens_per_second_per_request[index],
+  tokens_per_second_per_device: numbers.tokens_per_second_per_device[index],
+});
+
+/** @param {Cell} value */
 function cell(value) {
-  if (value === null || value === undefined) return "";
+  if (value === null) return "";
   let text = String(value);
-  // a name that starts like a formula would be computed by a spreadsheet
+  // a spreadsheet would compute a name that starts like a formula
   if (typeof value === "string" && /^[=+\-@]/.test(text)) text = `'${text}`;
   return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

@@ -1,79 +1,188 @@
-// One drafter's part of the form: what it is, how well it drafts, what it costs.
+// One drafter's part of the form: its kind, how well it drafts, what it costs.
 
 import { numeric, select, slider, text } from "../lib/controls.js";
+import { seriesColour } from "../lib/colours.js";
 import { h } from "../lib/dom.js";
 import { labelled } from "../lib/errors.js";
-import { COSTS, FORMS, KINDS, costed, hasBlock } from "./state.js";
+import { COSTS, FORMS, KINDS, costOf, hasBlock } from "./state.js";
+
+/** @import { Control } from "../types/page" */
+/** @import { DrafterState } from "./state.js" */
 
 /**
- * A card that edits `each` in place. `changed()` after every change, `rebuilt()` where other fields
- * are needed now, `remove` (or null) takes it away.
+ * `changed` is called after every change, `rebuilt` where the card needs other fields, `remove`
+ * takes the drafter away, or is null.
+ *
+ * @typedef {{ changed: () => void, rebuilt: () => void, remove: (() => void) | null }} Actions
  */
-export function drafterCard(each, index, { changed, rebuilt, remove }) {
-  const kind = KINDS[each.kind];
-  const at = (name) => `drafters[${index}].${name}`;
-  const id = (name) => `drafter-${index}-${name}`;
-  /** Binds a control to `each[name]`. */
-  const bound = (name, make, after = changed) => {
-    const control = make(() => { each[name] = control.value; after(); });
-    control.value = each[name];
-    return control;
-  };
-  const name = bound("name", (set) => text(id("name"), { changed: set, maxLength: 64 }));
-  const kinds = bound("kind", (set) => select(id("kind"), Object.entries(KINDS).map(([value, { label }]) => [value, label]), set), rebuilt);
+
+/**
+ * Return a card that edits a drafter in place.
+ *
+ * @param {DrafterState} drafter
+ * @param {number} index
+ * @param {Actions} actions
+ */
+export function drafterCard(drafter, index, actions) {
+  const fields = new Fields(drafter, index, actions);
+  const { remove } = actions;
+  const button = h("button", {
+    type: "button", class: "quiet remove", "aria-label": `Remove ${drafter.name}`,
+    on: { click: () => remove?.() },
+  }, "Remove");
   return h(
     "section",
-    { class: "drafter", style: { borderColor: `var(--series-${index + 1})` }, "aria-label": `Drafter ${index + 1}` },
-    h("div", { class: "pair" }, labelled(at("name"), "Name", name), labelled(at("kind"), "Kind", kinds)),
-    kind.ideal ? null : acceptance(each, index, bound, rebuilt),
-    costs(each, { at, id, bound, rebuilt }),
-    remove === null ? null : h("button", { type: "button", class: "quiet remove", "aria-label": `Remove ${each.name}`, on: { click: remove } }, "Remove"),
+    {
+      class: "drafter", style: { borderColor: `var(${seriesColour(index)})` },
+      "aria-label": `Drafter ${index + 1}`,
+    },
+    h("div", { class: "pair" }, fields.name(), fields.kind()),
+    KINDS[drafter.kind].ideal ? null : [fields.form(), fields.acceptance()],
+    fields.costs(),
+    remove === null ? null : button,
   );
 }
 
-function acceptance(each, index, bound, rebuilt) {
-  const at = `drafters[${index}].acceptance`;
-  const id = (name) => `drafter-${index}-${name}`;
-  const form = bound("form", (set) => select(id("form"), Object.entries(FORMS), set), rebuilt);
-  const parts = {
-    alpha: () => [labelled(`${at}.alpha`, "α, share of draft tokens that stand", bound("alpha", (set) =>
-      slider(id("alpha"), { min: 0, max: 1, step: 0.01, label: `α of ${each.name}`, changed: set })))],
-    al: () => [h("div", { class: "pair" },
-      labelled(`${at}.al`, "AL incl. bonus", bound("al", (set) => numeric(id("al"), { min: 1, changed: set }))),
-      labelled(`${at}.draft_length`, "measured at γ =", bound("measured", (set) => numeric(id("measured"), { min: 1, step: 1, changed: set }))))],
-    conditional: () => [labelled(at, "Rates, position by position", bound("rates", (set) =>
-      text(id("rates"), { changed: set, placeholder: "0.77 0.73 0.74 0.77" })),
-    "Of the drafts that came as far as the position, the share that stood there")],
-    unconditional: () => [labelled(at, "Rates, position by position", bound("rates", (set) =>
-      text(id("rates"), { changed: set, placeholder: "0.77 0.57 0.42 0.32" })),
-    "Of all drafts, the share that stood at the position: what vLLM logs as per-position acceptance")],
-  };
-  return [labelled(`${at}-form`, "Acceptance as", form), ...parts[each.form]()];
+class Fields {
+  #drafter;
+  #index;
+  #actions;
+
+  /** @param {DrafterState} drafter @param {number} index @param {Actions} actions */
+  constructor(drafter, index, actions) {
+    this.#drafter = drafter;
+    this.#index = index;
+    this.#actions = actions;
+  }
+
+  name() {
+    const control = this.#bound("name", (id, changed) => text(id, { changed, maxLength: 64 }));
+    return labelled(this.#at("name"), "Name", control);
+  }
+
+  kind() {
+    const kinds = Object.entries(KINDS).map(([name, { label }]) => pair(name, label));
+    const control = this.#rebuilding("kind", (id, changed) => select(id, kinds, changed));
+    return labelled(this.#at("kind"), "Kind", control);
+  }
+
+  form() {
+    const forms = Object.entries(FORMS);
+    const control = this.#rebuilding("form", (id, changed) => select(id, forms, changed));
+    return labelled(this.#at("acceptance-form"), "Acceptance as", control);
+  }
+
+  acceptance() {
+    switch (this.#drafter.form) {
+      case "al": return this.#acceptanceLength();
+      case "conditional": return this.#rates("0.77 0.73 0.74 0.77",
+        "Of the drafts that came as far as the position, the share accepted there");
+      case "unconditional": return this.#rates("0.77 0.57 0.42 0.32",
+        "Of all drafts, the share accepted at the position: what vLLM logs as per-position "
+        + "acceptance");
+      default: return this.#alpha();
+    }
+  }
+
+  costs() {
+    const drafter = this.#drafter;
+    const { cost, block, seconds } = KINDS[drafter.kind];
+    const way = costOf(drafter);
+    if (way !== null) drafter.costed = way;
+    return [
+      cost ? this.#costWay(cost) : null,
+      way === "config" ? this.#config() : null,
+      way === "share" ? this.#costShare(block ? "a block" : "a token") : null,
+      hasBlock(drafter) ? this.#block() : null,
+      seconds ? this.#seconds() : null,
+    ];
+  }
+
+  // -- inside -------------------------------------------------------------------------------------
+
+  #alpha() {
+    const label = `α of ${this.#drafter.name}`;
+    return labelled(this.#at("acceptance.alpha"), "α, share of draft tokens accepted",
+      this.#bound("alpha", (id, changed) => (
+        slider(id, { min: 0, max: 1, step: 0.01, label, changed }))));
+  }
+
+  #acceptanceLength() {
+    return h("div", { class: "pair" },
+      labelled(this.#at("acceptance.al"), "AL incl. bonus",
+        this.#bound("al", (id, changed) => numeric(id, { min: 1, changed }))),
+      labelled(this.#at("acceptance.draft_length"), "measured at γ =",
+        this.#bound("measured", (id, changed) => numeric(id, { min: 1, step: 1, changed }))));
+  }
+
+  /** @param {string} placeholder @param {string} hint */
+  #rates(placeholder, hint) {
+    return labelled(this.#at("acceptance"), "Rates, position by position",
+      this.#bound("rates", (id, changed) => text(id, { changed, placeholder })), hint);
+  }
+
+  /** @param {string[]} ways */
+  #costWay(ways) {
+    const options = ways.map((way) => pair(way, COSTS[way]));
+    return labelled(this.#at("costed"), "Cost",
+      this.#rebuilding("costed", (id, changed) => select(id, options, changed)));
+  }
+
+  #config() {
+    return labelled(this.#at("config"), "Its config.json, or a listed model's name",
+      this.#bound("config", (id, changed) => text(id, { rows: 3, class: "code", changed })));
+  }
+
+  /** @param {string} unit what the cost is of */
+  #costShare(unit) {
+    return labelled(this.#at("cost"), `Cost of ${unit}, % of an AR step`,
+      this.#bound("cost", (id, changed) => (
+        slider(id, { min: 0, max: 50, step: 0.5, label: "Cost", unit: " %", changed }))));
+  }
+
+  #block() {
+    return labelled(this.#at("block"), "Block: tokens drafted in one pass",
+      this.#bound("block", (id, changed) => numeric(id, { min: 1, step: 1, changed })),
+      "The anchor is not counted: a DFlash block of 16 drafts 15");
+  }
+
+  #seconds() {
+    return labelled(this.#at("seconds"), "Time of a look-up, µs",
+      this.#bound("seconds", (id, changed) => numeric(id, { min: 0, changed })));
+  }
+
+  /** @param {string} name */
+  #at(name) {
+    return `drafters[${this.#index}].${name}`;
+  }
+
+  /**
+   * Return a control that shows a field of the drafter and writes to it.
+   *
+   * @template {keyof DrafterState} Name
+   * @param {Name} name
+   * @param {(id: string, changed: () => void) => Control<DrafterState[Name]>} make
+   * @param {() => void} after
+   */
+  #bound(name, make, after = this.#actions.changed) {
+    const control = make(`drafter-${this.#index}-${name}`, () => {
+      this.#drafter[name] = control.value;
+      after();
+    });
+    control.value = this.#drafter[name];
+    return control;
+  }
+
+  /**
+   * Return such a control for a field that decides which other fields the card has.
+   *
+   * @param {"kind" | "form" | "costed"} name
+   * @param {(id: string, changed: () => void) => Control<string>} make
+   */
+  #rebuilding(name, make) {
+    return this.#bound(name, make, this.#actions.rebuilt);
+  }
 }
 
-function costs(each, { at, id, bound, rebuilt }) {
-  const kind = KINDS[each.kind];
-  const parts = [];
-  if (kind.cost) {
-    each.costed = costed(each);
-    const ways = kind.cost.map((value) => [value, COSTS[value]]);
-    parts.push(labelled(at("costed"), "Cost", bound("costed", (set) => select(id("costed"), ways, set), rebuilt)));
-  }
-  if (each.costed === "config" && kind.cost) {
-    parts.push(labelled(at("config"), "Its config.json, or a listed model's name", bound("config", (set) =>
-      text(id("config"), { rows: 3, class: "code", changed: set }))));
-  }
-  if (costed(each) === "share") {
-    const per = kind.block ? "a block" : "a token";
-    parts.push(labelled(at("cost"), `Cost of ${per}, % of an AR step`, bound("cost", (set) =>
-      slider(id("cost"), { min: 0, max: 50, step: 0.5, label: "Cost", unit: " %", changed: set }))));
-  }
-  if (hasBlock(each)) {
-    parts.push(labelled(at("block"), "Block: tokens drafted in one pass", bound("block", (set) =>
-      numeric(id("block"), { min: 1, step: 1, changed: set })), "The anchor is not counted: a DFlash block of 16 drafts 15"));
-  }
-  if (kind.seconds) {
-    parts.push(labelled(at("seconds"), "Time of a look-up, µs", bound("seconds", (set) => numeric(id("seconds"), { min: 0, changed: set }))));
-  }
-  return parts;
-}
+/** @param {string} value @param {string} label @returns {[string, string]} */
+const pair = (value, label) => [value, label];

@@ -1,166 +1,208 @@
-// A heat map on a canvas: speedup over batch and draft length. The pointer or the arrow keys read it.
+// A heat map of the speedup over batch and draft length. The pointer or the arrow keys read it.
 
-import { colour, onThemeChange } from "../lib/colours.js";
+import { Chart } from "../lib/chart.js";
+import { channels, colour, onThemeChange } from "../lib/colours.js";
 import { h } from "../lib/dom.js";
 import { times } from "../lib/format.js";
 
-const LEFT = 40, BOTTOM = 42, TOP = 6, RIGHT = 8, HEIGHT = 300;
+/** @import { Axis, Cell, Child } from "../types/page" */
+
+/**
+ * `values[b][g]` are speedups; null stands for a batch or a draft that does not fit the memory.
+ *
+ * @typedef {{
+ *   batches: number[], lengths: number[], values: ((number | null)[] | null)[], accent: string,
+ * }} HeatData
+ */
+/** @typedef {[batch: number, length: number]} Place  indexes into batches and lengths */
+
+const HEIGHT = 310;
+const BESIDE = 70; // pixels of the chart that are no cells
+/** @type {{ [key: string]: Place }} */
+const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 
 export class HeatMap {
+  #chart;
+  #x;
+  #y;
+  #scale = h("p", { class: "heat-scale" });
+  #readout = h("output", { class: "readout", "aria-live": "polite" });
+  /** @type {HeatData | null} */
+  #data = null;
+  /** @type {Place | null} */
+  #place = null;
+
+  /**
+   * @param {HTMLElement} parent
+   * @param {{ title: string, note: string, tools: Child }} options
+   */
   constructor(parent, { title, note, tools }) {
-    this.canvas = h("canvas", { class: "heat", tabIndex: 0, role: "img", "aria-label": `${title}. Arrow keys move from cell to cell` });
-    this.readout = h("output", { class: "readout", "aria-live": "polite" });
-    this.scale = h("p", { class: "heat-scale" });
-    parent.append(h("figure", { class: "chart" },
-      h("figcaption", {}, h("h3", {}, title), h("p", { class: "hint" }, note)),
-      h("div", { class: "heat-tools" }, tools), this.canvas, h("div", { class: "heat-foot" }, this.scale, this.readout)));
-    this.data = null;
-    this.cell = null; // [batch index, draft length index]
-    this.canvas.addEventListener("pointermove", (event) => this.#point(event));
-    this.canvas.addEventListener("pointerleave", () => this.#choose(null));
-    this.canvas.addEventListener("keydown", (event) => this.#key(event));
-    new ResizeObserver(() => this.#paint()).observe(this.canvas);
+    this.#x = indexAxis("batch (requests)", 40, (width) => width);
+    this.#y = indexAxis("draft length γ (tokens)", 18, () => HEIGHT);
+    this.#chart = new Chart(parent, {
+      title, note, height: HEIGHT, table: false, x: this.#x.axis, y: this.#y.axis,
+      tools: h("div", { class: "heat-tools" }, tools),
+    });
+    const { plot } = this.#chart;
+    plot.classList.add("heat");
+    plot.tabIndex = 0;
+    plot.setAttribute("aria-label", `${title}. Arrow keys move from cell to cell`);
+    plot.addEventListener("pointermove", (event) => this.#onPointer(event));
+    plot.addEventListener("pointerleave", () => this.#choose(null));
+    plot.addEventListener("keydown", (event) => this.#onKey(event));
+    plot.after(h("div", { class: "heat-foot" }, this.#scale, this.#readout));
     onThemeChange(() => this.#paint());
   }
 
-  /** `values[b][g]` are speedups, or `values[b]` null where that batch does not fit. */
-  draw({ batches, lengths, values, accent }) {
-    this.data = { batches, lengths, values, accent };
-    if (this.cell && (this.cell[0] >= batches.length || this.cell[1] >= lengths.length)) this.cell = null;
+  /** @param {HeatData} data */
+  draw(data) {
+    const { batches, lengths } = data;
+    this.#data = data;
+    this.#x.show(batches);
+    this.#y.show(lengths);
+    const [batch, length] = this.#place ?? [0, 0];
+    if (batch >= batches.length || length >= lengths.length) this.#place = null;
     this.#paint();
-    this.#say();
+    this.#read();
   }
 
   clear() {
-    this.data = this.cell = null;
-    this.canvas.getContext("2d").clearRect(0, 0, this.canvas.width, this.canvas.height);
-    this.scale.replaceChildren();
-    this.readout.textContent = "";
+    this.#data = this.#place = null;
+    this.#chart.clear();
+    this.#scale.replaceChildren();
+    this.#readout.textContent = "";
   }
 
-  // -- inside --------------------------------------------------------------------------------------
-
-  #place() {
-    const width = this.canvas.clientWidth;
-    const { batches, lengths } = this.data;
-    return { width, cellWidth: (width - LEFT - RIGHT) / batches.length, cellHeight: (HEIGHT - TOP - BOTTOM) / lengths.length };
-  }
+  // -- inside -------------------------------------------------------------------------------------
 
   #paint() {
-    if (!this.data || !this.canvas.clientWidth) return;
-    const { batches, lengths, values, accent } = this.data;
-    const { width, cellWidth, cellHeight } = this.#place();
-    const ratio = devicePixelRatio;
-    this.canvas.width = width * ratio;
-    this.canvas.height = HEIGHT * ratio;
-    const c = this.canvas.getContext("2d");
-    c.scale(ratio, ratio);
-    const top = Math.max(1.05, ...values.filter(Boolean).flat());
+    if (this.#data === null) return;
+    const { values, accent } = this.#data;
+    const top = Math.max(1.05, ...values.flat().filter((value) => value !== null));
     const shade = shader(colour("--card"), colour(accent), colour("--bad"), top);
-    const y = (g) => HEIGHT - BOTTOM - (g + 1) * cellHeight;
-    values.forEach((column, b) => {
-      const x = LEFT + b * cellWidth;
-      if (!column) return missing(c, x, cellWidth);
-      column.forEach((value, g) => {
-        c.fillStyle = shade(value);
-        c.fillRect(x, y(g), Math.ceil(cellWidth * ratio) / ratio - 0.5, Math.ceil(cellHeight * ratio) / ratio - 0.5);
-      });
-      const best = column.indexOf(Math.max(...column));
-      ring(c, x + cellWidth / 2, y(best) + cellHeight / 2, Math.min(cellHeight, cellWidth, 12) / 3.2);
+    this.#chart.draw({
+      series: [{
+        label: "best draft length", colour: "--ink", circles: true,
+        x: values.map((_, batch) => batch), y: values.map(bestLength),
+      }],
+      cells: this.#cells(shade),
     });
-    this.#axes(c, { cellWidth, cellHeight, width });
-    if (this.cell) {
-      c.strokeStyle = colour("--ink");
-      c.lineWidth = 2;
-      c.strokeRect(LEFT + this.cell[0] * cellWidth, y(this.cell[1]), cellWidth, cellHeight);
-    }
-    this.scale.replaceChildren("slower than AR ", h("span", { class: "ramp", style: {
-      background: `linear-gradient(to right, ${shade(0.5)}, ${shade(1)} 33%, ${shade(top)})` } }), ` ${times(top)}`);
+    const gradient = `linear-gradient(to right, ${shade(0.5)}, ${shade(1)} 33%, ${shade(top)})`;
+    this.#scale.replaceChildren(
+      "slower than AR ", h("span", { class: "ramp", style: { background: gradient } }),
+      ` ${times(top)}`);
   }
 
-  #axes(c, { cellWidth, cellHeight, width }) {
-    const { batches, lengths } = this.data;
-    c.fillStyle = colour("--soft");
-    c.font = "12px system-ui, sans-serif";
-    c.textAlign = "center";
-    const every = Math.ceil(38 / cellWidth);
-    batches.forEach((batch, b) => {
-      if (b % every === 0) c.fillText(String(batch), LEFT + (b + 0.5) * cellWidth, HEIGHT - BOTTOM + 16);
-    });
-    c.fillText("batch (requests)", LEFT + (width - LEFT - RIGHT) / 2, HEIGHT - 6);
-    c.textAlign = "right";
-    const step = Math.ceil(18 / cellHeight);
-    lengths.forEach((length, g) => {
-      if (g % step === 0) c.fillText(String(length), LEFT - 6, HEIGHT - BOTTOM - (g + 0.5) * cellHeight + 4);
-    });
-    c.save();
-    c.translate(11, TOP + (HEIGHT - TOP - BOTTOM) / 2);
-    c.rotate(-Math.PI / 2);
-    c.textAlign = "center";
-    c.fillText("draft length γ (tokens)", 0, 0);
-    c.restore();
+  /** @param {(value: number) => string} shade @returns {Cell[]} */
+  #cells(shade) {
+    if (this.#data === null) return [];
+    const { lengths, values } = this.#data;
+    const missing = colour("--sunken");
+    const [batch, length] = this.#place ?? [];
+    return values.flatMap((column, x) => lengths.map((_, y) => {
+      const value = column?.[y] ?? null;
+      const fill = value === null ? missing : shade(value);
+      return { x, y, fill, outlined: x === batch && y === length };
+    }));
   }
 
-  #point(event) {
-    if (!this.data) return;
-    const { cellWidth, cellHeight } = this.#place();
-    const b = Math.floor((event.offsetX - LEFT) / cellWidth);
-    const g = Math.floor((HEIGHT - BOTTOM - event.offsetY) / cellHeight);
-    const inside = b >= 0 && g >= 0 && b < this.data.batches.length && g < this.data.lengths.length;
-    this.#choose(inside ? [b, g] : null);
+  /** @param {PointerEvent} event */
+  #onPointer(event) {
+    this.#choose(this.#chart.unitAt(event));
   }
 
-  #key(event) {
-    const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
-    if (!move || !this.data) return;
+  /** @param {KeyboardEvent} event */
+  #onKey(event) {
+    const move = MOVES[event.key];
+    if (!move || this.#data === null) return;
     event.preventDefault();
-    const [b, g] = this.cell ?? [0, 0];
-    const within = (value, length) => Math.max(0, Math.min(value, length - 1));
-    this.#choose([within(b + move[0], this.data.batches.length), within(g + move[1], this.data.lengths.length)]);
+    const [batch, length] = this.#place ?? [0, 0];
+    const { batches, lengths } = this.#data;
+    this.#choose([
+      within(batch + move[0], batches.length), within(length + move[1], lengths.length),
+    ]);
   }
 
-  #choose(cell) {
-    if (String(cell) === String(this.cell)) return;
-    this.cell = cell;
+  /** @param {Place | null} place */
+  #choose(place) {
+    if (String(place) === String(this.#place)) return;
+    this.#place = place;
     this.#paint();
-    this.#say();
+    this.#read();
   }
 
-  #say() {
-    if (!this.cell) {
-      this.readout.textContent = "";
+  #read() {
+    if (this.#data === null || this.#place === null) {
+      this.#readout.textContent = "";
       return;
     }
-    const [b, g] = this.cell;
-    const { batches, lengths, values } = this.data;
-    const value = values[b] ? times(values[b][g]) : "does not fit the memory";
-    this.readout.textContent = `batch ${batches[b]}, γ = ${lengths[g]}: ${value}`;
+    const [batch, length] = this.#place;
+    const { batches, lengths, values } = this.#data;
+    const value = values[batch]?.[length] ?? null;
+    const result = value === null ? "does not fit the memory" : times(value);
+    this.#readout.textContent = `batch ${batches[batch]}, γ = ${lengths[length]}: ${result}`;
   }
 }
 
-/** Below 1 towards `bad`, above towards `good`; as far as `top`. */
-function shader(card, good, bad, top) {
-  const parts = [card, good, bad].map((rgb) => rgb.match(/[\d.]+/g).slice(0, 3).map(Number));
-  return (value) => {
-    if (Math.abs(value - 1) < 1e-6) return `rgb(${parts[0].join(" ")})`;
-    const share = value >= 1 ? (value - 1) / (top - 1) : Math.min((1 - value) / 0.5, 1);
-    const target = value >= 1 ? parts[1] : parts[2];
-    const part = 0.06 + 0.94 * share;
-    return `rgb(${parts[0].map((from, i) => Math.round(from + (target[i] - from) * part)).join(" ")})`;
+/**
+ * Return an axis over the indexes of a list, labelled with its values as far as there is space.
+ *
+ * @param {string} label
+ * @param {number} space pixels that a label takes
+ * @param {(width: number) => number} lengthOf length of the axis by the width of the chart
+ */
+function indexAxis(label, space, lengthOf) {
+  /** @type {number[]} */
+  let values = [];
+  /** @type {Axis} */
+  const axis = {
+    label,
+    format: (index) => String(values[index] ?? ""),
+    ticks: (width) => {
+      const every = Math.max(1, Math.ceil((space * values.length) / (lengthOf(width) - BESIDE)));
+      return values.map((_, index) => index).filter((index) => index % every === 0);
+    },
   };
+  /** Take the list. @param {number[]} list */
+  const show = (list) => {
+    values = list;
+    axis.min = -0.5;
+    axis.max = list.length - 0.5;
+  };
+  return { axis, show };
 }
 
-function ring(c, x, y, radius) {
-  c.beginPath();
-  c.arc(x, y, radius, 0, 2 * Math.PI);
-  c.fillStyle = colour("--card");
-  c.fill();
-  c.strokeStyle = colour("--ink");
-  c.lineWidth = 1.5;
-  c.stroke();
+/**
+ * Return the index of the best speedup of a batch; null where nothing fits.
+ *
+ * @param {(number | null)[] | null} column
+ */
+function bestLength(column) {
+  if (column === null) return null;
+  const speedups = column.map((value) => value ?? 0);
+  return speedups.indexOf(Math.max(...speedups));
 }
 
-function missing(c, x, width) {
-  c.fillStyle = colour("--sunken");
-  c.fillRect(x, TOP, width - 0.5, HEIGHT - TOP - BOTTOM);
+/** @param {number} index @param {number} length */
+const within = (index, length) => Math.max(0, Math.min(index, length - 1));
+
+/**
+ * Return a function from speedups to colours: towards `bad` below 1, towards `good` above it, which
+ * `top` reaches.
+ *
+ * @param {string} card
+ * @param {string} good
+ * @param {string} bad
+ * @param {number} top
+ */
+function shader(card, good, bad, top) {
+  const base = channels(card);
+  return (/** @type {number} */ value) => {
+    if (Math.abs(value - 1) < 1e-6) return `rgb(${base.join(" ")})`;
+    const share = value >= 1 ? (value - 1) / (top - 1) : Math.min((1 - value) / 0.5, 1);
+    const target = channels(value >= 1 ? good : bad);
+    const part = 0.06 + 0.94 * share;
+    const mixed = base.map((from, index) => Math.round(from + (target[index] - from) * part));
+    return `rgb(${mixed.join(" ")})`;
+  };
 }

@@ -1,57 +1,87 @@
-// Where the time of a token goes: a bar for plain decoding and one for each drafter at its optimum.
+// The time of a token by component: a bar for plain decoding, and one for each drafter.
 
 import { h } from "../lib/dom.js";
+import { areaSwatch, figure, Legend } from "../lib/figure.js";
 import { number, percent } from "../lib/format.js";
 
-// parts that every model may have, in the order of a forward; others come after them
-const ORDER = ["projections", "attention", "state", "feed_forward", "experts", "shared_experts", "router", "indexer",
-  "communication", "head", "sampling", "overhead", "draft"];
-const COLOURS = ["--series-1", "--series-5", "--series-3", "--series-2", "--series-4", "--series-6"];
+/** @import { Components } from "../types/answers" */
+/** @import { Child } from "../types/page" */
+
+/** @typedef {{ label: string, components: Components, tokens: number }} Row */
+
+// components that every model may have, in the order of a forward; others come after them
+const ORDER = [
+  "projections", "attention", "state", "feed_forward", "experts", "shared_experts", "router",
+  "indexer", "communication", "head", "sampling", "overhead", "draft",
+];
+const COLOURS = [1, 5, 3, 2, 4, 6].map((series) => `var(--series-${series})`);
+const LEAST = 0.002; // share of a bar below which a component is left out
 
 export class Stack {
+  #legend = new Legend();
+  #bars = h("div", { class: "bars" });
+
+  /**
+   * @param {HTMLElement} parent
+   * @param {{ title: string, note: string, tools: Child }} options
+   */
   constructor(parent, { title, note, tools }) {
-    this.legend = h("ul", { class: "legend" });
-    this.bars = h("div", { class: "bars" });
-    parent.append(h("figure", { class: "chart" },
-      h("figcaption", {}, h("h3", {}, title), h("p", { class: "hint" }, note)), tools, this.legend, this.bars));
+    parent.append(figure(title, note, tools, this.#legend.element, this.#bars));
   }
 
-  /** `rows`: [{ label, components {name: ms}, tokens }]; a row's bar shows ms per committed token. */
+  /**
+   * Draw a bar for each row: milliseconds of its components per committed token.
+   *
+   * @param {Row[]} rows
+   */
   draw(rows) {
     const names = [...new Set(rows.flatMap((row) => Object.keys(row.components)))]
-      .filter((name) => rows.some((row) => share(row, name) > 0.002))
-      .sort((a, b) => rank(a) - rank(b));
-    const per = (row, name) => (row.components[name] ?? 0) / row.tokens;
-    const totals = rows.map((row) => Object.keys(row.components).reduce((sum, name) => sum + per(row, name), 0));
-    const widest = Math.max(...totals);
-    this.legend.replaceChildren(...names.map((name) => h("li", {}, h("span", { class: "block", style: fill(name, names) }), words(name))));
-    this.bars.replaceChildren(...rows.map((row, index) => h("div", { class: "stack-bar" },
+      .filter((name) => rows.some((row) => perToken(row, name) > LEAST * total(row)))
+      .sort((left, right) => rank(left) - rank(right));
+    const widest = Math.max(...rows.map(total));
+    this.#legend.show(names.map((name) => (
+      { swatch: areaSwatch(fill(name, names)), text: words(name) })));
+    this.#bars.replaceChildren(...rows.map((row) => h("div", { class: "stack-bar" },
       h("span", { class: "bar-label" }, row.label),
-      h("div", { class: "bar-track" },
-        names.map((name) => h("span", {
-          class: "bar-part", title: `${words(name)}: ${number(per(row, name))} ms a token, ${percent(share(row, name))}`,
-          style: { ...fill(name, names), width: `${(100 * per(row, name)) / widest}%` },
-        }))),
-      h("span", { class: "bar-total" }, `${number(totals[index])} ms`))));
+      h("div", { class: "bar-track" }, names.map((name) => part(row, name, names, widest))),
+      h("span", { class: "bar-total" }, `${number(total(row))} ms`))));
   }
 
   clear() {
-    this.legend.replaceChildren();
-    this.bars.replaceChildren();
+    this.#legend.show([]);
+    this.#bars.replaceChildren();
   }
 }
 
-const words = (name) => name.replaceAll("_", " ");
-const rank = (name) => (ORDER.includes(name) ? ORDER.indexOf(name) : ORDER.length - 2.5);
-
-function share(row, name) {
-  const total = Object.values(row.components).reduce((sum, value) => sum + value, 0);
-  return total ? (row.components[name] ?? 0) / total : 0;
+/** @param {Row} row @param {string} name @param {string[]} names @param {number} widest */
+function part(row, name, names, widest) {
+  const time = perToken(row, name);
+  const share = percent(time / (total(row) || 1));
+  return h("span", {
+    class: "bar-part",
+    title: `${words(name)}: ${number(time)} ms a token, ${share}`,
+    style: { background: fill(name, names), width: `${(100 * time) / widest}%` },
+  });
 }
 
-/** The draft is hatched, so that it stands apart without a colour of its own. */
+/** @param {string} name */
+const words = (name) => name.replaceAll("_", " ");
+/** @param {string} name */
+const rank = (name) => (ORDER.includes(name) ? ORDER.indexOf(name) : ORDER.length - 2.5);
+
+/** @param {Row} row @param {string} name */
+const perToken = ({ components, tokens }, name) => (components[name] ?? 0) / tokens;
+
+/** @param {Row} row */
+const total = ({ components, tokens }) => (
+  Object.values(components).reduce((sum, time) => sum + time, 0) / tokens);
+
+/** @param {string} name @param {string[]} names */
 function fill(name, names) {
-  if (name === "draft") return { background: "repeating-linear-gradient(45deg, var(--ink) 0 2px, transparent 2px 6px)" };
-  if (name === "overhead") return { background: "var(--line-strong)" };
-  return { background: `var(${COLOURS[names.indexOf(name) % COLOURS.length]})` };
+  // the draft is hatched, so that it stands apart without a colour of its own
+  if (name === "draft") {
+    return "repeating-linear-gradient(45deg, var(--ink) 0 2px, transparent 2px 6px)";
+  }
+  if (name === "overhead") return "var(--line-strong)";
+  return COLOURS[names.indexOf(name) % COLOURS.length];
 }

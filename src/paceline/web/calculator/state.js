@@ -1,7 +1,34 @@
-// What somebody has set in the calculator: as an object, as a link, and as a scenario to ask about.
+// What somebody has set in the calculator: as an object, as a link, and as a scenario.
 
+import { fieldError, messageOf } from "../lib/errors.js";
 import { pack, unpack } from "../lib/pack.js";
 
+/** @import { StatedAcceptance, StatedDrafter, StatedScenario } from "../types/answers" */
+
+/** @typedef {"model" | "hardware" | "precision" | "calibration" | "checkpoint"} PlainName */
+/** @typedef {"config" | "calibration_json"} PackedName  long texts, which a link holds packed */
+/** @typedef {"tensor_parallel" | "batch" | "context" | "max_draft"} NumberName */
+/** @typedef {Record<PlainName | PackedName, string>} TextFields */
+/** @typedef {Record<NumberName, number | null>} NumberFields  null: it is empty or no number */
+/** @typedef {TextFields & NumberFields & { drafters: DrafterState[] }} State */
+
+/** @typedef {"kind" | "name" | "form" | "rates" | "costed"} DrafterText */
+/** @typedef {"alpha" | "al" | "measured" | "cost" | "block" | "seconds"} DrafterNumber */
+/**
+ * @typedef {Record<DrafterText | "config", string> & Record<DrafterNumber, number | null>}
+ *   DrafterState
+ */
+
+/**
+ * What a kind of drafter has: ways to know its cost, a block, the seconds of a look-up. An ideal
+ * drafter has nothing.
+ *
+ * @typedef {{
+ *   label: string, cost?: string[], block?: boolean, seconds?: boolean, ideal?: boolean,
+ * }} Kind
+ */
+
+/** @type {{ [kind: string]: Kind }} */
 export const KINDS = {
   dflash: { label: "DFlash block", cost: ["share", "config"], block: true },
   mtp: { label: "MTP head", cost: ["share", "own"] },
@@ -11,167 +38,260 @@ export const KINDS = {
   suffix: { label: "Suffix", seconds: true },
   ideal: { label: "Ideal (free)", ideal: true },
 };
+/** @type {{ [form: string]: string }} */
 export const FORMS = {
   alpha: "α: every token alike",
   al: "AL incl. bonus",
   conditional: "by position, of those reached",
   unconditional: "by position, of all drafts",
 };
+/** @type {{ [way: string]: string }} */
 export const COSTS = {
   share: "stated: % of an AR step",
   config: "computed: from its config",
   own: "computed: the model's own layer",
 };
 export const MOST_DRAFTERS = 3;
-export const PASTE = "paste"; // in place of a model's or a calibration's name
+export const PASTE = "paste"; // in place of the name of a model or a calibration
 
-// the two drafters that the almanac's calculator starts with, as a place to start from
+/** @type {DrafterState} */
+const BLANK = {
+  kind: "mtp", name: "", form: "alpha", alpha: 0.8, al: 3.5, measured: 7, rates: "",
+  costed: "share", cost: 10, config: "", block: 15, seconds: 20,
+};
+// the two drafters that the almanac's calculator starts with
 const FIRST = [
-  { kind: "dflash", name: "DFlash", form: "alpha", alpha: 0.89, cost: 10, block: 15 },
-  { kind: "mtp", name: "MTP", form: "alpha", alpha: 0.75, cost: 10 },
+  { kind: "dflash", name: "DFlash", alpha: 0.89 },
+  { kind: "mtp", name: "MTP", alpha: 0.75 },
 ];
-const BLANK = { form: "alpha", alpha: 0.8, al: 3.5, measured: 7, rates: "", costed: "share", cost: 10, config: "", block: 15, seconds: 20 };
+/** @type {Record<NumberName, number>} */
 const NUMBERS = { tensor_parallel: 1, batch: 1, context: 4096, max_draft: 16 };
 
-export const drafter = (values) => ({ ...BLANK, ...values });
+/**
+ * Return the state that the calculator opens with.
+ *
+ * @param {string} model
+ * @param {string} hardware
+ * @returns {State}
+ */
+export const initial = (model, hardware) => ({
+  model, config: "", hardware, precision: "", calibration: "", calibration_json: "",
+  checkpoint: "", ...NUMBERS, drafters: FIRST.map((values) => ({ ...BLANK, ...values })),
+});
 
-export function initial(model, hardware) {
-  return {
-    model, config: "", hardware, precision: "", calibration: "", calibration_json: "", checkpoint: "", ...NUMBERS,
-    drafters: FIRST.map(drafter),
-  };
-}
-
-/** A drafter that is not there yet, with a name of its own. */
+/**
+ * Return one more drafter, with a name that the others do not have.
+ *
+ * @param {DrafterState[]} drafters
+ * @returns {DrafterState}
+ */
 export function another(drafters) {
-  const kind = ["dflash", "mtp", "ideal", "ngram"].find((one) => !drafters.some((each) => each.kind === one)) ?? "mtp";
+  const kind = ["dflash", "mtp", "ideal", "ngram"]
+    .find((name) => drafters.every((drafter) => drafter.kind !== name)) ?? "mtp";
   const base = KINDS[kind].label.split(/[ :(]/)[0];
-  const names = drafters.map((each) => each.name);
-  let name = kind === "dflash" ? "DFlash" : base;
+  const names = drafters.map(({ name }) => name);
+  let name = base;
   for (let count = 2; names.includes(name); count += 1) name = `${base} ${count}`;
-  return drafter({ kind, name });
+  return { ...BLANK, kind, name };
 }
 
-// -- the link --------------------------------------------------------------------------------------
+// -- the link -------------------------------------------------------------------------------------
 
-const PLAIN = ["model", "hardware", "precision", "calibration", "checkpoint", ...Object.keys(NUMBERS)];
-const OF_DRAFTER = ["kind", "name", "form", "alpha", "al", "measured", "rates", "costed", "cost", "block", "seconds"];
+/** @type {PlainName[]} */
+const PLAIN_NAMES = ["model", "hardware", "precision", "calibration", "checkpoint"];
+const NUMBER_NAMES = /** @type {NumberName[]} */ (Object.keys(NUMBERS));
+/** @type {(DrafterText | DrafterNumber)[]} */
+const DRAFTER_NAMES = [
+  "kind", "name", "form", "alpha", "al", "measured", "rates", "costed", "cost", "block", "seconds",
+];
 
+/** Return a state as parameters of a link. @param {State} state */
 export async function toParams(state) {
   const params = new URLSearchParams();
-  for (const name of PLAIN) if (state[name] !== "" && state[name] !== null) params.set(name, state[name]);
+  for (const name of [...PLAIN_NAMES, ...NUMBER_NAMES]) {
+    const value = state[name];
+    if (value !== "" && value !== null) params.set(name, String(value));
+  }
   if (state.model === PASTE && state.config) params.set("config", await pack(state.config));
   if (state.calibration === PASTE && state.calibration_json) {
     params.set("calibration_json", await pack(state.calibration_json));
   }
-  for (const each of state.drafters) {
-    const shown = OF_DRAFTER.filter((name) => relevant(each, name) && each[name] !== null && each[name] !== "");
-    const parts = shown.map((name) => `${name}:${encodeURIComponent(each[name])}`);
-    if (costed(each) === "config" && each.config) parts.push(`config:${await pack(each.config)}`);
-    params.append("drafter", parts.join("~"));
-  }
+  for (const drafter of state.drafters) params.append("drafter", await drafterParam(drafter));
   return params;
 }
 
-/** The state that toParams() wrote; what is missing has its value from `start`. */
+/** @param {DrafterState} drafter */
+async function drafterParam(drafter) {
+  const parts = [];
+  for (const name of DRAFTER_NAMES) {
+    const value = drafter[name];
+    if (!isRelevant(drafter, name) || value === null || value === "") continue;
+    parts.push(`${name}:${encodeURIComponent(value).replaceAll("~", "%7E")}`);
+  }
+  if (costOf(drafter) === "config" && drafter.config) {
+    parts.push(`config:${await pack(drafter.config)}`);
+  }
+  return parts.join("~");
+}
+
+/**
+ * Return the state that toParams() wrote. What is missing has its value from `start`.
+ *
+ * @param {URLSearchParams} params
+ * @param {State} start
+ */
 export async function fromParams(params, start) {
   const state = { ...start };
-  for (const name of PLAIN) {
+  for (const name of PLAIN_NAMES) {
     const value = params.get(name);
-    if (value !== null) state[name] = name in NUMBERS ? Number(value) : value;
-    else if (params.size && !(name in NUMBERS) && !["model", "hardware"].includes(name)) state[name] = "";
+    if (value !== null) state[name] = value;
+    else if (params.size && name !== "model" && name !== "hardware") state[name] = "";
   }
-  for (const name of ["config", "calibration_json"]) {
-    if (params.has(name)) state[name] = await unpack(params.get(name));
+  for (const name of NUMBER_NAMES) {
+    const value = params.get(name);
+    if (value !== null) state[name] = numberIn(value);
   }
-  if (params.has("drafter")) state.drafters = await Promise.all(
-    params.getAll("drafter").slice(0, MOST_DRAFTERS).map(readDrafter));
+  for (const name of /** @type {PackedName[]} */ (["config", "calibration_json"])) {
+    const value = params.get(name);
+    if (value !== null) state[name] = await unpack(value);
+  }
+  if (params.has("drafter")) {
+    const texts = params.getAll("drafter").slice(0, MOST_DRAFTERS);
+    state.drafters = await Promise.all(texts.map(readDrafter));
+  }
   return state;
 }
 
+/** @param {string} text */
 async function readDrafter(text) {
+  /** @type {{ [name: string]: string }} */
   const values = {};
   for (const part of text.split("~")) {
     const [name, value = ""] = part.split(/:(.*)/s);
-    if (name === "config") values.config = await unpack(value);
-    if (!OF_DRAFTER.includes(name)) continue;
-    const read = decodeURIComponent(value);
-    values[name] = typeof BLANK[name] === "number" ? Number(read) : read;
+    values[name] = name === "config" ? await unpack(value) : decodeURIComponent(value);
   }
-  if (!(values.kind in KINDS)) values.kind = "mtp";
-  if (!(values.form in FORMS)) values.form = "alpha";
-  if (!(values.costed in COSTS)) values.costed = "share";
-  return drafter({ name: KINDS[values.kind].label, ...values });
+  const drafter = { ...BLANK, config: values.config ?? BLANK.config };
+  for (const name of DRAFTER_NAMES) {
+    const value = values[name];
+    if (value === undefined) continue;
+    if (isNumberName(name)) drafter[name] = numberIn(value);
+    else drafter[name] = value;
+  }
+  if (!(drafter.kind in KINDS)) drafter.kind = "mtp";
+  if (!(drafter.form in FORMS)) drafter.form = "alpha";
+  if (!(drafter.costed in COSTS)) drafter.costed = "share";
+  return { ...drafter, name: drafter.name || KINDS[drafter.kind].label };
 }
 
-/** How the cost is known: one of COSTS that the kind has, or null where it has none. */
-export function costed(each) {
-  const { cost } = KINDS[each.kind];
+/** @param {DrafterText | DrafterNumber} name @returns {name is DrafterNumber} */
+const isNumberName = (name) => typeof BLANK[name] === "number";
+
+/** @param {string} text */
+const numberIn = (text) => (Number.isFinite(Number(text)) ? Number(text) : null);
+
+/** Return how the cost is known: a name in COSTS, or null for a kind without a cost. */
+export function costOf(/** @type {DrafterState} */ { kind, costed }) {
+  const { cost } = KINDS[kind];
   if (!cost) return null;
-  return cost.includes(each.costed) ? each.costed : cost[0];
+  return cost.includes(costed) ? costed : cost[0];
 }
 
-/** Whether the block is stated: a config knows its own. */
-export const hasBlock = (each) => Boolean(KINDS[each.kind].block) && costed(each) !== "config";
+/** Return whether the block is stated: a config knows its own. */
+export const hasBlock = (/** @type {DrafterState} */ drafter) => (
+  Boolean(KINDS[drafter.kind].block) && costOf(drafter) !== "config");
 
-function relevant(each, name) {
-  const kind = KINDS[each.kind];
-  const by = { costed: costed(each) !== null, cost: costed(each) === "share", block: hasBlock(each), seconds: kind.seconds, form: !kind.ideal,
-    alpha: !kind.ideal && each.form === "alpha", al: !kind.ideal && each.form === "al",
-    measured: !kind.ideal && each.form === "al",
-    rates: !kind.ideal && each.form.endsWith("conditional") };
-  return by[name] ?? true;
+/** @param {DrafterState} drafter @param {DrafterText | DrafterNumber} name */
+function isRelevant(drafter, name) {
+  const { ideal, seconds } = KINDS[drafter.kind];
+  switch (name) {
+    case "kind": case "name": return true;
+    case "costed": return costOf(drafter) !== null;
+    case "cost": return costOf(drafter) === "share";
+    case "block": return hasBlock(drafter);
+    case "seconds": return Boolean(seconds);
+    case "form": return !ideal;
+    case "alpha": return !ideal && drafter.form === "alpha";
+    case "al": case "measured": return !ideal && drafter.form === "al";
+    case "rates": return !ideal && drafter.form.endsWith("conditional");
+    default: return false;
+  }
 }
 
-// -- the scenario ----------------------------------------------------------------------------------
+// -- the scenario ---------------------------------------------------------------------------------
 
-/** What POST ui/predict takes. Raises an Error with `field` where text is no JSON. */
+/**
+ * Return what POST ui/predict takes. Throws an error with `field` where text is no JSON.
+ *
+ * @param {State} state
+ * @returns {StatedScenario}
+ */
 export function scenario(state) {
-  const stated = { hardware: state.hardware, drafters: state.drafters.map(statedDrafter) };
-  for (const name of Object.keys(NUMBERS)) stated[name] = state[name];
-  stated.model = state.model === PASTE ? { config: json("model.config", state.config), name: "pasted config" } : state.model;
-  if (state.checkpoint) stated.checkpoint = state.checkpoint;
-  if (state.precision) stated.precision = state.precision;
-  if (state.calibration === PASTE) stated.calibration = json("calibration", state.calibration_json);
-  else if (state.calibration) stated.calibration = state.calibration;
-  return stated;
+  const { model, calibration, batch, context, tensor_parallel, max_draft } = state;
+  return {
+    hardware: state.hardware,
+    drafters: state.drafters.map(statedDrafter),
+    batch, context, tensor_parallel, max_draft,
+    model: model === PASTE
+      ? { config: parsed("model.config", state.config), name: "pasted config" } : model,
+    checkpoint: state.checkpoint || undefined,
+    precision: state.precision || undefined,
+    calibration: calibration === PASTE
+      ? parsed("calibration", state.calibration_json) : calibration || undefined,
+  };
 }
 
-function statedDrafter(each, index) {
-  const kind = KINDS[each.kind];
-  const stated = { kind: each.kind, name: each.name };
-  if (kind.ideal) return stated;
-  stated.acceptance = {
-    alpha: () => ({ alpha: each.alpha }),
-    al: () => ({ al: each.al, draft_length: each.measured }),
-    conditional: () => ({ conditional: rates(each, index) }),
-    unconditional: () => ({ unconditional: rates(each, index) }),
-  }[each.form]();
-  if (costed(each) === "share") stated.cost = each.cost === null ? null : each.cost / 100;
-  if (costed(each) === "config") stated.config = drafterConfig(each.config, index);
-  if (hasBlock(each)) stated.block = each.block;
-  if (kind.seconds) stated.seconds = each.seconds === null ? null : each.seconds * 1e-6;
-  return stated;
+/** @param {DrafterState} drafter @param {number} index @returns {StatedDrafter} */
+function statedDrafter(drafter, index) {
+  const { kind, name, cost, block, seconds } = drafter;
+  if (KINDS[kind].ideal) return { kind, name };
+  const way = costOf(drafter);
+  return {
+    kind,
+    name,
+    acceptance: statedAcceptance(drafter, index),
+    cost: way === "share" ? scaled(cost, 0.01) : undefined,
+    config: way === "config" ? drafterConfig(drafter.config, index) : undefined,
+    block: hasBlock(drafter) ? block : undefined,
+    seconds: KINDS[kind].seconds ? scaled(seconds, 1e-6) : undefined,
+  };
 }
 
-/** A config.json, or a listed model's name. */
-function drafterConfig(text, index) {
+/** @param {DrafterState} drafter @param {number} index @returns {StatedAcceptance} */
+function statedAcceptance(drafter, index) {
+  switch (drafter.form) {
+    case "al": return { al: drafter.al, draft_length: drafter.measured };
+    case "conditional": return { conditional: rates(drafter, index) };
+    case "unconditional": return { unconditional: rates(drafter, index) };
+    default: return { alpha: drafter.alpha };
+  }
+}
+
+/** @param {number | null} value @param {number} factor */
+const scaled = (value, factor) => (value === null ? null : value * factor);
+
+/** Return a parsed config.json, or the name of a listed model. */
+function drafterConfig(/** @type {string} */ text, /** @type {number} */ index) {
   const trimmed = text.trim();
-  return trimmed && !trimmed.startsWith("{") ? trimmed : json(`drafters[${index}].config`, text);
+  const isName = trimmed !== "" && !trimmed.startsWith("{");
+  return isName ? trimmed : parsed(`drafters[${index}].config`, text);
 }
 
-function rates(each, index) {
-  const found = each.rates.split(/[\s,;]+/).filter(Boolean).map(Number);
-  if (found.length && found.every(Number.isFinite)) return found;
-  throw at(`drafters[${index}].acceptance`, `got ${JSON.stringify(each.rates)}; expected rates from 0 to 1, one for each position: 0.77 0.73 0.74`);
+/** @param {DrafterState} drafter @param {number} index */
+function rates(drafter, index) {
+  const values = drafter.rates.split(/[\s,;]+/).filter(Boolean).map(Number);
+  if (values.length && values.every(Number.isFinite)) return values;
+  const field = `drafters[${index}].acceptance`;
+  throw fieldError(field, `${field}: got ${JSON.stringify(drafter.rates)}; expected rates from 0 `
+    + "to 1, one for each position: 0.77 0.73 0.74");
 }
 
-function json(field, text) {
+/** @param {string} field @param {string} text @returns {unknown} */
+function parsed(field, text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw at(field, text.trim() ? `no JSON: ${error.message}` : "nothing here yet; paste the file's text");
+    const reason = text.trim() ? `no JSON: ${messageOf(error)}`
+      : "nothing here yet; paste the file's text";
+    throw fieldError(field, `${field}: ${reason}`);
   }
 }
-
-const at = (field, message) => Object.assign(new Error(`${field}: ${message}`), { field });

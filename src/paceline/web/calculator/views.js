@@ -1,200 +1,314 @@
-// The calculator's charts: each knows how to draw one answer of ui/predict.
+// The calculator's charts: each draws one answer of ui/predict.
 
+import { Chart } from "../lib/chart.js";
+import { seriesColour } from "../lib/colours.js";
 import { choice, select } from "../lib/controls.js";
-import { chart } from "../lib/chart.js";
 import { h } from "../lib/dom.js";
 import { count, fixed, number, times } from "../lib/format.js";
 import { HeatMap } from "./heat.js";
 import { Stack } from "./stack.js";
 
+/** @import { DrafterPrediction, MeasuredPoint, PlainNumbers } from "../types/answers" */
+/** @import { OptimumNumbers, Prediction } from "../types/answers" */
+/** @import { Axis, Dot, Mark, Series } from "../types/page" */
+
+/** @typedef {"ceiling" | "calibrated"} Tier */
+/** @typedef {{ x: number[], y: (number | null)[] }} Line */
+/**
+ * A chart, and what it needs: `overBatches` needs an answer with all batches.
+ *
+ * @typedef {{
+ *   card: HTMLElement, draw: () => void, overBatches: boolean, seen: boolean, stale: boolean,
+ * }} Cell
+ */
+
 const TIERS = { ceiling: "ceiling", calibrated: "calibrated" };
+const TIER_NAMES = /** @type {Tier[]} */ (Object.keys(TIERS));
 const DASH = [6, 4];
-const speedup = { label: "speedup over AR (×)", min: 0, format: (value) => `${number(value)}` };
-const whole = (value) => (Number.isInteger(value) ? String(value) : "");
-const rule = { y: 1, text: "AR" };
-const tint = (index) => `--series-${index + 1}`;
+/** @type {Axis} */
+const SPEEDUP = { label: "speedup over AR (×)", min: 0, format: number };
+/** @type {Axis} */
+const BATCH = { label: "batch (requests)", log: 2, format: String };
+const LEVEL = { y: 1, text: "AR" };
+const MEASURED = "--series-6";
 
 export class Views {
+  /** @type {Prediction | null} the latest answer, and the latest one with all batches */
+  #answer = null;
+  /** @type {Prediction | null} */
+  #batches = null;
+  /** @type {MeasuredPoint[]} */
+  #points = [];
+  /** @type {Tier} */
+  #tier = "calibrated";
+  /** @type {((tier: Tier) => void)[]} press the tier in each choice of tiers */
+  #chooseTier = [];
+  #heatDrafter = select("calculator-heat", [], () => this.#refresh());
+  #charts;
+  /** @type {Cell[]} */
+  #cells = [];
+  // a chart is drawn when it comes into sight: a slider waits for none that nobody sees
+  #sight = new IntersectionObserver((entries) => this.#see(entries), { rootMargin: "80px" });
+  #parent;
+
+  /** @param {HTMLElement} parent */
   constructor(parent) {
-    // charts that nobody sees are drawn when they come into sight: a slider waits for none of them
-    this.cells = [];
-    const sight = new IntersectionObserver((entries) => this.#seen(entries), { rootMargin: "80px" });
-    const cell = (draw, { wide = false, overBatches = false } = {}) => {
-      const card = h("div", { class: wide ? "card wide" : "card" });
-      parent.append(card);
-      this.cells.push({ card, draw, overBatches, seen: false, stale: false });
-      sight.observe(card);
-      return card;
-    };
-    this.answer = null;
-    this.points = [];
-    this.tier = "calibrated";
-    this.curve = chart(cell(() => this.#drawCurve(), { wide: true }), { title: "Speedup by draft length", height: 340,
-      note: "Solid: ceiling, the pure roofline. Dashed: calibrated with efficiencies and overheads. A ring marks the optimum, dots are measured.",
-      x: { label: "draft length γ (tokens, bonus not counted)", format: whole }, y: speedup });
-    const batch = { label: "batch (requests)", log: 2, format: String };
-    this.gain = chart(cell(() => this.#drawGain(), { overBatches: true }), { title: "Best speedup by batch", note: "At each batch with the draft length that is best there.", x: batch, y: speedup });
-    this.length = chart(cell(() => this.#drawLength(), { overBatches: true }), { title: "Best draft length by batch", note: "0: speculation does not pay.",
-      x: batch, y: { label: "draft length γ (tokens)", min: 0, format: whole } });
-    this.stack = new Stack(cell(() => this.#drawStack()), { title: "Time of a token by component", tools: this.#tiers("Tier of the components"),
-      note: "A round's time at the optimum ÷ the tokens that it commits (AL incl. bonus)." });
-    this.heat = new HeatMap(cell(() => this.#drawHeat(), { overBatches: true }), { title: "Speedup by batch and draft length", note: "Circles: the best draft length of each batch.",
-      tools: [this.#drafterChoice(), this.#tiers("Tier of the heat map")] });
-    this.pareto = chart(cell(() => this.#drawPareto(), { overBatches: true }), { title: "Per user against per device", note: "Each line runs over the batches; up and to the right is better.",
-      x: { label: "tok/s of one request", min: 0, format: number }, y: { label: "tok/s of one device", log: 10, format: count } });
-    this.scatter = chart(cell(() => this.#drawScatter()), { title: "Speedup against AL", note: "The line y = x is what free drafts would give. Curves: this scenario by draft length; dots: measured, paste them below.",
-      x: { label: "AL incl. bonus (tokens a round)", min: 1, format: number }, y: speedup });
+    this.#parent = parent;
+    this.#heatDrafter.element.setAttribute("aria-label", "Drafter of the heat map");
+    this.#charts = { ...this.#lineCharts(), ...this.#componentCharts(), ...this.#lastCharts() };
   }
 
-  /** A `brief` answer knows one batch only: the charts over batches stay as they are. */
+  /**
+   * Draw an answer. A brief one has one batch only: the charts over batches stay as they are.
+   *
+   * @param {Prediction} answer
+   * @param {boolean} brief
+   */
   draw(answer, brief) {
-    this.answer = answer;
-    if (!brief) this.batches = answer;
+    this.#answer = answer;
+    if (!brief) this.#batches = answer;
     this.#refresh(brief);
   }
 
+  /** @param {MeasuredPoint[]} points */
   setPoints(points) {
-    this.points = points;
+    this.#points = points;
     this.#refresh();
   }
 
   clear() {
-    this.answer = this.batches = null;
-    for (const each of [this.curve, this.gain, this.length, this.stack, this.heat, this.pareto, this.scatter]) each.clear();
+    this.#answer = this.#batches = null;
+    for (const chart of Object.values(this.#charts)) chart.clear();
   }
 
-  // -- inside --------------------------------------------------------------------------------------
+  // -- the charts ---------------------------------------------------------------------------------
+
+  #lineCharts() {
+    return {
+      curve: new Chart(this.#cell((answer) => this.#drawCurve(answer), { wide: true }), {
+        title: "Speedup by draft length", height: 340, y: SPEEDUP,
+        note: "Solid: ceiling, the pure roofline. Dashed: calibrated with efficiencies and "
+          + "overheads. A ring marks the optimum, dots are measured.",
+        x: { label: "draft length γ (tokens, bonus not counted)", format: ifWhole },
+      }),
+      gain: new Chart(this.#cell((answer) => this.#drawGain(answer), { overBatches: true }), {
+        title: "Best speedup by batch", x: BATCH, y: SPEEDUP,
+        note: "At each batch with the draft length that is best there.",
+      }),
+      length: new Chart(this.#cell((answer) => this.#drawLength(answer), { overBatches: true }), {
+        title: "Best draft length by batch", note: "0: speculation does not pay.", x: BATCH,
+        y: { label: "draft length γ (tokens)", min: 0, format: ifWhole },
+      }),
+    };
+  }
+
+  #componentCharts() {
+    return {
+      stack: new Stack(this.#cell((answer) => this.#drawStack(answer)), {
+        title: "Time of a token by component", tools: this.#tiers("Tier of the components"),
+        note: "A round's time at the optimum ÷ the tokens that it commits (AL incl. bonus).",
+      }),
+      heat: new HeatMap(this.#cell((answer) => this.#drawHeat(answer), { overBatches: true }), {
+        title: "Speedup by batch and draft length",
+        note: "Circles: the best draft length of each batch.",
+        tools: [this.#heatDrafter.element, this.#tiers("Tier of the heat map")],
+      }),
+    };
+  }
+
+  #lastCharts() {
+    return {
+      pareto: new Chart(this.#cell((answer) => this.#drawPareto(answer), { overBatches: true }), {
+        title: "Per user against per device",
+        note: "Each line runs over the batches. Up and to the right is better.",
+        x: { label: "tok/s of one request", min: 0, format: number },
+        y: { label: "tok/s of one device", log: 10, format: count },
+      }),
+      scatter: new Chart(this.#cell((answer) => this.#drawScatter(answer)), {
+        title: "Speedup against AL", y: SPEEDUP,
+        note: "The line y = x is what free drafts would give. Curves: this scenario by draft "
+          + "length. Dots: measured, paste them below.",
+        x: { label: "AL incl. bonus (tokens a round)", min: 1, format: number },
+      }),
+    };
+  }
+
+  /**
+   * Return a card for a chart.
+   *
+   * @param {(answer: Prediction) => void} draw gets the latest answer that the chart can use
+   * @param {{ wide?: boolean, overBatches?: boolean }} options
+   */
+  #cell(draw, { wide = false, overBatches = false } = {}) {
+    const card = h("div", { class: wide ? "card wide" : "card" });
+    const drawLatest = () => {
+      const answer = overBatches ? this.#batches : this.#answer;
+      if (answer !== null) draw(answer);
+    };
+    this.#cells.push({ card, draw: drawLatest, overBatches, seen: false, stale: false });
+    this.#parent.append(card);
+    this.#sight.observe(card);
+    return card;
+  }
+
+  /** @param {string} label */
+  #tiers(label) {
+    const { element, choose } = choice(label, TIERS, this.#tier, (tier) => {
+      this.#tier = tier;
+      for (const press of this.#chooseTier) press(tier);
+      this.#refresh();
+    });
+    this.#chooseTier.push(choose);
+    return element;
+  }
+
+  // -- what is in sight ---------------------------------------------------------------------------
 
   #refresh(brief = false) {
-    for (const each of this.cells) each.stale ||= !(brief && each.overBatches);
+    for (const cell of this.#cells) cell.stale ||= !(brief && cell.overBatches);
     this.#drawSeen();
   }
 
-  #seen(entries) {
+  /** @param {IntersectionObserverEntry[]} entries */
+  #see(entries) {
     for (const { target, isIntersecting } of entries) {
-      this.cells.find(({ card }) => card === target).seen = isIntersecting;
+      for (const cell of this.#cells) if (cell.card === target) cell.seen = isIntersecting;
     }
     this.#drawSeen();
   }
 
   #drawSeen() {
-    if (!this.answer) return;
-    for (const each of this.cells) {
-      if (!each.seen || !each.stale || (each.overBatches && !this.batches)) continue;
-      each.stale = false;
-      each.draw();
+    if (this.#answer === null) return;
+    for (const cell of this.#cells) {
+      if (!cell.seen || !cell.stale || (cell.overBatches && !this.#batches)) continue;
+      cell.stale = false;
+      cell.draw();
     }
   }
 
-  #tiers(label) {
-    const control = choice(label, TIERS, this.tier, (tier) => {
-      this.tier = tier;
-      for (const other of this.tierControls) if (other !== control) other.choose(tier);
-      this.#refresh();
-    });
-    (this.tierControls ??= []).push(control);
-    return control;
-  }
+  // -- drawing ------------------------------------------------------------------------------------
 
-  #drafterChoice() {
-    this.heatDrafter = select("calculator-heat", [], () => this.#refresh());
-    this.heatDrafter.element.setAttribute("aria-label", "Drafter of the heat map");
-    return this.heatDrafter.element;
-  }
-
-  #drawCurve() {
-    const { drafters, scenario: { batch } } = this.answer;
-    this.curve.draw({
-      series: both(drafters, (drafter, tier) => [drafter.curve.draft_length, drafter.curve[tier].speedup]),
-      marks: drafters.flatMap((drafter, index) => Object.keys(TIERS).map((tier) => {
-        const best = drafter.optimum[tier];
-        const text = tier === "ceiling" ? `γ* = ${best.draft_length}, ${times(best.speedup)}` : "";
-        const below = drafter.optimum.calibrated.speedup >= best.speedup;
-        return { x: best.draft_length, y: best.speedup, text, below, colour: tint(index) };
-      })),
-      dots: this.points.filter((point) => point.draft_length !== null && (point.batch ?? batch) === batch)
-        .map((point) => ({ x: point.draft_length, y: point.speedup, note: described(point), colour: "--series-6" })),
-      rulers: [rule],
+  /** @param {Prediction} answer */
+  #drawCurve({ drafters, scenario: { batch } }) {
+    this.#charts.curve.draw({
+      series: inTiers(drafters, ({ curve }, tier) => (
+        { x: curve.draft_length, y: curve[tier].speedup })),
+      marks: drafters.flatMap((drafter, index) => (
+        TIER_NAMES.map((tier) => optimumMark(drafter, tier, index)))),
+      dots: this.#points.filter((point) => (point.batch ?? batch) === batch)
+        .flatMap((point) => (point.draft_length === null ? [] : [dot(point.draft_length, point)])),
+      rulers: [LEVEL],
     });
   }
 
-  #byBatch(name) {
-    return both(this.batches.drafters, (drafter, tier) => [drafter.by_batch.batch, drafter.by_batch[tier][name]]);
+  /** @param {Prediction} answer */
+  #drawGain({ drafters }) {
+    this.#charts.gain.draw({ series: byBatch(drafters, "speedup"), rulers: [LEVEL] });
   }
 
-  #drawGain() {
-    this.gain.draw({ series: this.#byBatch("speedup"), rulers: [rule] });
+  /** @param {Prediction} answer */
+  #drawLength({ drafters }) {
+    const series = byBatch(drafters, "draft_length");
+    this.#charts.length.draw({ series: series.map((line) => ({ ...line, stepped: true })) });
   }
 
-  #drawLength() {
-    this.length.draw({ series: this.#byBatch("draft_length").map((one) => ({ ...one, stepped: true })) });
+  /** @param {Prediction} answer */
+  #drawPareto({ drafters, ar_by_batch: plain }) {
+    const ar = TIER_NAMES.map((tier) => (
+      { label: `AR, ${tier}`, colour: "--soft", ...style(tier), ...front(plain[tier]) }));
+    const others = inTiers(drafters, (drafter, tier) => front(drafter.by_batch[tier]));
+    this.#charts.pareto.draw({ series: [...ar, ...others] });
   }
 
-  #drawPareto() {
-    const { drafters, ar_by_batch: plain } = this.batches;
-    const line = (source, tier, rest) => {
-      const x = source[tier].tokens_per_second_per_request;
-      const points = x.map((value, i) => [value, source[tier].tokens_per_second_per_device[i]]).filter(([value]) => value !== null)
-        .sort((a, b) => a[0] - b[0]);
-      return { x: points.map(([value]) => value), y: points.map(([, value]) => value), ...rest };
-    };
-    const series = Object.keys(TIERS).map((tier) => line(plain, tier, { label: `AR, ${tier}`, colour: "--soft", ...style(tier) }));
-    drafters.forEach((drafter, index) => Object.keys(TIERS).forEach((tier) => series.push(
-      line(drafter.by_batch, tier, { label: `${drafter.name}, ${tier}`, colour: tint(index), ...style(tier) }))));
-    this.pareto.draw({ series });
-  }
-
-  #drawScatter() {
-    const { drafters } = this.answer;
-    this.scatter.draw({
-      series: both(drafters, (drafter, tier) => [drafter.curve.acceptance_length, drafter.curve[tier].speedup]).map(unique),
-      dots: this.points.map((point) => ({ x: point.acceptance_length, y: point.speedup, note: described(point), colour: "--series-6" })),
+  /** @param {Prediction} answer */
+  #drawScatter({ drafters }) {
+    this.#charts.scatter.draw({
+      series: inTiers(drafters, ({ curve }, tier) => (
+        unique({ x: curve.acceptance_length, y: curve[tier].speedup }))),
+      dots: this.#points.map((point) => dot(point.acceptance_length, point)),
       rulers: [{ slope: 1, text: "y = x" }],
     });
   }
 
-  #drawStack() {
-    const { tier, answer: { ar, drafters } } = this;
-    this.stack.draw([
+  /** @param {Prediction} answer */
+  #drawStack({ ar, drafters }) {
+    const tier = this.#tier;
+    this.#charts.stack.draw([
       { label: "AR", components: ar[tier].components, tokens: 1 },
-      ...drafters.map(({ name, optimum }) => ({
-        label: `${name}, γ = ${optimum[tier].draft_length}, AL ${fixed(optimum[tier].acceptance_length, 2)}`,
-        components: optimum[tier].components, tokens: optimum[tier].acceptance_length,
-      })),
+      ...drafters.map(({ name, optimum }) => {
+        const { draft_length: length, acceptance_length: al, components } = optimum[tier];
+        return { label: `${name}, γ = ${length}, AL ${fixed(al, 2)}`, components, tokens: al };
+      }),
     ]);
   }
 
-  #drawHeat() {
-    const { tier, batches: { drafters } } = this;
+  /** @param {Prediction} answer */
+  #drawHeat({ drafters }) {
     const names = drafters.map(({ name }) => name);
-    const { element } = this.heatDrafter;
-    if ([...element.options].map((option) => option.value).join() !== names.join()) {
+    const { element } = this.#heatDrafter;
+    if ([...element.options].map(({ value }) => value).join() !== names.join()) {
       const chosen = element.value;
       element.replaceChildren(...names.map((name) => h("option", { value: name }, name)));
       element.value = names.includes(chosen) ? chosen : names[0];
     }
     const index = names.indexOf(element.value);
-    const map = drafters[index].heat_map;
-    this.heat.draw({ batches: map.batch, lengths: map.draft_length, values: map[tier], accent: tint(index) });
+    const { batch, draft_length: lengths, [this.#tier]: values } = drafters[index].heat_map;
+    this.#charts.heat.draw({ batches: batch, lengths, values, accent: seriesColour(index) });
   }
 }
 
+/** @param {number} value */
+const ifWhole = (value) => (Number.isInteger(value) ? String(value) : "");
+
+/** @param {Tier} tier */
 const style = (tier) => (tier === "ceiling" ? {} : { dash: DASH });
 
-/** A series for each drafter and tier. `values(drafter, tier)` gives [x, y]. */
-function both(drafters, values) {
-  return drafters.flatMap((drafter, index) => Object.keys(TIERS).map((tier) => {
-    const [x, y] = values(drafter, tier);
-    return { label: `${drafter.name}, ${tier}`, x, y, colour: tint(index), ...style(tier) };
-  }));
+/**
+ * Return a series for each drafter and tier.
+ *
+ * @param {DrafterPrediction[]} drafters
+ * @param {(drafter: DrafterPrediction, tier: Tier) => Line} line
+ * @returns {Series[]}
+ */
+const inTiers = (drafters, line) => drafters.flatMap((drafter, index) => TIER_NAMES.map((tier) => (
+  {
+    label: `${drafter.name}, ${tier}`, colour: seriesColour(index), ...style(tier),
+    ...line(drafter, tier),
+  })));
+
+/** @param {DrafterPrediction[]} drafters @param {keyof OptimumNumbers} name */
+const byBatch = (drafters, name) => inTiers(drafters, ({ by_batch: best }, tier) => (
+  { x: best.batch, y: best[tier][name] }));
+
+/** @param {DrafterPrediction} drafter @param {Tier} tier @param {number} index @returns {Mark} */
+function optimumMark({ optimum }, tier, index) {
+  const { draft_length: x, speedup: y } = optimum[tier];
+  return {
+    x, y, colour: seriesColour(index),
+    text: tier === "ceiling" ? `γ* = ${x}, ${times(y)}` : "",
+    below: optimum.calibrated.speedup >= y,
+  };
 }
 
-/** Without the later of two points at the same x, which a joined table could not hold. */
-function unique(one) {
-  const keep = one.x.map((value, i) => one.x.indexOf(value) === i);
-  return { ...one, x: one.x.filter((_, i) => keep[i]), y: one.y.filter((_, i) => keep[i]) };
+/** Return speeds per device over speeds per request, for the batches that fit. */
+function front(/** @type {PlainNumbers} */ numbers) {
+  const devices = numbers.tokens_per_second_per_device;
+  /** @type {[number, number | null][]} */
+  const points = numbers.tokens_per_second_per_request.flatMap((value, index) => (
+    value === null ? [] : [[value, devices[index]]]));
+  points.sort(([left], [right]) => left - right);
+  return { x: points.map(([x]) => x), y: points.map(([, y]) => y) };
 }
 
-function described({ acceptance_length: al, speedup: value, note }) {
-  return `${note ? `${note}: ` : ""}${times(value)} at AL ${fixed(al, 2)} incl. bonus`;
+/** Return a line without the later of two points at the same x, which a table cannot hold. */
+function unique(/** @type {Line} */ { x, y }) {
+  const isFirst = x.map((value, index) => x.indexOf(value) === index);
+  return { x: x.filter((_, index) => isFirst[index]), y: y.filter((_, index) => isFirst[index]) };
+}
+
+/** @param {number} x @param {MeasuredPoint} point @returns {Dot} */
+function dot(x, { acceptance_length: al, speedup, note }) {
+  const about = note ? `${note}: ` : "";
+  const text = `${about}${times(speedup)} at AL ${fixed(al, 2)} incl. bonus`;
+  return { x, y: speedup, note: text, colour: MEASURED };
 }

@@ -1,280 +1,222 @@
-// Line and scatter charts: uPlot in our colours, with a legend that follows the pointer, marks, dots,
-// and the same numbers as a table for who cannot see or hover.
+// Charts with axes, drawn by uPlot in the page's colours: a legend that follows the pointer, marks,
+// dots and cells, and the same numbers as a table for those who cannot see or hover.
 
 import uPlot from "../vendor/uPlot.esm.js";
-import { colour, faded, onThemeChange } from "./colours.js";
+import { axis, rangeOf, scale } from "./axes.js";
+import { colour, onThemeChange } from "./colours.js";
 import { h, loadStyle } from "./dom.js";
+import { figure, Legend, swatch } from "./figure.js";
 import { number } from "./format.js";
+import { drawOverlay, drawUnderlay, nearestDot } from "./layers.js";
 
-const FONT = "12px system-ui, sans-serif";
+/** @import { Axis, ChartData, Child, Range, Series } from "../types/page" */
+
+const AIR = { x: 0.04, y: 0.08 }; // share of the range that stays free beyond the values
 
 /**
- * A chart under `parent`. `x` and `y` are axes: { label, log: 2 or 10, ticks: [values],
- * format: value => text, min, max }. Labels say the unit. Gives { draw(data), clear(), element }:
+ * `table` puts the numbers below the chart as a table, `tools` are controls above it. The labels of
+ * axes say the unit.
  *
- * data.series  [{ label, x, y, colour: "--series-1", dash: [6, 4], width, stepped, fill }]
- * data.marks   [{ x, y, text, below, colour }]: a ring with words (below it or above), for an optimum
- * data.dots    [{ x, y, note, colour }]: measured points; the note is shown on hover
- * data.rulers  [{ y, text } or { slope }]: a dashed level, or the line y = slope · x
+ * @typedef {{
+ *   title: string, note?: string | null, x: Axis, y: Axis, height?: number, table?: boolean,
+ *   tools?: Child,
+ * }} ChartOptions
  */
-export function chart(parent, { title, note = null, x, y, height = 280, table = true }) {
-  return new Chart(parent, { title, note, x, y, height, table });
-}
 
-class Chart {
+export class Chart {
+  plot;
+  #options;
+  #legend = new Legend();
+  #tip = h("div", { class: "tip", hidden: true });
+  #table;
+  /** @type {ChartData | null} */
+  #data = null;
+  /** @type {string | null} the series as they were when the plot was made */
+  #shape = null;
+  /** @type {uPlot | null} */
+  #uplot = null;
+
+  /** @param {HTMLElement} parent @param {ChartOptions} options */
   constructor(parent, options) {
-    this.options = options;
-    this.legend = h("ul", { class: "legend" });
-    this.plot = h("div", { class: "plot", role: "img", "aria-label": options.title });
-    this.tip = h("div", { class: "tip", hidden: true });
-    this.table = options.table ? h("details", { class: "numbers" }, h("summary", {}, "Numbers")) : null;
-    this.element = h(
-      "figure",
-      { class: "chart" },
-      h("figcaption", {}, h("h3", {}, options.title),
-        options.note === null ? null : h("p", { class: "hint" }, options.note)),
-      this.legend, this.plot, this.table,
-    );
-    parent.append(this.element);
-    this.table?.addEventListener("toggle", () => this.#fillTable());
-    this.plot.style.minHeight = `${options.height}px`;
-    this.data = null;
-    this.drawn = null;
-    this.uplot = null;
+    const { title, note = null, height = 280, table = true, tools = null } = options;
+    this.#options = { ...options, height };
+    this.plot = h("div", {
+      class: "plot", role: "img", "aria-label": title, style: { minHeight: `${height}px` },
+    });
+    this.#table = table ? h("details", { class: "numbers" }, h("summary", {}, "Numbers")) : null;
+    this.#table?.addEventListener("toggle", () => this.#fillTable());
+    parent.append(figure(title, note, tools, this.#legend.element, this.plot, this.#table));
     new ResizeObserver(() => this.#resize()).observe(this.plot);
-    onThemeChange(() => { if (this.data) this.#rebuild(); });
+    onThemeChange(() => { if (this.#data) this.#rebuild(this.#data); });
     loadStyle("vendor/uPlot.min.css");
     loadStyle("lib/chart.css");
   }
 
+  /** @param {ChartData} data */
   draw(data) {
-    this.data = { marks: [], dots: [], rulers: [], ...data };
-    const shape = JSON.stringify(data.series.map(({ label, colour: name, dash, width, stepped, fill }) =>
-      [label, name, dash, width, stepped, fill]));
-    if (this.uplot === null || shape !== this.drawn) {
-      this.drawn = shape;
-      this.#rebuild();
+    this.#data = data;
+    const shape = JSON.stringify(data.series.map((series) => ({ ...series, x: [], y: [] })));
+    if (this.#uplot === null || shape !== this.#shape) {
+      this.#shape = shape;
+      this.#rebuild(data);
     } else {
-      this.uplot.setData(aligned(this.data));
-      this.#values(null);
+      this.#uplot.setData(aligned(data));
+      this.#showValues(this.#uplot, null);
     }
     this.#fillTable();
   }
 
   clear() {
-    this.uplot?.destroy();
-    this.uplot = this.data = this.drawn = null;
-    this.legend.replaceChildren();
+    this.#uplot?.destroy();
+    this.#uplot = this.#data = this.#shape = null;
+    this.#legend.show([]);
     this.#fillTable();
   }
 
-  // -- inside --------------------------------------------------------------------------------------
-
-  #rebuild() {
-    this.uplot?.destroy();
-    this.plot.replaceChildren(this.tip);
-    this.legend.replaceChildren(...this.data.series.map((one) => h("li", {},
-      h("span", { class: one.dash ? "swatch dashed" : "swatch", style: { borderColor: `var(${one.colour})` } }),
-      h("span", {}, one.label), h("span", { class: "value" }))));
-    this.uplot = new uPlot(this.#uplotOptions(), aligned(this.data), this.plot);
-    this.#values(null);
+  /**
+   * Return the whole numbers [x, y] nearest to a pointer; null outside of the axes.
+   *
+   * @param {PointerEvent} event
+   * @returns {[number, number] | null}
+   */
+  unitAt(event) {
+    if (this.#uplot === null) return null;
+    const box = this.#uplot.over.getBoundingClientRect();
+    const [left, top] = [event.clientX - box.left, event.clientY - box.top];
+    if (left < 0 || top < 0 || left >= box.width || top >= box.height) return null;
+    return [
+      Math.round(this.#uplot.posToVal(left, "x")), Math.round(this.#uplot.posToVal(top, "y")),
+    ];
   }
 
-  #uplotOptions() {
-    const { x, y, height } = this.options;
+  // -- inside -------------------------------------------------------------------------------------
+
+  /** @param {ChartData} data */
+  #rebuild(data) {
+    this.#uplot?.destroy();
+    this.plot.replaceChildren(this.#tip);
+    this.#legend.show(data.series.map(({ label, colour: name, dash, circles }) => (
+      { swatch: swatch(name, circles ? "ring" : dash ? "dashed" : "line"), text: label })));
+    this.#uplot = new uPlot(this.#uplotOptions(data), aligned(data), this.plot);
+    this.#showValues(this.#uplot, null);
+  }
+
+  /** @param {ChartData} data @returns {uPlot.Options} */
+  #uplotOptions(data) {
+    const { x, y, height } = this.#options;
     return {
-      width: Math.max(this.plot.clientWidth, 120), height,
+      width: Math.max(this.plot.clientWidth, 120),
+      height,
       legend: { show: false },
       padding: [14, 18, 0, 0],
-      cursor: { drag: { x: false, y: false }, points: { size: 7 }, y: false },
+      cursor: { drag: { x: false, y: false }, points: { size: 7 }, x: !data.cells, y: false },
       scales: {
-        x: { time: false, range: () => this.#range("x"), ...scale(x) },
-        y: { range: () => this.#range("y"), ...scale(y) },
+        x: scale(x, () => this.#range("x")),
+        y: scale(y, () => this.#range("y")),
       },
       axes: [axis(x, 32), axis(y, 48)],
-      series: [{}, ...this.data.series.map(line)],
-      hooks: { draw: [(u) => this.#overlay(u)], setCursor: [(u) => this.#follow(u)] },
+      series: [{}, ...data.series.map(uplotSeries)],
+      hooks: {
+        drawAxes: [(plot) => drawUnderlay(plot, this.#data ?? data)],
+        draw: [(plot) => drawOverlay(plot, this.#data ?? data)],
+        setCursor: [(plot) => this.#follow(plot)],
+      },
     };
   }
 
-  /** The axis covers series, dots and marks; it starts where the options say. */
-  #range(which) {
-    const options = this.options[which];
-    const values = [...this.data.series, { [which]: this.data.dots.map((dot) => dot[which]) },
-      { [which]: this.data.marks.map((mark) => mark[which]) }]
-      .flatMap((one) => one[which]).filter(Number.isFinite);
-    if (which === "y") values.push(...this.data.rulers.map((ruler) => ruler.y).filter(Number.isFinite));
-    if (!values.length) return [0, 1];
-    const low = options.min ?? Math.min(...values);
-    const high = options.max ?? Math.max(...values);
-    if (options.log) return [low, low === high ? low * options.log : high];
-    const air = which === "y" ? 0.08 * (high - low || 1) : this.data.dots.length ? 0.04 * (high - low || 1) : 0;
-    return [options.min ?? low - air, options.max ?? high + air];
+  /** Return the range that covers all that is drawn. @param {"x" | "y"} name @returns {Range} */
+  #range(name) {
+    const { series = [], dots = [], marks = [], rulers = [] } = this.#data ?? {};
+    const levels = rulers.map((ruler) => ("y" in ruler ? ruler.y : null));
+    const values = [
+      ...series.flatMap((line) => line[name]),
+      ...[...dots, ...marks].map((point) => point[name]),
+      ...(name === "y" ? levels : []),
+    ];
+    const air = name === "y" || dots.length ? AIR[name] : 0;
+    return rangeOf(this.#options[name], values.filter(isNumber), air);
   }
 
   #resize() {
     const width = this.plot.clientWidth;
-    if (this.uplot && width > 0 && width !== this.uplot.width) {
-      this.uplot.setSize({ width, height: this.options.height });
+    if (this.#uplot && width > 0 && width !== this.#uplot.width) {
+      this.#uplot.setSize({ width, height: this.#options.height });
     }
   }
 
-  #overlay(u) {
-    const ratio = devicePixelRatio;
-    const c = u.ctx;
-    c.save();
-    c.beginPath();
-    c.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
-    c.clip();
-    for (const ruler of this.data.rulers) drawRuler(u, c, ruler, ratio);
-    for (const dot of this.data.dots) {
-      const shade = colour(dot.colour ?? "--series-1");
-      circle(c, ...at(u, dot), 3.6 * ratio);
-      c.fillStyle = faded(shade, 0.65);
-      c.fill();
-    }
-    c.restore();
-    c.save();
-    for (const mark of this.data.marks) drawMark(u, c, mark, ratio);
-    c.restore();
+  /** @param {uPlot} plot */
+  #follow(plot) {
+    this.#showValues(plot, plot.cursor.idx ?? null);
+    const dot = nearestDot(plot, this.#data?.dots ?? []);
+    this.#tip.hidden = !dot?.note;
+    if (!dot?.note) return;
+    this.#tip.textContent = dot.note;
+    const left = plot.valToPos(dot.x, "x") + plot.bbox.left / devicePixelRatio;
+    const top = plot.valToPos(dot.y, "y") + plot.bbox.top / devicePixelRatio;
+    this.#tip.style.left = `${Math.min(left, this.plot.clientWidth - 150)}px`;
+    this.#tip.style.top = `${top + 10}px`;
   }
 
-  #follow(u) {
-    this.#values(u.cursor.idx);
-    const near = u.cursor.left < 0 ? null : nearest(u, this.data.dots);
-    this.tip.hidden = near === null || !near.note;
-    if (this.tip.hidden) return;
-    this.tip.textContent = near.note;
-    const left = u.valToPos(near.x, "x") + u.bbox.left / devicePixelRatio;
-    this.tip.style.left = `${Math.min(left, this.plot.clientWidth - 150)}px`;
-    this.tip.style.top = `${u.valToPos(near.y, "y") + u.bbox.top / devicePixelRatio + 10}px`;
-  }
-
-  /** The legend's numbers: at the pointer, or none. */
-  #values(index) {
-    const format = this.options.y.format ?? number;
-    const wanted = index === null || index === undefined ? null : this.uplot.data[0][index];
-    this.legend.querySelectorAll("li").forEach((item, i) => {
-      const value = wanted === null ? undefined : this.uplot.data[i + 1]?.[index];
-      item.querySelector(".value").textContent = Number.isFinite(value) ? format(value) : "";
-    });
+  /**
+   * Show the numbers at an index of x beside the legend.
+   *
+   * @param {uPlot} plot
+   * @param {number | null} index
+   */
+  #showValues(plot, index) {
+    const format = this.#options.y.format ?? number;
+    const [, ...columns] = plot.data;
+    this.#legend.setValues(columns.map((column) => {
+      const value = index === null ? null : column[index];
+      return isNumber(value) ? format(value) : "";
+    }));
   }
 
   #fillTable() {
-    if (!this.table?.open && this.table?.children.length === 1) return;
-    const [summary] = this.table.children;
-    this.table.replaceChildren(summary, ...(this.data ? [tableOf(this.data, this.options)] : []));
+    const table = this.#table;
+    if (table === null || (!table.open && table.children.length === 1)) return;
+    const [summary] = table.children;
+    const content = this.#data ? [tableOf(this.#data, this.#options.x, this.#options.y)] : [];
+    table.replaceChildren(summary, ...content);
   }
 }
 
-const aligned = ({ series }) => (series.length
-  ? uPlot.join(series.map((one) => [one.x, one.y])) : [[]]);
+/** @param {unknown} value @returns {value is number} */
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
-const scale = ({ log }) => (log ? { distr: 3, log } : {});
+/**
+ * Return the series over one list of x, with null where a series has no value.
+ *
+ * @param {ChartData} data
+ * @returns {uPlot.AlignedData}
+ */
+function aligned({ series }) {
+  if (!series.length) return [[]];
+  return uPlot.join(series.map(({ x, y }) => [x, y]));
+}
 
-function axis({ label, ticks, format, log }, size) {
-  const soft = colour("--soft");
-  const splits = ticks ? () => ticks : log ? (u, index, low, high) => logTicks(log, low, high) : null;
-  const given = splits ? { splits, filter: (u, values) => values } : {};
+/** @param {Series} series @returns {uPlot.Series} */
+function uplotSeries({ label, colour: name, dash, stepped = false, circles = false }) {
+  const stroke = colour(name);
+  const paths = stepped ? uPlot.paths.stepped?.({ align: 1 }) : uPlot.paths.linear?.();
   return {
-    label, size, labelSize: 22, font: FONT, labelFont: FONT, stroke: soft, gap: 6,
-    grid: { stroke: colour("--grid"), width: 1 },
-    ticks: { stroke: colour("--line"), width: 1, size: 5 },
-    values: (u, values) => values.map((value) => (value === null ? "" : (format ?? number)(value))),
-    ...given,
+    label, stroke, width: 2, dash,
+    points: { show: circles, size: 8, fill: colour("--card"), stroke, width: 1.5 },
+    paths: circles ? () => null : paths,
   };
 }
 
-/** 1, 2, 5, 10, 20 … for base 10; powers of two, not too many of them, for base 2. */
-function logTicks(base, low, high) {
-  const found = [];
-  if (base === 10) {
-    for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power += 1) {
-      for (const digit of [1, 2, 5]) found.push(digit * 10 ** power);
-    }
-  } else {
-    const step = Math.max(1, Math.ceil(Math.log2(high / low) / 6));
-    for (let power = Math.floor(Math.log2(low)); 2 ** power <= high; power += step) found.push(2 ** power);
-  }
-  return found.filter((value) => value >= low * 0.999 && value <= high * 1.001);
-}
-
-function line({ label, colour: name, dash, width, stepped, fill }) {
-  const shade = colour(name);
-  return {
-    label, stroke: shade, width: width ?? 2, dash,
-    fill: fill ? faded(shade, fill) : undefined,
-    points: { show: false },
-    paths: stepped ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.linear(),
-  };
-}
-
-const at = (u, { x, y }) => [u.valToPos(x, "x", true), u.valToPos(y, "y", true)];
-
-function circle(c, left, top, radius) {
-  c.beginPath();
-  c.arc(left, top, radius, 0, 2 * Math.PI);
-}
-
-function drawMark(u, c, mark, ratio) {
-  const [left, top] = at(u, mark);
-  const shade = colour(mark.colour);
-  circle(c, left, top, 5 * ratio);
-  c.fillStyle = colour("--card");
-  c.fill();
-  c.setLineDash([]);
-  c.lineWidth = 2.5 * ratio;
-  c.strokeStyle = shade;
-  c.stroke();
-  c.font = `600 ${12 * ratio}px system-ui, sans-serif`;
-  c.fillStyle = shade;
-  const room = u.bbox.left + u.bbox.width - left;
-  c.textAlign = room < c.measureText(mark.text).width + 12 * ratio ? "right" : "left";
-  const aside = (c.textAlign === "right" ? -9 : 9) * ratio;
-  c.fillText(mark.text, left + aside, mark.below ? top + 18 * ratio : Math.max(top - 8 * ratio, 12 * ratio));
-}
-
-function drawRuler(u, c, ruler, ratio) {
-  const { min, max } = u.scales.x;
-  const [from, to] = [min, max].map((x) => ({ x, y: ruler.slope === undefined ? ruler.y : ruler.slope * x }));
-  c.beginPath();
-  c.moveTo(...at(u, from));
-  c.lineTo(...at(u, to));
-  c.setLineDash([4 * ratio, 4 * ratio]);
-  c.strokeStyle = colour("--line-strong");
-  c.lineWidth = ratio;
-  c.stroke();
-  c.setLineDash([]);
-  if (!ruler.text) return;
-  c.font = `${12 * ratio}px system-ui, sans-serif`;
-  c.fillStyle = colour("--soft");
-  c.textAlign = "right";
-  const top = u.scales.y.max;
-  const end = ruler.slope !== undefined && to.y > top ? { x: top / ruler.slope, y: top } : to;
-  const [right, height] = at(u, end);
-  c.fillText(ruler.text, right - 6 * ratio, Math.max(height - 5 * ratio, u.bbox.top + 12 * ratio));
-}
-
-function nearest(u, dots) {
-  let found = null;
-  let best = 14;
-  for (const dot of dots) {
-    const away = Math.hypot(u.valToPos(dot.x, "x") - u.cursor.left, u.valToPos(dot.y, "y") - u.cursor.top);
-    if (away < best) [found, best] = [dot, away];
-  }
-  return found;
-}
-
-function tableOf({ series, dots }, { x, y }) {
-  const parts = [];
-  if (series.length) {
-    const [xs, ...columns] = uPlot.join(series.map((one) => [one.x, one.y]));
-    const cell = (format, value) => h("td", {}, Number.isFinite(value) ? (format ?? number)(value) : "");
-    parts.push(h("table", {},
-      h("tr", {}, h("th", { scope: "col" }, x.label), series.map((one) => h("th", { scope: "col" }, one.label))),
-      [...xs].map((value, row) => h("tr", {}, cell(x.format, value),
-        columns.map((column) => cell(y.format, column[row]))))));
-  }
-  if (dots.some((dot) => dot.note)) parts.push(h("ul", {}, dots.map((dot) => h("li", {}, dot.note ?? ""))));
-  return h("div", { class: "scroll" }, parts);
+/** @param {ChartData} data @param {Axis} x @param {Axis} y */
+function tableOf(data, x, y) {
+  const { series, dots = [] } = data;
+  /** @param {Axis} axis_ @param {unknown} value */
+  const cell = ({ format = number }, value) => h("td", {}, isNumber(value) ? format(value) : "");
+  const [places, ...columns] = aligned(data);
+  const table = h("table", {},
+    h("tr", {}, [x, ...series].map(({ label }) => h("th", { scope: "col" }, label))),
+    [...places].map((place, row) => h("tr", {},
+      cell(x, place), columns.map((column) => cell(y, column[row])))));
+  const notes = dots.filter(({ note }) => note).map(({ note }) => h("li", {}, note));
+  return h("div", { class: "scroll" },
+    series.length ? table : null, notes.length ? h("ul", {}, notes) : null);
 }

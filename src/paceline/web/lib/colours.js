@@ -3,32 +3,48 @@
 const probe = document.createElement("span");
 probe.hidden = true;
 
-/** The value of a CSS variable such as "--series-1" as the canvas understands it: rgb(…). */
+/**
+ * Return a CSS variable such as "--series-1" as a canvas takes it: rgb(…).
+ *
+ * @param {string} name
+ */
 export function colour(name) {
   if (!probe.isConnected) document.body.append(probe);
   probe.style.color = `var(${name})`;
   return getComputedStyle(probe).color;
 }
 
-export const series = (index) => colour(`--series-${(index % 6) + 1}`);
+/** Return the CSS variable of a series, by its index. @param {number} index */
+export const seriesColour = (index) => `--series-${(index % 6) + 1}`;
 
-/** The same colour with an opacity from 0 to 1. */
-export function faded(rgb, opacity) {
-  const [red, green, blue] = rgb.match(/[\d.]+/g);
-  return `rgba(${red}, ${green}, ${blue}, ${opacity})`;
+/**
+ * Return the red, green and blue of an rgb(…), each from 0 to 255.
+ *
+ * @param {string} rgb
+ * @returns {[number, number, number]}
+ */
+export function channels(rgb) {
+  const [red = 0, green = 0, blue = 0] = (rgb.match(/[\d.]+/g) ?? []).map(Number);
+  return [red, green, blue];
 }
 
-const listeners = new Set();
+/**
+ * Return a colour with an opacity from 0 to 1.
+ *
+ * @param {string} rgb
+ * @param {number} opacity
+ */
+export const faded = (rgb, opacity) => `rgba(${channels(rgb).join(", ")}, ${opacity})`;
 
-/** Calls `listener` whenever light and dark change places; gives a function that stops it. */
+/**
+ * Call `listener` whenever the page changes between light and dark.
+ *
+ * @param {() => void} listener
+ */
 export function onThemeChange(listener) {
-  listeners.add(listener);
-  return () => listeners.delete(listener);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", listener);
+  new MutationObserver(listener).observe(document.documentElement, {
+    attributes: true,
+    attributeFilter: ["data-theme"],
+  });
 }
-
-const tell = () => { for (const listener of listeners) listener(); };
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
-new MutationObserver(tell).observe(document.documentElement, {
-  attributes: true,
-  attributeFilter: ["data-theme"],
-});

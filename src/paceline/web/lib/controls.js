@@ -1,34 +1,54 @@
-// Controls that come in pairs: a slider to feel the effect, a number to be exact.
+// Controls of forms, each with its element, id and value.
 
 import { h } from "./dom.js";
 
+/** @import { Control, Options } from "../types/page" */
+
 /**
- * A slider over `values` (or from `min` to `max` in steps) with a number beside it. Gives
- * { element, id, value (get/set) }; `changed()` is called when somebody moves or types. Numbers that
- * are not on the slider are kept; an empty or wrong one reads as null.
+ * Return a slider with a number beside it: the slider to feel the effect, the number to be exact.
+ * The slider runs over `values`, or from `min` to `max` in steps. The number may be off the slider;
+ * its value is null where it is empty or wrong.
+ *
+ * @param {string} id
+ * @param {{
+ *   values?: number[] | null, min?: number, max?: number, step?: number,
+ *   label: string, unit?: string, changed: () => void,
+ * }} options `changed` is called when somebody moves or types
+ * @returns {Control<number | null>}
  */
-export function slider(id, { values = null, min = 0, max = 1, step = 0.01, label, unit = "", changed }) {
+export function slider(id, options) {
+  const { values = null, min = 0, max = 1, step = 0.01, label, unit = "", changed } = options;
   const range = h("input", {
-    type: "range", id: `${id}-range`, "aria-label": `${label}, slider`,
-    min: values ? 0 : min, max: values ? values.length - 1 : max, step: values ? 1 : step,
-    on: { input: () => { number.value = String(values ? values[range.value] : range.value); spoken(); changed(); } },
+    type: "range",
+    id: `${id}-range`,
+    "aria-label": `${label}, slider`,
+    min: values ? 0 : min,
+    max: values ? values.length - 1 : max,
+    step: values ? 1 : step,
+    on: {
+      input: () => {
+        number.value = values ? String(values[range.valueAsNumber]) : range.value;
+        speak();
+        changed();
+      },
+    },
   });
   const number = h("input", {
     type: "number", id, step: "any", inputMode: "decimal", class: "exact",
     on: { input: () => { place(); changed(); } },
   });
-  const spoken = () => range.setAttribute("aria-valuetext", `${number.value}${unit}`);
+  const speak = () => range.setAttribute("aria-valuetext", `${number.value}${unit}`);
   const place = () => {
-    const value = Number(number.value);
-    if (number.value !== "" && Number.isFinite(value)) range.value = String(values ? nearestIndex(values, value) : value);
-    spoken();
+    const value = numberIn(number);
+    if (value !== null) range.value = String(values ? nearestIndex(values, value) : value);
+    speak();
   };
   return {
     id,
-    input: number, // what a label is for
+    input: number,
     element: h("div", { class: "slider" }, range, number),
     get value() {
-      return number.value === "" ? null : Number(number.value);
+      return numberIn(number);
     },
     set value(value) {
       number.value = value === null ? "" : String(value);
@@ -37,35 +57,66 @@ export function slider(id, { values = null, min = 0, max = 1, step = 0.01, label
   };
 }
 
+/**
+ * Return the index of the value that is nearest in proportion.
+ *
+ * @param {number[]} values
+ * @param {number} wanted
+ */
 function nearestIndex(values, wanted) {
-  let best = 0;
-  values.forEach((value, index) => {
-    if (Math.abs(Math.log((value + 1) / (wanted + 1))) < Math.abs(Math.log((values[best] + 1) / (wanted + 1)))) best = index;
-  });
-  return best;
+  const distances = values.map((value) => Math.abs(Math.log((value + 1) / (wanted + 1))));
+  return distances.indexOf(Math.min(...distances));
 }
 
-/** A row of choices of which one is on; `changed(value)` is told. */
+/** @param {HTMLInputElement} input @returns {number | null} null: it is empty or no number */
+function numberIn(input) {
+  const value = input.value === "" ? NaN : Number(input.value);
+  return Number.isFinite(value) ? value : null;
+}
+
+/**
+ * Return a row of buttons of which one is pressed.
+ *
+ * @template {string} Value
+ * @param {string} label
+ * @param {Record<Value, string>} options the texts of the buttons by their values
+ * @param {Value} chosen
+ * @param {(value: Value) => void} changed
+ */
 export function choice(label, options, chosen, changed) {
-  const buttons = Object.entries(options).map(([value, text]) => h("button", {
-    type: "button", "aria-pressed": String(value === chosen), dataset: { value },
-    on: { click: () => { set(value); changed(value); } },
-  }, text));
-  const set = (value) => {
-    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.value === value));
+  const values = /** @type {Value[]} */ (Object.keys(options));
+  const buttons = values.map((value) => h("button", {
+    type: "button",
+    "aria-pressed": String(value === chosen),
+    dataset: { value },
+    on: { click: () => { choose(value); changed(value); } },
+  }, options[value]));
+  /** Press a button without telling, to keep several choices in step. @param {Value} value */
+  const choose = (value) => {
+    for (const button of buttons) {
+      button.setAttribute("aria-pressed", String(button.dataset.value === value));
+    }
   };
   const element = h("div", { class: "choice", role: "group", "aria-label": label }, buttons);
-  element.choose = set; // for who holds several of them in step
-  return element;
+  return { element, choose };
 }
 
-/** A number on its own, as { element, id, value }: null where it is empty or no number. */
-export function numeric(id, { changed, ...properties }) {
-  const element = h("input", { type: "number", id, step: "any", inputMode: "decimal", ...properties, on: { input: changed } });
+/**
+ * Return a number on its own; its value is null where it is empty or no number.
+ *
+ * @param {string} id
+ * @param {{ changed: () => void, min?: number, step?: number }} options
+ * @returns {Control<number | null>}
+ */
+export function numeric(id, { changed, ...bounds }) {
+  const element = h("input", {
+    type: "number", id, step: "any", inputMode: "decimal", ...bounds, on: { input: changed },
+  });
   return {
-    id, element,
+    id,
+    element,
     get value() {
-      return element.value === "" ? null : Number(element.value);
+      return numberIn(element);
     },
     set value(value) {
       element.value = value === null ? "" : String(value);
@@ -73,28 +124,47 @@ export function numeric(id, { changed, ...properties }) {
   };
 }
 
-/** A list to choose from, as { element, id, value }. `options`: [value, text]. */
+/**
+ * Return a list to choose from.
+ *
+ * @param {string} id
+ * @param {Options} options
+ * @param {() => void} changed
+ */
 export function select(id, options, changed) {
-  const element = h("select", { id, on: { change: changed } }, options.map(([value, text]) => h("option", { value }, text)));
-  return {
-    id, element,
-    get value() {
-      return element.value;
-    },
-    set value(value) {
-      element.value = value;
-    },
-  };
+  const element = h("select", { id, on: { change: changed } },
+    options.map(([value, text]) => h("option", { value }, text)));
+  return withValue(id, element);
 }
 
-/** Text, of several lines where `rows` is given, as { element, id, value }. */
-export function text(id, { changed, ...properties }) {
-  const element = h(properties.rows ? "textarea" : "input", { id, spellcheck: false, autocomplete: "off", ...properties, on: { input: changed } });
+/**
+ * Return a field for text, of several lines where `rows` is given.
+ *
+ * @param {string} id
+ * @param {{
+ *   changed: () => void, rows?: number, class?: string, placeholder?: string, maxLength?: number,
+ * }} options
+ */
+export function text(id, { changed, rows, ...rest }) {
+  const on = { input: changed };
+  return withValue(id, rows === undefined
+    ? h("input", { id, spellcheck: false, autocomplete: "off", ...rest, on })
+    : h("textarea", { id, spellcheck: false, autocomplete: "off", rows, ...rest, on }));
+}
+
+/**
+ * @template {HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement} Element
+ * @param {string} id
+ * @param {Element} element
+ */
+function withValue(id, element) {
   return {
-    id, element,
+    id,
+    element,
     get value() {
       return element.value;
     },
+    /** @param {string} value */
     set value(value) {
       element.value = value;
     },

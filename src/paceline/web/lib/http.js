@@ -1,10 +1,14 @@
-// Asking the server: JSON in and out, the API key, errors that name their field.
+// Requests to the server: JSON in and out, the API key, errors that name their field.
+
+import { asError } from "./errors.js";
+
+/** @import { ErrorResponse } from "../types/api" */
 
 const KEY = "paceline-key";
-export const KEY_NEEDED = "paceline:key-needed"; // on window, when the server refused the key
-let key = stored();
+export const KEY_NEEDED = "paceline:key-needed"; // event of the window: the server refused the key
+let key = storedKey();
 
-function stored() {
+function storedKey() {
   try {
     return sessionStorage.getItem(KEY) ?? "";
   } catch {
@@ -14,6 +18,7 @@ function stored() {
 
 export const apiKey = () => key;
 
+/** @param {string} value */
 export function setApiKey(value) {
   key = value;
   try {
@@ -23,18 +28,32 @@ export function setApiKey(value) {
   }
 }
 
-/** An answer other than 2xx. `field` is what it is about (as the server names it) or null. */
+/** An answer other than 2xx, or none (status 0). `field` is the one that the server names. */
 export class HttpError extends Error {
+  /**
+   * @param {number} status
+   * @param {string} message
+   * @param {string | null} field
+   * @param {string | null} code
+   */
   constructor(status, message, field = null, code = null) {
     super(message);
     this.name = "HttpError";
-    Object.assign(this, { status, field, code });
+    this.status = status;
+    this.field = field;
+    this.code = code;
   }
 }
 
+/** Return whether an error says that its request was stopped. @param {unknown} error */
+export const isAbort = (error) => asError(error).name === "AbortError";
+
 /**
  * fetch() with the key. `path` is relative to the page ("ui/state", "v1/models").
- * Raises HttpError; a stopped request raises the AbortError of fetch().
+ * Throws HttpError; a stopped request throws the AbortError of fetch().
+ *
+ * @param {string} path
+ * @param {RequestInit} options
  */
 export async function request(path, options = {}) {
   const headers = new Headers(options.headers);
@@ -43,7 +62,7 @@ export async function request(path, options = {}) {
   try {
     response = await fetch(new URL(path, document.baseURI), { ...options, headers });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (isAbort(error)) throw error;
     throw new HttpError(0, "the server does not answer; is it still running?");
   }
   if (response.ok) return response;
@@ -52,20 +71,42 @@ export async function request(path, options = {}) {
   throw error;
 }
 
-export async function getJson(path, options = {}) {
-  return (await request(path, options)).json();
+/**
+ * Return the JSON at a path. The caller says its type.
+ *
+ * @template Answer
+ * @param {string} path
+ * @returns {Promise<Answer>}
+ */
+export async function getJson(path) {
+  return (await request(path)).json();
 }
 
-export async function postJson(path, body, options = {}) {
-  const headers = { "Content-Type": "application/json" };
-  const sent = { ...options, method: "POST", headers, body: JSON.stringify(body) };
-  return (await request(path, sent)).json();
+/**
+ * Send JSON, and return the JSON of the answer. The caller says its type.
+ *
+ * @template Answer
+ * @param {string} path
+ * @param {object} body
+ * @returns {Promise<Answer>}
+ */
+export async function postJson(path, body) {
+  return (await request(path, posted(body))).json();
 }
 
+/** Return the options of a request that sends JSON. @param {object} body */
+export const posted = (body) => ({
+  method: "POST",
+  headers: { "Content-Type": "application/json" },
+  body: JSON.stringify(body),
+});
+
+/** @param {Response} response */
 async function refusal(response) {
   const text = await response.text();
   try {
-    const { message, param, code } = JSON.parse(text).error;
+    /** @type {ErrorResponse} */
+    const { error: { message, param, code } } = JSON.parse(text);
     return new HttpError(response.status, message, param, code);
   } catch {
     return new HttpError(response.status, text || `the server answered ${response.status}`);
@@ -73,10 +114,18 @@ async function refusal(response) {
 }
 
 /**
- * Calls `ask(input)` with the newest input only: at once where none is in flight, else when that has
- * been answered and its frame drawn. What was asked in between is dropped. `done(result, input)` and `failed(error, input)` are told.
+ * Return a function that calls `ask(input)` with the newest input only: at once where no request is
+ * in flight, else when that one has been answered and its frame drawn. Older inputs are dropped.
+ * `done(answer)` or `failed(error)` gets the result.
+ *
+ * @template Input, Answer
+ * @param {(input: Input) => Promise<Answer>} ask
+ * @param {(answer: Answer) => void} done
+ * @param {(error: Error) => void} failed
+ * @returns {(input: Input) => void}
  */
 export function newest(ask, done, failed) {
+  /** @type {{ input: Input } | null} */
   let waiting = null;
   let busy = false;
   const next = async () => {
@@ -85,10 +134,10 @@ export function newest(ask, done, failed) {
     waiting = null;
     busy = true;
     try {
-      const result = await ask(input);
-      if (waiting === null) done(result, input);
+      const answer = await ask(input);
+      if (waiting === null) done(answer);
     } catch (error) {
-      if (waiting === null) failed(error, input);
+      if (waiting === null) failed(asError(error));
     } finally {
       busy = false;
       if (waiting !== null) requestAnimationFrame(next);

@@ -1,78 +1,131 @@
 // What the rounds of an answer say of its tokens: which were drafted, what became of them, and the
-// numbers that follow. A round is one that the server tells (docs: GET /v1/requests/{id}/rounds).
+// numbers that follow. A round is the server's (docs: GET /v1/requests/{id}/rounds).
 
-/** How a token came about, and what is said of it. The order is that of the legend. */
-export const KINDS = {
-  accepted: { name: "accepted", text: "drafted, and the model agreed" },
-  bonus: { name: "bonus", text: "the model's own token: after its last accepted draft, or with no draft at all" },
-  forced: { name: "forced", text: "the only token that the grammar allowed: neither drafted nor chosen" },
-  rejected: { name: "rejected", text: "drafted, and the model said another token: not in the answer" },
-  unused: { name: "drafted only", text: "drafted, and not judged: cut before verification, or past the end" },
-  withheld: { name: "withheld", text: "drafted from another request's text, and not in this answer: the server does not show it" },
-};
+/** @import { CommittedToken, Round, RoundToken } from "../types/answers" */
+
+/** @typedef {CommittedToken["kind"] | "rejected" | "unused" | "withheld"} Kind */
+/** @typedef {{ id: number | null, text: string, kind: Kind }} ShownToken  null: it is withheld */
 
 /**
- * The tokens of one round: the draft as far as it stands, what of it does not, and what the model
- * says in its place. Each has `id`, `text` and `kind`, one of KINDS; what is withheld has no id.
+ * The names and texts of the kinds of tokens, in the order of the legend.
+ *
+ * @type {Record<Kind, { name: string, text: string }>}
+ */
+export const KINDS = {
+  accepted: { name: "accepted", text: "drafted, and the model agreed" },
+  bonus: {
+    name: "bonus",
+    text: "the model's own token: after its last accepted draft, or with no draft at all",
+  },
+  forced: {
+    name: "forced",
+    text: "the only token that the grammar allowed: neither drafted nor chosen",
+  },
+  rejected: {
+    name: "rejected",
+    text: "drafted, and the model said another token: not in the answer",
+  },
+  unused: {
+    name: "drafted only",
+    text: "drafted, and not judged: cut before verification, or past the end",
+  },
+  withheld: {
+    name: "withheld",
+    text: "drafted from another request's text, and not in this answer: the server does not show "
+      + "it",
+  },
+};
+
+/** Return whether a token of this kind is in the answer. @param {Kind} kind */
+export const isCommitted = (kind) => !["rejected", "unused", "withheld"].includes(kind);
+
+/**
+ * Return the tokens of one round: the accepted draft, the rest of the draft, and what the model
+ * says in place of that rest.
+ *
+ * @param {Round} round
+ * @returns {ShownToken[]}
  */
 export function tokensOf(round) {
   const committed = round.committed_tokens;
   const verified = round.verified_tokens;
-  let stand = 0;
-  while (stand < committed.length && stand < verified.length
-    && committed[stand].id === verified[stand].id) stand += 1;
-  // the answer ended inside the draft: nobody has said anything against the rest of it
-  const ended = stand === committed.length;
+  let matching = 0;
+  while (matching < committed.length && matching < verified.length
+    && committed[matching].id === verified[matching].id) matching += 1;
+  // where the answer ended inside the draft, the model has judged nothing after its end
+  const judged = matching === committed.length ? "unused" : "rejected";
   const forced = new Set(round.forced_places);
-  const left = verified.slice(stand)
-    .filter((_, index) => !forced.has(stand + index))
-    .map((token) => ({ ...token, kind: ended ? "unused" : "rejected" }));
+  const refused = verified.slice(matching).filter((_, index) => !forced.has(matching + index));
   const cut = round.proposed - (verified.length - forced.size);
-  const unused = cut > 0 ? round.drafted_tokens.slice(round.proposed - cut) : [];
-  const withheld = Array.from({ length: round.hidden_tokens }, () => ({ id: null, text: "▒", kind: "withheld" }));
-  const lost = [...left, ...unused.map((token) => ({ ...token, kind: "unused" })), ...withheld];
-  return [...committed.slice(0, stand), ...lost, ...committed.slice(stand)];
+  const unverified = cut > 0 ? round.drafted_tokens.slice(round.proposed - cut) : [];
+  return [
+    ...committed.slice(0, matching),
+    ...marked(refused, judged),
+    ...marked(unverified, "unused"),
+    ...Array.from({ length: round.hidden_tokens }, () => WITHHELD),
+    ...committed.slice(matching),
+  ];
 }
 
-/** Counts of an answer's rounds as they come. */
+/** @type {ShownToken} */
+const WITHHELD = { id: null, text: "▒", kind: "withheld" };
+
+/** @param {RoundToken[]} tokens @param {Kind} kind @returns {ShownToken[]} */
+const marked = (tokens, kind) => tokens.map((token) => ({ ...token, kind }));
+
+/**
+ * Return the mean tokens that a round with a draft commits, incl. bonus (AL); null where nothing was
+ * drafted. It is that of paceline.core.rounds, and a test holds the two together.
+ *
+ * @param {number} draftRounds rounds with at least one drafted token
+ * @param {number} acceptedTokens of all of them
+ */
+export function acceptanceLength(draftRounds, acceptedTokens) {
+  return draftRounds > 0 ? 1 + acceptedTokens / draftRounds : null;
+}
+
+/** The counts of an answer's rounds as they come. */
 export class Counts {
   rounds = 0;
   draftRounds = 0;
   draftTokens = 0; // verified ones, as the server counts them
+  acceptedTokens = 0;
   tokens = 0;
-  kinds = Object.fromEntries(Object.keys(KINDS).map((kind) => [kind, 0]));
-  first = null; // seconds since the epoch at the end of the first round, and of the latest
-  last = null;
+  /** @type {number | null} seconds since the epoch at the end of the first round */
+  #first = null;
+  #last = 0; // and of the latest
 
-  add(round, tokens) {
-    this.rounds += 1;
+  /** @param {Round} round */
+  add(round) {
     const drafted = round.verified - round.forced_places.length;
-    if (drafted) this.draftRounds += 1;
+    this.rounds += 1;
+    if (drafted > 0) this.draftRounds += 1;
     this.draftTokens += drafted;
-    for (const { kind } of tokens) this.kinds[kind] += 1;
+    this.acceptedTokens += round.accepted;
     this.tokens += round.committed_tokens.length;
-    this.first ??= round.time;
-    this.last = round.time;
+    this.#first ??= round.time;
+    this.#last = round.time;
   }
 
-  /** Mean tokens per round with a draft, incl. bonus; null where nothing was drafted. */
   get acceptanceLength() {
-    return this.draftRounds ? 1 + this.kinds.accepted / this.draftRounds : null;
+    return acceptanceLength(this.draftRounds, this.acceptedTokens);
   }
 
-  /** Seconds per token after the first, by the server's own clock; null before there are two. */
+  /** Seconds per token after the first, by the server's clock; null before there are two. */
   get tpot() {
-    return this.tokens > 1 && this.last > this.first ? (this.last - this.first) / (this.tokens - 1) : null;
+    const passed = this.#last - (this.#first ?? this.#last);
+    return this.tokens > 1 && passed > 0 ? passed / (this.tokens - 1) : null;
   }
 }
 
 const ESCAPED = /^bytes:(?:\\x[0-9a-f]{2})+$/;
 
-/** Text of tokens as they come: a character may be spread over several, and shows with its last. */
+/** The text of tokens as they come. A character that spans several tokens shows with its last. */
 export class TokenText {
   #decoder = new TextDecoder();
 
-  read({ text }) {
+  /** @param {string} text of the next token */
+  read(text) {
     const bytes = ESCAPED.test(text)
       ? Uint8Array.from(text.split("\\x").slice(1), (pair) => Number.parseInt(pair, 16))
       : new TextEncoder().encode(text);
@@ -80,11 +133,16 @@ export class TokenText {
   }
 }
 
-/** Where two lists of tokens part: the first index at which they differ, or null. */
-export function firstDifference(one, other) {
-  const length = Math.max(one.length, other.length);
+/**
+ * Return the first index at which two lists of tokens differ, or null.
+ *
+ * @param {RoundToken[]} left
+ * @param {RoundToken[]} right
+ */
+export function firstDifference(left, right) {
+  const length = Math.max(left.length, right.length);
   for (let index = 0; index < length; index += 1) {
-    if (one[index]?.id !== other[index]?.id) return index;
+    if (left[index]?.id !== right[index]?.id) return index;
   }
   return null;
 }

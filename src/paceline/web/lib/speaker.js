@@ -1,33 +1,35 @@
-// Reads an answer to a screen reader in whole sentences, politely: not token by token.
+// Reads an answer to a screen reader in complete sentences, politely: not token by token.
 
 import { h } from "./dom.js";
 
 const SENTENCES = /^[\s\S]*[.!?:;]\s|^[\s\S]*\n/;
+const MOST_PARAGRAPHS = 20;
 
 export class Speaker {
+  element = h("div", {
+    class: "unseen", "aria-live": "polite", role: "log", "aria-label": "Answers as text",
+  });
+
   #pending = "";
 
-  constructor() {
-    this.element = h("div", { class: "unseen", "aria-live": "polite", role: "log", "aria-label": "Answers as text" });
-  }
-
-  /** More text of an answer. */
+  /** Take more text of an answer, and say its complete sentences. @param {string} text */
   hear(text) {
     this.#pending += text;
-    const whole = this.#pending.match(SENTENCES)?.[0];
-    if (!whole) return;
-    this.#pending = this.#pending.slice(whole.length);
-    this.say(whole);
+    const sentences = this.#pending.match(SENTENCES)?.[0];
+    if (!sentences) return;
+    this.#pending = this.#pending.slice(sentences.length);
+    this.say(sentences);
   }
 
-  /** The answer has ended: what is left of it is said. */
+  /** Say the rest of an answer that has ended. */
   end() {
     if (this.#pending.trim()) this.say(this.#pending);
     this.#pending = "";
   }
 
+  /** @param {string} text */
   say(text) {
     this.element.append(h("p", {}, text.trim()));
-    while (this.element.childElementCount > 20) this.element.firstChild.remove();
+    while (this.element.childElementCount > MOST_PARAGRAPHS) this.element.firstChild?.remove();
   }
 }

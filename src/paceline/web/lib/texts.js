@@ -1,15 +1,23 @@
-// Texts to play, and a cut into pieces about as long as a tokenizer's. Which piece is which token
-// does not matter here: only how many appear, and when.
+// Texts to play, cut into pieces about as long as a tokenizer's. The timing shows how many tokens
+// appear, and when; it need not know which tokens they are.
 
+/** @type {{ [name: string]: { name: string, text: string } }} */
 export const TEXTS = {
   answer: {
     name: "An answer",
-    text: `A paceline is a line of riders who take turns at the front. The rider in front does the hard work against the wind; those behind sit in the draft and save about a third of their effort. When the front rider tires, they swing off, drift back, and join the end of the line.
-
-Speculative decoding works in much the same way. A small model, the drafter, runs ahead and proposes the next few tokens. The large model then checks all of them in a single forward pass. While it reads its weights from memory anyway, looking at eight tokens costs it hardly more than looking at one.
-
-Every token that the large model would have chosen itself is kept; the first one that it would not have chosen is replaced by its own, and the rest of the draft is thrown away. So each pass yields at least one token and, on a good day, the whole draft and one more. The text is the same, token for token. It only arrives sooner, and in bursts.
-`,
+    text:
+      "A paceline is a line of riders who take turns at the front. The rider in front does the "
+      + "hard work against the wind; those behind sit in the draft and save about a third of "
+      + "their effort. When the front rider tires, they swing off, drift back, and join the end "
+      + "of the line.\n\n"
+      + "Speculative decoding works in much the same way. A small model, the drafter, runs ahead "
+      + "and proposes the next few tokens. The large model then checks all of them in a single "
+      + "forward pass. While it reads its weights from memory anyway, looking at eight tokens "
+      + "costs it hardly more than looking at one.\n\n"
+      + "Every token that the large model would have chosen itself is kept; the first one that it "
+      + "would not have chosen is replaced by its own, and the rest of the draft is thrown away. "
+      + "So each pass yields at least one token and, on a good day, the whole draft and one more. "
+      + "The text is the same, token for token. It only arrives sooner, and in bursts.\n",
   },
   code: {
     name: "Code",
@@ -51,7 +59,8 @@ def free_time(busy: list[tuple[int, int]], day: tuple[int, int]) -> list[tuple[i
   "intent": "move_house",
   "summary": "The customer moves on 1 March and wants to take the contract along.",
   "actions": [
-    {"type": "check_availability", "address": {"street": "Lindenweg 12", "city": "Freiburg", "postcode": "79104"}},
+    {"type": "check_availability",
+     "address": {"street": "Lindenweg 12", "city": "Freiburg", "postcode": "79104"}},
     {"type": "book_technician", "date": "2026-03-02", "slot": "08:00-12:00"},
     {"type": "send_confirmation", "channel": "email"}
   ],
@@ -64,8 +73,13 @@ def free_time(busy: list[tuple[int, int]], day: tuple[int, int]) -> list[tuple[i
 
 const PIECE = /\n+ *|\s?\p{L}{1,8}|\s?\p{N}{1,3}|\s?[^\s\p{L}\p{N}]{1,4}|\s+/gu;
 
-/** `wanted` pieces of `text`, which starts over where it ends. */
-export function pieces(text, wanted) {
-  const found = text.match(PIECE) ?? ["·"];
-  return Array.from({ length: wanted }, (_, index) => found[index % found.length]);
+/**
+ * Return `count` pieces of `text`, which starts over where it ends.
+ *
+ * @param {string} text
+ * @param {number} count
+ */
+export function pieces(text, count) {
+  const cut = text.match(PIECE) ?? ["·"];
+  return Array.from({ length: count }, (_, index) => cut[index % cut.length]);
 }

@@ -1,160 +1,210 @@
 // The calculator: what speculation would buy, for a model, hardware, load and drafters that
-// somebody states. The server computes (POST ui/predict); here it is asked and drawn.
+// somebody states. The server computes (POST ui/predict); this tab asks and draws.
 
 import { toCsv } from "../calculator/csv.js";
 import { Form } from "../calculator/form.js";
 import { measuredBox } from "../calculator/measured.js";
 import { fromParams, initial, scenario, toParams } from "../calculator/state.js";
-import { flags, glance, summary } from "../calculator/summary.js";
+import { glance, launchLines, summary } from "../calculator/summary.js";
 import { Views } from "../calculator/views.js";
 import { copyText, download, h, loadStyle } from "../lib/dom.js";
-import { clearErrors, errorBox, showAtField } from "../lib/errors.js";
+import { asError, clearErrors, errorBox, showAtField } from "../lib/errors.js";
 import { times } from "../lib/format.js";
 import { getJson, newest, postJson } from "../lib/http.js";
 
-const START = { model: "Qwen3.5-27B", hardware: "B200" };
-const REST = 150; // ms without a change
+/** @import { HardwareLists, ModelLists, Prediction, StatedScenario } from "../types/answers" */
+/** @import { TabContext } from "../types/page" */
+/** @import { Lists } from "../calculator/form.js" */
+
+const START = initial("Qwen3.5-27B", "B200");
+const REST = 150; // milliseconds without a change, after which the complete answer is asked for
+const QUIET = 700; // and after which a screen reader hears the result
+/** @type {Calculator | null} */
 let page = null;
 
+/** @param {HTMLElement} element @param {TabContext} context */
 export async function mount(element, context) {
-  const [models, hardware] = await Promise.all([getJson("ui/models"), getJson("ui/hardware"), loadStyle("tabs/calculator.css")]);
+  /** @type {[ModelLists, HardwareLists, void]} */
+  const [models, hardware] = await Promise.all([
+    getJson("ui/models"), getJson("ui/hardware"), loadStyle("tabs/calculator.css"),
+  ]);
   page = new Calculator(element, context, { ...models, ...hardware });
 }
 
-export const show = (params) => page.read(params);
+/** @param {URLSearchParams} params */
+export const show = (params) => page?.read(params);
 
 class Calculator {
+  #context;
+  /** @type {string | null} the parameters of the link, as they were last read or written */
+  #query = null;
+  /** @type {Prediction | null} */
+  #answer = null;
+  #form;
+  #views;
+  #ask;
+  #resting = 0; // timers
+  #quiet = 0;
+  #summary = h("div", { class: "summary" });
+  #status = h("p", { class: "unseen", role: "status" });
+  #error = h("div");
+  #glance = h("div", { class: "glance", "aria-hidden": "true" }); // the status says it already
+  #charts = h("div", { class: "charts" });
+  #launch = h("div", { class: "flags" });
+  #csv = h("button", {
+    type: "button", id: "calculator-csv", disabled: true, on: { click: () => this.#saveCsv() },
+  }, "Download CSV");
+  #json = h("button", {
+    type: "button", disabled: true, on: { click: () => this.#saveJson() },
+  }, "JSON");
+  #link = h("button", {
+    type: "button", id: "calculator-link", on: { click: () => this.#copyLink() },
+  }, "Copy link");
+
+  /** @param {HTMLElement} root @param {TabContext} context @param {Lists} lists */
   constructor(root, context, lists) {
-    this.context = context;
-    this.query = null; // of the link, as it was last read or written
-    this.answer = null;
-    this.start = initial(START.model, START.hardware);
-    this.form = new Form(lists, () => this.#changed());
-    this.summary = h("div", { class: "summary" });
-    this.status = h("p", { class: "unseen", role: "status" });
-    this.error = h("div");
-    this.glance = h("div", { class: "glance", "aria-hidden": "true" }); // the status says it already
-    this.charts = h("div", { class: "charts" });
-    this.flags = h("div", { class: "flags" });
-    const results = h("div", { class: "column" }, this.error, this.status, this.summary, this.charts,
-      measuredBox((points) => this.views.setPoints(points)),
-      h("section", { class: "card", "aria-label": "Launch lines" }, h("h2", {}, "To launch it"), this.flags));
+    this.#context = context;
+    this.#form = new Form(lists, structuredClone(START), () => this.#changed());
+    this.#views = new Views(this.#charts);
+    this.#ask = newest(
+      (/** @type {StatedScenario} */ body) => postJson("ui/predict", body),
+      (/** @type {Prediction} */ answer) => this.#draw(answer),
+      (error) => this.#fail(error),
+    );
     root.append(
       h("header", { class: "intro" }, h("h1", {}, "What speculation would buy"),
-        h("p", { class: "soft" }, "For your model, hardware and load, before you train anything. The ceiling is arithmetic and bandwidth alone; calibrated is what engines reach."),
-        this.#tools()),
-      this.form.element, results, this.glance);
-    this.views = new Views(this.charts);
-    this.ask = newest((body) => postJson("ui/predict", body), (answer) => this.#draw(answer), (error) => this.#failed(error));
+        h("p", { class: "soft" }, "For your model, hardware and load, before you train anything. "
+          + "The ceiling is arithmetic and bandwidth alone. Calibrated is what engines reach."),
+        h("div", { class: "tools-row" }, this.#link, this.#csv, this.#json)),
+      this.#form.element,
+      h("div", { class: "column" }, this.#error, this.#status, this.#summary, this.#charts,
+        measuredBox((points) => this.#views.setPoints(points)),
+        h("section", { class: "card", "aria-label": "Launch lines" },
+          h("h2", {}, "To launch it"), this.#launch)),
+      this.#glance);
   }
 
-  /** Takes over what the hash says; asks only where that is new. */
-  async read(params) {
-    if (String(params) === this.query) return;
-    this.query = String(params);
+  /** Take over the parameters of the hash; ask only where they are new. */
+  async read(/** @type {URLSearchParams} */ params) {
+    if (String(params) === this.#query) return;
+    this.#query = String(params);
     try {
-      this.form.show(structuredClone(await fromParams(params, this.start)));
+      this.#form.show(structuredClone(await fromParams(params, START)));
     } catch {
-      this.form.show(structuredClone(this.start));
-      this.#failed(new Error("This link is broken: part of it is missing. These are the values to start with."));
+      this.#form.show(structuredClone(START));
+      this.#fail(new Error("This link is broken: part of it is missing. These are the values to "
+        + "start with."));
       return;
     }
-    this.#ask(false);
+    this.#askFor({ brief: false });
   }
 
-  // -- inside --------------------------------------------------------------------------------------
+  // -- inside -------------------------------------------------------------------------------------
 
-  #tools() {
-    const link = h("button", { type: "button", id: "calculator-link", on: { click: async () => {
-      await this.#link();
-      copyText(location.href, link);
-    } } }, "Copy link");
-    this.csv = h("button", { type: "button", id: "calculator-csv", disabled: true,
-      on: { click: () => download("paceline-prediction.csv", toCsv(this.answer), "text/csv") } }, "Download CSV");
-    this.json = h("button", { type: "button", disabled: true,
-      on: { click: () => download("paceline-prediction.json", JSON.stringify(this.answer, null, 1), "application/json") } }, "JSON");
-    return h("div", { class: "tools-row" }, link, this.csv, this.json);
+  #saveCsv() {
+    if (this.#answer === null) return;
+    download("paceline-prediction.csv", toCsv(this.#answer), "text/csv");
   }
 
-  /** While somebody moves, what belongs to this batch alone is asked for; the rest when they rest. */
+  #saveJson() {
+    const text = JSON.stringify(this.#answer, null, 1);
+    download("paceline-prediction.json", text, "application/json");
+  }
+
+  async #copyLink() {
+    await this.#remember();
+    copyText(location.href, this.#link);
+  }
+
+  /** Ask for the numbers of this batch at once, and for all others once the sliders rest. */
   #changed() {
-    this.#ask(true);
-    clearTimeout(this.resting);
-    this.resting = setTimeout(() => {
-      this.#ask(false);
-      this.#link(); // browsers refuse a link that changes with every frame
+    this.#askFor({ brief: true });
+    clearTimeout(this.#resting);
+    this.#resting = setTimeout(() => {
+      this.#askFor({ brief: false });
+      this.#remember(); // browsers refuse a link that changes with every frame
     }, REST);
   }
 
-  #ask(briefly) {
+  /** @param {{ brief: boolean }} options */
+  #askFor({ brief }) {
     try {
-      const stated = scenario(this.form.state);
-      this.ask(briefly ? { ...stated, batches: [] } : stated);
+      const stated = scenario(this.#form.state);
+      this.#ask(brief ? { ...stated, batches: [] } : stated);
     } catch (error) {
-      this.#failed(error);
+      this.#fail(asError(error));
     }
   }
 
-  async #link() {
-    const params = await toParams(this.form.state);
-    this.query = String(params);
-    this.context.remember(params);
+  async #remember() {
+    const params = await toParams(this.#form.state);
+    this.#query = String(params);
+    this.#context.remember(params);
   }
 
+  /** @param {Prediction} answer */
   #draw(answer) {
-    clearErrors(this.form.element);
-    this.error.replaceChildren();
-    this.charts.hidden = false;
+    clearErrors(this.#form.element);
+    this.#error.replaceChildren();
+    this.#charts.hidden = false;
     const brief = answer.scenario.batches !== null;
-    this.answer = answer;
-    this.csv.disabled = this.json.disabled = brief;
-    this.views.draw(answer, brief);
-    this.summary.replaceChildren(...summary(answer, (index) => this.#feel(index)).filter(Boolean));
-    if (!brief) this.flags.replaceChildren(...flags(answer));
-    this.glance.replaceChildren(...glance(answer));
+    this.#answer = answer;
+    this.#csv.disabled = this.#json.disabled = brief;
+    this.#views.draw(answer, brief);
+    this.#summary.replaceChildren(...summary(answer, (index) => this.#feel(answer, index)));
+    if (!brief) this.#launch.replaceChildren(...launchLines(answer));
+    this.#glance.replaceChildren(...glance(answer));
     this.#announce(answer);
   }
 
-  /** For screen readers: the result in a sentence, once the sliders rest. */
-  #announce({ drafters }) {
-    clearTimeout(this.quiet);
-    this.quiet = setTimeout(() => {
-      this.status.textContent = drafters.map(({ name, optimum: { calibrated } }) =>
-        `${name}: ${times(calibrated.speedup)} at draft length ${calibrated.draft_length}`).join("; ");
-    }, 700);
+  /** Tell screen readers the result in a sentence, once the sliders rest. */
+  #announce(/** @type {Prediction} */ { drafters }) {
+    clearTimeout(this.#quiet);
+    this.#quiet = setTimeout(() => {
+      this.#status.textContent = drafters.map(({ name, optimum: { calibrated } }) => (
+        `${name}: ${times(calibrated.speedup)} at draft length ${calibrated.draft_length}`
+      )).join("; ");
+    }, QUIET);
   }
 
-  /** Wrong input has no curve: what is drawn would belong to something else. */
-  #failed(error) {
-    this.answer = null;
-    this.csv.disabled = this.json.disabled = true;
-    this.views.clear();
-    this.charts.hidden = true;
-    this.summary.replaceChildren();
-    this.flags.replaceChildren();
-    this.glance.replaceChildren();
-    clearErrors(this.form.element);
-    const atField = showAtField(this.form.element, error);
-    this.error.replaceChildren(errorBox(atField ? new Error(`No curve: ${error.message}`) : error));
+  /** Show an error in place of the curves, which would belong to other input. */
+  #fail(/** @type {Error} */ error) {
+    this.#answer = null;
+    this.#csv.disabled = this.#json.disabled = true;
+    this.#views.clear();
+    this.#charts.hidden = true;
+    for (const part of [this.#summary, this.#launch, this.#glance]) part.replaceChildren();
+    clearErrors(this.#form.element);
+    const atField = showAtField(this.#form.element, error);
+    const message = atField ? `No curve: ${error.message}` : error.message;
+    this.#error.replaceChildren(errorBox(new Error(message)));
   }
 
-  #feel(index) {
-    const { ar, drafters } = this.answer;
-    const { name, optimum, commits } = drafters[index];
-    const rate = (tier) => tier.tokens_per_second_per_request.toPrecision(4);
-    const params = new URLSearchParams({ ar: Number(rate(ar.calibrated)), spec: Number(rate(optimum.calibrated)),
-      al: optimum.calibrated.acceptance_length.toFixed(2), g: Math.max(1, optimum.calibrated.draft_length), from: name });
-    params.set("n", String(Math.min(4000, Math.max(50, Math.round(6 * Number(rate(ar.calibrated)))))));
-    params.set("commits", shares(commits).join(","));
-    this.context.open("timing", params);
+  /** @param {Prediction} answer @param {number} index */
+  #feel({ ar, drafters }, index) {
+    const { name, optimum: { calibrated }, commits } = drafters[index];
+    const plain = shortened(ar.calibrated.tokens_per_second_per_request);
+    const tokens = Math.min(4000, Math.max(50, Math.round(6 * plain)));
+    this.#context.open("timing", new URLSearchParams({
+      ar: String(plain),
+      spec: String(shortened(calibrated.tokens_per_second_per_request)),
+      al: calibrated.acceptance_length.toFixed(2),
+      g: String(Math.max(1, calibrated.draft_length)),
+      from: name,
+      n: String(tokens),
+      commits: rounded(commits).join(","),
+    }));
   }
 }
 
-/** Rounded for a link, and still 1 in sum: the most likely one takes what rounding left. */
-function shares(commits) {
-  const rounded = commits.map((share) => Number(share.toFixed(5)));
-  const most = rounded.indexOf(Math.max(...rounded));
-  const others = rounded.reduce((sum, share, i) => (i === most ? sum : sum + share), 0);
-  rounded[most] = Number((1 - others).toFixed(5));
-  return rounded;
+/** @param {number} value */
+const shortened = (value) => Number(value.toPrecision(4));
+
+/** Return shares rounded for a link and still 1 in sum: the largest takes what rounding left. */
+function rounded(/** @type {number[]} */ shares) {
+  const short = shares.map((share) => Number(share.toFixed(5)));
+  const most = short.indexOf(Math.max(...short));
+  const others = short.reduce((sum, share, index) => (index === most ? sum : sum + share), 0);
+  short[most] = Number((1 - others).toFixed(5));
+  return short;
 }

@@ -1,0 +1,2 @@
+// The types of uPlot.esm.js, from the npm package that it was copied from.
+export { default } from "uplot";
