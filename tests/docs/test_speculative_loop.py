@@ -19,7 +19,8 @@ from tests.docs.blocks import ROOT
 LOOP = ROOT / "examples" / "speculative_loop.py"
 PAGE = ROOT / "docs" / "the-idea.md"
 PROMPTS = [
-    "def area(width, height):\n    return width * height\n\ndef volume(width, height, depth):\n",
+    "def area(width, height):\n    return width * height\n\n"
+    "def volume(width, height, depth):\n    return",  # the page's
     "The river was wide, and the river was",
     '{"name": "Ann", "city": "Bergen"}\n{"name": "Bob", "city": "Oslo"}\n{"name":',
     "The capital of France is",
@@ -95,7 +96,7 @@ def test_the_loop_saves_forwards_where_text_repeats(
     loop: ModuleType, network: Network, llm: LLM
 ) -> None:
     rounds = run_loop(loop, network, llm, PROMPTS[0], 0.0, 8)
-    assert len(committed(rounds)) > 1.5 * len(rounds)
+    assert len(committed(rounds)) > 1.3 * len(rounds)
 
 
 def keyed_by_nothing(logits: object, position: int, temperature: float, seed: int) -> int:
