@@ -92,11 +92,13 @@ def test_wrong_drafts_change_no_token(
 
 
 @pytest.mark.model
-def test_the_loop_saves_forwards_where_text_repeats(
+def test_loop_and_engine_accept_drafts_where_text_repeats(
     loop: ModuleType, network: Network, llm: LLM
 ) -> None:
     rounds = run_loop(loop, network, llm, PROMPTS[0], 0.0, 8)
     assert len(committed(rounds)) > 1.3 * len(rounds)
+    result = llm.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=TOKENS))
+    assert result.stats.accepted_tokens > 0
 
 
 def keyed_by_nothing(logits: object, position: int, temperature: float, seed: int) -> int:
