@@ -23,7 +23,7 @@ html_title = f"Paceline {release}"
 
 
 def verbatim(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Shows docstrings as they are written: they are plain text with columns, no markup."""
+    """Show docstrings as they are written: they are plain text with columns, not markup."""
     if lines:
         lines[:] = ["::", "", *(f"   {line}" for line in lines), ""]
 

@@ -1,8 +1,8 @@
-"""The code blocks of README and docs.
+"""Find the code blocks of README and docs.
 
-Python blocks run, all of a page in one script and in order, unless `<!-- not run: why -->` stands
-above one. Shell blocks run where `<!-- run -->` stands above; of all others the `paceline` and
-`make` commands must at least be such that they would be accepted.
+The Python blocks of a page run in order, as one script, except those below `<!-- not run: why -->`.
+A shell block runs below `<!-- run -->`. In all other shell blocks the `paceline` and `make`
+commands must parse.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(
     r"(?:<!-- (?P<mark>[^>]*?) -->\n+)?^```(?P<language>[a-z]+)\n(?P<text>.*?)^```$", re.M | re.S
 )
-SERVER = "127.0.0.1:8000"  # what pages call the server; tests put their own there
+SERVER = "127.0.0.1:8000"  # the server's address in the pages; tests replace it by their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ def pages() -> list[Path]:
 
 def blocks(page: Path) -> list[Block]:
     return [
-        Block(page.name, found["language"], found["mark"] or "", found["text"])
-        for found in FENCE.finditer(page.read_text("utf-8"))
+        Block(page.name, match["language"], match["mark"] or "", match["text"])
+        for match in FENCE.finditer(page.read_text("utf-8"))
     ]
 
 
@@ -48,7 +48,7 @@ def all_blocks() -> list[Block]:
 
 
 def commands(block: Block, program: str) -> list[str]:
-    """The lines of a shell block that start with `program`, joined where they go on."""
+    """Return the lines of a shell block that start with `program`, continuation lines joined."""
     if block.language != "bash":
         return []
     lines = block.text.replace("\\\n", " ").splitlines()
