@@ -190,7 +190,7 @@ def test_what_a_grammar_forces_is_no_merit_of_drafts(make_engine: EngineFactory)
     engine = make_engine(None)
     engine.scheduler.cost = StepCost([1, 8, 64], [1.0, 1.0, 8.0])
     stats = stats_of(rounds(engine, [5, 6], params))
-    assert stats.forced_tokens > 20 and stats.speedup_vs_ar == pytest.approx(1.0)
+    assert stats.forced_tokens > 20 and stats.speedup_vs_ar == pytest.approx(1.0, rel=0.1)
 
 
 @pytest.mark.parametrize("most", range(1, 24))

@@ -94,7 +94,7 @@ def test_what_is_asked_for_and_timed_is_dflashs_alone(
     block, asked, timed = hybrid.dflash.max_draft_len, [], []
     propose = hybrid.dflash.propose
     hybrid.dflash.propose = lambda r, n: (asked.append(list(n)), propose(r, n))[1]
-    price.proposed = lambda n, *_: timed.append(list(n))
+    price.add_proposal = lambda n, *_: timed.append(list(n))
     run(engine, [(p * 2, params) for p, params in jobs(8)], together=4, policy=policy)
     assert asked == timed and len(asked) > 20
     assert max(map(max, asked)) <= block < hybrid.max_draft_len

@@ -77,11 +77,13 @@ class Calibration(Document):
     )
 
     @classmethod
-    def read(cls, value: object, where: str = "calibration") -> Calibration:
+    def read(
+        cls, value: object, where: str = "calibration", context: object = None
+    ) -> Calibration:
         """Read the numbers, or the file of `paceline roofline fit`, which tells more than them."""
         if isinstance(value, dict):
             value = value.get("calibration", value)
-        return super().read(value, where)
+        return super().read(value, where, context)
 
     def within_a_step(self) -> Calibration:
         """The same for a pass inside a step, which has paid the step's overhead already."""
