@@ -17,7 +17,7 @@ from statistics import mean, median
 
 from harness import machine, table
 
-from paceline.bench.plot import lines
+from paceline.bench.report.charts import lines
 from paceline.training.trackers import read_log
 
 PAUSE = 3

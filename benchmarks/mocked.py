@@ -14,7 +14,7 @@ from typing import Any
 
 from harness import machine, table
 
-from paceline.bench.plot import lines
+from paceline.bench.report.charts import lines
 from paceline.core import InvalidRequest
 
 TIERS = ("ceiling", "calibrated")

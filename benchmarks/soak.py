@@ -32,9 +32,9 @@ from soak_http import http_client
 from soak_traffic import CONTEXT, LONGEST_BODY, Traffic
 from soak_watch import Sample, Watch, files, slope
 
-from paceline.bench.bystander import BystanderProcess, Noticed
-from paceline.bench.http import served_model
-from paceline.bench.server_process import ServerProcess
+from paceline.bench.load.bystander import BystanderProcess, Noticed
+from paceline.bench.load.client import served_model
+from paceline.bench.load.server_process import ServerProcess
 
 DRAIN_SECONDS = 60
 START_SECONDS = 30  # by when its requests are all in flight

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.bench import mock_report
-from paceline.bench.mock import WARM_UP, Asked, Cell, Plan, measure, summary
-from paceline.bench.mock_predict import CALIBRATED, CEILING, Predictions
-from paceline.bench.mock_setup import Drafting, read_target
-from paceline.bench.steady import Steady, TimedStep
-from paceline.bench.step_times import prompts
+from paceline.bench.mock import report as mock_report
+from paceline.bench.mock.measure import WARM_UP, Asked, Cell, MockPlan, measure, summary
+from paceline.bench.mock.predict import CALIBRATED, CEILING, Predictions
+from paceline.bench.mock.setup import MockDrafting, read_target
+from paceline.bench.steps.grid import prompts
+from paceline.bench.steps.groups import Steady, TimedStep
 from paceline.core import InvalidRequest, SpeculativeParams
 from paceline.engine.verify import make_verifier
 from paceline.roofline.acceptance import Profile
@@ -63,7 +63,7 @@ def test_lengths_rates_and_profiles_that_mean_the_same_are_the_same(tmp_path: Pa
 
 def test_every_position_is_accepted_at_its_own_rate(tmp_path: Path) -> None:
     rates = [0.9, 0.2, 0.8]
-    plan = Plan((Asked(profile=Profile.of_conditional(rates)),), draft_lengths=(3,), steps=8)
+    plan = MockPlan((Asked(profile=Profile.of_conditional(rates)),), draft_lengths=(3,), steps=8)
     engine = mocked(tmp_path, replace(plan, batches=(8,), steps=120))
     steady = Steady(engine)
     engine.verifier = make_verifier("synthetic", rates)
@@ -170,7 +170,7 @@ def test_a_context_longer_than_the_models_is_refused(tmp_path: Path) -> None:
 
 def test_measured_beside_predicted_and_both_say_that_it_was_mocked(tmp_path: Path) -> None:
     plan = of_lengths(2.0, 8.0, batches=(1, 2))
-    drafting = Drafting(cost=0.4)
+    drafting = MockDrafting(cost=0.4)
     engine = mocked(tmp_path, plan, drafting)
     measured = measure(engine, plan)
     target = read_target(str(config_file(tmp_path)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from paceline.bench.plot import lines
+from paceline.bench.report.charts import lines
 
 SVG = "{http://www.w3.org/2000/svg}"
 

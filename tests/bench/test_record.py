@@ -6,11 +6,13 @@ import math
 
 import pytest
 
-from paceline.bench.record import Answer
+from paceline.bench.load.answers import MeasuredAnswer
 
 
-def answer(arrivals: list[float], **counts: int) -> Answer:
-    return Answer(started=1.0, token_ids=list(range(len(arrivals))), arrivals=arrivals, **counts)
+def answer(arrivals: list[float], **counts: int) -> MeasuredAnswer:
+    return MeasuredAnswer(
+        started=1.0, token_ids=list(range(len(arrivals))), arrivals=arrivals, **counts
+    )
 
 
 def test_tpot_leaves_the_first_token_out_and_counts_bursts() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline.bench.steady import Group, Steady
+from paceline.bench.steps.groups import Steady, StepGroup
 from paceline.bench.turns import in_turns, ratio, ratio_interval
 from paceline.core import FinishReason, InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.engine.build import build_engine
@@ -49,7 +49,7 @@ def alone(engine: Engine, length: int) -> list[list[int]]:
     return texts
 
 
-def texts(group: Group) -> list[list[int]]:
+def texts(group: StepGroup) -> list[list[int]]:
     return [request.output_ids for request in group.requests]
 
 

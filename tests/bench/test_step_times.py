@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.bench.steady import Group, Steady, TimedStep
-from paceline.bench.step_times import Grid, as_json, engine_config, measure_steps, prompts
-from paceline.bench.this_machine import forward_rate, this_machine
+from paceline.bench.steps.grid import StepGrid, as_json, engine_config, measure_steps, prompts
+from paceline.bench.steps.groups import Steady, StepGroup, TimedStep
+from paceline.bench.steps.machine import forward_rate, this_machine
 from paceline.core import InvalidRequest
 from paceline.engine.build import build_engine
 from paceline.roofline.hardware import Hardware
 from tests.engine.tiny import tiny_config, tiny_model
 
-GRID = Grid(batches=(1, 3), rows=(1, 2, 5), contexts=(20, 60), rounds=2)
+GRID = StepGrid(batches=(1, 3), rows=(1, 2, 5), contexts=(20, 60), rounds=2)
 
 
 def test_every_point_is_timed_with_the_rows_and_the_context_that_it_says(
@@ -30,7 +30,7 @@ def test_every_point_is_timed_with_the_rows_and_the_context_that_it_says(
     steps: list[TimedStep] = []
     step = Steady.step
 
-    def counted(self: Steady, group: Group) -> TimedStep:
+    def counted(self: Steady, group: StepGroup) -> TimedStep:
         seen.clear()
         steps.append(step(self, group))
         rows = group.requests[0].max_draft_len + 1
@@ -65,7 +65,7 @@ def test_every_point_is_timed_with_the_rows_and_the_context_that_it_says(
 )
 def test_a_grid_that_cannot_be_is_refused_by_name(changes: dict, field: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        Grid(**changes)
+        StepGrid(**changes)
     assert refused.value.field == field
 
 

@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from paceline import LLM
-from paceline.bench.inprocess import ask_engine
-from paceline.bench.record import Answer
+from paceline.bench.load.answers import MeasuredAnswer
+from paceline.bench.load.in_process import ask_engine
 from paceline.core import Grammar, InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.dataset.training_set import MANIFEST
 from paceline.evaluate import console, measure
-from paceline.evaluate.evaluation import Settings, evaluate
+from paceline.evaluate.evaluation import EvaluationSettings, evaluate
 from paceline.evaluate.markdown import compare, evaluation_table
 from paceline.evaluate.page import page
 from tests.synth.fake import FakeAnswerer, by_seed
@@ -35,7 +35,7 @@ CHANGES: dict[str, Any] = {"held_out": 0.3, "mix": {"on_task": 0.5, "replay": 0.
 ENGINE: dict[str, Any] = {"dtype": "float32", "backend": "torch", "threads": 1,
                           "kv_memory": 2**24}  # fmt: skip
 ENDING = FakeAnswerer(lambda ask: (by_seed(ask)[0], "stop"))
-Said = dict[tuple[int, ...], list[Answer]]
+Said = dict[tuple[int, ...], list[MeasuredAnswer]]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def judged(home: Path, *sets: Path | str, drafter: str = "ngram", **settings: Any) -> Any:
-    chosen = Settings(**{"prompts": 8, "tokens": 40, "temperatures": (1.0,), **settings})
+    chosen = EvaluationSettings(**{"prompts": 8, "tokens": 40, "temperatures": (1.0,), **settings})
     return evaluate(str(home / "target"), drafter, list(map(str, sets)), chosen, **ENGINE)
 
 
@@ -73,7 +73,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
     found: Said = {}
     ask = measure.ask_engine
 
-    def listening(engine: Any, ids: list[int], *more: Any, **named: Any) -> Answer:
+    def listening(engine: Any, ids: list[int], *more: Any, **named: Any) -> MeasuredAnswer:
         answer = ask(engine, ids, *more, **named)
         found.setdefault(tuple(ids), []).append(answer)
         return answer
@@ -82,7 +82,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
     return found
 
 
-def conforms(answer: Answer) -> bool:
+def conforms(answer: MeasuredAnswer) -> bool:
     try:
         value = json.loads(answer.text)
     except ValueError:
@@ -138,7 +138,7 @@ def test_rounds_commit_what_plain_decoding_needs_forwards_for(home: Path, drafte
 
         def ask(
             wish: SpeculativeParams, params: SamplingParams = params, salt: bytes = bytes([seed])
-        ) -> Answer:
+        ) -> MeasuredAnswer:
             return ask_engine(llm.engine, [40, 41, 42], params, wish, salt=salt)
 
         plain, drafted = ask(SpeculativeParams(off=True)), ask(SpeculativeParams(policy="fixed"))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import httpx
 
-from paceline.bench.bystander import BystanderProcess, Noticed
-from paceline.bench.server_process import ServerProcess
+from paceline.bench.load.bystander import BystanderProcess, Noticed
+from paceline.bench.load.server_process import ServerProcess
 from tests.fuzz.bodies import MODEL
 
 START_SECONDS = 180.0  # a busy machine may build kernels and measure its step times first

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.paired import Pair
-from paceline.bench.record import Answer
+from paceline.bench.load.answers import MeasuredAnswer
+from paceline.bench.load.paired import Pair
 from paceline.roofline.recorded import ARRIVALS
 
 
@@ -33,5 +33,5 @@ def _lines(pair: Pair) -> Iterator[dict[str, Any]]:
             }
 
 
-def _since_sent(answer: Answer) -> list[float]:
+def _since_sent(answer: MeasuredAnswer) -> list[float]:
     return [round(1e3 * (at - answer.started), 3) for at in answer.arrivals]

@@ -12,15 +12,16 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from paceline.bench import lossy, report
 from paceline.bench.arrivals import write_arrivals
-from paceline.bench.http import ChatClient, served_model
-from paceline.bench.inprocess import InProcess
-from paceline.bench.load import compare_load, same_text
-from paceline.bench.lossy import BUDGETS
-from paceline.bench.paired import Ask, Pair, compare
-from paceline.bench.plot import scatter
-from paceline.bench.prompts import Prompt, load_prompts
+from paceline.bench.load import lossy
+from paceline.bench.load.client import ChatClient, served_model
+from paceline.bench.load.clients import compare_load, same_text
+from paceline.bench.load.in_process import InProcess
+from paceline.bench.load.lossy import BUDGETS
+from paceline.bench.load.paired import Ask, Pair, compare
+from paceline.bench.prompts import BenchPrompt, load_prompts
+from paceline.bench.report import tables
+from paceline.bench.report.charts import scatter
 from paceline.cli import options, show
 from paceline.cli.options import DEFAULTS
 from paceline.core import InvalidRequest
@@ -107,7 +108,7 @@ def _check(args: argparse.Namespace) -> None:
             raise InvalidRequest(field, value, "no engine option beside --url: the server has them")
 
 
-def _in_process(args: argparse.Namespace, prompts: list[Prompt], wish: Any) -> int:
+def _in_process(args: argparse.Namespace, prompts: list[BenchPrompt], wish: Any) -> int:
     config, params = options.engine_config(args), options.sampling_params(args)
 
     from paceline.engine.startup import start_up_rows
@@ -124,7 +125,7 @@ def _in_process(args: argparse.Namespace, prompts: list[Prompt], wish: Any) -> i
 
 
 def _show_lossy(
-    console: Console, llm: Any, args: argparse.Namespace, prompts: list[Prompt], ask: InProcess
+    console: Console, llm: Any, args: argparse.Namespace, prompts: list[BenchPrompt], ask: InProcess
 ) -> int:
     params = options.sampling_params(args)
     lossless = lossy.say(llm, params, prompts, 0.0)
@@ -159,7 +160,7 @@ def parse_budgets(text: str) -> tuple[float, ...]:
     return budgets
 
 
-async def _over_http(args: argparse.Namespace, prompts: list[Prompt], wish: Any) -> int:
+async def _over_http(args: argparse.Namespace, prompts: list[BenchPrompt], wish: Any) -> int:
     console = Console(highlight=False)
     model = args.model or await served_model(args.url, args.api_key)
     client = _client(args, model)
@@ -173,9 +174,9 @@ async def _over_http(args: argparse.Namespace, prompts: list[Prompt], wish: Any)
     finally:
         await client.close()
     title = f"{model} at {args.url}: {len(off.answers)} requests, {args.concurrency} at once"
-    console.print(report.load_table(off, on, title))
+    console.print(tables.load_table(off, on, title))
     same = same_text(off, on)
-    console.print(report.same_text_line(same))
+    console.print(tables.same_text_line(same))
     return 0 if same else 1
 
 
@@ -193,7 +194,7 @@ def _client(args: argparse.Namespace, model: str) -> ChatClient:
     )
 
 
-async def _compare(prompts: Sequence[Prompt], ask: Ask, runs: int, wish: Any) -> list[Pair]:
+async def _compare(prompts: Sequence[BenchPrompt], ask: Ask, runs: int, wish: Any) -> list[Pair]:
     await ask(prompts[0], wish)  # the first request of a process pays for what is lazy
     with Progress(console=show.stderr_console(), transient=True) as progress:
         task = progress.add_task("measuring", total=runs * len(prompts))
@@ -209,13 +210,13 @@ async def _compare(prompts: Sequence[Prompt], ask: Ask, runs: int, wish: Any) ->
 def _show_pairs(console: Console, pairs: list[Pair], title: str, record: Path | None) -> int:
     if record is not None:
         write_arrivals(record, pairs)
-    console.print(report.pair_table(pairs, title))
-    for line in report.notes(pairs):
+    console.print(tables.pair_table(pairs, title))
+    for line in tables.notes(pairs):
         console.print(line, style="dim")
-    for table in report.parts_tables(pairs):
+    for table in tables.parts_tables(pairs):
         console.print(table)
-    for line in report.speedup_lines(pairs):
+    for line in tables.speedup_lines(pairs):
         console.print(line)
     same = all(pair.same_text for pair in pairs)
-    console.print(report.same_text_line(same))
+    console.print(tables.same_text_line(same))
     return 0 if same else 1

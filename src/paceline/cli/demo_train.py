@@ -17,11 +17,11 @@ from typing import Any
 
 from rich.console import Console
 
-from paceline.bench import report
-from paceline.bench.http import ChatClient
-from paceline.bench.paired import Pair, compare
-from paceline.bench.prompts import Prompt
-from paceline.bench.server_process import ServerProcess
+from paceline.bench.load.client import ChatClient
+from paceline.bench.load.paired import Pair, compare
+from paceline.bench.load.server_process import ServerProcess
+from paceline.bench.prompts import BenchPrompt
+from paceline.bench.report import tables
 from paceline.cli.demo import MODEL, START_SECONDS, WIDTH, side_by_side
 from paceline.cli.demo_stages import Stage, headline, minutes, run_stages, say, seconds_of
 from paceline.core import PacelineError
@@ -250,10 +250,10 @@ def serve(console: Console, plan: Plan, app: App) -> int:
         clean = server.stop()
     same = all(pair.same_text for pair in pairs)
     console.print(side_by_side(pairs[0]))
-    console.print(report.pair_table(pairs, f"{NAME}, {RUNS} paired runs of each request"))
-    for line in (*report.notes(pairs), *report.speedup_lines(pairs)):
+    console.print(tables.pair_table(pairs, f"{NAME}, {RUNS} paired runs of each request"))
+    for line in (*tables.notes(pairs), *tables.speedup_lines(pairs)):
         say(console, line)
-    say(console, report.same_text_line(same), "bold green" if same else "bold red")
+    say(console, tables.same_text_line(same), "bold green" if same else "bold red")
     if not clean:
         say(console, f"the server did NOT stop cleanly: see {plan.out / 'server.log'}", "bold red")
     return 0 if same and clean else 1
@@ -265,7 +265,7 @@ async def ask(url: str, app: App) -> list[Pair]:
     schema = {"name": NAME, "schema": json.loads(app.bounds.grammar.source)}
     bound = {"response_format": {"type": "json_schema", "json_schema": schema}}
     client = ChatClient(url, model=MODEL, max_tokens=app.params.max_tokens, extra=bound)
-    prompts = [Prompt(name, NAME, messages(app, text)) for name, text in REQUESTS.items()]
+    prompts = [BenchPrompt(name, NAME, messages(app, text)) for name, text in REQUESTS.items()]
     try:
         await client(prompts[0], None)  # what is lazy is paid for before anything is timed
         return await compare(prompts, client, runs=RUNS)
@@ -281,7 +281,7 @@ def messages(app: App, text: str) -> tuple[dict[str, str], ...]:
 
 def epilogue(console: Console, plan: Plan, names: Sequence[str]) -> None:
     """Before and after in one table, the time it took, and where to go from here."""
-    table = report.base_table("before and after")
+    table = tables.base_table("before and after")
     table.add_column("set")
     for column in ("AL\nbefore", "\nafter", "speedup\nbefore", "\nafter"):
         table.add_column(column, justify="right")

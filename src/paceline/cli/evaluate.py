@@ -98,10 +98,10 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
 
 def run(args: argparse.Namespace) -> int:
     from paceline.evaluate import console
-    from paceline.evaluate.evaluation import Settings
+    from paceline.evaluate.evaluation import EvaluationSettings
     from paceline.evaluate.page import page
 
-    settings = Settings(
+    settings = EvaluationSettings(
         prompts=args.prompts,
         tokens=args.tokens,
         temperatures=args.temperatures,

@@ -115,11 +115,11 @@ def _add_drafter_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from paceline.bench.mock import LENGTHS, Asked, Plan
+    from paceline.bench.mock.measure import LENGTHS, Asked, MockPlan
 
     asked, depth = _asked(args)
     lengths = args.draft_lengths or (LENGTHS if depth is None else (depth,))
-    plan = Plan(
+    plan = MockPlan(
         asked=tuple(Asked(*each) for each in asked),
         draft_lengths=lengths,
         batches=args.batch,
@@ -150,7 +150,7 @@ def _asked(args: argparse.Namespace) -> tuple[list[tuple[Any, Any]], int | None]
 
 
 def _launch(args: argparse.Namespace, plan: Any) -> int:
-    from paceline.bench.mock_launch import Drafter, launch_lines
+    from paceline.bench.mock.launch import LaunchDrafter, launch_lines
 
     for name, default in HERE_ONLY.items():
         value = getattr(args, name)
@@ -163,7 +163,7 @@ def _launch(args: argparse.Namespace, plan: Any) -> int:
         args.launch,
         plan,
         args.model,
-        Drafter.parse(args.drafter),
+        LaunchDrafter.parse(args.drafter),
         dtype=args.dtype,
         tensor_parallel=args.tensor_parallel or 1,
     )
@@ -178,17 +178,17 @@ def _measure(args: argparse.Namespace, plan: Any) -> int:
 
     from rich.console import Console
 
-    from paceline.bench import mock_report
-    from paceline.bench.mock import measure
-    from paceline.bench.mock_predict import Predictions
-    from paceline.bench.mock_setup import Drafting, build, read_target
-    from paceline.bench.this_machine import this_machine
+    from paceline.bench.mock import report as mock_report
+    from paceline.bench.mock.measure import measure
+    from paceline.bench.mock.predict import Predictions
+    from paceline.bench.mock.setup import MockDrafting, build, read_target
+    from paceline.bench.steps.machine import this_machine
     from paceline.cli import show
     from paceline.models.mocked import find_config
 
     path = args.drafter_config
     config = None if path is None else find_config(path, "drafter_config")
-    drafting = Drafting(args.drafter_cost, args.drafter_block, config)
+    drafting = MockDrafting(args.drafter_cost, args.drafter_block, config)
     calibration = None if args.calibration is None else calibration_of(args.calibration)
     device = None if args.hardware is None else hardware_of(args.hardware)
     target = read_target(args.model)

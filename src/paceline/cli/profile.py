@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from paceline.bench.prompts import Prompt, load_prompts
+from paceline.bench.prompts import BenchPrompt, load_prompts
 from paceline.cli import options, show
 from paceline.core import InvalidRequest
 
@@ -56,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
     for field in ("trace", "json"):
         _check_writable(field, getattr(args, field))
 
-    from paceline.profiling.run import Plan
+    from paceline.profiling.run import ProfilePlan
 
-    plan = Plan(params, options.speculative(args), args.batch, args.steps)
+    plan = ProfilePlan(params, options.speculative(args), args.batch, args.steps)
     plan.check(config)
 
     from paceline.engine.startup import start_up_rows
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _profile(
-    console: Console, llm: Any, prompts: list[Prompt], plan: Any, args: argparse.Namespace
+    console: Console, llm: Any, prompts: list[BenchPrompt], plan: Any, args: argparse.Namespace
 ) -> None:
     from paceline.evaluate.doctor import encoded
     from paceline.profiling import report

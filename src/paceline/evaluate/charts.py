@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from paceline.bench.plot import (
+from paceline.bench.report.charts import (
     BOTTOM,
     HEIGHT,
     LEFT,

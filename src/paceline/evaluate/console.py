@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from paceline.bench.report import base_table
+from paceline.bench.report.tables import base_table
 from paceline.evaluate import words
 from paceline.evaluate.measure import DRAFTER, NGRAM, SUFFIX
 

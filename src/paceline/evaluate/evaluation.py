@@ -44,7 +44,7 @@ BESIDE = {NGRAM: "beside-ngram", SUFFIX: "beside-suffix"}  # as they are registe
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EvaluationSettings:
     """What is asked, and how often. Raises InvalidRequest naming the field.
 
     prompts        of each set, spread evenly over it
@@ -79,7 +79,7 @@ def evaluate(
     model: str,
     drafter: str,
     sets: Sequence[str],
-    settings: Settings | None = None,
+    settings: EvaluationSettings | None = None,
     *,
     progress: Progress = lambda what: None,
     started: Any = lambda llm, answers: None,
@@ -91,7 +91,7 @@ def evaluate(
     checked, `progress(what)` after each of so many answers. Raises InvalidRequest or ModelError
     before anything is measured when a set, an option or the drafter does not fit.
     """
-    settings = settings or Settings()
+    settings = settings or EvaluationSettings()
     specs = parse_sets(sets)
     spec = parse_spec(drafter)
     beside = [f"{name}={kind}" for kind, name in BESIDE.items()]
@@ -111,7 +111,7 @@ def evaluate(
     }
 
 
-def _bench(llm: LLM, drafter: str, settings: Settings, progress: Progress) -> Bench:
+def _bench(llm: LLM, drafter: str, settings: EvaluationSettings, progress: Progress) -> Bench:
     memories = hold(llm.engine.drafters[BESIDE[SUFFIX]])
     if settings.warm:
         own = hold(llm.engine.drafters[drafter])
@@ -131,7 +131,7 @@ def _bench(llm: LLM, drafter: str, settings: Settings, progress: Progress) -> Be
     )
 
 
-def _load(llm: LLM, spec: SetSpec, settings: Settings) -> EvalSet:
+def _load(llm: LLM, spec: SetSpec, settings: EvaluationSettings) -> EvalSet:
     """A set whose prompts leave room for the answer, made with this model's template and tokens."""
     found = load_set(
         spec,
@@ -222,7 +222,7 @@ def summary(rows: Sequence[dict[str, Any]], blocks: dict[str, int], tokens: int)
     }
 
 
-def _described(llm: LLM, bench: Bench, label: str, settings: Settings) -> dict[str, Any]:
+def _described(llm: LLM, bench: Bench, label: str, settings: EvaluationSettings) -> dict[str, Any]:
     engine, device = llm.engine, llm.engine.config.device
     versions = {who: engine.drafters[name].version for who, name in bench.names.items()}
     return {

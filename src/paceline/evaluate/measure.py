@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.bench.inprocess import ask_engine
-from paceline.bench.record import Answer
+from paceline.bench.load.answers import MeasuredAnswer
+from paceline.bench.load.in_process import ask_engine
 from paceline.core import Grammar, SamplingParams, SpeculativeParams, TokenKind
 from paceline.core.rounds import AR
 from paceline.dataset.loops import loop_start
@@ -33,7 +33,7 @@ Progress = Callable[[str], None]
 class Side:
     """One way to answer a prompt: all its runs."""
 
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[MeasuredAnswer] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class Bench:
 
     def _ask(
         self, chosen: EvalSet, index: int, name: str, temperature: float, scope: bytes
-    ) -> Answer:
+    ) -> MeasuredAnswer:
         """Suffix decoding looks into `scope`, and the drafter if it is warmed. The others get one
         of their own each time: a prompt is answered several times, and a drafter that remembers
         would copy its answer."""
@@ -182,14 +182,14 @@ def _one_of_each(chosen: EvalSet) -> list[int]:
     return [grammars.index(grammar) for grammar in dict.fromkeys(grammars)]
 
 
-def _same(side: Side, text: Answer) -> bool:
+def _same(side: Side, text: MeasuredAnswer) -> bool:
     return all(
         answer.token_ids == text.token_ids and answer.finish_reason == text.finish_reason
         for answer in side.answers
     )
 
 
-def _seconds(answer: Answer, count: int) -> float | None:
+def _seconds(answer: MeasuredAnswer, count: int) -> float | None:
     """From the first token to the last of the counted ones; None where there are not two."""
     last = min(count, len(answer.arrivals))
     return answer.arrivals[last - 1] - answer.arrivals[0] if last > 1 else None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from paceline.drafters.base import Recorded
 from paceline.models import parts
 from paceline.models.batch import Network
-from paceline.profiling.tree import Node, Steps
+from paceline.profiling.tree import SpanNode, Steps
 
 FORWARD, UNACCOUNTED = "forward", "unaccounted"
 Path = tuple[str, ...]
@@ -51,7 +51,7 @@ class Roof:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProfileRow:
     """One line of a profile, per decode step: seconds, and the bound where there is one. A parent's
     bound is the sum of its parts'. `leaf`: no part of it is a line of its own."""
 
@@ -98,31 +98,35 @@ def bounds_of(
     return found
 
 
-def _nodes(node: Node, above: Path) -> Iterator[tuple[Path, Node]]:
+def _nodes(node: SpanNode, above: Path) -> Iterator[tuple[Path, SpanNode]]:
     path = (*above, node.name)
     yield path, node
     for child in node.children.values():
         yield from _nodes(child, path)
 
 
-def rows_of(steps: Steps, bounds: Mapping[Path, float]) -> list[Row]:
+def rows_of(steps: Steps, bounds: Mapping[Path, float]) -> list[ProfileRow]:
     """The tree as lines, depth first; leaves sum to the steps' time."""
     return list(_rows(steps.tree, (), steps.decode_steps, bounds))
 
 
-def _rows(node: Node, above: Path, steps: int, bounds: Mapping[Path, float]) -> Iterator[Row]:
+def _rows(
+    node: SpanNode, above: Path, steps: int, bounds: Mapping[Path, float]
+) -> Iterator[ProfileRow]:
     path = (*above, node.name)
     own = [bound for place, bound in bounds.items() if place[: len(path)] == path]
     leaf = not node.children
-    yield Row(path, node.ns / steps / 1e9, node.spans / steps, sum(own) if own else None, leaf)
+    yield ProfileRow(
+        path, node.ns / steps / 1e9, node.spans / steps, sum(own) if own else None, leaf
+    )
     for child in node.children.values():
         yield from _rows(child, path, steps, bounds)
     if not leaf:
         name = f"rest of {node.name}" if above else UNACCOUNTED
-        yield Row((*path, name), node.rest / steps / 1e9, 1.0, None, True)
+        yield ProfileRow((*path, name), node.rest / steps / 1e9, 1.0, None, True)
 
 
-def largest_gap(rows: list[Row]) -> Row:
+def largest_gap(rows: list[ProfileRow]) -> ProfileRow:
     """The leaf that loses most time against its bound."""
     return max((row for row in rows if row.leaf), key=lambda row: row.gap)
 

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from paceline.bench.report import base_table
+from paceline.bench.report.tables import base_table
 from paceline.engine.engine import Engine
-from paceline.profiling.gaps import ADVICE, Roof, Row, largest_gap
-from paceline.profiling.run import ENGINE, Pass, Plan
+from paceline.profiling.gaps import ADVICE, ProfileRow, Roof, largest_gap
+from paceline.profiling.run import ENGINE, Pass, ProfilePlan
 from paceline.profiling.tree import STEP, Steps, totals
 
 
-def table(name: str, steps: Steps, rows: Sequence[Row]) -> Table:
+def table(name: str, steps: Steps, rows: Sequence[ProfileRow]) -> Table:
     """A line for each span; fits a terminal of 80 columns."""
     made = base_table(f"{name}: {described(steps)}")
     made.add_column("span", no_wrap=True)
@@ -77,7 +77,7 @@ def described(steps: Steps) -> str:
     )
 
 
-def sentence(rows: Sequence[Row]) -> str:
+def sentence(rows: Sequence[ProfileRow]) -> str:
     """The largest gap, and what is known to help."""
     worst, whole = largest_gap(list(rows)), rows[0]
     if whole.gap <= 0:
@@ -116,7 +116,7 @@ def steps_line(steps: Steps) -> str:
     )
 
 
-def about(engine: Engine, plan: Plan) -> dict[str, Any]:
+def about(engine: Engine, plan: ProfilePlan) -> dict[str, Any]:
     """What was profiled, and how."""
     config = engine.config
     return {
@@ -131,7 +131,7 @@ def about(engine: Engine, plan: Plan) -> dict[str, Any]:
     }
 
 
-def as_json(name: str, steps: Steps, rows: Sequence[Row], roof: Roof) -> dict[str, Any]:
+def as_json(name: str, steps: Steps, rows: Sequence[ProfileRow], roof: Roof) -> dict[str, Any]:
     """One pass: times in ms per decode step, `spans` ordered as in the table."""
     worst = largest_gap(list(rows))
     return {

@@ -27,7 +27,7 @@ READ_EVERY = 8  # decode steps between two read loops, so that both see the same
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProfilePlan:
     """What to record: `steps` decode steps of `batch` requests at once, in each pass.
 
     Raises InvalidRequest naming the field.
@@ -76,7 +76,7 @@ class Pass:
         return gather(self.engine_lane.spans())
 
 
-def record(engine: Engine, prompts: Sequence[list[int]], plan: Plan) -> list[Pass]:
+def record(engine: Engine, prompts: Sequence[list[int]], plan: ProfilePlan) -> list[Pass]:
     """The passes that an engine can make: with speculation only if it has a drafter."""
     wishes = {AR: SpeculativeParams.parse("off")}
     if engine.default_drafter is not None and plan.speculative != "off":
@@ -124,7 +124,11 @@ def _warm_up(engine: Engine, prompt: list[int], wish: SpeculativeParams) -> None
 
 
 def _recorded(
-    engine: Engine, prompts: Sequence[list[int]], plan: Plan, one: Pass, wish: SpeculativeParams
+    engine: Engine,
+    prompts: Sequence[list[int]],
+    plan: ProfilePlan,
+    one: Pass,
+    wish: SpeculativeParams,
 ) -> Pass:
     lane = one.recording.lane(ENGINE)
     # Answers may end with their first token; so many prompts are enough for any model that talks.

@@ -18,7 +18,7 @@ from paceline.core import PacelineError
 from paceline.core.spans import OFF
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.engine import Engine
-from paceline.profiling.run import ENGINE, Pass, Plan
+from paceline.profiling.run import ENGINE, Pass, ProfilePlan
 from paceline.server.run import Server, bind
 from paceline.server.settings import ServerSettings
 
@@ -26,7 +26,7 @@ SERVED = "served"
 LOOK_EVERY = 0.05  # seconds between two looks at how far the others are
 
 
-def record_served(engine: Engine, prompts: Sequence[list[int]], plan: Plan) -> Pass:
+def record_served(engine: Engine, prompts: Sequence[list[int]], plan: ProfilePlan) -> Pass:
     """Serves `engine` to clients in another process for at least `plan.steps` steps. The engine's
     lane is recorded as ever; each answer's stream has a lane of its own, for what the event loop
     does for it.
@@ -75,7 +75,7 @@ def _serving(engine: Engine) -> Iterator[str]:
 
 @contextmanager
 def _clients(
-    url: str, engine: Engine, prompts: Sequence[list[int]], plan: Plan
+    url: str, engine: Engine, prompts: Sequence[list[int]], plan: ProfilePlan
 ) -> Iterator[subprocess.Popen[str]]:
     """The clients' process, once the first answer has warmed the server up."""
     bodies = [_body(engine, prompt, plan) for prompt in prompts]
@@ -97,7 +97,7 @@ def _clients(
         process.communicate()
 
 
-def _body(engine: Engine, prompt: list[int], plan: Plan) -> dict[str, Any]:
+def _body(engine: Engine, prompt: list[int], plan: ProfilePlan) -> dict[str, Any]:
     params = plan.params
     names = ("max_tokens", "temperature", "seed", "top_k", "top_p", "min_p", "repetition_penalty")
     body = {name: getattr(params, name) for name in names}

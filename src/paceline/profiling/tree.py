@@ -11,16 +11,16 @@ STEP = "step"
 
 
 @dataclass(slots=True)
-class Node:
+class SpanNode:
     """All spans of one name in one place: `ns` and how many there were."""
 
     name: str
     ns: int = 0
     spans: int = 0
-    children: dict[str, Node] = field(default_factory=dict)
+    children: dict[str, SpanNode] = field(default_factory=dict)
 
-    def child(self, name: str) -> Node:
-        return self.children.setdefault(name, Node(name))
+    def child(self, name: str) -> SpanNode:
+        return self.children.setdefault(name, SpanNode(name))
 
     def add(self, span: Span) -> None:
         self.ns += span.duration
@@ -38,7 +38,7 @@ class Steps:
     `durations` [ns] and what each of them counted, in order; of those with prompts, which are about
     other things than decoding, there is only the sum."""
 
-    tree: Node = field(default_factory=lambda: Node(STEP))
+    tree: SpanNode = field(default_factory=lambda: SpanNode(STEP))
     durations: list[int] = field(default_factory=list)
     counts: list[Mapping[str, int]] = field(default_factory=list)
     prompt_steps: int = 0
@@ -64,9 +64,9 @@ def gather(spans: Sequence[Span]) -> Steps:
     return steps
 
 
-def placed(spans: Sequence[Span], steps: Steps) -> Iterator[tuple[Span, Node]]:
+def placed(spans: Sequence[Span], steps: Steps) -> Iterator[tuple[Span, SpanNode]]:
     """Each span of a decode step with its place in the tree; counts the steps on the way."""
-    nodes: list[Node | None] = []
+    nodes: list[SpanNode | None] = []
     for span in spans:
         if span.parent != TOP:
             above = nodes[span.parent]
@@ -91,11 +91,11 @@ def _counted(span: Span, steps: Steps) -> bool:
     return True
 
 
-def totals(lanes: Iterable[Sequence[Span]]) -> dict[str, Node]:
+def totals(lanes: Iterable[Sequence[Span]]) -> dict[str, SpanNode]:
     """Spans that lie in no other, by name, over several lanes."""
-    found: dict[str, Node] = {}
+    found: dict[str, SpanNode] = {}
     for spans in lanes:
         for span in spans:
             if span.parent == TOP:
-                found.setdefault(span.name, Node(span.name)).add(span)
+                found.setdefault(span.name, SpanNode(span.name)).add(span)
     return found

@@ -1,9 +1,9 @@
 """Measure what a well-behaved client notices, in a process of its own.
 
-`python -m paceline.bench.bystander URL MODEL` streams completions without a pause, polls /health
-and sends one-token requests until its standard input is closed, then prints `Noticed` as JSON. A
-heartbeat records when this process itself did not get the CPU: that time is taken off each gap, so
-that work of other processes of a test does not count as the server's.
+`python -m paceline.bench.load.bystander URL MODEL` streams completions without a pause, polls
+/health and sends one-token requests until its standard input is closed, then prints `Noticed` as
+JSON. A heartbeat records when this process itself did not get the CPU. That time is taken off each
+gap, so that work of other processes of a test does not count as the server's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 
-from paceline.bench.connection import Connection, Dropped, Reply
+from paceline.bench.load.connection import ConnectionDropped, HttpConnection, HttpReply
 
 BEAT = 0.005  # seconds
 NOTED = 0.1  # seconds of a gap that is kept with its time
@@ -96,7 +96,7 @@ class Bystander:
             self._noticed.gaps.append((what, start, end, counted))
 
     async def _streams(self) -> None:
-        connection = Connection(self._url)
+        connection = HttpConnection(self._url)
         while True:
             times: list[float] = []
 
@@ -119,7 +119,7 @@ class Bystander:
             await asyncio.sleep(0)
 
     async def _health(self) -> None:
-        connection = Connection(self._url)
+        connection = HttpConnection(self._url)
         while True:
             start = self._open["health"] = time.monotonic()
             await self._ask(connection, "health", "/health")
@@ -128,7 +128,7 @@ class Bystander:
             await asyncio.sleep(0.02)
 
     async def _one_token(self) -> None:
-        connection = Connection(self._url)
+        connection = HttpConnection(self._url)
         while True:
             start = self._open["one token"] = time.monotonic()
             body = {**ONE_TOKEN, **self._own}
@@ -140,12 +140,12 @@ class Bystander:
 
     async def _ask(
         self,
-        connection: Connection,
+        connection: HttpConnection,
         what: str,
         target: str,
         body: object = None,
         on_data: Callable[[float], None] | None = None,
-    ) -> Reply:
+    ) -> HttpReply:
         content = b"" if body is None else json.dumps(body).encode()
         reply = await connection.ask("POST" if content else "GET", target, content, on_data)
         name = f"{what} {reply.status}"
@@ -159,7 +159,7 @@ class BystanderProcess:
     """A bystander that starts on construction, which returns when a first stream has ended."""
 
     def __init__(self, url: str, model: str) -> None:
-        command = [sys.executable, "-m", "paceline.bench.bystander", url, model]
+        command = [sys.executable, "-m", "paceline.bench.load.bystander", url, model]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         self._told = self._process.stdout.readline()  # all of it where the server is gone
@@ -177,5 +177,5 @@ async def _main(url: str, model: str) -> None:
 
 
 if __name__ == "__main__":
-    with suppress(Dropped, ConnectionError):
+    with suppress(ConnectionDropped, ConnectionError):
         asyncio.run(_main(*sys.argv[1:]))

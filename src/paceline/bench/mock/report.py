@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.table import Table
 
-from paceline.bench.mock import Measured, Plan
-from paceline.bench.mock_predict import CALIBRATED, Compared
-from paceline.bench.report import base_table
-from paceline.bench.step_times import point_json
-from paceline.bench.this_machine import NUMBERS
+from paceline.bench.mock.measure import Measured, MockPlan
+from paceline.bench.mock.predict import CALIBRATED, Compared
+from paceline.bench.report.tables import base_table
+from paceline.bench.steps.grid import point_json
+from paceline.bench.steps.machine import NUMBERS
 from paceline.engine.engine import Engine
 from paceline.roofline.hardware import Hardware
 from paceline.roofline.points import Point
@@ -22,7 +22,7 @@ FORMAT = "paceline-mock/1"
 Predicted = Sequence[Mapping[str, Compared]]  # of each cell, by tier
 
 
-def title(engine: Engine, plan: Plan) -> str:
+def title(engine: Engine, plan: MockPlan) -> str:
     number = NUMBERS[engine.config.dtype]
     return (
         f"Mocked: {engine.model_name}, random weights, {number}, context {plan.context}. "
@@ -87,7 +87,7 @@ def notes(predicted: Predicted) -> list[str]:
 
 def as_json(
     engine: Engine,
-    plan: Plan,
+    plan: MockPlan,
     machine: Hardware,
     measured: Sequence[Measured],
     predicted: Predicted,

@@ -8,8 +8,8 @@ from statistics import geometric_mean
 from rich import box
 from rich.table import Table
 
-from paceline.bench.load import Load
-from paceline.bench.paired import Pair
+from paceline.bench.load.clients import Load
+from paceline.bench.load.paired import Pair
 
 OFF, ON = "off", "on"
 

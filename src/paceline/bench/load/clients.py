@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from paceline.bench.paired import Ask
-from paceline.bench.prompts import Prompt
-from paceline.bench.record import Answer
+from paceline.bench.load.answers import MeasuredAnswer
+from paceline.bench.load.paired import Ask
+from paceline.bench.prompts import BenchPrompt
 
 
 @dataclass(slots=True)
 class Load:
     """Answers of one or more load runs, in the order of the requests, and the seconds they took."""
 
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[MeasuredAnswer] = field(default_factory=list)
     seconds: float = 0.0
 
     def add(self, other: Load) -> None:
@@ -50,10 +50,10 @@ class Load:
 
 
 async def run_load(
-    prompts: Sequence[Prompt], ask: Ask, *, requests: int, concurrency: int, speculative: Any
+    prompts: Sequence[BenchPrompt], ask: Ask, *, requests: int, concurrency: int, speculative: Any
 ) -> Load:
     """Keeps `concurrency` requests in flight until `requests` are answered; prompts go round."""
-    answers: dict[int, Answer] = {}
+    answers: dict[int, MeasuredAnswer] = {}
     waiting = iter(range(requests))
 
     async def client() -> None:
@@ -69,7 +69,7 @@ async def run_load(
 
 
 async def compare_load(
-    prompts: Sequence[Prompt], ask: Ask, *, runs: int, concurrency: int, speculative: Any
+    prompts: Sequence[BenchPrompt], ask: Ask, *, runs: int, concurrency: int, speculative: Any
 ) -> tuple[Load, Load]:
     """Load without and with speculation, in turns, alternating which goes first.
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.bench.steady import Steady, TimedStep, quieten
-from paceline.bench.step_times import prompts
+from paceline.bench.steps.grid import prompts
+from paceline.bench.steps.groups import Steady, TimedStep, quieten
 from paceline.bench.turns import in_turns, ratio_interval
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, SpeculativeParams
 from paceline.engine.config import EngineConfig
@@ -51,7 +51,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MockPlan:
     """What to measure: every batch with every draft length and every acceptance that it can have.
     `context` is what requests have in the middle of a measurement, `steps` the rounds that count.
 
@@ -156,7 +156,7 @@ class Measured:
     speedup_interval: tuple[float, float]
 
 
-def engine_config(plan: Plan, shape: ModelConfig, drafter: str, **options: Any) -> EngineConfig:
+def engine_config(plan: MockPlan, shape: ModelConfig, drafter: str, **options: Any) -> EngineConfig:
     """An engine with room for two groups of the plan's largest batch: AR and speculative.
 
     `drafter` is a spec; `options` are EngineConfig's. Raises InvalidRequest for a context that the
@@ -181,7 +181,7 @@ def engine_config(plan: Plan, shape: ModelConfig, drafter: str, **options: Any) 
 
 
 def measure(
-    engine: Engine, plan: Plan, progress: Callable[[Measured], None] = lambda measured: None
+    engine: Engine, plan: MockPlan, progress: Callable[[Measured], None] = lambda measured: None
 ) -> list[Measured]:
     """Measures every cell: AR and speculation in turns, step by step, at the same context."""
     quieten()
@@ -192,7 +192,7 @@ def measure(
     return found
 
 
-def _measure(steady: Steady, plan: Plan, cell: Cell, seed: int) -> Measured:
+def _measure(steady: Steady, plan: MockPlan, cell: Cell, seed: int) -> Measured:
     steady.engine.verifier = make_verifier("synthetic", cell.rates)
     wish = SpeculativeParams(max_draft_len=cell.draft_length, policy="fixed")
     sides = {AR: SpeculativeParams(off=True), SPECULATIVE: wish}

@@ -14,12 +14,12 @@ CHUNK = 2**16
 MOST_KEPT = 2**20  # bytes of an answer; the rest is read and dropped
 
 
-class Dropped(Exception):
+class ConnectionDropped(Exception):
     """The connection ended without a whole answer."""
 
 
 @dataclass(slots=True)
-class Reply:
+class HttpReply:
     """One answer. `on_data` is told the time at which each piece of the body was read."""
 
     on_data: Callable[[float], None] | None = None
@@ -56,7 +56,7 @@ class Reply:
             self.keep_alive, self.done = self.parser.should_keep_alive(), True
 
 
-class Connection:
+class HttpConnection:
     """A keep-alive connection to one server, opened when it is needed."""
 
     def __init__(self, url: str) -> None:
@@ -71,18 +71,21 @@ class Connection:
         target: str,
         content: bytes = b"",
         on_data: Callable[[float], None] | None = None,
-    ) -> Reply:
-        """The whole answer. A server may close an idle connection just as it is used: then the
-        request is sent once more. Raises Dropped, or ConnectionError where nobody listens."""
+    ) -> HttpReply:
+        """Return the whole answer to one request.
+
+        A server may close an idle connection just as it is used; the request is then sent once
+        more. Raises ConnectionDropped, and ConnectionError where no server listens.
+        """
         head = f"{method} {target} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
         if method == "POST":
             head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
         request = head.encode("latin-1") + b"\r\n" + content
-        reply = await self._sent(request, Reply(on_data))
+        reply = await self._sent(request, HttpReply(on_data))
         if not reply.done and reply.reused and not reply.status:
-            reply = await self._sent(request, Reply(on_data))
+            reply = await self._sent(request, HttpReply(on_data))
         if not reply.done:
-            raise Dropped(f"the connection ended after status {reply.status or 'none'}")
+            raise ConnectionDropped(f"the connection ended after status {reply.status or 'none'}")
         return reply
 
     def close(self) -> None:
@@ -90,7 +93,7 @@ class Connection:
             self._writer.transport.abort()
         self._reader = self._writer = None
 
-    async def _sent(self, request: bytes, reply: Reply) -> Reply:
+    async def _sent(self, request: bytes, reply: HttpReply) -> HttpReply:
         reply.reused = self._writer is not None
         if self._writer is None:
             self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
@@ -106,7 +109,7 @@ class Connection:
                     break
                 reply.parser.feed_data(data)
         except httptools.HttpParserError as error:
-            raise Dropped(f"the answer is no HTTP: {error}") from None
+            raise ConnectionDropped(f"the answer is no HTTP: {error}") from None
         finally:
             whole = writing.done() and not writing.cancelled() and writing.result()
             writing.cancel()

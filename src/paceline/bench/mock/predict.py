@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from paceline.bench.mock import Measured
-from paceline.bench.mock_setup import Drafting, Target, named_drafter
-from paceline.bench.this_machine import NUMBERS
+from paceline.bench.mock.measure import Measured
+from paceline.bench.mock.setup import MockDrafting, MockTarget, named_drafter
+from paceline.bench.steps.machine import NUMBERS
 from paceline.drafters.mock import MockDrafter
 from paceline.engine.engine import Engine
 from paceline.models.loader import read_json
@@ -39,8 +39,8 @@ class Predictions:
 
     def __init__(
         self,
-        target: Target,
-        drafting: Drafting,
+        target: MockTarget,
+        drafting: MockDrafting,
         engine: Engine,
         hardware: Hardware,
         calibration: Calibration | None = None,
@@ -77,7 +77,7 @@ class Predictions:
 
 
 def drafter_cost(
-    drafting: Drafting, engine: Engine, target: Architecture, precision: Mapping[str, str]
+    drafting: MockDrafting, engine: Engine, target: Architecture, precision: Mapping[str, str]
 ) -> DrafterCost:
     """What was really spent: whole layers, not the share that was asked for; or the network."""
     if drafting.config is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from paceline.bench.mock import Plan, engine_config
+from paceline.bench.mock.measure import MockPlan, engine_config
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, ModelError
 from paceline.core.errors import check_integer, check_number
 from paceline.engine.build import build_engine
@@ -43,7 +43,7 @@ def named_drafter() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Drafting:
+class MockDrafting:
     """What a draft costs: nothing, `cost` of the target's forward for every `block` tokens, or what
     a drafter of random weights costs, read from its config.json. Raises InvalidRequest, and
     ModelError for a config that is none."""
@@ -82,7 +82,7 @@ class Drafting:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MockTarget:
     """A model by its config.json alone."""
 
     name: str
@@ -90,7 +90,7 @@ class Target:
     shape: ModelConfig
 
 
-def read_target(name: str) -> Target:
+def read_target(name: str) -> MockTarget:
     """By the name of a config that comes with Paceline, by config.json or folder, or by a name of
     the catalogue. Raises InvalidRequest for what is none of these, and ModelError, naming field and
     family, for a config that the engine cannot run."""
@@ -105,16 +105,16 @@ def read_target(name: str) -> Target:
     return _target(path.parent.name if path.name == "config.json" else path.stem, read_json(path))
 
 
-def _target(name: str, hf: Mapping[str, Any]) -> Target:
+def _target(name: str, hf: Mapping[str, Any]) -> MockTarget:
     try:
         shape = config_from_hf(hf)
         read_architecture(hf)  # what the roofline cannot predict is refused before it is run
-        return Target(name, hf, shape)
+        return MockTarget(name, hf, shape)
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from error
 
 
-def build(target: Target, plan: Plan, drafting: Drafting, **options: Any) -> Engine:
+def build(target: MockTarget, plan: MockPlan, drafting: MockDrafting, **options: Any) -> Engine:
     """The engine, with random weights in it. `options` are EngineConfig's.
 
     Raises InvalidRequest naming bytes needed and available where it does not fit memory.

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from paceline.bench.prompts import Prompt
-from paceline.bench.record import Answer
+from paceline.bench.load.answers import MeasuredAnswer
+from paceline.bench.prompts import BenchPrompt
 from paceline.dataset.loops import loop_start
 
-Ask = Callable[[Prompt, Any], Awaitable[Answer]]
+Ask = Callable[[BenchPrompt, Any], Awaitable[MeasuredAnswer]]
 """Answers a prompt with the given `speculative` value ("off", None or an object)."""
 
 
@@ -25,9 +25,9 @@ Ask = Callable[[Prompt, Any], Awaitable[Answer]]
 class Pair:
     """All runs of one prompt, `off` without and `on` with speculation."""
 
-    prompt: Prompt
-    off: list[Answer] = field(default_factory=list)
-    on: list[Answer] = field(default_factory=list)
+    prompt: BenchPrompt
+    off: list[MeasuredAnswer] = field(default_factory=list)
+    on: list[MeasuredAnswer] = field(default_factory=list)
 
     @property
     def same_text(self) -> bool:
@@ -77,7 +77,7 @@ class Pair:
 
 
 async def compare(
-    prompts: Sequence[Prompt],
+    prompts: Sequence[BenchPrompt],
     ask: Ask,
     *,
     runs: int,

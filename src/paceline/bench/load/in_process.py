@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.bench.prompts import Prompt
-from paceline.bench.record import Answer, Drafted
+from paceline.bench.load.answers import MeasuredAnswer, PartCounts
+from paceline.bench.prompts import BenchPrompt
 from paceline.core import OutputDelta, SamplingParams, SpeculativeParams, TokenKind
 from paceline.core.rounds import Round
 
@@ -27,10 +27,10 @@ class InProcess:
     def __init__(self, llm: LLM, params: SamplingParams) -> None:
         self._llm, self._params = llm, params
 
-    async def __call__(self, prompt: Prompt, speculative: Any) -> Answer:
+    async def __call__(self, prompt: BenchPrompt, speculative: Any) -> MeasuredAnswer:
         return self.ask(prompt, speculative)
 
-    def ask(self, prompt: Prompt, speculative: Any) -> Answer:
+    def ask(self, prompt: BenchPrompt, speculative: Any) -> MeasuredAnswer:
         ids = self._llm.encode_chat(prompt.messages)
         wish = SpeculativeParams.parse(speculative)
         return ask_engine(self._llm.engine, ids, self._params, wish, salt=uuid.uuid4().bytes)
@@ -44,9 +44,9 @@ def ask_engine(
     *,
     salt: bytes,
     cohort: str = "",
-) -> Answer:
+) -> MeasuredAnswer:
     """Answers one prompt, alone. `salt` is its scope, `cohort` whom it is counted with."""
-    made = Answer(started=time.perf_counter())
+    made = MeasuredAnswer(started=time.perf_counter())
     requests = engine.make_requests(
         prompt_ids, params, wish, request_id=f"bench-{uuid.uuid4().hex}", salt=salt, cohort=cohort
     )
@@ -68,7 +68,7 @@ def _round(position: int, drafted: int, kinds: Sequence[TokenKind]) -> Round:
     return Round(position, drafted if TokenKind.BONUS in kinds else accepted, accepted)
 
 
-def _take(answer: Answer, delta: OutputDelta, now: float) -> None:
+def _take(answer: MeasuredAnswer, delta: OutputDelta, now: float) -> None:
     answer.token_ids += delta.token_ids
     answer.kinds += delta.kinds
     answer.arrivals += [now] * len(delta.token_ids)
@@ -88,6 +88,6 @@ def _take(answer: Answer, delta: OutputDelta, now: float) -> None:
         answer.replaced_tokens = delta.stats.replaced_tokens
         if delta.finished:
             answer.parts = {
-                name: Drafted(part.draft_rounds, part.draft_tokens, part.accepted_tokens)
+                name: PartCounts(part.draft_rounds, part.draft_tokens, part.accepted_tokens)
                 for name, part in delta.stats.by_part().items()
             }

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from paceline.bench.steady import Group, Steady, quieten
-from paceline.bench.this_machine import NUMBERS
+from paceline.bench.steps.groups import Steady, StepGroup, quieten
+from paceline.bench.steps.machine import NUMBERS
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, SpeculativeParams
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
@@ -37,7 +37,7 @@ SALT = b"step times"
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class StepGrid:
     """Which steps to time: every combination of at most MOST_ROWS rows. Raises InvalidRequest."""
 
     batches: tuple[int, ...] = BATCHES
@@ -68,7 +68,7 @@ class Grid:
         return (SETTLING + STEPS) * len(self.rows) + max(self.rows)
 
 
-def engine_config(grid: Grid, shape: ModelConfig, **options: Any) -> EngineConfig:
+def engine_config(grid: StepGrid, shape: ModelConfig, **options: Any) -> EngineConfig:
     """An engine with room for the whole grid: for a model of that shape, and its `options` as
     EngineConfig has them. Raises InvalidRequest for contexts that the model does not have."""
     longest = max(grid.contexts) + grid.growth
@@ -93,7 +93,7 @@ def engine_config(grid: Grid, shape: ModelConfig, **options: Any) -> EngineConfi
 
 
 def measure_steps(
-    engine: Engine, grid: Grid, progress: Callable[[int, int], None] = lambda done, of: None
+    engine: Engine, grid: StepGrid, progress: Callable[[int, int], None] = lambda done, of: None
 ) -> list[Point]:
     """The median of each point over `grid.rounds` rounds, each of which takes the points in another
     order. A point's context is what its requests really had. `progress(done, of)` is called after
@@ -119,7 +119,7 @@ def measure_steps(
     return [_middle(found) for found in timed.values()]
 
 
-def _time(steady: Steady, group: Group, rows: int, first: bool) -> Point:
+def _time(steady: Steady, group: StepGroup, rows: int, first: bool) -> Point:
     """The median of a few steps; the first of a shape pays for buffers and does not count."""
     group.draft(rows - 1)
     for _ in range(SETTLING if first else 1):

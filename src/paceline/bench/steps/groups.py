@@ -34,7 +34,7 @@ class TimedStep:
     context: float
 
 
-class Group:
+class StepGroup:
     """Requests that decode together. Made by `Steady.begin`, which has computed their prompts."""
 
     def __init__(self, requests: list[Request]) -> None:
@@ -76,7 +76,7 @@ class Steady:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._groups: list[Group] = []
+        self._groups: list[StepGroup] = []
 
     def begin(
         self,
@@ -86,7 +86,7 @@ class Steady:
         *,
         salt: bytes | None = None,
         seed: int | None = None,
-    ) -> Group:
+    ) -> StepGroup:
         """A group of one request for each prompt, computed up to its first token.
 
         Groups of the same `salt` share what the prefix cache holds; by default a group has a scope
@@ -114,11 +114,11 @@ class Steady:
             # Who has its first token waits for the others: all begin to decode at once.
             running = self.engine.scheduler.running
             self._set_running([request for request in running if not request.output_len])
-        group = Group(requests)
+        group = StepGroup(requests)
         self._groups.append(group)
         return group
 
-    def step(self, group: Group) -> TimedStep:
+    def step(self, group: StepGroup) -> TimedStep:
         """One round of those of the group that have not ended. Raises InvalidRequest where memory
         for their KV ran out: what is measured then is no steady state."""
         running = group.running
@@ -134,7 +134,7 @@ class Steady:
         committed = tuple(request.output_len - said for request, said in pairs)
         return TimedStep(seconds, self.engine.drafting.seconds - drafting, committed, context)
 
-    def end(self, group: Group) -> None:
+    def end(self, group: StepGroup) -> None:
         """Ends what has not ended and frees its memory."""
         self._abort(group.running)
         self._groups.remove(group)

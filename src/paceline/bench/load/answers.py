@@ -9,7 +9,7 @@ from paceline.core import TokenKind
 from paceline.core.rounds import Round
 
 
-class Drafted(NamedTuple):
+class PartCounts(NamedTuple):
     """What one part of a drafter drafted: rounds, and tokens verified and accepted in them."""
 
     rounds: int
@@ -18,7 +18,7 @@ class Drafted(NamedTuple):
 
 
 @dataclass(slots=True)
-class Answer:
+class MeasuredAnswer:
     """One streamed answer. Times are seconds on one monotonic clock.
 
     `arrivals[i]` is when token i reached the reader; tokens of one step share a time. `accepted`
@@ -37,7 +37,7 @@ class Answer:
     draft_rounds: int = 0
     accepted: int = 0
     draft_tokens: int = 0
-    parts: dict[str, Drafted] = field(default_factory=dict)
+    parts: dict[str, PartCounts] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
     kinds: list[TokenKind] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)

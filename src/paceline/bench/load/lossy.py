@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from paceline.bench.inprocess import InProcess
-from paceline.bench.paired import Pair
-from paceline.bench.plot import Point
-from paceline.bench.report import base_table
+from paceline.bench.load.in_process import InProcess
+from paceline.bench.load.paired import Pair
+from paceline.bench.report.charts import Point
+from paceline.bench.report.tables import base_table
 from paceline.core import SamplingParams
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ BUDGETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LossyText:
     """What one prompt's answers were under one budget."""
 
     token_ids: tuple[int, ...]
@@ -37,7 +37,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LossyLevel:
     """One budget: speed from the paired runs, quality from what was said."""
 
     epsilon: float
@@ -49,20 +49,23 @@ class Level:
     replaced_per_token: float
 
 
-def say(llm: LLM, params: SamplingParams, prompts: Sequence[Any], epsilon: float) -> list[Said]:
+def say(
+    llm: LLM, params: SamplingParams, prompts: Sequence[Any], epsilon: float
+) -> list[LossyText]:
     """Answers every prompt once more, with the log-probabilities of the target's raw rows."""
     ask = InProcess(llm, replace(params, logprobs=0))
     answers = [ask.ask(prompt, {"lossy": epsilon}) for prompt in prompts]
     return [
-        Said(tuple(a.token_ids), tuple(a.logprobs), a.distance, a.replaced_tokens) for a in answers
+        LossyText(tuple(a.token_ids), tuple(a.logprobs), a.distance, a.replaced_tokens)
+        for a in answers
     ]
 
 
 def level(
-    epsilon: float, pairs: Sequence[Pair], said: Sequence[Said], lossless: Sequence[Said]
-) -> Level:
+    epsilon: float, pairs: Sequence[Pair], said: Sequence[LossyText], lossless: Sequence[LossyText]
+) -> LossyLevel:
     tokens = sum(len(one.token_ids) for one in said)
-    return Level(
+    return LossyLevel(
         epsilon=epsilon,
         speedup=statistics.geometric_mean(pair.speedup for pair in pairs),
         acceptance_length=statistics.mean(pair.acceptance_length for pair in pairs),
@@ -76,7 +79,7 @@ def level(
     )
 
 
-def _surprise(said: Sequence[Said]) -> float:
+def _surprise(said: Sequence[LossyText]) -> float:
     """Mean negative log-probability of a token, in nats."""
     return -statistics.mean(value for one in said for value in one.logprobs)
 
@@ -86,7 +89,7 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
-def level_table(levels: Sequence[Level], title: str) -> Table:
+def level_table(levels: Sequence[LossyLevel], title: str) -> Table:
     table = base_table(title)
     for name in ("ε", "speedup", "AL", "perplexity\n÷ lossless", "same text", "TV used\nper token",
                  "replaced\nper token"):  # fmt: skip
@@ -104,6 +107,6 @@ def level_table(levels: Sequence[Level], title: str) -> Table:
     return table
 
 
-def points(levels: Sequence[Level]) -> list[Point]:
+def points(levels: Sequence[LossyLevel]) -> list[Point]:
     """Speedup over the perplexity ratio, labelled by the budget."""
     return [Point(one.perplexity_ratio, one.speedup, f"ε = {one.epsilon:g}") for one in levels]

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline.bench.mock import Cell, Plan
+from paceline.bench.mock.measure import Cell, MockPlan
 from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
 from paceline.roofline.flags import METHODS, launch_flags
@@ -28,14 +28,14 @@ KINDS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Drafter:
+class LaunchDrafter:
     """How the other engine drafts: a kind of KINDS, and its checkpoint where it has one."""
 
     kind: str
     checkpoint: str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Drafter:
+    def parse(cls, text: str) -> LaunchDrafter:
         """Reads KIND or KIND:CHECKPOINT. Raises InvalidRequest."""
         kind, _, checkpoint = text.partition(":")
         if kind not in KINDS or METHODS[kind].checkpoint != bool(checkpoint):
@@ -46,9 +46,9 @@ class Drafter:
 
 def launch_lines(
     engine: str,
-    plan: Plan,
+    plan: MockPlan,
     model: str,
-    drafter: Drafter,
+    drafter: LaunchDrafter,
     *,
     dtype: str = "bfloat16",
     tensor_parallel: int = 1,
@@ -84,7 +84,7 @@ def launch_lines(
     return lines + [CLIENTS[engine](plan, model, batch) for batch in plan.batches]
 
 
-def _remarks(plan: Plan, drafter: Drafter) -> list[str]:
+def _remarks(plan: MockPlan, drafter: LaunchDrafter) -> list[str]:
     """What holds for these lines and cannot be checked without the checkpoint."""
     if drafter.kind != "dflash":
         return []
@@ -101,7 +101,7 @@ def _describe(cell: Cell) -> str:
 
 
 def _words(
-    engine: str, model: str, drafter: Drafter, length: int, tensor_parallel: int
+    engine: str, model: str, drafter: LaunchDrafter, length: int, tensor_parallel: int
 ) -> list[str]:
     """The engine's command for that drafter and draft length, as a user would really serve."""
     found = launch_flags(
@@ -137,12 +137,12 @@ def _sglang(words: list[str], cell: Cell | None) -> str:
     return " ".join(f"{name}={value}" for name, value in mocked.items()) + f" {shlex.join(words)}"
 
 
-def _prompt(plan: Plan) -> int:
+def _prompt(plan: MockPlan) -> int:
     """So long a prompt that the middle of the output is at the plan's context."""
     return max(1, plan.context - OUTPUT // 2)
 
 
-def _vllm_client(plan: Plan, model: str, batch: int) -> str:
+def _vllm_client(plan: MockPlan, model: str, batch: int) -> str:
     return shlex.join(
         [
             *("vllm", "bench", "serve", "--model", model, "--dataset-name", "random"),
@@ -154,7 +154,7 @@ def _vllm_client(plan: Plan, model: str, batch: int) -> str:
     )
 
 
-def _sglang_client(plan: Plan, model: str, batch: int) -> str:
+def _sglang_client(plan: MockPlan, model: str, batch: int) -> str:
     return shlex.join(
         [
             *("python", "-m", "sglang.bench_serving", "--backend", "sglang", "--model", model),
@@ -170,7 +170,7 @@ ENGINES: dict[str, Callable[[list[str], Cell | None], str]] = {
     "vllm": _vllm,
     "sglang": _sglang,
 }
-CLIENTS: dict[str, Callable[[Plan, str, int], str]] = {
+CLIENTS: dict[str, Callable[[MockPlan, str, int], str]] = {
     "vllm": _vllm_client,
     "sglang": _sglang_client,
 }

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from paceline.bench.prompts import Prompt
-from paceline.bench.record import Answer, Drafted
+from paceline.bench.load.answers import MeasuredAnswer, PartCounts
+from paceline.bench.prompts import BenchPrompt
 from paceline.core import PacelineError
 
 
@@ -60,7 +60,7 @@ class ChatClient:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def __call__(self, prompt: Prompt, speculative: Any) -> Answer:
+    async def __call__(self, prompt: BenchPrompt, speculative: Any) -> MeasuredAnswer:
         """Answers one prompt; `speculative` as in the API (None leaves the field out).
 
         Raises ServerError for an answer that is no stream of tokens.
@@ -68,7 +68,7 @@ class ChatClient:
         body = {**self._body, "messages": list(prompt.messages), "cache_salt": uuid.uuid4().hex}
         if speculative is not None:
             body["speculative"] = speculative
-        answer = Answer(started=time.perf_counter())
+        answer = MeasuredAnswer(started=time.perf_counter())
         async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.status_code != 200:
                 detail = (await response.aread()).decode("utf-8", "replace")
@@ -107,7 +107,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
             yield json.loads(data)
 
 
-def _take(answer: Answer, event: dict[str, Any], now: float) -> None:
+def _take(answer: MeasuredAnswer, event: dict[str, Any], now: float) -> None:
     if "error" in event:
         raise ServerError(str(event["error"].get("message", event["error"])))
     for choice in event.get("choices", ()):
@@ -122,7 +122,7 @@ def _take(answer: Answer, event: dict[str, Any], now: float) -> None:
         answer.accepted = counts["num_accepted_draft_tokens"]
         answer.draft_tokens = counts["num_draft_tokens"]
         answer.parts = {
-            name: Drafted(
+            name: PartCounts(
                 part["num_spec_steps"], part["num_draft_tokens"], part["num_accepted_draft_tokens"]
             )
             for name, part in counts.get("parts", {}).items()
