@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.bench.load.answers import MeasuredAnswer, PartCounts
+from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 from paceline.bench.load.clients import compare_load, run_load, same_text
 from paceline.bench.load.paired import Pair, compare
 from paceline.bench.prompts import BenchPrompt, load_prompts
@@ -24,7 +24,7 @@ PROMPTS = [
 def made_up(speculative: Any, last: int = 9) -> MeasuredAnswer:
     """Ten tokens, 40 ms each with speculation off and 10 ms each with it on."""
     step = 0.04 if speculative == "off" else 0.01
-    counts = {} if speculative == "off" else {"draft_rounds": 2, "accepted": 6}
+    counts = {} if speculative == "off" else {"drafted": DraftCounts(2, 8, 6)}
     arrivals = [0.1 + step * i for i in range(10)]
     ids = [*range(9), last]
     return MeasuredAnswer(
@@ -139,8 +139,8 @@ def test_who_drafted_is_summed_over_the_runs_of_a_kind() -> None:
     assert tables.parts_tables(pairs) == []
     for pair in pairs:
         for answer in pair.on:
-            answer.parts = {"dflash": PartCounts(3, 20, 6)}
-    pairs[0].on[0].parts["suffix"] = PartCounts(rounds=2, tokens=10, accepted=7)
+            answer.parts = {"dflash": DraftCounts(3, 20, 6)}
+    pairs[0].on[0].parts["suffix"] = DraftCounts(rounds=2, tokens=10, accepted=7)
     (table,) = tables.parts_tables(pairs)
     rows = [line.split() for line in shown(table).splitlines() if "copying" in line]
     assert rows == [

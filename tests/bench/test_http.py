@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.load.answers import PartCounts
+from paceline.bench.load.answers import DraftCounts
 from paceline.bench.load.client import ChatClient, ServerError, served_model
 from paceline.bench.load.server_process import ServerProcess
 from paceline.bench.prompts import BenchPrompt
@@ -80,7 +80,7 @@ def test_tokens_text_and_acceptance_come_from_the_stream(server: str) -> None:
     assert answer.token_ids == [1, 2, 3, 4]
     assert (answer.text, answer.finish_reason) == ("Hi you", "stop")
     assert answer.acceptance_length == 3.0
-    assert answer.parts == {"ngram": PartCounts(rounds=1, tokens=4, accepted=2)}
+    assert answer.parts == {"ngram": DraftCounts(rounds=1, tokens=4, accepted=2)}
     assert answer.arrivals[1] == answer.arrivals[3]  # one step, one time
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from paceline.bench.report.charts import lines
+from paceline.bench.report.charts import Labels, lines
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_every_line_goes_through_its_points_on_common_axes() -> None:
     series = {"one": [(0.0, 1.0), (1.0, 2.0), (2.0, 1.5)], "<two>": [(0.0, 1.0), (2.0, 2.0)]}
-    told = {"title": "AL", "x_label": "hours", "y_label": "AL"}
-    drawn = ElementTree.fromstring(lines(series, **told))
+    drawn = ElementTree.fromstring(lines(series, Labels("AL", "hours", "AL")))
     first, second = (
         [tuple(map(float, place.split(","))) for place in line.attrib["points"].split()]
         for line in drawn.iter(f"{SVG}polyline")

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from paceline.bench.load.answers import MeasuredAnswer
+from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 
 
-def answer(arrivals: list[float], **counts: int) -> MeasuredAnswer:
+def answer(arrivals: list[float], **counts: DraftCounts) -> MeasuredAnswer:
     return MeasuredAnswer(
         started=1.0, token_ids=list(range(len(arrivals))), arrivals=arrivals, **counts
     )
@@ -24,9 +24,5 @@ def test_tpot_leaves_the_first_token_out_and_counts_bursts() -> None:
 
 
 def test_acceptance_length_includes_the_bonus_token() -> None:
-    assert answer([1.1] * 8, draft_rounds=2, accepted=5).acceptance_length == 3.5
+    assert answer([1.1] * 8, drafted=DraftCounts(2, 8, 5)).acceptance_length == 3.5
     assert answer([1.1] * 8).acceptance_length == 1.0
-
-
-def test_tokens_per_forward_counts_forwards_without_a_draft_too() -> None:
-    assert answer([1.1] * 8, draft_rounds=2, accepted=5).tokens_per_forward == pytest.approx(8 / 3)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.load.answers import MeasuredAnswer, PartCounts
+from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 from paceline.bench.load.paired import Pair
 from paceline.bench.prompts import BenchPrompt
 from paceline.cli import demo
@@ -24,7 +24,7 @@ def pair(last_token: int) -> Pair:
 
     prompt = BenchPrompt("one", "copying", ({"role": "user", "content": "Copy this."},))
     drafted = answer(last_token)
-    drafted.parts = {"dflash": PartCounts(rounds=4, tokens=28, accepted=9)}
+    drafted.parts = {"dflash": DraftCounts(rounds=4, tokens=28, accepted=9)}
     return Pair(prompt, off=[answer(3)], on=[drafted])
 
 

@@ -13,11 +13,13 @@ import pytest
 from paceline import LLM, SamplingParams
 from paceline.bench.load.answers import MeasuredAnswer
 from paceline.core import FinishReason, InvalidRequest, ModelError, Request
+from paceline.core.rounds import AR
 from paceline.dataset.training_set import read_manifest, write_manifest, write_shard
 from paceline.drafters.replay import true_tokens
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.evaluate import measure, numbers
-from paceline.evaluate.evaluation import EvaluationSettings, evaluate
+from paceline.evaluate.evaluation import evaluate
+from paceline.evaluate.result import TIMED, EvaluationSettings
 from paceline.evaluate.warm import HeldCache, hold
 from paceline.models.identity import identity
 from paceline.models.loader import load_model
@@ -57,7 +59,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(home: Path, drafter: str, sets: list[str] | None = None, **settings: Any) -> dict[str, Any]:
     default = {"tokens": 48, "temperatures": (1.0,), "seed": seed_of(home, LONG)}
     chosen = EvaluationSettings(**{**default, **settings})
-    return evaluate(str(home / "target"), drafter, sets or [f"{home}/few.jsonl"], chosen, **ENGINE)
+    evaluation = evaluate(
+        str(home / "target"), drafter, sets or [f"{home}/few.jsonl"], chosen, **ENGINE
+    )
+    return evaluation.as_json()
 
 
 def seed_of(home: Path, name: str) -> int:
@@ -122,7 +127,7 @@ def test_every_drafter_is_measured_on_the_same_text(home: Path) -> None:
         assert {len(runs) for runs in row["seconds"].values()} == {2}
         assert set(row["rounds"]) == set(row["same_text"])
     assert one["acceptance"]["drafter"]["al"] == 5.0
-    assert set(one["speed"]) == set(measure.TIMED) - {measure.AR}
+    assert set(one["speed"]) == set(TIMED) - {AR}
     assert all(speed["speedup"] > 0 for speed in one["speed"].values())
 
 
@@ -145,7 +150,7 @@ def test_a_looping_text_does_not_raise_the_acceptance_length(home: Path) -> None
     assert one["looping"] == len(PROMPTS)
     cut = one["acceptance"]["drafter"]["al"]
     uncut = [{**row, "counted_tokens": row["output_tokens"]} for row in one["rows"]]
-    flattered = numbers.acceptance(uncut, FULLY, tokens=128, block=15)["al"]
+    flattered = numbers.acceptance(uncut, FULLY, tokens=128, block=15).al
     assert flattered > cut + 0.5  # the control: without the cut it would be raised
     alone = one["acceptance"]["ngram"]
     assert alone["al"] == cut  # the same drafter, beside itself
@@ -317,6 +322,6 @@ def test_the_shipped_set_on_the_real_model() -> None:
     settings = EvaluationSettings(prompts=2, tokens=24, temperatures=(0.0,))
     small = {"max_model_len": 1024, "kv_memory": 2**26}
     result = evaluate("smollm2-135m", "suffix", ["demo"], settings, **small)
-    (one,) = result["results"]
-    assert result["same_text"] and one["requests"] == 2
-    assert one["acceptance"]["drafter"]["rounds"] > 0
+    (one,) = result.results
+    assert result.same_text and one.requests == 2
+    assert one.acceptance["drafter"].rounds > 0

@@ -12,16 +12,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from paceline.bench.arrivals import write_arrivals
 from paceline.bench.load import lossy
 from paceline.bench.load.client import ChatClient, served_model
 from paceline.bench.load.clients import compare_load, same_text
 from paceline.bench.load.in_process import InProcess
 from paceline.bench.load.lossy import BUDGETS
-from paceline.bench.load.paired import Ask, Pair, compare
+from paceline.bench.load.paired import Ask, Pair, compare, write_arrivals
 from paceline.bench.prompts import BenchPrompt, load_prompts
 from paceline.bench.report import tables
-from paceline.bench.report.charts import scatter
+from paceline.bench.report.charts import Labels, scatter
 from paceline.cli import options, show
 from paceline.cli.options import DEFAULTS
 from paceline.core import InvalidRequest
@@ -141,9 +140,7 @@ def _show_lossy(
     console.print(lossy.level_table(levels, title))
     if args.svg is not None:
         x_label = "perplexity of the text under the target ÷ lossless"
-        drawing = scatter(
-            lossy.points(levels), title=title, x_label=x_label, y_label="speedup over AR"
-        )
+        drawing = scatter(lossy.points(levels), Labels(title, x_label, "speedup over AR"))
         args.svg.write_text(drawing, encoding="utf-8")
     return 0
 

@@ -10,10 +10,9 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -22,13 +21,13 @@ from paceline.bench.load.paired import Pair, compare
 from paceline.bench.load.server_process import ServerProcess
 from paceline.bench.prompts import BenchPrompt
 from paceline.bench.report import tables
+from paceline.bench.report.words import number
 from paceline.cli.demo import MODEL, START_SECONDS, WIDTH, side_by_side
 from paceline.cli.demo_stages import Stage, headline, minutes, run_stages, say, seconds_of
 from paceline.core import PacelineError
 from paceline.dataset.training_set import read_manifest
 from paceline.drafters import shipped
-from paceline.evaluate import words
-from paceline.evaluate.measure import DRAFTER
+from paceline.evaluate.result import DRAFTER, POLICY, Evaluation, SetResult
 from paceline.synth.app import App, load_app
 from paceline.training.trackers import read_log
 
@@ -210,21 +209,19 @@ def _training_lines(plan: Plan) -> list[str]:
 
 def _evaluation_lines(plan: Plan, when: str) -> list[str]:
     lines = [
-        "{}: AL {} incl. bonus, {} as fast as without".format(one["set"], *_numbers(one))
+        "{}: AL {} incl. bonus, {} as fast as without".format(one.set, *_numbers(one))
         for one in _results(plan, when)
     ]
     return [*lines, f"by position, by context, by request: {plan.report(when)}"]
 
 
-def _numbers(one: Mapping[str, Any]) -> tuple[str, str]:
+def _numbers(result: SetResult) -> tuple[str, str]:
     """AL and speedup of a set."""
-    speed = one["speed"][words.POLICY]["speedup"]
-    return words.number(one["acceptance"][DRAFTER]["al"]), words.number(speed, "×")
+    return number(result.acceptance[DRAFTER].al), number(result.speed[POLICY].speedup, "×")
 
 
-def _results(plan: Plan, when: str) -> list[dict[str, Any]]:
-    path = plan.report(when).with_suffix(".json")
-    return list(json.loads(path.read_text("utf-8"))["results"])
+def _results(plan: Plan, when: str) -> list[SetResult]:
+    return Evaluation.from_file(plan.report(when).with_suffix(".json"), "report").results
 
 
 # -- serving ---------------------------------------------------------------------------------------
@@ -287,7 +284,7 @@ def epilogue(console: Console, plan: Plan, names: Sequence[str]) -> None:
         table.add_column(column, justify="right")
     for old, new in zip(_results(plan, "before"), _results(plan, "after"), strict=True):
         (al, speed), (al_now, speed_now) = _numbers(old), _numbers(new)
-        table.add_row(new["set"], al, al_now, speed, speed_now)
+        table.add_row(new.set, al, al_now, speed, speed_now)
     console.print()
     console.print(table)
     times = seconds_of(plan.out, names)

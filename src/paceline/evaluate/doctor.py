@@ -1,9 +1,9 @@
-"""`paceline drafter doctor`: why does a DFlash drafter not accept as much as it should?
+"""`paceline drafter doctor`: find why a DFlash drafter accepts less than it should.
 
 Acceptance goes wrong in silence: features from the wrong layers, another RoPE, another template. So
-the drafter is served on sample prompts, and looked at from three sides: what it was trained for
-(where its folder says so), whether the serving path computes what the training form computes, and
-whether some other reading of the checkpoint would predict the target better.
+the drafter is served on sample prompts, and three things are checked: that it is served as it was
+trained (where its folder says how), that the serving path computes what the training form computes,
+and that no other reading of the checkpoint predicts the target better.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from paceline.bench.engine_access import wrap_drafter
+from paceline.bench.load.answers import acceptance_length
 from paceline.core import ModelError, SamplingParams
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.reference import RecordedDraft, Recorder, Trained
@@ -75,7 +77,7 @@ def examine(
     max_tokens: int = 96,
     **options: Any,
 ) -> Report:
-    """Serves `conversations` with the drafter (a spec, or a folder or hub id) and reports.
+    """Serve `conversations` with the drafter (a spec, or a folder or hub id) and report.
 
     `options` are EngineConfig's. A drafter that is refused is reported, not raised.
     """
@@ -92,7 +94,7 @@ def examine(
         raise ModelError(f"drafter {drafter!r} is no DFlash drafter; expected a folder or hub id")
     report.checks.append(Check("the checkpoint", True, "complete, and made for this model"))
     recorder = Recorder(patient)
-    llm.engine.drafters[name] = llm.engine.drafting.drafters[name] = recorder  # type: ignore
+    wrap_drafter(llm.engine, name, lambda _: recorder)
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
     results = llm.generate([encoded(llm, conversation) for conversation in conversations], params)
     _measure(report, results)
@@ -106,7 +108,8 @@ def examine(
 
 
 def encoded(llm: LLM, conversation: Sequence[dict[str, str]]) -> list[int]:
-    """Under the chat template, or the bare text where the model has none."""
+    """Return the ids of a conversation: under the chat template, or the bare text where the model
+    has none."""
     if getattr(llm.tokenizer, "chat_template", None):
         return llm.encode_chat(conversation)
     text = "\n\n".join(message["content"] for message in conversation)
@@ -125,12 +128,11 @@ def _measure(report: Report, results: Sequence[Any]) -> None:
                 drafted[k] += 1
                 accepted[k] += k < right
     report.acceptance = [a / d for a, d in zip(accepted, drafted, strict=True)]
-    if report.rounds:
-        report.acceptance_length = 1 + sum(accepted) / report.rounds
+    report.acceptance_length = acceptance_length(sum(accepted), report.rounds) or 1.0
 
 
 def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterator[Check]:
-    """What the folder says of the training, against how it is served."""
+    """Compare what the folder says of the training with how the drafter is served."""
     known, config = drafter.checkpoint.provenance, drafter.config
     template = getattr(llm.tokenizer, "chat_template", None) or ""
     served = {
@@ -161,7 +163,8 @@ def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterato
 
 
 def serving_check(trained: Trained, drafts: Sequence[RecordedDraft], dtype: str) -> Check:
-    """Draft logits of the serving path (cached, incremental) against the training form's."""
+    """Compare the draft logits of the serving path (cached, incremental) with those of the training
+    form."""
     error = total = 0.0
     same = slots = 0
     for draft in drafts:
@@ -183,7 +186,7 @@ def serving_check(trained: Trained, drafts: Sequence[RecordedDraft], dtype: str)
 
 
 def reading_check(trained: Trained, starts: dict[str, int], target_theta: float) -> Check:
-    """Whether another reading of the same weights would predict the target's answers better."""
+    """Check that no other reading of the same weights predicts the target's answers better."""
     now = trained.acceptance_length(trained.config, starts, 0)
     found = {
         label: trained.acceptance_length(config, starts, shift)
@@ -205,7 +208,8 @@ def reading_check(trained: Trained, starts: dict[str, int], target_theta: float)
 def other_readings(
     trained: Trained, target_theta: float
 ) -> Iterator[tuple[str, DFlashConfig, int]]:
-    """Configs that a mistaken export or engine could have meant, each with its shift of slots."""
+    """Yield the configs that a mistaken export or engine could have meant, with their shift of
+    slots."""
     config = trained.config
     for by in (-1, 1):
         ids = tuple(layer + by for layer in config.target_layer_ids)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx
 
-from paceline.bench.load.answers import MeasuredAnswer, PartCounts
+from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 from paceline.bench.prompts import BenchPrompt
 from paceline.core import PacelineError
+
+# of DraftCounts, as the server's metrics call them
+COUNTS = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
 
 
 class ServerError(PacelineError):
@@ -22,7 +25,7 @@ class ServerError(PacelineError):
 class ChatClient:
     """Asks one server. `extra` is merged into every request body.
 
-    Every request gets a cache salt of its own: no prefix hit and no remembered answer helps it.
+    Every request gets a new cache salt: no prefix hit and no remembered answer helps it.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class ChatClient:
         await self._http.aclose()
 
     async def __call__(self, prompt: BenchPrompt, speculative: Any) -> MeasuredAnswer:
-        """Answers one prompt; `speculative` as in the API (None leaves the field out).
+        """Answer one prompt; `speculative` as in the API (None leaves the field out).
 
         Raises ServerError for an answer that is no stream of tokens.
         """
@@ -81,12 +84,13 @@ class ChatClient:
 
 
 async def served_model(url: str, api_key: str | None = None) -> str:
-    """The id of the first model that the server offers."""
+    """Return the id of the first model that the server offers."""
     return str((await get_json(url, "/v1/models", api_key))["data"][0]["id"])
 
 
 async def get_json(url: str, path: str, api_key: str | None = None) -> dict[str, Any]:
-    """What the server answers to GET. Raises ServerError when it cannot be asked, or refuses."""
+    """Return the JSON that the server answers to GET. Raises ServerError where there is no server,
+    and where it refuses."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     base = url.rstrip("/").removesuffix("/v1")
     async with httpx.AsyncClient(headers=headers, timeout=10, trust_env=False) as http:
@@ -118,12 +122,9 @@ def _take(answer: MeasuredAnswer, event: dict[str, Any], now: float) -> None:
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
     counts = (event.get("metrics") or {}).get("speculative_decoding")
     if counts:
-        answer.draft_rounds = counts["num_spec_steps"]
-        answer.accepted = counts["num_accepted_draft_tokens"]
-        answer.draft_tokens = counts["num_draft_tokens"]
-        answer.parts = {
-            name: PartCounts(
-                part["num_spec_steps"], part["num_draft_tokens"], part["num_accepted_draft_tokens"]
-            )
-            for name, part in counts.get("parts", {}).items()
-        }
+        answer.drafted = _counts(counts)
+        answer.parts = {name: _counts(part) for name, part in counts.get("parts", {}).items()}
+
+
+def _counts(part: Mapping[str, int]) -> DraftCounts:
+    return DraftCounts(*(part[name] for name in COUNTS))

@@ -1,4 +1,4 @@
-"""Load generator: many clients at once against a running server."""
+"""Many clients at once against a running server: the load generator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from paceline.bench.load.answers import MeasuredAnswer
+from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 from paceline.bench.load.paired import Ask
 from paceline.bench.prompts import BenchPrompt
 
@@ -45,14 +45,14 @@ class Load:
     @property
     def acceptance_length(self) -> float:
         """Over all drafted rounds of the run, including the bonus token."""
-        rounds = sum(answer.draft_rounds for answer in self.answers)
-        return 1 + sum(a.accepted for a in self.answers) / rounds if rounds else 1.0
+        return DraftCounts.total(answer.drafted for answer in self.answers).acceptance_length
 
 
 async def run_load(
     prompts: Sequence[BenchPrompt], ask: Ask, *, requests: int, concurrency: int, speculative: Any
 ) -> Load:
-    """Keeps `concurrency` requests in flight until `requests` are answered; prompts go round."""
+    """Keep `concurrency` requests in flight until `requests` are answered, and start again with the
+    first prompt after the last."""
     answers: dict[int, MeasuredAnswer] = {}
     waiting = iter(range(requests))
 
@@ -71,7 +71,7 @@ async def run_load(
 async def compare_load(
     prompts: Sequence[BenchPrompt], ask: Ask, *, runs: int, concurrency: int, speculative: Any
 ) -> tuple[Load, Load]:
-    """Load without and with speculation, in turns, alternating which goes first.
+    """Load the server without and with speculation, in turns, alternating which goes first.
 
     Each run has two requests per client, or one per prompt if that is more.
     """
@@ -85,6 +85,6 @@ async def compare_load(
 
 
 def same_text(first: Load, second: Load) -> bool:
-    """Whether the two runs gave every request the same token ids."""
+    """Tell whether the two runs gave every request the same token ids."""
     pairs = zip(first.answers, second.answers, strict=True)
-    return all(one.token_ids == other.token_ids for one, other in pairs)
+    return all(answer.token_ids == other.token_ids for answer, other in pairs)

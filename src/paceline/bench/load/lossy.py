@@ -16,7 +16,6 @@ from rich.table import Table
 
 from paceline.bench.load.in_process import InProcess
 from paceline.bench.load.paired import Pair
-from paceline.bench.report.charts import Point
 from paceline.bench.report.tables import base_table
 from paceline.core import SamplingParams
 
@@ -107,6 +106,6 @@ def level_table(levels: Sequence[LossyLevel], title: str) -> Table:
     return table
 
 
-def points(levels: Sequence[LossyLevel]) -> list[Point]:
-    """Speedup over the perplexity ratio, labelled by the budget."""
-    return [Point(one.perplexity_ratio, one.speedup, f"ε = {one.epsilon:g}") for one in levels]
+def points(levels: Sequence[LossyLevel]) -> list[tuple[float, float, str]]:
+    """Return the speedup over the perplexity ratio of each level, labelled by its budget."""
+    return [(level.perplexity_ratio, level.speedup, f"ε = {level.epsilon:g}") for level in levels]

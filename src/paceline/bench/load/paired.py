@@ -6,16 +6,19 @@ slows down or speeds up does so for both.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from paceline.bench.load.answers import MeasuredAnswer
 from paceline.bench.prompts import BenchPrompt
 from paceline.dataset.loops import loop_start
+from paceline.roofline.recorded import ARRIVALS
 
 Ask = Callable[[BenchPrompt, Any], Awaitable[MeasuredAnswer]]
 """Answers a prompt with the given `speculative` value ("off", None or an object)."""
@@ -31,7 +34,7 @@ class Pair:
 
     @property
     def same_text(self) -> bool:
-        """Whether every run gave the same token ids and ended for the same reason."""
+        """True where every run gave the same token ids and ended for the same reason."""
         first = self.off[0]
         return all(
             answer.token_ids == first.token_ids and answer.finish_reason == first.finish_reason
@@ -71,10 +74,6 @@ class Pair:
     def acceptance_length(self) -> float:
         return median(a.acceptance_length for a in self.on)
 
-    @property
-    def tokens_per_forward(self) -> float:
-        return median(a.tokens_per_forward for a in self.on)
-
 
 async def compare(
     prompts: Sequence[BenchPrompt],
@@ -85,7 +84,7 @@ async def compare(
     seconds: float = math.inf,
     progress: Callable[[Pair, int], None] = lambda pair, run: None,
 ) -> list[Pair]:
-    """Asks every prompt `runs` times with speculation off and on, alternating which goes first.
+    """Ask every prompt `runs` times with speculation off and on, alternating which goes first.
 
     Fewer times, but at least once, when the next run over all prompts would likely end after
     `seconds`. `progress(pair, run)` is called after each pair of answers.
@@ -107,3 +106,27 @@ async def compare(
 def _order(turn: int, speculative: Any) -> Iterator[Any]:
     settings = ("off", speculative)
     yield from settings if turn % 2 == 0 else reversed(settings)
+
+
+def write_arrivals(path: Path, pairs: Sequence[Pair]) -> None:
+    """Write the arrival of each token of every answer as JSONL, which the page can play again.
+
+    A line is one answer: `speculation` off or on, `run`, and `arrivals_ms`, in which tokens of one
+    burst share a time.
+    """
+    lines = [json.dumps(line) for pair in pairs for line in _arrivals(pair)]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _arrivals(pair: Pair) -> Iterator[dict[str, Any]]:
+    for speculation, answers in (("off", pair.off), ("on", pair.on)):
+        for run, answer in enumerate(answers):
+            yield {
+                "format": ARRIVALS,
+                "prompt": pair.prompt.name,
+                "speculation": speculation,
+                "run": run,
+                "arrivals_ms": [round(1e3 * (at - answer.started), 3) for at in answer.arrivals],
+                "draft_rounds": answer.drafted.rounds,
+                "accepted": answer.drafted.accepted,
+            }

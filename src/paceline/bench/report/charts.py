@@ -1,42 +1,71 @@
-"""Small charts as SVG, for reports that no library is worth loading for. Light and dark by CSS."""
+"""Charts as SVG, light and dark by CSS: bars by group, lines, and points.
+
+All charts of Python are drawn here. Reports must be made where no plotting library is installed,
+and load nothing when they are read.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from xml.sax.saxutils import escape
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 70, 40, 50, 55
+from paceline.bench.report.pages import render
+
+WIDTH, HEIGHT = 640, 400
+LEFT, RIGHT, TOP, BOTTOM = 70, WIDTH - 40, 50, HEIGHT - 55  # of the area between the axes
 TICKS = 6  # at most about so many
 LIGHT = ("#2563ad", "#c2620e", "#2e8555", "#8a4fae")  # of the series, in order
 DARK = ("#74aef0", "#f0a35e", "#6fc795", "#c49be0")
-
-
-def _style() -> str:
-    def rules(paper: str, ink: str, grid: str, colours: Sequence[str]) -> str:
-        series = "".join(
-            f".chart .s{i}{{fill:{colour};stroke:{colour}}}" for i, colour in enumerate(colours)
-        )
-        return (
-            f".chart .paper{{fill:{paper}}}.chart text,.chart .ink{{fill:{ink}}}"
-            f".chart .grid{{stroke:{grid}}}.chart .mark{{stroke:{ink}}}{series}"
-        )
-
-    light = rules("#fff", "#222", "#e4e4e4", LIGHT)
-    dark = rules("#16181c", "#ddd", "#33363c", DARK)
-    shapes = ".chart .line,.chart .hollow{fill:none}.chart .dashed{stroke-dasharray:5 4}"
-    return f"<style>{light}{shapes}@media(prefers-color-scheme:dark){{{dark}{shapes}}}</style>"
-
-
-STYLE = _style()
+FILLED = 0.76  # share of a group's width that its bars take
+WIDEST = 56  # of a bar
+CLOUD = (0, 3)  # colours of its two series: none that stands for another drafter in the bars
+MARGIN = 1.06  # room above the largest value where an axis begins at 0
+Place = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class Labels:
+    """The title of a chart and the names of its axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChartBar:
+    """`interval` is drawn as a whisker, `note` shown when pointed at; nothing for height None."""
+
+    height: float | None
+    note: str = ""
+    interval: Sequence[float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """A bar with its place in the drawing. `whisker` holds its lower and its upper end."""
+
     x: float
     y: float
-    label: str
+    width: float
+    height: float
+    colour: int
+    note: str
+    whisker: Place | None
+
+    @property
+    def middle(self) -> float:
+        return self.x + self.width / 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Dot:
+    x: float
+    y: float
+    colour: int
+    note: str = ""
+    opacity: float = 1.0
 
 
 class Axis:
@@ -48,11 +77,12 @@ class Axis:
         unit = 10 ** math.floor(math.log10(rough))
         step = next(unit * times for times in (1, 2, 5, 10) if unit * times >= rough)
         first = math.ceil(low / step - 1e-9)
-        self.ticks = [step * n for n in range(first, math.floor(high / step + 1e-9) + 1)]
+        values = [step * n for n in range(first, math.floor(high / step + 1e-9) + 1)]
+        self.ticks = [(self(value), f"{value:.3g}") for value in values]
 
     @classmethod
     def around(cls, values: Sequence[float], start: float, end: float) -> Axis:
-        """With a margin around the values."""
+        """Return an axis with a margin around the values."""
         low, high = min(values), max(values)
         margin = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
         return cls(low - margin, high + margin, start, end)
@@ -62,84 +92,122 @@ class Axis:
         return self._start + share * (self._end - self._start)
 
 
-def scatter(points: Sequence[Point], *, title: str, x_label: str, y_label: str) -> str:
-    """The SVG text; the points are joined in the order in which they are given."""
-    x_axis = Axis.around([point.x for point in points], LEFT, WIDTH - RIGHT)
-    y_axis = Axis.around([point.y for point in points], HEIGHT - BOTTOM, TOP)
-    places = [(x_axis(point.x), y_axis(point.y)) for point in points]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    parts = [
-        *frame(title, x_label, y_label),
-        *(x_tick(x_axis(value), f"{value:.3g}") for value in x_axis.ticks),
-        *(y_tick(y_axis(value), f"{value:.3g}") for value in y_axis.ticks),
-        f'<polyline points="{path}" class="line mark"/>',
-    ]
-    for (x, y), point in zip(places, points, strict=True):
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="s0"/>')
-        parts.append(text(x + 7, y - 7, point.label, anchor="start"))
-    return drawing(parts)
+@dataclass(slots=True)
+class Chart:
+    """The parts of a drawing, by their places: what the template writes as SVG."""
+
+    title: str
+    x_label: str
+    y_label: str
+    legend: list[tuple[float, int, str]] = field(default_factory=list)
+    x_ticks: list[tuple[float, str]] = field(default_factory=list)
+    y_ticks: list[tuple[float, str]] = field(default_factory=list)
+    groups: list[tuple[float, str]] = field(default_factory=list)
+    bars: list[_Bar] = field(default_factory=list)
+    guides: list[tuple[float, float, float, float]] = field(default_factory=list)
+    lines: list[tuple[str, int | None]] = field(default_factory=list)
+    dots: list[_Dot] = field(default_factory=list)
+    words: list[tuple[float, float, str, str]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, labels: Labels, y_axis: Axis, x_axis: Axis | None = None) -> Chart:
+        """Return a chart with nothing but its axes. Without `x_axis` its bars have names."""
+        x_ticks = [] if x_axis is None else x_axis.ticks
+        return cls(
+            labels.title, labels.x_label, labels.y_label, x_ticks=x_ticks, y_ticks=y_axis.ticks
+        )
+
+    def name_series(self, names: Sequence[str], colours: Sequence[int]) -> None:
+        """Add the legend, in a line below the title."""
+        x = float(LEFT)
+        for colour, name in zip(colours, names, strict=True):
+            self.legend.append((x, colour, name))
+            x += 32 + 6.6 * len(name)
+
+    def join(self, places: Sequence[Place], colour: int | None) -> None:
+        """Add a line through places; the colour of text for None."""
+        self.lines.append((" ".join(f"{x:.1f},{y:.1f}" for x, y in places), colour))
+
+    def svg(self) -> str:
+        """Return the drawing, which brings its colours along, in a page and by itself."""
+        area = {"left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM}
+        size = {"width": WIDTH, "height": HEIGHT, "light": LIGHT, "dark": DARK}
+        return render("chart.svg", {"chart": self, **area, **size}) + "\n"
 
 
-def lines(
-    series: Mapping[str, Sequence[tuple[float, float]]], *, title: str, x_label: str, y_label: str
+def bars(
+    groups: Sequence[str],
+    series: Sequence[str],
+    values: Sequence[Sequence[ChartBar]],
+    labels: Labels,
+    line: float | None = None,
 ) -> str:
-    """The SVG text of one line for each name, through its points in the order given."""
-    points = [point for line in series.values() for point in line]
-    x_axis = Axis.around([x for x, _ in points], LEFT, WIDTH - RIGHT)
-    y_axis = Axis.around([y for _, y in points], HEIGHT - BOTTOM, TOP)
-    parts = [
-        *frame(title, x_label, y_label),
-        *legend(list(series), range(len(series))),
-        *(x_tick(x_axis(value), f"{value:.3g}") for value in x_axis.ticks),
-        *(y_tick(y_axis(value), f"{value:.3g}") for value in y_axis.ticks),
+    """Return the SVG of `values[group][series]`. `line` is a height to draw a dashed line at."""
+    tops = [max(bar.height or 0.0, *(bar.interval or (0.0,))) for group in values for bar in group]
+    y_axis = Axis(0.0, MARGIN * max([*tops, line or 0.0, 1e-9]), BOTTOM, TOP)
+    chart = Chart.of(labels, y_axis)
+    chart.name_series(series, range(len(series)))
+    wide = (RIGHT - LEFT) / max(1, len(groups))
+    each = min(wide * FILLED / len(series), WIDEST)
+    for number, (name, group) in enumerate(zip(groups, values, strict=True)):
+        middle = LEFT + (number + 0.5) * wide
+        chart.groups.append((middle, _short(name, wide)))
+        for index, bar in enumerate(group):
+            if bar.height is None:
+                continue
+            x, y = middle + (index - len(series) / 2) * each, y_axis(bar.height)
+            whisker = None if bar.interval is None else (y_axis(bar.interval[0]),
+                                                         y_axis(bar.interval[1]))  # fmt: skip
+            width, height = max(1.0, each - 2), max(0.0, y_axis(0.0) - y)
+            chart.bars.append(_Bar(x + 1, y, width, height, index, bar.note, whisker))
+    if line is not None:
+        chart.guides.append((LEFT, y_axis(line), RIGHT, y_axis(line)))
+    return chart.svg()
+
+
+def cloud(
+    series: Sequence[str], points: Sequence[Sequence[tuple[float, float, str]]], labels: Labels
+) -> str:
+    """Return the SVG of points (x, y, note) of two series, on equal scales from 0, with the lines
+    y = x and y = 1."""
+    values = [value for notes in points for x, y, _ in notes for value in (x, y)]
+    most = MARGIN * max([*values, 2.0])
+    x_axis, y_axis = Axis(0.0, most, LEFT, RIGHT), Axis(0.0, most, BOTTOM, TOP)
+    chart = Chart.of(labels, y_axis, x_axis)
+    chart.name_series(series, CLOUD)
+    chart.guides += [(LEFT, BOTTOM, RIGHT, TOP), (LEFT, y_axis(1.0), RIGHT, y_axis(1.0))]
+    chart.words.append((RIGHT - 4, TOP + 42, "y = x", "end"))
+    for colour, notes in zip(CLOUD, points, strict=True):
+        chart.dots += [_Dot(x_axis(x), y_axis(y), colour, note, 0.6) for x, y, note in notes]
+    return chart.svg()
+
+
+def scatter(points: Sequence[tuple[float, float, str]], labels: Labels) -> str:
+    """Return the SVG of points (x, y, label), joined in the order in which they are given."""
+    x_axis = Axis.around([x for x, _, _ in points], LEFT, RIGHT)
+    y_axis = Axis.around([y for _, y, _ in points], BOTTOM, TOP)
+    chart = Chart.of(labels, y_axis, x_axis)
+    places = [(x_axis(x), y_axis(y)) for x, y, _ in points]
+    chart.join(places, None)
+    chart.dots += [_Dot(x, y, 0) for x, y in places]
+    chart.words += [
+        (x + 7, y - 7, point[2], "start") for (x, y), point in zip(places, points, strict=True)
     ]
+    return chart.svg()
+
+
+def lines(series: Mapping[str, Sequence[Place]], labels: Labels) -> str:
+    """Return the SVG of one line for each name, through its points in the order given."""
+    points = [point for line in series.values() for point in line]
+    x_axis = Axis.around([x for x, _ in points], LEFT, RIGHT)
+    y_axis = Axis.around([y for _, y in points], BOTTOM, TOP)
+    chart = Chart.of(labels, y_axis, x_axis)
+    chart.name_series(list(series), range(len(series)))
     for index, line in enumerate(series.values()):
-        path = " ".join(f"{x_axis(x):.1f},{y_axis(y):.1f}" for x, y in line)
-        parts.append(f'<polyline points="{path}" class="s{index} line"/>')
-    return drawing(parts)
+        chart.join([(x_axis(x), y_axis(y)) for x, y in line], index)
+    return chart.svg()
 
 
-# -- what charts are put together from -------------------------------------------------------------
-
-
-def drawing(parts: Sequence[str]) -> str:
-    """A whole SVG: it brings its colours along, in a page and by itself."""
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="system-ui, sans-serif" font-size="12">'
-    )
-    paper = f'<rect width="{WIDTH}" height="{HEIGHT}" class="paper"/>'
-    return "\n".join([head, STYLE, paper, *parts, "</svg>\n"])
-
-
-def frame(title: str, x_label: str, y_label: str) -> Iterator[str]:
-    """Title and labels of the axes."""
-    yield text(WIDTH / 2, 20, title, size=15)
-    yield text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, x_label)
-    yield f'<g transform="rotate(-90 18 {HEIGHT / 2})">{text(18, HEIGHT / 2, y_label)}</g>'
-
-
-def legend(names: Sequence[str], colours: Sequence[int]) -> Iterator[str]:
-    """One entry a series, in a line below the title."""
-    x = float(LEFT)
-    for index, name in zip(colours, names, strict=True):
-        yield f'<rect x="{x:.0f}" y="31" width="10" height="10" class="s{index}"/>'
-        yield text(x + 15, 40, name, anchor="start")
-        x += 32 + 6.6 * len(name)
-
-
-def x_tick(x: float, label: str) -> str:
-    line = f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{HEIGHT - BOTTOM}" class="grid"/>'
-    return line + text(x, HEIGHT - BOTTOM + 18, label)
-
-
-def y_tick(y: float, label: str) -> str:
-    line = f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" class="grid"/>'
-    return line + text(LEFT - 8, y + 4, label, anchor="end")
-
-
-def text(x: float, y: float, words: str, *, anchor: str = "middle", size: int = 12) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">'
-        f"{escape(words)}</text>"
-    )
+def _short(name: str, wide: float) -> str:
+    most = max(3, int(wide / 6.5))
+    return name if len(name) <= most else name[: most - 1] + "…"

@@ -1,4 +1,4 @@
-"""Tables that show a paired comparison or a load run."""
+"""The tables of a paired comparison and of a load run, for the terminal."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from statistics import geometric_mean
 from rich import box
 from rich.table import Table
 
+from paceline.bench.load.answers import DraftCounts
 from paceline.bench.load.clients import Load
 from paceline.bench.load.paired import Pair
 
@@ -15,7 +16,7 @@ OFF, ON = "off", "on"
 
 
 def pair_table(pairs: Sequence[Pair], title: str) -> Table:
-    """One row per prompt, under the name of its kind; fits a terminal of 80 columns."""
+    """Return a row per prompt, under the name of its kind; it fits a terminal of 80 columns."""
     table = base_table(title)
     table.add_column("prompt", no_wrap=True)
     for name in ("tokens", "TTFT\noff", "\non", "TPOT\noff", "\non", "AL", "speedup"):
@@ -60,7 +61,7 @@ def _cells(pair: Pair) -> list[str]:
 
 
 def speedup_lines(pairs: Sequence[Pair]) -> list[str]:
-    """The speedup of each kind of prompt."""
+    """Return a line with the speedup of each kind of prompt."""
     lines = []
     for kind in _kinds(pairs):
         of_kind = [pair.speedup for pair in pairs if pair.prompt.kind == kind]
@@ -70,8 +71,8 @@ def speedup_lines(pairs: Sequence[Pair]) -> list[str]:
 
 
 def parts_tables(pairs: Sequence[Pair]) -> list[Table]:
-    """Which part of the drafter drafted for each kind of prompt, over all runs; no table where it
-    is of one piece."""
+    """Return the table of what each part of the drafter drafted for each kind of prompt, over all
+    runs; nothing for a drafter of one piece."""
     table = base_table("Who drafted: suffix and ngram look up, dflash is a trained drafter")
     table.add_column("prompts")
     table.add_column("drafted by")
@@ -80,15 +81,14 @@ def parts_tables(pairs: Sequence[Pair]) -> list[Table]:
     for kind in _kinds(pairs):
         answers = [answer for pair in pairs if pair.prompt.kind == kind for answer in pair.on]
         for name in sorted({name for answer in answers for name in answer.parts}):
-            drafted = [answer.parts[name] for answer in answers if name in answer.parts]
-            rounds, tokens, accepted = (sum(counts) for counts in zip(*drafted, strict=True))
-            length = f"{1 + accepted / rounds:.2f}"
-            table.add_row(kind, name, str(rounds), str(accepted), str(tokens), length)
+            part = DraftCounts.total(a.parts[name] for a in answers if name in a.parts)
+            counts = (part.rounds, part.accepted, part.tokens)
+            table.add_row(kind, name, *map(str, counts), f"{part.acceptance_length:.2f}")
     return [table] if table.row_count else []
 
 
 def notes(pairs: Sequence[Pair]) -> list[str]:
-    """What the columns mean."""
+    """Return lines that explain the columns."""
     lines = [
         "TTFT: ms to the first token. TPOT: ms per token after it. "
         "AL: tokens per drafted round, incl. bonus. Medians of the runs."
@@ -103,7 +103,7 @@ def same_text_line(same: bool) -> str:
 
 
 def load_table(off: Load, on: Load, title: str) -> Table:
-    """Two rows, without and with speculation: throughput, TTFT, TPOT, AL, and the ratios."""
+    """Return a row without and one with speculation: throughput, TTFT, TPOT, AL and the ratio."""
     table = base_table(title)
     table.add_column("speculation")
     for name in ("output tok/s", "TTFT", "TPOT", "AL", "throughput ÷ off"):

@@ -1,0 +1,78 @@
+"""The engine as benchmarks, evaluations and profiles drive it.
+
+Everything that reaches behind the engine's public methods stands here, and nowhere else in these
+rooms.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from paceline.core import OutputDelta, Request, SamplingParams, SpeculativeParams
+
+if TYPE_CHECKING:
+    from paceline.drafters.base import Drafter
+    from paceline.engine.engine import Engine
+
+
+def fresh_requests(
+    engine: Engine,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    speculation: SpeculativeParams,
+    *,
+    salt: bytes | None = None,
+    cohort: str = "",
+) -> list[Request]:
+    """Return the requests of a prompt under an id that nothing else has.
+
+    Without `salt` they have a scope to themselves: no prefix hit and no remembered answer helps
+    them. `cohort` is what their acceptance is counted with.
+    """
+    name = uuid.uuid4()
+    return engine.make_requests(
+        list(prompt_ids),
+        params,
+        speculation,
+        request_id=f"bench-{name.hex}",
+        salt=name.bytes if salt is None else salt,
+        cohort=cohort,
+    )
+
+
+def run(engine: Engine, requests: Sequence[Request]) -> Iterator[OutputDelta]:
+    """Yield what each step adds, until the engine has nothing left to do."""
+    yield from engine.add(requests)
+    while engine.has_work:
+        yield from engine.step()
+
+
+def running(engine: Engine) -> list[Request]:
+    return list(engine.scheduler.running)
+
+
+def run_only(engine: Engine, requests: Sequence[Request]) -> None:
+    """Let the next steps be for these requests alone. The others keep their KV in place, and the
+    caller brings them back."""
+    engine.scheduler.running = list(requests)
+
+
+def drafting_seconds(engine: Engine) -> float:
+    """Return the time spent on drafting and observing since the start."""
+    return engine.drafting.seconds
+
+
+def accept_by_plan(engine: Engine, rates: Sequence[float]) -> None:
+    """Draw how many draft tokens stand from these rates by position, from the next step on."""
+    from paceline.engine.verify import make_verifier
+
+    engine.verifier = make_verifier("synthetic", tuple(rates))
+
+
+def wrap_drafter(engine: Engine, name: str, wrap: Callable[[Drafter], Drafter]) -> None:
+    """Replace a registered drafter by one that stands in for it."""
+    drafter = wrap(engine.drafters[name])
+    for drafters in (engine.drafters, engine.drafting.drafters):
+        drafters[name] = drafter  # type: ignore[index]
