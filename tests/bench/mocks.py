@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.mock.measure import Asked, MockPlan
+from paceline.bench.mock.plan import MockPlan
 from paceline.bench.mock.setup import MockDrafting, build, read_target
 from paceline.engine.engine import Engine
 
@@ -59,4 +59,4 @@ def mocked(
 
 def of_lengths(*lengths: float, **more: Any) -> MockPlan:
     settings = {"draft_lengths": (7,), "context": 300, "steps": 64, **more}
-    return MockPlan(asked=tuple(Asked(acceptance_length=length) for length in lengths), **settings)
+    return MockPlan(goals=lengths, **settings)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from paceline.bench.mock import report as mock_report
-from paceline.bench.mock.measure import WARM_UP, Asked, Cell, MockPlan, measure, summary
+from paceline.bench.mock.measure import measure, summary
+from paceline.bench.mock.plan import WARM_UP, Cell, MockPlan
 from paceline.bench.mock.predict import CALIBRATED, CEILING, Predictions
 from paceline.bench.mock.setup import MockDrafting, read_target
 from paceline.bench.steps.grid import prompts
@@ -47,11 +48,11 @@ def test_lengths_rates_and_profiles_that_mean_the_same_are_the_same(tmp_path: Pa
     length = sum(rate**i for i in range(8))
     survival = [rate**i for i in range(1, 8)]
     same = (
-        Asked(acceptance_length=length),
-        Asked(profile=Profile.of_conditional([rate] * 7)),
-        Asked(profile=Profile.of_unconditional(survival)),
+        length,
+        Profile.of_conditional([rate] * 7),
+        Profile.of_unconditional(survival),
     )
-    plan = replace(of_lengths(length), asked=same)
+    plan = replace(of_lengths(length), goals=same)
     cells = list(plan.cells())
     assert len(cells) == 3
     for cell in cells:
@@ -63,7 +64,7 @@ def test_lengths_rates_and_profiles_that_mean_the_same_are_the_same(tmp_path: Pa
 
 def test_every_position_is_accepted_at_its_own_rate(tmp_path: Path) -> None:
     rates = [0.9, 0.2, 0.8]
-    plan = MockPlan((Asked(profile=Profile.of_conditional(rates)),), draft_lengths=(3,), steps=8)
+    plan = MockPlan((Profile.of_conditional(rates),), draft_lengths=(3,), steps=8)
     engine = mocked(tmp_path, replace(plan, batches=(8,), steps=120))
     steady = Steady(engine)
     engine.verifier = make_verifier("synthetic", rates)
@@ -144,7 +145,7 @@ def test_speedup_is_the_set_length_times_the_pace_of_neighbouring_steps() -> Non
         ({"steps": 2}, "steps", "at least 8"),
         ({"context": 50}, "context", "at least"),
         (
-            {"asked": (Asked(profile=Profile.of_conditional([0.5, 0.5])),)},
+            {"goals": (Profile.of_conditional([0.5, 0.5]),)},
             "draft_lengths",
             "at most 2",
         ),
@@ -191,7 +192,6 @@ def test_measured_beside_predicted_and_both_say_that_it_was_mocked(tmp_path: Pat
     assert len(written["points"]) == 8
     assert {point["rows"] for point in written["points"]} == {1, 8}
     assert asdict(measured[0].cell)["batch"] == 1
-    heading = mock_report.title(engine, plan)
-    assert "NOT lossless" in heading and "random weights" in heading
-    shown = mock_report.table(heading, measured, predicted)
+    shown = mock_report.table(engine, plan, measured, predicted)
+    assert "NOT lossless" in str(shown.title) and "random weights" in str(shown.title)
     assert shown.row_count == 4 + 2  # and a line for each batch

@@ -8,13 +8,13 @@ import shlex
 import pytest
 
 from paceline.bench.mock.launch import LaunchDrafter, launch_lines
-from paceline.bench.mock.measure import Asked, MockPlan
+from paceline.bench.mock.plan import MockPlan
 from paceline.core import InvalidRequest
 from paceline.roofline.acceptance import Profile
 
 DFLASH = LaunchDrafter("dflash", "z-lab/Qwen3-8B-DFlash-b16")
 PLAN = MockPlan(
-    (Asked(profile=Profile.of_conditional([0.8, 0.5])),),
+    (Profile.of_conditional([0.8, 0.5]),),
     draft_lengths=(2,),
     batches=(1, 8),
     context=512,
@@ -80,7 +80,7 @@ def test_sglang() -> None:
 def test_vllm_draws_from_the_law_that_we_draw_from(length: float) -> None:
     """Its rates are unconditional: they sum to the accepted tokens, never rise, and are as many as
     drafted ones. vLLM refuses others."""
-    plan = MockPlan((Asked(acceptance_length=length),), draft_lengths=(3,))
+    plan = MockPlan((length,), draft_lengths=(3,))
     (line,) = [
         x for x in launch_lines("vllm", plan, "m", LaunchDrafter("mtp")) if "speculative" in x
     ]
@@ -94,7 +94,7 @@ def test_vllm_draws_from_the_law_that_we_draw_from(length: float) -> None:
 
 
 def test_a_dflash_drafters_longest_draft_comes_with_the_block_that_it_asks_for() -> None:
-    plan = MockPlan((Asked(acceptance_length=4.0),), draft_lengths=(7, 31))
+    plan = MockPlan((4.0,), draft_lengths=(7, 31))
     said = "\n".join(launch_lines("vllm", plan, "m", DFLASH))
     assert "# The block of z-lab/Qwen3-8B-DFlash-b16 was not looked up" in said
     assert "block_size of 32 or more" in said
@@ -106,7 +106,7 @@ def test_a_dflash_drafters_longest_draft_comes_with_the_block_that_it_asks_for()
 
 
 def test_a_server_is_started_once_for_all_batches() -> None:
-    plan = MockPlan((Asked(acceptance_length=2.0),), draft_lengths=(3, 7), batches=(1, 4, 16))
+    plan = MockPlan((2.0,), draft_lengths=(3, 7), batches=(1, 4, 16))
     lines = launch_lines("sglang", plan, "m", LaunchDrafter("mtp"))
     assert sum("SGLANG_SIMULATE_ACC_LEN=2 " in line for line in lines) == 2
     assert sum("bench_serving" in line for line in lines) == 3

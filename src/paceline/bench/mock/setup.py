@@ -1,4 +1,4 @@
-"""What a mock is run with: a target's config, a drafter's cost, and an engine that holds both."""
+"""The parts of a mock: a target's config, a drafter's cost, and an engine that holds both."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from paceline.bench.mock.measure import MockPlan, engine_config
+from paceline.bench.mock.plan import MockPlan
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, ModelError
 from paceline.core.errors import check_integer, check_number
 from paceline.engine.build import build_engine
+from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.engine.machine import available_memory
 from paceline.models.catalog import CATALOGUE
@@ -35,7 +36,7 @@ from paceline.roofline.architecture import model_config, model_names, read_archi
 
 @contextmanager
 def named_drafter() -> Iterator[None]:
-    """What is wrong with a drafter's config is told from what is wrong with the target's."""
+    """Name the field `drafter_config` in what is wrong with a drafter's config."""
     try:
         yield
     except ModelError as error:
@@ -44,9 +45,11 @@ def named_drafter() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class MockDrafting:
-    """What a draft costs: nothing, `cost` of the target's forward for every `block` tokens, or what
-    a drafter of random weights costs, read from its config.json. Raises InvalidRequest, and
-    ModelError for a config that is none."""
+    """The cost of a draft: none, a share `cost` of the target's forward for every `block` tokens,
+    or that of a drafter of random weights with this config.json.
+
+    Raises InvalidRequest, and ModelError for a config that cannot be run.
+    """
 
     cost: float = 0.0
     block: int = 1
@@ -55,17 +58,17 @@ class MockDrafting:
     def __post_init__(self) -> None:
         check_number("drafter_cost", self.cost, 0, 1, "a share of the target's forward, 0 to 1")
         check_integer("drafter_block", self.block, 1, MAX_DRAFT_LEN, f"1 to {MAX_DRAFT_LEN} tokens")
-        if self.block != 1 and not self.cost and self.config is None:
-            raise InvalidRequest("drafter_block", self.block, "a drafter_cost beside it")
-        if self.config is not None and (self.cost or self.block != 1):
-            value = self.cost or self.block
+        if self.config is None:
+            if self.block != 1 and not self.cost:
+                raise InvalidRequest("drafter_block", self.block, "a drafter_cost beside it")
+            return
+        if self.cost or self.block != 1:
             expected = "no cost beside a drafter's config, which says what it costs"
-            raise InvalidRequest("drafter_cost", value, expected)
-        self.shape  # noqa: B018  (a config that cannot be run is refused before anything is built)
+            raise InvalidRequest("drafter_cost", self.cost or self.block, expected)
+        self.read_shape()  # a config that cannot be run is refused before anything is built
 
-    @property
-    def shape(self) -> ModelConfig | None:
-        """Of the drafter's layers, where it is a network."""
+    def read_shape(self) -> ModelConfig | None:
+        """Return the shape of the drafter's layers, None where it is no network."""
         if self.config is None:
             return None
         with named_drafter():
@@ -73,8 +76,15 @@ class MockDrafting:
             read_architecture(hf)  # as for the target: what cannot be predicted is not run
             return read_dflash_config(hf).layers if is_dflash(hf) else config_from_hf(hf)
 
+    def bytes_of(self, dtype: str, tokens: int) -> tuple[int, int]:
+        """Return the bytes of its weights, and of the KV of so many tokens."""
+        shape = self.read_shape()
+        if self.config is None or shape is None:
+            return 0, 0
+        return drafter_bytes(self.config, dtype), kv_bytes(shape, dtype, tokens)
+
     def spec(self, longest: int) -> str:
-        """As the engine's config takes it, for drafts of up to `longest` tokens."""
+        """Return the drafter's spec, for drafts of up to `longest` tokens."""
         if self.config is not None:
             return f"mock:{self.config},max_draft_len={longest}"
         cost = f",cost={self.cost},block={min(self.block, longest)}" if self.cost else ""
@@ -91,49 +101,56 @@ class MockTarget:
 
 
 def read_target(name: str) -> MockTarget:
-    """By the name of a config that comes with Paceline, by config.json or folder, or by a name of
-    the catalogue. Raises InvalidRequest for what is none of these, and ModelError, naming field and
-    family, for a config that the engine cannot run."""
+    """Read a target by the name of a config that comes with Paceline, by config.json or folder, or
+    by a name of the catalogue.
+
+    Raises InvalidRequest for what is none of these, and ModelError, naming field and family, for a
+    config that the engine cannot run.
+    """
     if name.lower() in map(str.lower, model_names()) and not Path(name).exists():
-        return _target(name, model_config(name))
-    try:
-        path = find_config(name)
-    except InvalidRequest as error:
-        known = ", ".join([*CATALOGUE, *model_names()])
-        expected = f"a config.json, a folder that holds one, or one of {known}"
-        raise InvalidRequest("model", name, expected) from error
-    return _target(path.parent.name if path.name == "config.json" else path.stem, read_json(path))
-
-
-def _target(name: str, hf: Mapping[str, Any]) -> MockTarget:
+        hf = model_config(name)
+    else:
+        try:
+            path = find_config(name)
+        except InvalidRequest as error:
+            known = ", ".join([*CATALOGUE, *model_names()])
+            expected = f"a config.json, a folder that holds one, or one of {known}"
+            raise InvalidRequest("model", name, expected) from error
+        name, hf = path.parent.name if path.name == "config.json" else path.stem, read_json(path)
     try:
         shape = config_from_hf(hf)
         read_architecture(hf)  # what the roofline cannot predict is refused before it is run
-        return MockTarget(name, hf, shape)
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from error
+    return MockTarget(name, hf, shape)
 
 
 def build(target: MockTarget, plan: MockPlan, drafting: MockDrafting, **options: Any) -> Engine:
-    """The engine, with random weights in it. `options` are EngineConfig's.
+    """Return the engine, with random weights in it and room for two groups of the plan's largest
+    batch: AR and speculative. `options` are EngineConfig's.
 
-    Raises InvalidRequest naming bytes needed and available where it does not fit memory.
+    Raises InvalidRequest for a context that the model does not have, and naming bytes needed and
+    available where it does not fit memory.
     """
     dtype = options.get("dtype", "bfloat16")
-    drafter = drafting.shape
-    kv = kv_bytes(target.shape, dtype, plan.tokens)
-    needed = needed_bytes(target.shape, dtype, plan.tokens)
-    if drafting.config is not None and drafter is not None:
-        own = kv_bytes(drafter, dtype, plan.tokens)
-        needed += own + drafter_bytes(drafting.config, dtype)
-        kv += own
+    weights, draft_kv = drafting.bytes_of(dtype, plan.tokens)
+    needed = needed_bytes(target.shape, dtype, plan.tokens) + weights + draft_kv
     refuse_too_large(needed, _available(options.get("device", "cpu")), "model", target.name)
-    config = engine_config(
-        plan,
-        target.shape,
-        drafting.spec(max(plan.draft_lengths)),
-        kv_memory=kv,
+    if plan.longest > target.shape.max_context:
+        over = plan.longest - target.shape.max_context
+        expected = f"at most {plan.context - over}: the model has {target.shape.max_context} tokens"
+        raise InvalidRequest("context", plan.context, expected)
+    widest, longest_draft = max(plan.batches), max(plan.draft_lengths)
+    config = EngineConfig(
         model=target.name,
+        drafter=drafting.spec(longest_draft),
+        rule="synthetic",
+        synthetic=(1.0,),  # each cell brings its own
+        draft_policy="fixed",
+        max_model_len=plan.longest,
+        max_num_seqs=2 * widest,
+        token_budget=max(512, widest * (1 + longest_draft), 2 * widest),
+        kv_memory=kv_bytes(target.shape, dtype, plan.tokens) + draft_kv,
         **options,
     )
     return build_engine(config, mocked_model(target.shape, target.name, dtype=dtype))

@@ -1,9 +1,9 @@
 """Times of the engine's steps over a grid of batch, rows per request and context.
 
-They are whole rounds of the running engine: scheduling, forward, verification, commit. A step of
-q rows per request verifies q - 1 arbitrary tokens of the drafter `mock`, which cost nothing to
-draft; none is accepted (rule `synthetic`), so that a request grows by one token a step and stays at
-its context. `paceline roofline fit` learns a calibration from what comes out.
+A time is that of a whole round of the running engine: scheduling, forward, verification, commit. A
+step of q rows per request verifies q - 1 arbitrary tokens of the drafter `mock`, which cost nothing
+to draft. None is accepted (rule `synthetic`), so a request grows by one token a step and stays at
+its context. `paceline roofline fit` learns a calibration from these times.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SALT = b"step times"
 
 @dataclass(frozen=True, slots=True)
 class StepGrid:
-    """Which steps to time: every combination of at most MOST_ROWS rows. Raises InvalidRequest."""
+    """The steps to time: every combination of at most MOST_ROWS rows. Raises InvalidRequest."""
 
     batches: tuple[int, ...] = BATCHES
     rows: tuple[int, ...] = ROWS
@@ -64,13 +64,15 @@ class StepGrid:
 
     @property
     def growth(self) -> int:
-        """Most tokens by which a request grows while it is timed."""
+        """The most tokens by which a request grows while it is timed."""
         return (SETTLING + STEPS) * len(self.rows) + max(self.rows)
 
 
 def engine_config(grid: StepGrid, shape: ModelConfig, **options: Any) -> EngineConfig:
-    """An engine with room for the whole grid: for a model of that shape, and its `options` as
-    EngineConfig has them. Raises InvalidRequest for contexts that the model does not have."""
+    """Return the config of an engine with room for the whole grid, for a model of that shape.
+
+    `options` are EngineConfig's. Raises InvalidRequest for contexts that the model does not have.
+    """
     longest = max(grid.contexts) + grid.growth
     if longest > shape.max_context:
         expected = f"at most {shape.max_context - grid.growth}: the model's context is bounded"
@@ -95,9 +97,12 @@ def engine_config(grid: StepGrid, shape: ModelConfig, **options: Any) -> EngineC
 def measure_steps(
     engine: Engine, grid: StepGrid, progress: Callable[[int, int], None] = lambda done, of: None
 ) -> list[Point]:
-    """The median of each point over `grid.rounds` rounds, each of which takes the points in another
-    order. A point's context is what its requests really had. `progress(done, of)` is called after
-    each batch and context of a round."""
+    """Return the median of each point over `grid.rounds` rounds, which take the points in different
+    orders.
+
+    The context of a point is the mean of its requests. `progress(done, of)` is called after each
+    batch and context of a round.
+    """
     quieten()
     steady, rng = Steady(engine), random.Random(0)
     timed: dict[tuple[int, int, int], list[Point]] = {point: [] for point in grid.points}
@@ -111,16 +116,17 @@ def measure_steps(
                 salt=SALT,
                 seed=0,
             )
-            rows = [r for b, r, c in grid.points if (b, c) == (batch, context)]
-            for each in rng.sample(rows, len(rows)):
-                timed[batch, each, context].append(_time(steady, group, each, turn == 0))
+            lengths = [r for b, r, c in grid.points if (b, c) == (batch, context)]
+            for rows in rng.sample(lengths, len(lengths)):
+                timed[batch, rows, context].append(_time(steady, group, rows, turn == 0))
             steady.end(group)
             progress(turn * len(pairs) + index + 1, grid.rounds * len(pairs))
-    return [_middle(found) for found in timed.values()]
+    return [_middle(points) for points in timed.values()]
 
 
 def _time(steady: Steady, group: StepGroup, rows: int, first: bool) -> Point:
-    """The median of a few steps; the first of a shape pays for buffers and does not count."""
+    """Return the median of a few steps. The first step of a shape pays for buffers and does not
+    count."""
     group.draft(rows - 1)
     for _ in range(SETTLING if first else 1):
         steady.step(group)
@@ -130,35 +136,42 @@ def _time(steady: Steady, group: StepGroup, rows: int, first: bool) -> Point:
     return Point(len(group.requests), rows, context, seconds)
 
 
-def _middle(found: Sequence[Point]) -> Point:
-    """The median of the rounds, at the mean of the contexts that they really had."""
-    context = round(statistics.mean(point.context for point in found))
-    seconds = statistics.median(point.seconds for point in found)
-    return replace(found[0], context=context, seconds=seconds)
+def _middle(points: Sequence[Point]) -> Point:
+    """Return the median of the rounds, at the mean of their contexts."""
+    context = round(statistics.mean(point.context for point in points))
+    seconds = statistics.median(point.seconds for point in points)
+    return replace(points[0], context=context, seconds=seconds)
 
 
 def prompts(vocab_size: int, count: int, length: int) -> list[list[int]]:
-    """Arbitrary prompts, no two alike; a longer one begins as the shorter does."""
+    """Return arbitrary prompts, no two alike; a longer one begins as the shorter one does."""
     streams = (random.Random(index) for index in range(count))
     return [[rng.randrange(vocab_size) for _ in range(length)] for rng in streams]
 
 
 def as_json(engine: Engine, machine: Hardware, points: Sequence[Point]) -> dict[str, Any]:
-    """What `paceline roofline fit` reads: `points`, and beside them what they were measured on.
-    Nothing that was said comes with them: it was accepted by plan."""
+    """Return `points` as `paceline roofline fit` reads them, and what they were measured on. No
+    text comes with them: it was accepted by plan."""
     return {
         "format": FORMAT,
+        **measured_on(engine, machine),
+        "points": [point_json(point) for point in points],
+    }
+
+
+def measured_on(engine: Engine, machine: Hardware) -> dict[str, Any]:
+    """Return the model, the form in which it ran, and the machine."""
+    return {
         "lossless": engine.verifier.lossless,
         "model": engine.model_name,
         "precision": NUMBERS[engine.config.dtype],
         "network": engine.backend,
         "hardware": asdict(machine),
-        "points": [point_json(point) for point in points],
     }
 
 
 def point_json(point: Point) -> dict[str, float]:
-    """As `roofline.points.read_points` reads it."""
+    """Return a point as `roofline.points.read_points` reads it."""
     return {
         "batch": point.batch,
         "rows": point.rows,

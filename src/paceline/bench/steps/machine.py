@@ -1,5 +1,4 @@
-"""The machine that this runs on as a device of the roofline: measured, where the table has what
-datasheets say."""
+"""The machine that this process runs on, measured, as a device of the roofline."""
 
 from __future__ import annotations
 
@@ -26,13 +25,13 @@ ROWS = 256  # of the forward whose rate is measured
 
 
 def this_machine(device: str = "cpu", engine: Engine | None = None) -> Hardware:
-    """This machine, in a few seconds of measuring.
+    """Measure this machine for a few seconds.
 
-    With an `engine` the bandwidth is that of a read loop over the engine's own packed weights, the
-    bandwidth bound that its start-up table shows; else of one over a buffer. Peaks are the best of
-    large matrix products and, with an engine, of its own forward: hand it over before it has
-    computed anything, for the forward is over blocks that nobody owns. Without one, all cores that
-    this process may use take part.
+    With an `engine` the bandwidth is that of a read loop over the engine's packed weights, the
+    bandwidth bound that its start-up table shows; else that of a loop over a buffer. Peaks are the
+    best of large matrix products and, with an engine, of its forward: the engine must not have
+    computed anything yet, because the forward is over blocks of KV that no request owns. Without an
+    engine, all cores that this process may use take part.
     """
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InvalidRequest("device", device, "cpu, or cuda where torch sees such a device")
@@ -43,8 +42,8 @@ def this_machine(device: str = "cpu", engine: Engine | None = None) -> Hardware:
         bandwidth = engine.runner.network.streamed_bytes / bandwidth_bound(engine)
     peak = {name: matmul_peak(dtype, device) for name, dtype in RATES.items()}
     if engine is not None:
-        own = NUMBERS[engine.config.dtype]
-        peak[own] = max(peak[own], forward_rate(engine))
+        number = NUMBERS[engine.config.dtype]
+        peak[number] = max(peak[number], forward_rate(engine))
     # Where the wider format multiplies faster, the narrower one can be widened.
     peak["bf16"] = max(peak.values())
     return Hardware(
@@ -58,8 +57,8 @@ def this_machine(device: str = "cpu", engine: Engine | None = None) -> Hardware:
 
 @torch.inference_mode()
 def forward_rate(engine: Engine) -> float:
-    """Operations per second of a forward with rows enough to be bound by arithmetic, its matrix
-    products alone counted: the best of several."""
+    """Return the operations per second of a forward with enough rows to be bound by arithmetic: the
+    best of several, matrix products alone counted."""
     network: Any = engine.runner.network
     rows = min(ROWS, engine.cache.num_blocks * BLOCK_SIZE, engine.max_model_len)
     shapes = expected_tensors(replace(network.config, tie_word_embeddings=True))
