@@ -171,4 +171,4 @@ def test_a_broken_number_of_a_file_is_refused_by_its_place() -> None:
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"before: got .*gone\.json.*a readable JSON file"):
-        Evaluation.from_file(tmp_path / "gone.json", "before")
+        Evaluation.read_file(tmp_path / "gone.json", "before")

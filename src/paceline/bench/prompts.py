@@ -29,7 +29,7 @@ def shipped() -> list[str]:
 
 
 def load_prompts(name: str) -> list[BenchPrompt]:
-    """Reads a shipped set by name, or a JSON file: a list of objects with name, kind and messages.
+    """Read a shipped set by name, or a JSON file: a list of objects with name, kind and messages.
 
     Raises InvalidRequest (field `prompts`) for an unknown name or a file of another shape.
     """

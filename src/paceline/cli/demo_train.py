@@ -221,7 +221,7 @@ def _numbers(result: SetResult) -> tuple[str, str]:
 
 
 def _results(plan: Plan, when: str) -> list[SetResult]:
-    return Evaluation.from_file(plan.report(when).with_suffix(".json"), "report").results
+    return Evaluation.read_file(plan.report(when).with_suffix(".json"), "report").results
 
 
 # -- serving ---------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     _check_out(args.out)
     if args.fail_on_regression and args.before is None:
         raise InvalidRequest("fail_on_regression", True, "--before beside it")
-    before = None if args.before is None else Evaluation.from_file(args.before, "before")
+    before = None if args.before is None else Evaluation.read_file(args.before, "before")
     if args.card and not (Path(args.drafter) / "provenance.json").is_file():
         expected = "a drafter's folder that `paceline train` wrote, with its provenance.json"
         raise InvalidRequest("card", args.drafter, expected)

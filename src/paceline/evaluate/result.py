@@ -256,7 +256,7 @@ class Evaluation(Document):
         return cls.read(value, where)
 
     @classmethod
-    def from_file(cls, path: Path, field: str) -> Evaluation:
+    def read_file(cls, path: Path, field: str) -> Evaluation:
         """Read the JSON file beside a report. Raises InvalidRequest, `field` where it cannot be
         read."""
         try:

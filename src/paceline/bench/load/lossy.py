@@ -27,7 +27,7 @@ BUDGETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 @dataclass(frozen=True, slots=True)
 class LossyText:
-    """What one prompt's answers were under one budget."""
+    """The answer to one prompt under one budget."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -37,7 +37,7 @@ class LossyText:
 
 @dataclass(frozen=True, slots=True)
 class LossyLevel:
-    """One budget: speed from the paired runs, quality from what was said."""
+    """One budget: speed from the paired runs, quality from the texts."""
 
     epsilon: float
     speedup: float
@@ -51,7 +51,7 @@ class LossyLevel:
 def say(
     llm: LLM, params: SamplingParams, prompts: Sequence[Any], epsilon: float
 ) -> list[LossyText]:
-    """Answers every prompt once more, with the log-probabilities of the target's raw rows."""
+    """Answer every prompt once more, with the log-probabilities of the target's raw rows."""
     ask = InProcess(llm, replace(params, logprobs=0))
     answers = [ask.ask(prompt, {"lossy": epsilon}) for prompt in prompts]
     return [

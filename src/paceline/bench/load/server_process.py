@@ -21,8 +21,8 @@ STOP_SECONDS = 30.0
 
 
 class ServerProcess:
-    """Starts on construction. `arguments` go to `paceline serve`; what it prints goes to `log`.
-    `source` is the `src` folder of another checkout to run, in place of this one."""
+    """A server that starts on construction. `arguments` go to `paceline serve`, and its output to
+    `log`. `source` is the `src` folder of another checkout to run, in place of this one."""
 
     program: ClassVar[Sequence[str]] = (sys.executable, "-m", "paceline.cli", "serve")
 
@@ -40,7 +40,8 @@ class ServerProcess:
             )
 
     def wait_until_healthy(self, seconds: float) -> None:
-        """Raises PacelineError with the end of the log when it exits or is not up in time."""
+        """Wait for the server. Raises PacelineError with the end of the log when it exits or is not
+        up in time."""
         end = time.monotonic() + seconds
         with httpx.Client(timeout=2, trust_env=False) as http:
             while time.monotonic() < end:
@@ -56,7 +57,7 @@ class ServerProcess:
         raise PacelineError(f"the server was not up after {seconds:.0f} s:\n{self._tail()}")
 
     def output(self) -> str:
-        """What it has printed so far."""
+        """Return what the server has printed so far."""
         return self._log.read_text("utf-8", "replace")
 
     @property
@@ -69,7 +70,8 @@ class ServerProcess:
         return self._process.poll()
 
     def stop(self, seconds: float = STOP_SECONDS) -> bool:
-        """Sends SIGTERM and waits for it to drain. False when it had to be killed or failed."""
+        """Send SIGTERM and wait until the server has drained. False when it had to be killed or
+        failed."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -84,7 +86,7 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on right now."""
+    """Return a loopback port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
