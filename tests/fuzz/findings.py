@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.load.bystander import Noticed
-from paceline.bench.load.connection import HttpReply
 from tests.fuzz.bodies import Case
+from tests.fuzz.bystander import Noticed
+from tests.fuzz.connection import HttpReply
 
 SHOWN = 12  # failures of a kind that are printed
 LOGGED = 40  # lines of the log of a server that died

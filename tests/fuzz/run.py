@@ -17,10 +17,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.bench.load.bystander import BystanderProcess
-from paceline.bench.load.connection import ConnectionDropped, HttpConnection
 from paceline.bench.load.server_process import ServerProcess
 from tests.fuzz.bodies import MODEL, Case, case
+from tests.fuzz.bystander import BystanderProcess
+from tests.fuzz.connection import ConnectionDropped, HttpConnection
 from tests.fuzz.findings import Bounds, Death, Findings, report, save
 from tests.fuzz.server import SERVE, START_SECONDS, Life, Start, WatchedServer, tiny_folder
 from tests.fuzz.storm import HANG, Storm

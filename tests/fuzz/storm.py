@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from paceline.bench.load.connection import ConnectionDropped, HttpConnection
 from tests.fuzz.bodies import COMPLETIONS, MODEL, Case, cases
+from tests.fuzz.connection import ConnectionDropped, HttpConnection
 from tests.fuzz.findings import Findings
 from tests.fuzz.server import Life
 from tests.fuzz.wire import Wire

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.bench.load.connection import HttpReply
 from paceline.bench.load.server_process import ServerProcess
 from tests.fuzz import bodies, run, storm
 from tests.fuzz.bodies import CHAT, COMPLETIONS, case
+from tests.fuzz.connection import HttpReply
 from tests.fuzz.findings import Findings
 from tests.fuzz.server import Start, gauge
 from tests.fuzz.values import LARGEST, Pairs, Raw, written

@@ -1,9 +1,9 @@
 """Measure what a well-behaved client notices, in a process of its own.
 
-`python -m paceline.bench.load.bystander URL MODEL` streams completions without a pause, polls
-/health and sends one-token requests until its standard input is closed, then prints `Noticed` as
-JSON. A heartbeat records when this process itself did not get the CPU. That time is taken off each
-gap, so that work of other processes of a test does not count as the server's.
+`python -m tests.fuzz.bystander URL MODEL` streams completions without a pause, polls /health and
+sends one-token requests until its standard input is closed, then prints `Noticed` as JSON. A
+heartbeat records when this process itself did not get the CPU. That time is taken off each gap, so
+that work of other processes of a test does not count as the server's.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
-from paceline.bench.load.connection import ConnectionDropped, HttpConnection, HttpReply
+from tests.fuzz.connection import ConnectionDropped, HttpConnection, HttpReply
 
+ROOT = Path(__file__).parents[2]  # where `tests` can be imported from
 BEAT = 0.005  # seconds
 NOTED = 0.1  # seconds of a gap that is kept with its time
 STREAM = {"prompt": "a bystander", "max_tokens": 200, "ignore_eos": True, "stream": True}
@@ -159,8 +161,10 @@ class BystanderProcess:
     """A bystander that starts on construction, which returns when a first stream has ended."""
 
     def __init__(self, url: str, model: str) -> None:
-        command = [sys.executable, "-m", "paceline.bench.load.bystander", url, model]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = [sys.executable, "-m", "tests.fuzz.bystander", url, model]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+        )
         assert self._process.stdout is not None
         self._told = self._process.stdout.readline()  # all of it where the server is gone
 
