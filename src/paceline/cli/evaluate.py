@@ -135,14 +135,15 @@ def run(args: argparse.Namespace) -> int:
     return REGRESSED if fell and args.fail_on_regression else 0
 
 
-def _add_to_card(drafter: Path, result: Evaluation) -> None:
+def _add_to_card(drafter: Path, evaluation: Evaluation) -> None:
     from paceline.evaluate.report import evaluation_table
     from paceline.training.card import add_evaluation
 
-    summary = result.as_json()
+    summary = evaluation.as_json()
+    results = summary["results"]
     kept = ("set", "role", "temperature", "requests", "bound", "grammar", "acceptance", "speed")
-    summary["results"] = [{name: each[name] for name in kept} for each in summary["results"]]
-    add_evaluation(drafter, evaluation_table(result), summary)
+    summary["results"] = [{name: result[name] for name in kept} for result in results]
+    add_evaluation(drafter, evaluation_table(evaluation), summary)
 
 
 def _check_out(out: Path) -> None:

@@ -85,22 +85,22 @@ def _profile(
     encoded_prompts = [encoded(llm, prompt.messages) for prompt in prompts]
     peak = peak_of(engine)
     passes = record(engine, encoded_prompts, plan)
-    told = []
-    for one in passes:
-        steps, roof = one.steps(), roof_of(engine, one, peak)
+    written = []
+    for recorded in passes:
+        steps, roof = recorded.steps(), roof_of(engine, recorded, peak)
         bounds = bounds_of(steps, engine.runner.network, drafter_network(engine), roof)
         rows = rows_of(steps, bounds)
-        console.print(report.table(one.name, steps, rows))
+        console.print(report.table(recorded.name, steps, rows))
         console.print(report.roof_line(roof), style="dim")
         console.print(report.steps_line(steps), style="dim")
         console.print(report.sentence(rows))
-        told.append(report.as_json(one.name, steps, rows, roof))
+        written.append(report.as_json(recorded.name, steps, rows, roof))
     served = record_served(engine, encoded_prompts, plan)
     console.print(report.served_table(served))
     about = report.about(engine, plan)
     if args.json is not None:
         served_lines = report.served_lines(served)
-        _write(args.json, {**about, "passes": told, served.name: served_lines})
+        _write(args.json, {**about, "passes": written, served.name: served_lines})
     if args.trace is not None:
         _write(args.trace, trace({p.name: p.recording for p in (*passes, served)}, about))
 

@@ -1,4 +1,4 @@
-"""How good a drafter is: the numbers of `paceline evaluate`, from the engine that serves it."""
+"""The worth of a drafter: the numbers of `paceline evaluate`, from the engine that serves it."""
 
 from paceline.evaluate.comparison import compare, regressions
 from paceline.evaluate.evaluation import evaluate

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.bench.report import words
 from paceline.bench.report.pages import render
-from paceline.bench.report.words import change, plain
+from paceline.bench.report.words import plain
 from paceline.bench.turns import change_interval
 from paceline.core import InvalidRequest
 from paceline.core.rounds import counted_rounds
@@ -62,7 +63,7 @@ def changes(before: Evaluation, after: Evaluation) -> list[Change]:
     if not common:
         raise InvalidRequest("before", sorted({name for name, _ in old}), "a set in common")
     pairs = [(old[key], new[key]) for key in common]
-    made = [each for pair in pairs for each in _change(*pair, before, after)]
+    made = [change for pair in pairs for change in _changes_of(*pair, before, after)]
     if not made:
         expected = f"answers long enough to count a round of {after.block} draft tokens in"
         raise InvalidRequest("tokens", after.settings.tokens, expected)
@@ -79,7 +80,7 @@ def check_comparable(before: Evaluation, model: str, settings: EvaluationSetting
             raise InvalidRequest("before", f"{name} {then}", f"an evaluation with {name} {now}")
 
 
-def _change(
+def _changes_of(
     old: SetResult, new: SetResult, before: Evaluation, after: Evaluation
 ) -> Iterator[Change]:
     """Yield nothing where either has no rounds to count."""
@@ -107,10 +108,10 @@ def regressions(before: Evaluation, after: Evaluation, limit: float = LIMIT) -> 
     """Return a line for each set whose acceptance length fell by more than `limit`, on task or out
     of domain. Raises InvalidRequest where the two cannot be compared."""
     return [
-        f"{each.name} ({each.role}, T = {plain(each.temperature)}): "
-        f"AL {each.before:.2f} → {each.after:.2f} incl. bonus, {change(each.ratio)}"
-        for each in changes(before, after)
-        if each.fell(limit)
+        f"{fall.name} ({fall.role}, T = {plain(fall.temperature)}): "
+        f"AL {fall.before:.2f} → {fall.after:.2f} incl. bonus, {words.change(fall.ratio)}"
+        for fall in changes(before, after)
+        if fall.fell(limit)
     ]
 
 
@@ -120,7 +121,7 @@ def compare(before: Evaluation, after: Evaluation, limit: float = LIMIT) -> str:
     Raises InvalidRequest where the two cannot be compared.
     """
     made = changes(before, after)
-    pairs = {(each.name, each.temperature) for each in made}
+    pairs = {(change.name, change.temperature) for change in made}
     alone = [
         (when, names)
         for evaluation, when in ((before, "before"), (after, "after"))

@@ -54,7 +54,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """What is wrong, in one sentence."""
+        """One sentence: the first check that failed, or that nothing is wrong."""
         for check in self.checks:
             if check.ok is False:
                 return f"{check.name}: {check.detail}."
@@ -133,7 +133,7 @@ def _measure(report: Report, results: Sequence[Any]) -> None:
 
 def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterator[Check]:
     """Compare what the folder says of the training with how the drafter is served."""
-    known, config = drafter.checkpoint.provenance, drafter.config
+    provenance, config = drafter.checkpoint.provenance, drafter.config
     template = getattr(llm.tokenizer, "chat_template", None) or ""
     served = {
         "target_layer_ids": ("layer ids", config.target_layer_ids),
@@ -143,23 +143,25 @@ def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterato
         "dtype": ("dtype", llm.engine.config.dtype),
         "window": ("window", drafter.window),
     }
-    if known.target is not None:
-        detail = f"trained for {known.target}, served with {llm.engine.model_name}"
-        yield Check("the model", True if known.target == llm.engine.model_name else None, detail)
+    if provenance.target is not None:
+        detail = f"trained for {provenance.target}, served with {llm.engine.model_name}"
+        yield Check(
+            "the model", True if provenance.target == llm.engine.model_name else None, detail
+        )
     for key, (name, now) in served.items():
-        trained = getattr(known, key)
+        trained = getattr(provenance, key)
         if trained is None:
             yield Check(name, None, f"served with {now}; the checkpoint does not say what with")
         elif trained == now:
             yield Check(name, True, f"trained and served with {now}")
         else:
             yield Check(name, False, f"trained with {trained}, served with {now}")
-    if known.context is not None:
+    if provenance.context is not None:
         sees = longest if drafter.window is None else min(longest, drafter.window)
-        detail = f"trained on up to {known.context} tokens of context, and sees up to {sees}"
-        if sees > known.context:
-            detail += f"; serve it with --draft-window {known.context}"
-        yield Check("context", sees <= known.context, detail)
+        detail = f"trained on up to {provenance.context} tokens of context, and sees up to {sees}"
+        if sees > provenance.context:
+            detail += f"; serve it with --draft-window {provenance.context}"
+        yield Check("context", sees <= provenance.context, detail)
 
 
 def serving_check(trained: Trained, drafts: Sequence[RecordedDraft], dtype: str) -> Check:
@@ -188,20 +190,20 @@ def serving_check(trained: Trained, drafts: Sequence[RecordedDraft], dtype: str)
 def reading_check(trained: Trained, starts: dict[str, int], target_theta: float) -> Check:
     """Check that no other reading of the same weights predicts the target's answers better."""
     now = trained.acceptance_length(trained.config, starts, 0)
-    found = {
+    lengths = {
         label: trained.acceptance_length(config, starts, shift)
         for label, config, shift in other_readings(trained, target_theta)
     }
-    if not found:
+    if not lengths:
         return Check("other readings", None, "there is none to compare with")
-    best = max(found, key=lambda label: found[label])
-    if found[best] - 1 > BETTER * (now - 1) + 0.1:
+    best = max(lengths, key=lambda label: lengths[label])
+    if lengths[best] - 1 > BETTER * (now - 1) + 0.1:
         detail = (
-            f"the weights fit better when read with {best}: acceptance length {found[best]:.2f} "
+            f"the weights fit better when read with {best}: acceptance length {lengths[best]:.2f} "
             f"instead of {now:.2f} incl. bonus on the target's own answers"
         )
         return Check("how the checkpoint is read", False, detail)
-    detail = f"none of {len(found)} fits the weights better than the config does ({now:.2f})"
+    detail = f"none of {len(lengths)} fits the weights better than the config does ({now:.2f})"
     return Check("other readings", True, detail)
 
 

@@ -108,10 +108,8 @@ def _requests(
     tokens, block = evaluation.settings.tokens, evaluation.block
     for row in result.rows:
         al = numbers.acceptance([row], BLOCK, tokens=tokens, block=block).al
-        policy, whole = (
-            numbers.speed([row], side, tokens=tokens).speedup for side in (POLICY, BLOCK)
-        )
-        yield row, al, policy, whole
+        speedups = [numbers.speed([row], side, tokens=tokens).speedup for side in (POLICY, BLOCK)]
+        yield row, al, speedups[0], speedups[1]
 
 
 # -- charts ----------------------------------------------------------------------------------------
@@ -163,12 +161,12 @@ def _position_bar(acceptance: AcceptanceNumbers, k: int, called: str) -> ChartBa
 
 def _contexts(names: Mapping[str, str], result: SetResult) -> str:
     bins = [{bin.start: bin for bin in result.acceptance[d].contexts} for d in DRAFTERS]
-    called = {start: bin.label for known in bins for start, bin in known.items()}
+    called = {start: bin.label for by_start in bins for start, bin in by_start.items()}
     groups = []
     for start in sorted(called):
         group = []
-        for name, known in zip(names.values(), bins, strict=True):
-            bin = known.get(start)
+        for name, by_start in zip(names.values(), bins, strict=True):
+            bin = by_start.get(start)
             note = bin and f"{name}, {bin.label} tokens: AL {bin.al:.2f}, {bin.rounds} rounds"
             group.append(ChartBar(None) if bin is None else ChartBar(bin.al, note or ""))
         groups.append(group)

@@ -88,15 +88,17 @@ def record(engine: Engine, prompts: Sequence[list[int]], plan: ProfilePlan) -> l
     return recorded
 
 
-def bandwidth_of(engine: Engine, one: Pass) -> Bandwidth:
+def bandwidth_of(engine: Engine, recorded: Pass) -> Bandwidth:
     """Return the bandwidth of the read loops between the steps that it judges."""
-    return Bandwidth(engine.runner.network.streamed_bytes, median(one.reads), len(one.reads))
+    return Bandwidth(
+        engine.runner.network.streamed_bytes, median(recorded.reads), len(recorded.reads)
+    )
 
 
-def roof_of(engine: Engine, one: Pass, peak: float | None) -> Roof:
+def roof_of(engine: Engine, recorded: Pass, peak: float | None) -> Roof:
     """Return the limits by which a pass is judged."""
     itemsize = 1 if engine.config.quantize else DTYPES[engine.config.dtype].itemsize
-    return Roof(bandwidth_of(engine, one), peak, itemsize)
+    return Roof(bandwidth_of(engine, recorded), peak, itemsize)
 
 
 def peak_of(engine: Engine) -> float | None:

@@ -1,7 +1,7 @@
 """Speed against measured quality: the same prompts under one lossy budget after the other.
 
-Quality is what the target itself says of the text: its perplexity beside that of the lossless text,
-how much of the text is still the same, and the total variation that was used.
+Quality is measured by the target: the perplexity of the text beside that of the lossless text, the
+share of the text that is still the same, and the total variation that was used.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from paceline.bench.load.in_process import InProcess
 from paceline.bench.load.paired import Pair
+from paceline.bench.prompts import BenchPrompt
 from paceline.bench.report.tables import base_table
 from paceline.core import SamplingParams
 
@@ -48,8 +49,8 @@ class LossyLevel:
     replaced_per_token: float
 
 
-def say(
-    llm: LLM, params: SamplingParams, prompts: Sequence[Any], epsilon: float
+def answer_all(
+    llm: LLM, params: SamplingParams, prompts: Sequence[BenchPrompt], epsilon: float
 ) -> list[LossyText]:
     """Answer every prompt once more, with the log-probabilities of the target's raw rows."""
     ask = InProcess(llm, replace(params, logprobs=0))
@@ -61,31 +62,36 @@ def say(
 
 
 def level(
-    epsilon: float, pairs: Sequence[Pair], said: Sequence[LossyText], lossless: Sequence[LossyText]
+    epsilon: float,
+    pairs: Sequence[Pair],
+    texts: Sequence[LossyText],
+    lossless: Sequence[LossyText],
 ) -> LossyLevel:
-    tokens = sum(len(one.token_ids) for one in said)
+    """Return one budget's numbers from its paired runs, and its texts beside the lossless ones."""
+    tokens = sum(len(text.token_ids) for text in texts)
     return LossyLevel(
         epsilon=epsilon,
         speedup=statistics.geometric_mean(pair.speedup for pair in pairs),
         acceptance_length=statistics.mean(pair.acceptance_length for pair in pairs),
         same_share=statistics.mean(
-            _common(a.token_ids, b.token_ids) / max(1, len(b.token_ids))
-            for a, b in zip(said, lossless, strict=True)
+            _common(text.token_ids, plain.token_ids) / max(1, len(plain.token_ids))
+            for text, plain in zip(texts, lossless, strict=True)
         ),
-        perplexity_ratio=math.exp(_surprise(said) - _surprise(lossless)),
-        distance_per_token=sum(one.distance for one in said) / tokens,
-        replaced_per_token=sum(one.replaced for one in said) / tokens,
+        perplexity_ratio=math.exp(_surprise(texts) - _surprise(lossless)),
+        distance_per_token=sum(text.distance for text in texts) / tokens,
+        replaced_per_token=sum(text.replaced for text in texts) / tokens,
     )
 
 
-def _surprise(said: Sequence[LossyText]) -> float:
-    """Mean negative log-probability of a token, in nats."""
-    return -statistics.mean(value for one in said for value in one.logprobs)
+def _surprise(texts: Sequence[LossyText]) -> float:
+    """Return the mean negative log-probability of a token, in nats."""
+    return -statistics.mean(value for text in texts for value in text.logprobs)
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+def _common(ids: Sequence[int], others: Sequence[int]) -> int:
+    """Return the number of tokens before the first difference."""
+    pairs = zip(ids, others, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(others)))
 
 
 def level_table(levels: Sequence[LossyLevel], title: str) -> Table:
@@ -93,15 +99,15 @@ def level_table(levels: Sequence[LossyLevel], title: str) -> Table:
     for name in ("ε", "speedup", "AL", "perplexity\n÷ lossless", "same text", "TV used\nper token",
                  "replaced\nper token"):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
-    for one in levels:
+    for level in levels:
         table.add_row(
-            f"{one.epsilon:g}" if one.epsilon else "0 (lossless)",
-            f"{one.speedup:.2f}×",
-            f"{one.acceptance_length:.2f}",
-            f"{one.perplexity_ratio:.3f}",
-            f"{one.same_share:.0%}",
-            f"{one.distance_per_token:.4f}",
-            f"{one.replaced_per_token:.4f}",
+            f"{level.epsilon:g}" if level.epsilon else "0 (lossless)",
+            f"{level.speedup:.2f}×",
+            f"{level.acceptance_length:.2f}",
+            f"{level.perplexity_ratio:.3f}",
+            f"{level.same_share:.0%}",
+            f"{level.distance_per_token:.4f}",
+            f"{level.replaced_per_token:.4f}",
         )
     return table
 

@@ -30,7 +30,7 @@ KINDS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class LaunchDrafter:
-    """How the other engine drafts: a kind of KINDS, and its checkpoint where it has one."""
+    """The drafter of the other engine: a kind of KINDS, and its checkpoint where it has one."""
 
     kind: str
     checkpoint: str | None = None

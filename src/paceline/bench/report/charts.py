@@ -148,17 +148,17 @@ def bars(
     chart = Chart.of(labels, y_axis)
     chart.name_series(series, range(len(series)))
     wide = (RIGHT - LEFT) / max(1, len(groups))
-    each = min(wide * FILLED / len(series), WIDEST)
+    bar_width = min(wide * FILLED / len(series), WIDEST)
     for number, (name, group) in enumerate(zip(groups, values, strict=True)):
         middle = LEFT + (number + 0.5) * wide
         chart.groups.append((middle, _short(name, wide)))
         for index, bar in enumerate(group):
             if bar.height is None:
                 continue
-            x, y = middle + (index - len(series) / 2) * each, y_axis(bar.height)
+            x, y = middle + (index - len(series) / 2) * bar_width, y_axis(bar.height)
             whisker = None if bar.interval is None else (y_axis(bar.interval[0]),
                                                          y_axis(bar.interval[1]))  # fmt: skip
-            width, height = max(1.0, each - 2), max(0.0, y_axis(0.0) - y)
+            width, height = max(1.0, bar_width - 2), max(0.0, y_axis(0.0) - y)
             chart.bars.append(_Bar(x + 1, y, width, height, index, bar.note, whisker))
     if line is not None:
         chart.guides.append((LEFT, y_axis(line), RIGHT, y_axis(line)))

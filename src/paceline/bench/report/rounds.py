@@ -120,16 +120,16 @@ def _visible(text: str) -> str:
     return text.replace("\n", "⏎").replace("\t", "⇥")
 
 
-def page(told: Mapping[str, Any]) -> str:
+def page(rounds: Mapping[str, Any]) -> str:
     """Return the timeline of a request as one HTML file that loads nothing."""
-    title = f"Rounds of {told['id']}, {told['model']}"
+    title = f"Rounds of {rounds['id']}, {rounds['model']}"
     choices = [
         {
             "index": choice["index"],
             "summary": summary(choice),
             "rounds": list(_timeline(choice["rounds"])),
         }
-        for choice in told["choices"]
+        for choice in rounds["choices"]
     ]
     return render("rounds.html", {"title": title, "choices": choices})
 
