@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.bench.engine_access import (
-    accept_by_plan,
+    accepting,
     drafting_seconds,
     fresh_requests,
+    only,
     run,
-    run_only,
-    running,
     wrap_drafter,
 )
 from paceline.bench.load.in_process import ask_engine
 from paceline.core import SamplingParams, SpeculativeParams
-from tests.bench.test_steady import make_engine
+from tests.bench.test_groups import make_engine
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 PROMPT = [5, 17, 80, 3, 41, 9, 9, 9]
@@ -56,25 +55,25 @@ def test_only_the_chosen_requests_take_a_step() -> None:
     )
     engine.add([chosen, other])
     engine.step()
-    assert running(engine) == [chosen, other]
     before = other.output_len
-    run_only(engine, [chosen])
-    engine.step()
+    with only(engine, [chosen]):
+        engine.step()
     assert (chosen.output_len, other.output_len) == (before + 1, before)
-    run_only(engine, [chosen, other])
     while engine.has_work:
         engine.step()
     assert chosen.output_ids == other.output_ids
     engine.check_integrity()
 
 
-def test_acceptance_follows_the_plan_from_the_next_step_on() -> None:
+def test_acceptance_follows_the_plan_within_it() -> None:
     engine = make_engine(drafter="mock,max_draft_len=4", rule="synthetic", synthetic=(1.0,))
+    verifier = engine.verifier
     for rate, accepted in ((1.0, 4), (0.0, 0)):
-        accept_by_plan(engine, [rate] * 4)
         wish = SpeculativeParams(policy="fixed")
-        answer = ask_engine(engine, PROMPT, SamplingParams(max_tokens=6, ignore_eos=True), wish)
+        with accepting(engine, [rate] * 4):
+            answer = ask_engine(engine, PROMPT, SamplingParams(max_tokens=6, ignore_eos=True), wish)
         assert answer.rounds[0].accepted == accepted
+    assert engine.verifier is verifier
 
 
 def test_a_wrapped_drafter_stands_in_for_the_one_it_holds() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from paceline.core import OutputDelta, Request, SamplingParams, SpeculativeParams
@@ -49,14 +50,17 @@ def run(engine: Engine, requests: Sequence[Request]) -> Iterator[OutputDelta]:
         yield from engine.step()
 
 
-def running(engine: Engine) -> list[Request]:
-    return list(engine.scheduler.running)
-
-
-def run_only(engine: Engine, requests: Sequence[Request]) -> None:
-    """Let the next steps be for these requests alone. The others keep their KV in place, and the
-    caller brings them back."""
-    engine.scheduler.running = list(requests)
+@contextmanager
+def only(engine: Engine, requests: Sequence[Request]) -> Iterator[None]:
+    """Let the steps within be for these requests alone. The other running ones are set aside with
+    their KV in place, and come back afterwards."""
+    scheduler = engine.scheduler
+    aside = [request for request in scheduler.running if request not in requests]
+    scheduler.running = [request for request in scheduler.running if request in requests]
+    try:
+        yield
+    finally:
+        scheduler.running = [*aside, *scheduler.running]
 
 
 def drafting_seconds(engine: Engine) -> float:
@@ -64,11 +68,16 @@ def drafting_seconds(engine: Engine) -> float:
     return engine.drafting.seconds
 
 
-def accept_by_plan(engine: Engine, rates: Sequence[float]) -> None:
-    """Draw how many draft tokens stand from these rates by position, from the next step on."""
+@contextmanager
+def accepting(engine: Engine, rates: Sequence[float]) -> Iterator[None]:
+    """Draw how many draft tokens stand in the steps within from these rates by position."""
     from paceline.engine.verify import make_verifier
 
-    engine.verifier = make_verifier("synthetic", tuple(rates))
+    before, engine.verifier = engine.verifier, make_verifier("synthetic", tuple(rates))
+    try:
+        yield
+    finally:
+        engine.verifier = before
 
 
 def wrap_drafter(engine: Engine, name: str, wrap: Callable[[Drafter], Drafter]) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from paceline.bench.engine_access import accept_by_plan
+from paceline.bench.engine_access import accepting
 from paceline.bench.mock.plan import WARM_UP, Cell, MockPlan
 from paceline.bench.steps.grid import prompts
 from paceline.bench.steps.groups import Steady, TimedStep, quieten
@@ -53,13 +53,13 @@ def measure(
     quieten()
     steady, results = Steady(engine), []
     for index, cell in enumerate(plan.cells()):
-        results.append(_measure(steady, plan, cell, plan.seed + index * max(plan.batches)))
+        with accepting(engine, cell.rates):
+            results.append(_measure(steady, plan, cell, plan.seed + index * max(plan.batches)))
         progress(results[-1])
     return results
 
 
 def _measure(steady: Steady, plan: MockPlan, cell: Cell, seed: int) -> Measured:
-    accept_by_plan(steady.engine, cell.rates)
     drafts = SpeculativeParams(max_draft_len=cell.draft_length, policy="fixed")
     groups = {}
     for side, speculation, length in (

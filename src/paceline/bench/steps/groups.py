@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from paceline.bench.engine_access import drafting_seconds, fresh_requests, run_only, running
+from paceline.bench.engine_access import drafting_seconds, fresh_requests, only
 from paceline.core import InvalidRequest, Request, SamplingParams, SpeculativeParams
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ class Steady:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._groups: list[StepGroup] = []
 
     def begin(
         self,
@@ -98,30 +97,26 @@ class Steady:
             if seed is not None:
                 sampling = replace(sampling, seed=seed + index)
             requests += fresh_requests(self.engine, prompt, sampling, speculation, salt=salt)
-        run_only(self.engine, [])
         self.engine.add(requests)
         while not all(request.output_len for request in requests):
             before = sum(request.computed for request in requests)
-            self.engine.step()
+            # A request with its first token waits for the others: all begin to decode at once.
+            with only(self.engine, [request for request in requests if not request.output_len]):
+                self.engine.step()
             if sum(request.computed for request in requests) == before:
                 self._abort(requests)
                 raise self._no_room()
-            # A request with its first token waits for the others: all begin to decode at once.
-            without = [request for request in running(self.engine) if not request.output_len]
-            run_only(self.engine, without)
-        group = StepGroup(requests)
-        self._groups.append(group)
-        return group
+        return StepGroup(requests)
 
     def step(self, group: StepGroup) -> TimedStep:
         """Run one round of the requests that have not ended. Raises InvalidRequest where memory for
         their KV ran out: such a step is no steady state."""
         requests = group.running
-        run_only(self.engine, requests)
         before = [request.output_len for request in requests]
         context = sum(len(request.tokens) - 1 for request in requests) / max(1, len(requests))
         drafting, start = drafting_seconds(self.engine), time.perf_counter()
-        self.engine.step()
+        with only(self.engine, requests):
+            self.engine.step()
         seconds = time.perf_counter() - start
         if any(request.preemptions for request in requests):
             raise self._no_room()
@@ -132,13 +127,8 @@ class Steady:
     def end(self, group: StepGroup) -> None:
         """End the requests that have not ended, and free their memory."""
         self._abort(group.running)
-        self._groups.remove(group)
-        others = [request for other in self._groups for request in other.running]
-        run_only(self.engine, others)
 
     def _abort(self, requests: list[Request]) -> None:
-        # The engine frees the memory of running requests only.
-        run_only(self.engine, [request for request in requests if request.blocks])
         for request in requests:
             self.engine.abort(request.id)
 
