@@ -107,11 +107,13 @@ def contexts(rows: Sequence[RequestRow], side: str, *, tokens: int, block: int) 
             before = row["prompt_tokens"] + round.position - 1
             bins.setdefault(context_bin(before), []).append(round.accepted)
     return [
-        ContextBin(
-            start=start,
-            end=2 * start or FIRST_EDGE,
-            rounds=len(bins[start]),
-            al=acceptance_length(sum(bins[start]), len(bins[start])) or 0.0,
+        ContextBin.read(
+            {
+                "from": start,
+                "to": 2 * start or FIRST_EDGE,
+                "rounds": len(bins[start]),
+                "al": acceptance_length(sum(bins[start]), len(bins[start])),
+            }
         )
         for start in sorted(bins)
     ]

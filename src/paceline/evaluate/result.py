@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, with_config
 from typing_extensions import TypedDict
@@ -19,7 +19,7 @@ from paceline.core.documents import Document
 from paceline.core.errors import check_integer
 from paceline.core.rounds import AR
 
-FORMAT = "paceline-evaluation/1"
+FORMAT: Final = "paceline-evaluation/1"
 DRAFTER, NGRAM, SUFFIX = "drafter", "ngram", "suffix"
 DRAFTERS = (DRAFTER, NGRAM, SUFFIX)
 THROUGHPUT, FULL = "throughput", "full"  # the engine's default policy; always the whole block
@@ -119,8 +119,6 @@ class PositionShare(Document):
 class ContextBin(Document):
     """The acceptance length of rounds with `start` to `end` tokens before the anchor."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
     start: int = Field(alias="from")
     end: int = Field(alias="to")
     rounds: int
@@ -168,7 +166,7 @@ class SpeedNumbers(Document):
 class GrammarDigest(Document):
     """A grammar without its text, which is the application's own."""
 
-    kind: Literal["json_schema", "regex", "lark"]
+    kind: str
     sha256: str
 
 
@@ -203,8 +201,9 @@ class SetResult(SetNumbers):
         """The sentence on bound answers; None where all answers are free."""
         if self.grammar is None:
             return None
+        grammar = GRAMMARS.get(self.grammar.kind, "a grammar")
         return (
-            f"{self.bound} of {self.requests} answers were bound to {GRAMMARS[self.grammar.kind]} "
+            f"{self.bound} of {self.requests} answers were bound to {grammar} "
             f"({self.grammar.sha256[:8]}) as the application binds them: {self.forced_tokens} of "
             f"{self.counted_tokens} counted tokens were forced, and are in no AL"
         )
