@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from paceline.bench.engine_access import (
     accepting,
     drafting_seconds,
     fresh_requests,
     only,
     run,
-    wrap_drafter,
 )
 from paceline.bench.load.in_process import ask_engine
 from paceline.core import SamplingParams, SpeculativeParams
@@ -74,27 +71,6 @@ def test_acceptance_follows_the_plan_within_it() -> None:
             answer = ask_engine(engine, PROMPT, SamplingParams(max_tokens=6, ignore_eos=True), wish)
         assert answer.rounds[0].accepted == accepted
     assert engine.verifier is verifier
-
-
-def test_a_wrapped_drafter_stands_in_for_the_one_it_holds() -> None:
-    engine = make_engine()
-    proposals = []
-
-    class Watched:
-        def __init__(self, drafter: Any) -> None:
-            self._drafter = drafter
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._drafter, name)
-
-        def propose(self, requests: Any, lengths: Any) -> Any:
-            proposals.append(list(lengths))
-            return self._drafter.propose(requests, lengths)
-
-    plain = ask_engine(engine, PROMPT, GREEDY, SpeculativeParams(policy="fixed"))
-    wrap_drafter(engine, "suffix", Watched)
-    watched = ask_engine(engine, PROMPT, GREEDY, SpeculativeParams(policy="fixed"))
-    assert proposals and watched.token_ids == plain.token_ids
 
 
 def test_drafting_takes_time() -> None:

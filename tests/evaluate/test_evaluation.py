@@ -21,8 +21,7 @@ from paceline.evaluate import measure, numbers
 from paceline.evaluate.evaluation import evaluate
 from paceline.evaluate.result import TIMED, EvaluationSettings
 from paceline.evaluate.warm import HeldCache, hold
-from paceline.models.identity import identity
-from paceline.models.loader import load_model
+from paceline.models.loader import identity, load_model
 from tests.engine.tiny import save_tiny
 from tests.evaluate.made import FULLY, synth_row, synth_set
 from tests.models.dflash.tiny import write_drafter

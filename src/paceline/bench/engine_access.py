@@ -1,21 +1,16 @@
-"""The engine as benchmarks, evaluations and profiles drive it.
-
-Everything that reaches behind the engine's public methods stands here, and nowhere else in these
-rooms.
-"""
+"""The engine as benchmarks, evaluations and profiles drive it: requests in a fresh scope, and the
+engine's driver."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from paceline.core import OutputDelta, Request, SamplingParams, SpeculativeParams
-
-if TYPE_CHECKING:
-    from paceline.drafters.base import Drafter
-    from paceline.engine.engine import Engine
+from paceline.engine.driver import Driver
+from paceline.engine.engine import Engine
+from paceline.engine.verify import make_verifier
 
 
 def fresh_requests(
@@ -44,23 +39,14 @@ def fresh_requests(
 
 
 def run(engine: Engine, requests: Sequence[Request]) -> Iterator[OutputDelta]:
-    """Yield what each step adds, until the engine has nothing left to do."""
-    yield from engine.add(requests)
-    while engine.has_work:
-        yield from engine.step()
+    """Yield what each step adds to requests, until all of them have finished."""
+    return Driver(engine).run(requests)
 
 
-@contextmanager
-def only(engine: Engine, requests: Sequence[Request]) -> Iterator[None]:
+def only(engine: Engine, requests: Sequence[Request]) -> AbstractContextManager[None]:
     """Let the steps within be for these requests alone. The other running ones are set aside with
     their KV in place, and come back afterwards."""
-    scheduler = engine.scheduler
-    aside = [request for request in scheduler.running if request not in requests]
-    scheduler.running = [request for request in scheduler.running if request in requests]
-    try:
-        yield
-    finally:
-        scheduler.running = [*aside, *scheduler.running]
+    return Driver(engine).only(requests)
 
 
 def drafting_seconds(engine: Engine) -> float:
@@ -68,20 +54,6 @@ def drafting_seconds(engine: Engine) -> float:
     return engine.drafting.seconds
 
 
-@contextmanager
-def accepting(engine: Engine, rates: Sequence[float]) -> Iterator[None]:
+def accepting(engine: Engine, rates: Sequence[float]) -> AbstractContextManager[None]:
     """Draw how many draft tokens stand in the steps within from these rates by position."""
-    from paceline.engine.verify import make_verifier
-
-    before, engine.verifier = engine.verifier, make_verifier("synthetic", tuple(rates))
-    try:
-        yield
-    finally:
-        engine.verifier = before
-
-
-def wrap_drafter(engine: Engine, name: str, wrap: Callable[[Drafter], Drafter]) -> None:
-    """Replace a registered drafter by one that stands in for it."""
-    drafter = wrap(engine.drafters[name])
-    for drafters in (engine.drafters, engine.drafting.drafters):
-        drafters[name] = drafter  # type: ignore[index]
+    return Driver(engine).rule(make_verifier("synthetic", tuple(rates)))

@@ -12,8 +12,7 @@ from paceline.core import InvalidRequest
 
 if TYPE_CHECKING:
     from paceline.bench.mock.plan import Goal, MockPlan
-    from paceline.roofline.calibration import Calibration
-    from paceline.roofline.hardware import Hardware
+    from paceline.roofline.device import Calibration, Hardware
 
 DEFAULT_LENGTHS = "1,2,4,8"
 HERE_ONLY = (
@@ -201,16 +200,16 @@ def _measure(args: argparse.Namespace, plan: MockPlan) -> int:
 
 def hardware_of(text: str) -> Hardware:
     """Return a device by name, or from a JSON file."""
-    from paceline.roofline.hardware import Hardware, hardware
+    from paceline.roofline.device import Hardware, hardware
 
-    return Hardware.from_file(text) if Path(text).is_file() else hardware(text)
+    return Hardware.from_file(text, "hardware") if Path(text).is_file() else hardware(text)
 
 
 def calibration_of(text: str) -> Calibration:
     """Return a preset by name, or what `paceline roofline fit` wrote."""
-    from paceline.roofline.calibration import Calibration, preset
+    from paceline.roofline.device import Calibration, preset
 
-    return Calibration.from_file(text) if Path(text).is_file() else preset(text)
+    return Calibration.from_file(text, "calibration") if Path(text).is_file() else preset(text)
 
 
 def floats(text: str) -> tuple[float, ...]:

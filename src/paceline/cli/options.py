@@ -114,7 +114,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         default=DEFAULTS.draft_policy,
         metavar="POLICY",
         help="throughput: draft lengths that pay by measured cost; fixed: as long as asked for, or "
-        "fixed:k; ema: follows what was accepted of late; off (default: %(default)s)",
+        "fixed:k; off (default: %(default)s)",
     )
     group.add_argument(
         "--holdback",

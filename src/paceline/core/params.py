@@ -16,7 +16,7 @@ from paceline.core.errors import (
 MAX_DRAFT_LEN = 64
 MAX_LOGPROBS = 20
 GRAMMAR_KINDS = ("json_schema", "regex", "lark")
-DRAFT_POLICIES = ("throughput", "fixed", "ema", "off")
+DRAFT_POLICIES = ("throughput", "fixed", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +155,13 @@ class DraftPolicy:
 
     @classmethod
     def parse(cls, value: object, field: str = "draft_policy") -> DraftPolicy:
-        """Reads `throughput`, `fixed`, `fixed:k`, `ema` or `off`. Raises InvalidRequest."""
+        """Reads `throughput`, `fixed`, `fixed:k` or `off`. Raises InvalidRequest."""
         kind, colon, length = value.partition(":") if isinstance(value, str) else ("", "", "")
         if kind in DRAFT_POLICIES and not colon:
             return cls(kind)
         if kind == "fixed" and length in map(str, range(1, MAX_DRAFT_LEN + 1)):
             return cls(kind, int(length))
-        expected = f"throughput, fixed, fixed:k with k from 1 to {MAX_DRAFT_LEN}, ema or off"
+        expected = f"throughput, fixed, fixed:k with k from 1 to {MAX_DRAFT_LEN}, or off"
         raise InvalidRequest(field, value, expected)
 
 

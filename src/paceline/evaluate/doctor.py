@@ -14,15 +14,12 @@ from typing import Any
 
 import torch
 
-from paceline.bench.engine_access import wrap_drafter
-from paceline.bench.load.answers import acceptance_length
-from paceline.core import ModelError, SamplingParams
+from paceline.core import ModelError, SamplingParams, SpeculationStats
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.reference import RecordedDraft, Recorder, Trained
-from paceline.llm import LLM
+from paceline.llm import LLM, Result
 from paceline.models.dflash.config import DFlashConfig
-from paceline.models.identity import template_digest
-from paceline.models.loader import load_model
+from paceline.models.loader import load_model, template_digest
 
 BETTER = 1.3  # another reading is the right one when it accepts so many times more
 CLOSE = {"float32": 1e-3, "bfloat16": 0.1}  # relative error of logits that rounding explains
@@ -94,7 +91,7 @@ def examine(
         raise ModelError(f"drafter {drafter!r} is no DFlash drafter; expected a folder or hub id")
     report.checks.append(Check("the checkpoint", True, "complete, and made for this model"))
     recorder = Recorder(patient)
-    wrap_drafter(llm.engine, name, lambda _: recorder)
+    llm.driver.wrap_drafter(name, lambda _: recorder)
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
     results = llm.generate([encoded(llm, conversation) for conversation in conversations], params)
     _measure(report, results)
@@ -116,19 +113,11 @@ def encoded(llm: LLM, conversation: Sequence[dict[str, str]]) -> list[int]:
     return list(llm.tokenizer(text)["input_ids"])
 
 
-def _measure(report: Report, results: Sequence[Any]) -> None:
-    most = max((max(r.stats.per_step_drafted, default=0) for r in results), default=0)
-    drafted, accepted = [0] * most, [0] * most
-    for result in results:
-        stats = result.stats
-        report.rounds += stats.draft_rounds
-        pairs = zip(stats.per_step_drafted, stats.per_step_accepted, strict=True)
-        for length, right in pairs:
-            for k in range(length):
-                drafted[k] += 1
-                accepted[k] += k < right
-    report.acceptance = [a / d for a, d in zip(accepted, drafted, strict=True)]
-    report.acceptance_length = acceptance_length(sum(accepted), report.rounds) or 1.0
+def _measure(report: Report, results: Sequence[Result]) -> None:
+    stats = SpeculationStats.of(round for result in results for round in result.choices[0].rounds)
+    report.rounds = stats.draft_rounds
+    report.acceptance = [accepted / drafted for drafted, accepted in stats.by_position()]
+    report.acceptance_length = stats.acceptance_length or 1.0
 
 
 def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterator[Check]:

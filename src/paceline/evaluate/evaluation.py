@@ -31,8 +31,7 @@ from paceline.evaluate.result import (
 from paceline.evaluate.sets import EvalSet, SetSpec, load_set, parse_sets
 from paceline.evaluate.warm import hold
 from paceline.llm import LLM
-from paceline.models.identity import template_digest, tokenizer_digest
-from paceline.models.loader import load_model
+from paceline.models.loader import load_model, template_digest, tokenizer_digest
 from paceline.version import __version__
 
 WARM_ANSWERS = 200  # of a train split

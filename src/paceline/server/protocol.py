@@ -63,7 +63,7 @@ class Speculative(Document):
     drafter: str | None = Field(None, description="Name of a registered drafter.")
     max_draft_len: Whole | None = Field(None, ge=0, le=MAX_DRAFT_LEN)
     policy: str | None = Field(
-        None, description="What chooses the draft lengths: throughput, fixed, fixed:k, ema or off."
+        None, description="What chooses the draft lengths: throughput, fixed, fixed:k or off."
     )
     lossy: float | None = Field(
         None, ge=0, le=1, description="Total variation that each token's law may differ by."

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from paceline.core import RoundRecord
+from paceline.core import CutReason
 from paceline.server.errors import ErrorResponse
 
 
@@ -38,8 +37,8 @@ class SpeculativeDecoding(BaseModel):
     token where they say `acceptance_length`, and do not elsewhere. `parts` are those of a drafter
     that is made of several, by name."""
 
-    mean_acceptance_length: float
-    draft_acceptance_rate: float
+    mean_acceptance_length: float | None
+    draft_acceptance_rate: float | None
     acceptance_histogram: list[int]
     num_spec_steps: int
     num_accepted_draft_tokens: int
@@ -163,13 +162,41 @@ class CommittedToken(RoundToken):
     kind: Literal["accepted", "bonus", "forced"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round(RoundRecord):
-    """`verified_tokens` have a row each; at `forced_places` of them a grammar left no choice.
+class ShownRound(BaseModel):
+    """What one round did for one stream. Counts are tokens, times milliseconds unless said.
 
+    `time` is in seconds since the epoch. `part` names the part of the drafter that made the draft.
+    `position` is the index of the first output token that the round committed. `proposed` tokens
+    came from the drafter; `verified` of these, and of what the grammar forced among them, got a
+    row; `accepted` of these stand, forced ones not counted. `cut_by` says why fewer were verified
+    than the request asked for. `confidence` is the drafter's own. `step_requests` and `step_rows`
+    are those of the whole step.
+
+    `verified_tokens` have a row each; at `forced_places` of them a grammar left no choice.
     `hidden_tokens` counts drafted tokens that are not listed, because the draft was looked up in
-    other requests' text and they are not part of this answer."""
+    other requests' text and they are not part of this answer.
+    """
 
+    request: str
+    time: float
+    cohort: str
+    drafter: str | None
+    version: str | None
+    part: str | None
+    position: int
+    proposed: int
+    verified: int
+    accepted: int
+    forced: int
+    cut_by: CutReason | None
+    confidence: list[float] | None
+    rule: str
+    temperature: float
+    grammar: bool
+    step_requests: int
+    step_rows: int
+    draft_ms: float
+    step_ms: float
     drafted_tokens: list[RoundToken]
     hidden_tokens: int
     verified_tokens: list[RoundToken]
@@ -180,7 +207,7 @@ class Round(RoundRecord):
 class ChoiceRounds(BaseModel):
     index: int
     finish_reason: str | None
-    rounds: list[Round]
+    rounds: list[ShownRound]
     rounds_left_out: int
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from paceline.core import FinishReason, OutputDelta, TokenLogprobs
 from paceline.engine.tool_calls import ToolFormat
 from paceline.server.calls import CallParser, Piece
-from paceline.server.job import Choice, Job
+from paceline.server.job import Job, StreamRecord
 from paceline.server.rounds import KeptRound, round_shown
 from paceline.server.tokens import TokenTexts
 from paceline.server.wire import EventSizes
@@ -89,8 +89,8 @@ class Shape:
         logprobs = "null"
         if delta.logprobs is not None:
             logprobs = json.dumps(self.logprobs(index, delta.logprobs))
-        more = f', "token_ids": {delta.token_ids}' if self._token_ids else ""
-        if self._rounds and delta.round is not None:
+        more = f', "token_ids": {list(delta.token_ids)}' if self._token_ids else ""
+        if self._rounds and delta.explained is not None:
             more += f', "round": {json.dumps(round_shown(KeptRound.of(delta), self._texts))}'
         return (
             f'{self._start}{index}, {shown}, "logprobs": {logprobs}, "finish_reason": null{more}}}]'
@@ -125,7 +125,7 @@ class Shape:
     def _text(self, text: str) -> str:
         raise NotImplementedError
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+    def _choice(self, index: int, choice: StreamRecord) -> dict[str, Any]:
         raise NotImplementedError
 
     def _prompt_ids(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Shape:
         called = self._parsers is not None and self._parsers[index].calls
         return "tool_calls" if called and reason is FinishReason.STOP else reason
 
-    def _ending(self, index: int, choice: Choice) -> dict[str, Any]:
+    def _ending(self, index: int, choice: StreamRecord) -> dict[str, Any]:
         last = choice.last
         ids = {"token_ids": choice.token_ids} if self._token_ids else {}
         return {
@@ -200,7 +200,7 @@ class ChatShape(Shape):
         function = {"name": call.name, **function}
         return {"index": piece.index, "id": call.id, "type": "function", "function": function}
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+    def _choice(self, index: int, choice: StreamRecord) -> dict[str, Any]:
         rows = choice.logprobs
         return {
             "index": index,
@@ -264,7 +264,7 @@ class CompletionShape(Shape):
     def _text(self, text: str) -> str:
         return f'"text": {json.dumps(text)}'
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+    def _choice(self, index: int, choice: StreamRecord) -> dict[str, Any]:
         rows = choice.logprobs
         ids = {}
         if self._token_ids:

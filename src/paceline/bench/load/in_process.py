@@ -14,7 +14,6 @@ from paceline.core import (
     SamplingParams,
     SpeculationStats,
     SpeculativeParams,
-    TokenKind,
 )
 from paceline.core.rounds import Round
 
@@ -50,10 +49,15 @@ def ask_engine(
 ) -> MeasuredAnswer:
     """Answer one prompt, alone. `salt` is its scope, by default one of its own; `cohort` is what
     its acceptance is counted with."""
-    answer = MeasuredAnswer(started=time.perf_counter())
+    answer, stats = MeasuredAnswer(started=time.perf_counter()), SpeculationStats()
     requests = fresh_requests(engine, prompt_ids, params, speculation, salt=salt, cohort=cohort)
     for delta in run(engine, requests):
         _take(answer, delta, time.perf_counter())
+        if delta.round is not None:
+            stats.add(delta.round)
+    answer.drafted = _counts(stats)
+    answer.parts = {name: _counts(part) for name, part in stats.parts.items()}
+    answer.distance, answer.replaced_tokens = stats.distance, stats.replaced_tokens
     return answer
 
 
@@ -65,30 +69,10 @@ def _take(answer: MeasuredAnswer, delta: OutputDelta, now: float) -> None:
     answer.logprobs += [row.logprob for row in delta.logprobs or ()]
     if delta.finish_reason is not None:
         answer.finish_reason = delta.finish_reason.value
-    if delta.stats is not None:
-        drafted = _counts(delta.stats)
-        position = delta.completion_tokens - len(delta.token_ids)
-        if position:  # the first token comes with the prompt: no drafter could draft it
-            verified = drafted.tokens - answer.drafted.tokens
-            answer.rounds.append(_round(position, verified, delta.kinds))
-        answer.drafted = drafted
-        answer.distance = delta.stats.distance
-        answer.replaced_tokens = delta.stats.replaced_tokens
-        if delta.finished:
-            answer.parts = {name: _counts(part) for name, part in delta.stats.by_part().items()}
+    if delta.round is not None and delta.round.position:  # the first token comes with the prompt
+        judged = delta.round.judged()
+        answer.rounds.append(Round(judged.position, judged.drafted, judged.accepted))
 
 
 def _counts(stats: SpeculationStats) -> DraftCounts:
     return DraftCounts(stats.draft_rounds, stats.draft_tokens, stats.accepted_tokens)
-
-
-def _round(position: int, drafted: int, kinds: Sequence[TokenKind]) -> Round:
-    """Return the round that committed tokens of these kinds.
-
-    A round commits one token more than it accepts. Where it has no bonus, the text ended inside
-    the draft, or the grammar left no choice behind it: the last accepted token stands for the
-    bonus, and nothing was there to draft after it. Forced tokens are in neither count, because
-    plain decoding gets them without a forward too.
-    """
-    accepted = max(0, len(kinds) - kinds.count(TokenKind.FORCED) - 1)
-    return Round(position, drafted if TokenKind.BONUS in kinds else accepted, accepted)

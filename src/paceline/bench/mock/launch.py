@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from paceline.bench.mock.plan import Cell, MockPlan
 from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
-from paceline.roofline.flags import METHODS, launch_flags
-from paceline.roofline.work import Options
+from paceline.core.spec_line import SpecLine
+from paceline.roofline.cost import Options
+from paceline.roofline.scenario import KINDS as METHODS
+from paceline.roofline.scenario import launch_flags
 
 VLLM, SGLANG = "vllm", "sglang"
 ENGINES = (VLLM, SGLANG)
@@ -37,12 +39,13 @@ class LaunchDrafter:
 
     @classmethod
     def parse(cls, text: str) -> LaunchDrafter:
-        """Reads KIND or KIND:CHECKPOINT. Raises InvalidRequest."""
-        kind, _, checkpoint = text.partition(":")
-        if kind not in KINDS or METHODS[kind].checkpoint != bool(checkpoint):
+        """Read KIND or KIND:CHECKPOINT. Raises InvalidRequest."""
+        line = SpecLine.parse(text)
+        plain = line.name is None and not line.options
+        if not plain or line.kind not in KINDS or METHODS[line.kind].checkpoint != bool(line.value):
             forms = [f"{each}:CHECKPOINT" if METHODS[each].checkpoint else each for each in KINDS]
             raise InvalidRequest("drafter", text, "one of " + ", ".join(forms))
-        return cls(kind, checkpoint or None)
+        return cls(line.kind, line.value)
 
 
 def launch_lines(

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest
 from paceline.models.batch import BLOCK_SIZE
-from paceline.roofline.acceptance import Acceptance, of_length
+from paceline.roofline.acceptance import AcceptanceModel, of_length
 
 WARM_UP = 3  # steps of each side that do not count
 LENGTHS = (1, 3, 7, 15)
 LEAST_STEPS = 8
-Goal = float | Acceptance
+Goal = float | AcceptanceModel
 """An acceptance to mock: an AL, which every draft length reaches with a rate of its own that is
 equal at each position; or an acceptance by position."""
 
@@ -24,7 +24,7 @@ class Cell:
 
     batch: int
     draft_length: int
-    acceptance: Acceptance
+    acceptance: AcceptanceModel
 
     @property
     def acceptance_length(self) -> float:

@@ -15,8 +15,8 @@ from paceline.bench.mock.predict import CALIBRATED, Compared
 from paceline.bench.report.tables import base_table
 from paceline.bench.steps.grid import measured_on, point_json
 from paceline.engine.engine import Engine
-from paceline.roofline.hardware import Hardware
-from paceline.roofline.points import Point
+from paceline.roofline.device import Hardware
+from paceline.roofline.fit import MeasuredStep
 
 FORMAT = "paceline-mock/1"
 Predicted = Sequence[Mapping[str, Compared]]  # of each cell, by tier
@@ -123,11 +123,11 @@ def _cell(result: Measured, predicted: Mapping[str, Compared]) -> dict[str, Any]
     }
 
 
-def _points(result: Measured) -> list[Point]:
+def _points(result: Measured) -> list[MeasuredStep]:
     """Return the target's step of each side, without the drafting."""
     batch, context = result.cell.batch, round(result.context)
     verify = result.step_seconds - result.draft_seconds
     return [
-        Point(batch, 1, context, result.ar_seconds),
-        Point(batch, result.cell.draft_length + 1, context, verify),
+        MeasuredStep(batch, 1, context, result.ar_seconds),
+        MeasuredStep(batch, result.cell.draft_length + 1, context, verify),
     ]

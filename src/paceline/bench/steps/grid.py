@@ -12,7 +12,7 @@ import itertools
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.bench.steps.groups import Steady, StepGroup, quieten
@@ -23,8 +23,8 @@ from paceline.engine.engine import Engine
 from paceline.models.batch import BLOCK_SIZE
 from paceline.models.config import ModelConfig
 from paceline.models.mocked import kv_bytes
-from paceline.roofline.hardware import Hardware
-from paceline.roofline.points import Point
+from paceline.roofline.device import Hardware
+from paceline.roofline.fit import MeasuredStep
 
 FORMAT = "paceline-step-times/1"
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -96,7 +96,7 @@ def engine_config(grid: StepGrid, shape: ModelConfig, **options: Any) -> EngineC
 
 def measure_steps(
     engine: Engine, grid: StepGrid, progress: Callable[[int, int], None] = lambda done, of: None
-) -> list[Point]:
+) -> list[MeasuredStep]:
     """Return the median of each point over `grid.rounds` rounds, which take the points in different
     orders.
 
@@ -105,7 +105,7 @@ def measure_steps(
     """
     quieten()
     steady, rng = Steady(engine), random.Random(0)
-    timed: dict[tuple[int, int, int], list[Point]] = {point: [] for point in grid.points}
+    timed: dict[tuple[int, int, int], list[MeasuredStep]] = {point: [] for point in grid.points}
     pairs = sorted({(batch, context) for batch, _, context in grid.points})
     for turn in range(grid.rounds):
         rng.shuffle(pairs)
@@ -124,7 +124,7 @@ def measure_steps(
     return [_middle(points) for points in timed.values()]
 
 
-def _time(steady: Steady, group: StepGroup, rows: int, first: bool) -> Point:
+def _time(steady: Steady, group: StepGroup, rows: int, first: bool) -> MeasuredStep:
     """Return the median of a few steps. The first step of a shape pays for buffers and does not
     count."""
     group.draft(rows - 1)
@@ -133,10 +133,10 @@ def _time(steady: Steady, group: StepGroup, rows: int, first: bool) -> Point:
     steps = [steady.step(group) for _ in range(STEPS)]
     context = round(statistics.mean(step.context for step in steps))
     seconds = statistics.median(step.seconds for step in steps)
-    return Point(len(group.requests), rows, context, seconds)
+    return MeasuredStep(len(group.requests), rows, context, seconds)
 
 
-def _middle(points: Sequence[Point]) -> Point:
+def _middle(points: Sequence[MeasuredStep]) -> MeasuredStep:
     """Return the median of the rounds, at the mean of their contexts."""
     context = round(statistics.mean(point.context for point in points))
     seconds = statistics.median(point.seconds for point in points)
@@ -149,7 +149,7 @@ def prompts(vocab_size: int, count: int, length: int) -> list[list[int]]:
     return [[rng.randrange(vocab_size) for _ in range(length)] for rng in streams]
 
 
-def as_json(engine: Engine, machine: Hardware, points: Sequence[Point]) -> dict[str, Any]:
+def as_json(engine: Engine, machine: Hardware, points: Sequence[MeasuredStep]) -> dict[str, Any]:
     """Return `points` as `paceline roofline fit` reads them, and what they were measured on. No
     text comes with them: it was accepted by plan."""
     return {
@@ -166,12 +166,12 @@ def measured_on(engine: Engine, machine: Hardware) -> dict[str, Any]:
         "model": engine.model_name,
         "precision": NUMBERS[engine.config.dtype],
         "network": engine.backend,
-        "hardware": asdict(machine),
+        "hardware": machine.model_dump(),
     }
 
 
-def point_json(point: Point) -> dict[str, float]:
-    """Return a point as `roofline.points.read_points` reads it."""
+def point_json(point: MeasuredStep) -> dict[str, float]:
+    """Return a point as `roofline.fit.read_points` reads it."""
     return {
         "batch": point.batch,
         "rows": point.rows,
