@@ -30,7 +30,7 @@ import torch
 from harness import machine, table
 
 from paceline import LLM, SamplingParams
-from paceline.bench.steady import Steady
+from paceline.bench.steps.groups import Steady
 from paceline.bench.turns import in_turns, ratio
 from paceline.core import SpeculativeParams
 from paceline.drafters.base import ObservedRows

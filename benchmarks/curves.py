@@ -17,7 +17,7 @@ from statistics import mean, median
 
 from harness import machine, table
 
-from paceline.bench.plot import lines
+from paceline.bench.report.charts import Labels, lines
 from paceline.training.trackers import read_log
 
 PAUSE = 3
@@ -77,9 +77,9 @@ def main() -> None:
             for kind, of in kinds.items()
             if of
         }
-        told = {"title": "Acceptance length in training", "x_label": "hours",
-                "y_label": "AL incl. bonus, by the texts themselves"}  # fmt: skip
-        args.svg.write_text(lines(series, **told), "utf-8")
+        y_label = "AL incl. bonus, by the texts themselves"
+        labels = Labels("Acceptance length in training", "hours", y_label)
+        args.svg.write_text(lines(series, labels), "utf-8")
 
 
 if __name__ == "__main__":

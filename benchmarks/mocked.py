@@ -14,7 +14,7 @@ from typing import Any
 
 from harness import machine, table
 
-from paceline.bench.plot import lines
+from paceline.bench.report.charts import Labels, lines
 from paceline.core import InvalidRequest
 
 TIERS = ("ceiling", "calibrated")
@@ -66,10 +66,8 @@ def drawing(found: list[tuple[str, dict[str, Any]]]) -> str:
         drawn.setdefault(f"{what}, measured", []).append((al, cell["measured"]["speedup"]))
         predicted = cell["predicted"]["calibrated"]["predicted"]["speedup"]
         drawn.setdefault(f"{what}, predicted", []).append((al, predicted))
-    return lines(
-        drawn, title=f"Mocked speedup: {found[0][0]}", x_label="acceptance length, incl. bonus",
-        y_label="speedup over AR",
-    )  # fmt: skip
+    title = f"Mocked speedup: {found[0][0]}"
+    return lines(drawn, Labels(title, "acceptance length, incl. bonus", "speedup over AR"))
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def _timed(work) -> float:
 def http(args: argparse.Namespace) -> None:
     """TPOT of a streamed chat completion over HTTP against the same engine in process."""
     from paceline import LLM, SamplingParams
-    from paceline.bench.server_process import ServerProcess
+    from paceline.bench.load.server_process import ServerProcess
 
     (model,) = args.models
     llm = LLM(model, None, prefix_cache=False)

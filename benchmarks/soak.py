@@ -32,9 +32,11 @@ from soak_http import http_client
 from soak_traffic import CONTEXT, LONGEST_BODY, Traffic
 from soak_watch import Sample, Watch, files, slope
 
-from paceline.bench.bystander import BystanderProcess, Noticed
-from paceline.bench.http import served_model
-from paceline.bench.server_process import ServerProcess
+from paceline.bench.load.client import served_model
+from paceline.bench.load.server_process import ServerProcess
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.fuzz.bystander import BystanderProcess, Noticed
 
 DRAIN_SECONDS = 60
 START_SECONDS = 30  # by when its requests are all in flight

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from harness import machine, table
 
-from paceline.bench.http import ChatClient, served_model
-from paceline.bench.load import Load, run_load
-from paceline.bench.prompts import Prompt, load_prompts, shipped
-from paceline.bench.server_process import ServerProcess
+from paceline.bench.load.client import ChatClient, served_model
+from paceline.bench.load.clients import Load, run_load
+from paceline.bench.load.server_process import ServerProcess
+from paceline.bench.prompts import BenchPrompt, load_prompts, shipped
 from paceline.bench.turns import in_turns, ratio_interval
 
 HERE = Path(__file__).parents[1]
@@ -77,7 +77,12 @@ def compare(
 
 
 def _load(
-    url: str, prompts: list[Prompt], requests: int, at_once: int, drafts: str | None, tokens: int
+    url: str,
+    prompts: list[BenchPrompt],
+    requests: int,
+    at_once: int,
+    drafts: str | None,
+    tokens: int,
 ) -> Load:
     async def go() -> Load:
         client = ChatClient(

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.mock import Asked, Plan
-from paceline.bench.mock_setup import Drafting, build, read_target
+from paceline.bench.mock.plan import MockPlan
+from paceline.bench.mock.setup import MockDrafting, build, read_target
 from paceline.engine.engine import Engine
 
 TINY: dict[str, Any] = {
@@ -48,13 +48,15 @@ def config_file(folder: Path, hf: dict[str, Any] | None = None, **changes: Any) 
     return path
 
 
-def mocked(folder: Path, plan: Plan, drafting: Drafting | None = None, **options: Any) -> Engine:
+def mocked(
+    folder: Path, plan: MockPlan, drafting: MockDrafting | None = None, **options: Any
+) -> Engine:
     """An engine for that plan, on one thread: its work is too small to share."""
     target = read_target(str(config_file(folder)))
     options = {"threads": 1, **options}
-    return build(target, plan, drafting or Drafting(), **options)
+    return build(target, plan, drafting or MockDrafting(), **options)
 
 
-def of_lengths(*lengths: float, **more: Any) -> Plan:
+def of_lengths(*lengths: float, **more: Any) -> MockPlan:
     settings = {"draft_lengths": (7,), "context": 300, "steps": 64, **more}
-    return Plan(asked=tuple(Asked(acceptance_length=length) for length in lengths), **settings)
+    return MockPlan(goals=lengths, **settings)

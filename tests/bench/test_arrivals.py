@@ -8,20 +8,19 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.arrivals import write_arrivals
-from paceline.bench.paired import Pair
-from paceline.bench.prompts import Prompt
-from paceline.bench.record import Answer
+from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
+from paceline.bench.load.paired import Pair, write_arrivals
+from paceline.bench.prompts import BenchPrompt
 from paceline.core import InvalidRequest
 from paceline.server.ui_timing import timing
 
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    prompt = Prompt(name="rivers", kind="plain", messages=({"role": "user", "content": "hi"},))
-    plain = Answer(started=5.0, token_ids=[1, 2, 3], arrivals=[5.02, 5.03, 5.04])
-    fast = Answer(started=9.0, token_ids=[1, 2, 3], arrivals=[9.02, 9.035, 9.035])
-    fast.draft_rounds, fast.accepted = 1, 1
+    prompt = BenchPrompt(name="rivers", kind="plain", messages=({"role": "user", "content": "hi"},))
+    plain = MeasuredAnswer(started=5.0, token_ids=[1, 2, 3], arrivals=[5.02, 5.03, 5.04])
+    fast = MeasuredAnswer(started=9.0, token_ids=[1, 2, 3], arrivals=[9.02, 9.035, 9.035])
+    fast.drafted = DraftCounts(1, 1, 1)
     path = tmp_path / "run.jsonl"
     write_arrivals(path, [Pair(prompt, off=[plain], on=[fast])])
     return path

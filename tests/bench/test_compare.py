@@ -9,23 +9,27 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.bench import report
-from paceline.bench.load import compare_load, run_load, same_text
-from paceline.bench.paired import Pair, compare
-from paceline.bench.prompts import Prompt, load_prompts
-from paceline.bench.record import Answer, Drafted
+from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
+from paceline.bench.load.clients import compare_load, run_load, same_text
+from paceline.bench.load.paired import Pair, compare
+from paceline.bench.prompts import BenchPrompt, load_prompts
+from paceline.bench.report import tables
 from paceline.core import InvalidRequest
 
-PROMPTS = [Prompt(name, "copying", ({"role": "user", "content": name},)) for name in ("one", "two")]
+PROMPTS = [
+    BenchPrompt(name, "copying", ({"role": "user", "content": name},)) for name in ("one", "two")
+]
 
 
-def made_up(speculative: Any, last: int = 9) -> Answer:
+def made_up(speculative: Any, last: int = 9) -> MeasuredAnswer:
     """Ten tokens, 40 ms each with speculation off and 10 ms each with it on."""
     step = 0.04 if speculative == "off" else 0.01
-    counts = {} if speculative == "off" else {"draft_rounds": 2, "accepted": 6}
+    counts = {} if speculative == "off" else {"drafted": DraftCounts(2, 8, 6)}
     arrivals = [0.1 + step * i for i in range(10)]
     ids = [*range(9), last]
-    return Answer(started=0.0, token_ids=ids, arrivals=arrivals, finish_reason="stop", **counts)
+    return MeasuredAnswer(
+        started=0.0, token_ids=ids, arrivals=arrivals, finish_reason="stop", **counts
+    )
 
 
 def shown(renderable: Any) -> str:
@@ -37,7 +41,7 @@ def shown(renderable: Any) -> str:
 def compared(last: int = 9) -> tuple[list[Pair], list[tuple[str, Any]]]:
     asked: list[tuple[str, Any]] = []
 
-    async def ask(prompt: Prompt, speculative: Any) -> Answer:
+    async def ask(prompt: BenchPrompt, speculative: Any) -> MeasuredAnswer:
         asked.append((prompt.name, speculative))
         return made_up(speculative, last if speculative is None and prompt.name == "two" else 9)
 
@@ -52,17 +56,17 @@ def test_off_and_on_take_turns_at_going_first() -> None:
 
 def test_the_table_shows_ratio_acceptance_length_and_equality() -> None:
     pairs, _ = compared()
-    text = shown(report.pair_table(pairs, "title"))
+    text = shown(tables.pair_table(pairs, "title"))
     for cell in ("TTFT", "TPOT", "40.0", "10.0", "4.00×", "4.00", "100", "yes"):
         assert cell in text
-    assert "speedup, copying: 4.00×" in report.speedup_lines(pairs)[0]
+    assert "speedup, copying: 4.00×" in tables.speedup_lines(pairs)[0]
 
 
 def test_one_different_token_is_reported() -> None:
     pairs, _ = compared(last=1234)
     assert [pair.same_text for pair in pairs] == [True, False]
-    assert "no" in shown(report.pair_table(pairs, "title"))
-    assert report.same_text_line(False) == "same text: no"
+    assert "no" in shown(tables.pair_table(pairs, "title"))
+    assert tables.same_text_line(False) == "same text: no"
 
 
 def test_a_different_finish_reason_is_a_different_text() -> None:
@@ -74,7 +78,7 @@ def test_a_different_finish_reason_is_a_different_text() -> None:
 def test_load_keeps_no_more_than_the_asked_requests_in_flight() -> None:
     running, most = 0, 0
 
-    async def ask(prompt: Prompt, speculative: Any) -> Answer:
+    async def ask(prompt: BenchPrompt, speculative: Any) -> MeasuredAnswer:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -91,7 +95,7 @@ def test_load_keeps_no_more_than_the_asked_requests_in_flight() -> None:
     assert same_text(off, on)
     on.answers[3].token_ids[2] = 77
     assert not same_text(off, on)
-    assert "output tok/s" in shown(report.load_table(off, on, "title"))
+    assert "output tok/s" in shown(tables.load_table(off, on, "title"))
 
 
 def test_the_shipped_set_has_every_kind() -> None:
@@ -116,7 +120,7 @@ def test_an_unknown_prompt_set_names_the_known_ones() -> None:
 
 
 def test_when_time_is_short_there_are_fewer_runs_but_whole_ones() -> None:
-    async def slow(prompt: Prompt, speculative: Any) -> Answer:
+    async def slow(prompt: BenchPrompt, speculative: Any) -> MeasuredAnswer:
         await asyncio.sleep(0.01)
         return made_up(speculative)
 
@@ -127,17 +131,17 @@ def test_when_time_is_short_there_are_fewer_runs_but_whole_ones() -> None:
 
 def test_the_table_fits_a_terminal_of_80_columns() -> None:
     pairs, _ = compared()
-    assert "…" not in shown(report.pair_table(pairs, "title"))
+    assert "…" not in shown(tables.pair_table(pairs, "title"))
 
 
 def test_who_drafted_is_summed_over_the_runs_of_a_kind() -> None:
     pairs, _ = compared()
-    assert report.parts_tables(pairs) == []
+    assert tables.parts_tables(pairs) == []
     for pair in pairs:
         for answer in pair.on:
-            answer.parts = {"dflash": Drafted(3, 20, 6)}
-    pairs[0].on[0].parts["suffix"] = Drafted(rounds=2, tokens=10, accepted=7)
-    (table,) = report.parts_tables(pairs)
+            answer.parts = {"dflash": DraftCounts(3, 20, 6)}
+    pairs[0].on[0].parts["suffix"] = DraftCounts(rounds=2, tokens=10, accepted=7)
+    (table,) = tables.parts_tables(pairs)
     rows = [line.split() for line in shown(table).splitlines() if "copying" in line]
     assert rows == [
         ["copying", "dflash", "12", "24", "80", "3.00"],
@@ -148,7 +152,7 @@ def test_who_drafted_is_summed_over_the_runs_of_a_kind() -> None:
 def test_load_without_and_with_speculation_takes_turns() -> None:
     asked: list[Any] = []
 
-    async def ask(prompt: Prompt, speculative: Any) -> Answer:
+    async def ask(prompt: BenchPrompt, speculative: Any) -> MeasuredAnswer:
         asked.append(speculative)
         return made_up(speculative)
 

@@ -7,25 +7,31 @@ from xml.etree import ElementTree
 
 import pytest
 
-from paceline.bench.lossy import Said, level
-from paceline.bench.paired import Pair
-from paceline.bench.plot import Point, scatter
-from paceline.bench.prompts import Prompt
-from paceline.bench.record import Answer
+from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
+from paceline.bench.load.lossy import LossyText, level
+from paceline.bench.load.paired import Pair
+from paceline.bench.prompts import BenchPrompt
+from paceline.bench.report.charts import Labels, scatter
 
 
 def pair(off: float, on: float) -> Pair:
     """Ten tokens, `off` and `on` seconds apart."""
-    made = Pair(Prompt("p", "chat", [{"role": "user", "content": "Hi"}]))
+    made = Pair(BenchPrompt("p", "chat", [{"role": "user", "content": "Hi"}]))
     for answers, step in ((made.off, off), (made.on, on)):
         arrivals = [step * i for i in range(10)]
-        answers.append(Answer(0.0, list(range(10)), arrivals, draft_rounds=2, accepted=4))
+        answers.append(MeasuredAnswer(0.0, list(range(10)), arrivals, drafted=DraftCounts(2, 8, 4)))
     return made
 
 
 def test_a_level_compares_with_the_lossless_text() -> None:
-    lossless = [Said((1, 2, 3, 4), (-1.0,) * 4, 0.0, 0), Said((5, 6), (-1.0,) * 2, 0.0, 0)]
-    said = [Said((1, 2, 9, 4), (-1.0, -1.0, -3.0, -1.0), 0.3, 1), Said((5, 6), (-1.0,) * 2, 0.0, 0)]
+    lossless = [
+        LossyText((1, 2, 3, 4), (-1.0,) * 4, 0.0, 0),
+        LossyText((5, 6), (-1.0,) * 2, 0.0, 0),
+    ]
+    said = [
+        LossyText((1, 2, 9, 4), (-1.0, -1.0, -3.0, -1.0), 0.3, 1),
+        LossyText((5, 6), (-1.0,) * 2, 0.0, 0),
+    ]
     got = level(0.1, [pair(0.2, 0.1), pair(0.8, 0.1)], said, lossless)
     assert got.speedup == pytest.approx(4.0)
     assert got.acceptance_length == 3.0
@@ -36,10 +42,8 @@ def test_a_level_compares_with_the_lossless_text() -> None:
 
 
 def test_a_drawing_is_svg_with_every_point_inside() -> None:
-    points = [Point(1.0, 1.5, "ε = 0"), Point(1.2, 2.5, "a < b")]
-    root = ElementTree.fromstring(
-        scatter(points, title="Speed & quality", x_label="x", y_label="y")
-    )
+    points = [(1.0, 1.5, "ε = 0"), (1.2, 2.5, "a < b")]
+    root = ElementTree.fromstring(scatter(points, Labels("Speed & quality", "x", "y")))
     space = "{http://www.w3.org/2000/svg}"
     circles = root.findall(f"{space}circle")
     places = [(float(c.get("cx")), float(c.get("cy"))) for c in circles]
@@ -50,4 +54,4 @@ def test_a_drawing_is_svg_with_every_point_inside() -> None:
 
 
 def test_one_point_is_drawn_too() -> None:
-    assert "circle" in scatter([Point(1.0, 2.0, "only")], title="t", x_label="x", y_label="y")
+    assert "circle" in scatter([(1.0, 2.0, "only")], Labels("t", "x", "y"))

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.bench import mock_report
-from paceline.bench.mock import WARM_UP, Asked, Cell, Plan, measure, summary
-from paceline.bench.mock_predict import CALIBRATED, CEILING, Predictions
-from paceline.bench.mock_setup import Drafting, read_target
-from paceline.bench.steady import Steady, TimedStep
-from paceline.bench.step_times import prompts
+from paceline.bench.mock import report as mock_report
+from paceline.bench.mock.measure import measure, summary
+from paceline.bench.mock.plan import WARM_UP, Cell, MockPlan
+from paceline.bench.mock.predict import CALIBRATED, CEILING, Predictions
+from paceline.bench.mock.setup import MockDrafting, read_target
+from paceline.bench.steps.grid import prompts
+from paceline.bench.steps.groups import Steady, TimedStep
 from paceline.core import InvalidRequest, SpeculativeParams
 from paceline.engine.verify import make_verifier
 from paceline.roofline.acceptance import Profile
@@ -48,11 +49,11 @@ def test_lengths_rates_and_profiles_that_mean_the_same_are_the_same(tmp_path: Pa
     length = sum(rate**i for i in range(8))
     survival = [rate**i for i in range(1, 8)]
     same = (
-        Asked(acceptance_length=length),
-        Asked(profile=Profile.of_conditional([rate] * 7)),
-        Asked(profile=Profile.of_unconditional(survival)),
+        length,
+        Profile.of_conditional([rate] * 7),
+        Profile.of_unconditional(survival),
     )
-    plan = replace(of_lengths(length), asked=same)
+    plan = replace(of_lengths(length), goals=same)
     cells = list(plan.cells())
     assert len(cells) == 3
     for cell in cells:
@@ -64,7 +65,7 @@ def test_lengths_rates_and_profiles_that_mean_the_same_are_the_same(tmp_path: Pa
 
 def test_every_position_is_accepted_at_its_own_rate(tmp_path: Path) -> None:
     rates = [0.9, 0.2, 0.8]
-    plan = Plan((Asked(profile=Profile.of_conditional(rates)),), draft_lengths=(3,), steps=8)
+    plan = MockPlan((Profile.of_conditional(rates),), draft_lengths=(3,), steps=8)
     engine = mocked(tmp_path, replace(plan, batches=(8,), steps=120))
     steady = Steady(engine)
     engine.verifier = make_verifier("synthetic", rates)
@@ -145,7 +146,7 @@ def test_speedup_is_the_set_length_times_the_pace_of_neighbouring_steps() -> Non
         ({"steps": 2}, "steps", "at least 8"),
         ({"context": 50}, "context", "at least"),
         (
-            {"asked": (Asked(profile=Profile.of_conditional([0.5, 0.5])),)},
+            {"goals": (Profile.of_conditional([0.5, 0.5]),)},
             "draft_lengths",
             "at most 2",
         ),
@@ -171,7 +172,7 @@ def test_a_context_longer_than_the_models_is_refused(tmp_path: Path) -> None:
 
 def test_measured_beside_predicted_and_both_say_that_it_was_mocked(tmp_path: Path) -> None:
     plan = of_lengths(2.0, 8.0, batches=(1, 2))
-    drafting = Drafting(cost=0.4)
+    drafting = MockDrafting(cost=0.4)
     engine = mocked(tmp_path, plan, drafting)
     measured = measure(engine, plan)
     target = read_target(str(config_file(tmp_path)))
@@ -192,7 +193,6 @@ def test_measured_beside_predicted_and_both_say_that_it_was_mocked(tmp_path: Pat
     assert len(written["points"]) == 8
     assert {point["rows"] for point in written["points"]} == {1, 8}
     assert asdict(measured[0].cell)["batch"] == 1
-    heading = mock_report.title(engine, plan)
-    assert "NOT lossless" in heading and "random weights" in heading
-    shown = mock_report.table(heading, measured, predicted)
+    shown = mock_report.table(engine, plan, measured, predicted)
+    assert "NOT lossless" in str(shown.title) and "random weights" in str(shown.title)
     assert shown.row_count == 4 + 2  # and a line for each batch

@@ -7,14 +7,14 @@ import shlex
 
 import pytest
 
-from paceline.bench.mock import Asked, Plan
-from paceline.bench.mock_launch import Drafter, launch_lines
+from paceline.bench.mock.launch import LaunchDrafter, launch_lines
+from paceline.bench.mock.plan import MockPlan
 from paceline.core import InvalidRequest
 from paceline.roofline.acceptance import Profile
 
-DFLASH = Drafter("dflash", "z-lab/Qwen3-8B-DFlash-b16")
-PLAN = Plan(
-    (Asked(profile=Profile.of_conditional([0.8, 0.5])),),
+DFLASH = LaunchDrafter("dflash", "z-lab/Qwen3-8B-DFlash-b16")
+PLAN = MockPlan(
+    (Profile.of_conditional([0.8, 0.5]),),
     draft_lengths=(2,),
     batches=(1, 8),
     context=512,
@@ -71,7 +71,7 @@ def test_vllm() -> None:
 
 
 def test_sglang() -> None:
-    eagle = Drafter("eagle3", "./eagle")
+    eagle = LaunchDrafter("eagle3", "./eagle")
     lines = launch_lines("sglang", PLAN, "Qwen/Qwen3-8B", eagle, tensor_parallel=2)
     assert "\n".join(lines) == SGLANG
 
@@ -80,8 +80,10 @@ def test_sglang() -> None:
 def test_vllm_draws_from_the_law_that_we_draw_from(length: float) -> None:
     """Its rates are unconditional: they sum to the accepted tokens, never rise, and are as many as
     drafted ones. vLLM refuses others."""
-    plan = Plan((Asked(acceptance_length=length),), draft_lengths=(3,))
-    (line,) = [x for x in launch_lines("vllm", plan, "m", Drafter("mtp")) if "speculative" in x]
+    plan = MockPlan((length,), draft_lengths=(3,))
+    (line,) = [
+        x for x in launch_lines("vllm", plan, "m", LaunchDrafter("mtp")) if "speculative" in x
+    ]
     words = shlex.split(line)
     config = json.loads(words[words.index("--speculative-config") + 1])
     rates = config["synthetic_acceptance_rates"]
@@ -92,17 +94,20 @@ def test_vllm_draws_from_the_law_that_we_draw_from(length: float) -> None:
 
 
 def test_a_dflash_drafters_longest_draft_comes_with_the_block_that_it_asks_for() -> None:
-    plan = Plan((Asked(acceptance_length=4.0),), draft_lengths=(7, 31))
+    plan = MockPlan((4.0,), draft_lengths=(7, 31))
     said = "\n".join(launch_lines("vllm", plan, "m", DFLASH))
     assert "# The block of z-lab/Qwen3-8B-DFlash-b16 was not looked up" in said
     assert "block_size of 32 or more" in said
-    for other in (Drafter("mtp"), Drafter("eagle3", "./eagle")):  # may draft as long as they like
+    for other in (
+        LaunchDrafter("mtp"),
+        LaunchDrafter("eagle3", "./eagle"),
+    ):  # may draft as long as they like
         assert "block" not in "\n".join(launch_lines("vllm", plan, "m", other))
 
 
 def test_a_server_is_started_once_for_all_batches() -> None:
-    plan = Plan((Asked(acceptance_length=2.0),), draft_lengths=(3, 7), batches=(1, 4, 16))
-    lines = launch_lines("sglang", plan, "m", Drafter("mtp"))
+    plan = MockPlan((2.0,), draft_lengths=(3, 7), batches=(1, 4, 16))
+    lines = launch_lines("sglang", plan, "m", LaunchDrafter("mtp"))
     assert sum("SGLANG_SIMULATE_ACC_LEN=2 " in line for line in lines) == 2
     assert sum("bench_serving" in line for line in lines) == 3
 
@@ -110,7 +115,7 @@ def test_a_server_is_started_once_for_all_batches() -> None:
 @pytest.mark.parametrize("text", ["", "eagle3:"])
 def test_a_drafter_without_its_parts_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"drafter: got .*(KIND|a value after 'eagle3')"):
-        Drafter.parse(text)
+        LaunchDrafter.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +123,7 @@ def test_a_drafter_without_its_parts_is_refused(text: str) -> None:
 )
 def test_drafters_that_do_not_draft_whole_drafts_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"drafter: got .*mtp, eagle3:CHECKPOINT"):
-        Drafter.parse(text)
+        LaunchDrafter.parse(text)
 
 
 def test_an_unknown_engine_is_refused() -> None:

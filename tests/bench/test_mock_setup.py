@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from paceline.bench import mock_setup
-from paceline.bench.mock import measure
-from paceline.bench.mock_predict import CEILING, Predictions
-from paceline.bench.mock_setup import Drafting, build, read_target
+from paceline.bench.mock import setup as mock_setup
+from paceline.bench.mock.measure import measure
+from paceline.bench.mock.predict import CEILING, Predictions
+from paceline.bench.mock.setup import MockDrafting, build, read_target
 from paceline.core import InvalidRequest, ModelError
 from paceline.models.mocked import needed_bytes
 from paceline.roofline.device import Hardware
@@ -80,12 +80,12 @@ def test_too_large_names_bytes_needed_and_available(
 def test_a_model_of_hundreds_of_gigabytes_is_refused_at_once() -> None:
     target = read_target("Meta-Llama-3.1-70B")
     with pytest.raises(InvalidRequest, match=r"weights and KV need 14\d{10} bytes"):
-        build(target, of_lengths(2.0), Drafting())
+        build(target, of_lengths(2.0), MockDrafting())
 
 
 def test_a_cost_and_a_config_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"drafter_cost.*no cost beside"):
-        Drafting(cost=0.1, config=tmp_path)
+        MockDrafting(cost=0.1, config=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_broken_config_of_a_drafter_is_refused_by_name(
     path = tmp_path / "config.json"
     path.write_text(json.dumps(broken), "utf-8")
     with pytest.raises(ModelError, match="drafter_config: ") as refused:
-        Drafting(config=path)
+        MockDrafting(config=path)
     assert says in str(refused.value)
 
 
@@ -115,7 +115,7 @@ def test_a_drafter_of_random_weights_is_paid_for_and_predicted(tmp_path: Path, k
     (tmp_path / "drafter").mkdir()
     hf: dict[str, Any] | None = TINY_DFLASH if kind == "dflash" else None
     path = config_file(tmp_path / "drafter", hf)
-    drafting = Drafting(config=path)
+    drafting = MockDrafting(config=path)
     plan = of_lengths(4.0, steps=8)
     engine = mocked(tmp_path, plan, drafting)
     (found,) = measure(engine, plan)

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.paired import Pair
-from paceline.bench.prompts import Prompt
-from paceline.bench.record import Answer, Drafted
+from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
+from paceline.bench.load.paired import Pair
+from paceline.bench.prompts import BenchPrompt
 from paceline.cli import demo
 from paceline.drafters.shipped import FOLDERS
 from paceline.models import catalog
 
 
 def pair(last_token: int) -> Pair:
-    def answer(last: int) -> Answer:
-        return Answer(0.0, [1, 2, last], [0.1, 0.2, 0.3], "text", "stop")
+    def answer(last: int) -> MeasuredAnswer:
+        return MeasuredAnswer(0.0, [1, 2, last], [0.1, 0.2, 0.3], "text", "stop")
 
-    prompt = Prompt("one", "copying", ({"role": "user", "content": "Copy this."},))
+    prompt = BenchPrompt("one", "copying", ({"role": "user", "content": "Copy this."},))
     drafted = answer(last_token)
-    drafted.parts = {"dflash": Drafted(rounds=4, tokens=28, accepted=9)}
+    drafted.parts = {"dflash": DraftCounts(rounds=4, tokens=28, accepted=9)}
     return Pair(prompt, off=[answer(3)], on=[drafted])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.record import Answer
+from paceline.bench.load.answers import MeasuredAnswer
 from paceline.cli import main
 from paceline.evaluate import measure
 from tests.engine.tiny import save_tiny
@@ -78,7 +78,7 @@ def test_an_unequal_text_exits_with_1(
 ) -> None:
     ask = measure.ask_engine
 
-    def lossy(engine: Any, ids: Any, params: Any, wish: Any, **more: Any) -> Answer:
+    def lossy(engine: Any, ids: Any, params: Any, wish: Any, **more: Any) -> MeasuredAnswer:
         answer = ask(engine, ids, params, wish, **more)
         if wish.policy == "throughput":
             answer.finish_reason = "error"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.http import ServerError
+from paceline.bench.load.client import ServerError
 from paceline.cli import explain, main
 
 TOKEN = {"id": 1, "text": "Hi"}

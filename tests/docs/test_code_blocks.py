@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.bench.server_process import ServerProcess
+from paceline.bench.load.server_process import ServerProcess
 from paceline.cli import build_parser
 from tests.docs.blocks import ROOT, SERVER, Block, all_blocks, blocks, commands, pages
 

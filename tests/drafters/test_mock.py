@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline import drafters
-from paceline.bench.steady import Steady
+from paceline.bench.steps.groups import Steady
 from paceline.core import InvalidRequest, ModelError, SpeculativeParams
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.draft_model import DraftModelDrafter

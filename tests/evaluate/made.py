@@ -7,12 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.core.rounds import AR
 from paceline.dataset.training_set import Manifest, TrainingRow, write_manifest, write_shard
-from paceline.evaluate.evaluation import summary
-from paceline.evaluate.measure import AR, DRAFTER, FULL, ONCE, TIMED, WHO
-from paceline.evaluate.words import FORMAT
+from paceline.evaluate.numbers import set_numbers
+from paceline.evaluate.result import (
+    DRAFTER,
+    DRAFTERS,
+    FORMAT,
+    FULL,
+    ONCE,
+    TIMED,
+    Evaluation,
+    RequestRow,
+)
 
-BLOCKS = dict.fromkeys(WHO, 4)
+BLOCKS = dict.fromkeys(DRAFTERS, 4)
 
 
 def row(
@@ -24,7 +33,7 @@ def row(
     counted: int | None = None,
     seconds: float = 0.5,
     drafted: int = 4,
-) -> dict[str, Any]:
+) -> RequestRow:
     """A request whose drafter had `accepted` in its rounds, and half of AR's second for it."""
     rounds, position = [], 1
     for count in accepted:
@@ -49,7 +58,7 @@ def row(
     }
 
 
-def random_rows(count: int, seed: int = 0, most: int = 4) -> list[dict[str, Any]]:
+def random_rows(count: int, seed: int = 0, most: int = 4) -> list[RequestRow]:
     rng = random.Random(seed)
     return [
         row([rng.randint(0, most) for _ in range(rng.randint(3, 30))], name=f"p{index}")
@@ -57,11 +66,16 @@ def random_rows(count: int, seed: int = 0, most: int = 4) -> list[dict[str, Any]
     ]
 
 
-def made_up(sets: dict[str, list[dict[str, Any]]], **changes: Any) -> dict[str, Any]:
+def evaluated(sets: dict[str, list[RequestRow]], **changes: Any) -> Evaluation:
     """An evaluation of these rows at T = 0, as evaluate() returns it."""
+    return Evaluation.from_json(made_up(sets, **changes), "made up")
+
+
+def made_up(sets: dict[str, list[RequestRow]], **changes: Any) -> dict[str, Any]:
+    """The JSON of an evaluation of these rows at T = 0."""
     results = [
         {"set": name, "role": "out of domain", "choice": None, "temperature": 0.0, "left_out": 0,
-         "warmed": "nothing", "grammar": None, **summary(rows, BLOCKS, 256), "rows": rows}
+         "warmed": "nothing", "grammar": None, **numbers_of(rows), "rows": rows}
         for name, rows in sets.items()
     ]  # fmt: skip
     return {
@@ -70,7 +84,7 @@ def made_up(sets: dict[str, list[dict[str, Any]]], **changes: Any) -> dict[str, 
         "paceline": "0",
         "model": "tiny",
         "drafter": "mine",
-        "drafters": {who: {"version": "v", "block": BLOCKS[who]} for who in WHO},
+        "drafters": {who: {"version": "v", "block": BLOCKS[who]} for who in DRAFTERS},
         "machine": {"name": "a CPU", "threads": 1, "device": "cpu", "dtype": "float32",
                     "quantize": None, "network": "torch"},
         "settings": {"prompts": 9, "tokens": 256, "temperatures": [0.0], "runs": 1, "seed": 0},
@@ -78,6 +92,10 @@ def made_up(sets: dict[str, list[dict[str, Any]]], **changes: Any) -> dict[str, 
         "results": results,
         **changes,
     }  # fmt: skip
+
+
+def numbers_of(rows: list[RequestRow]) -> dict[str, Any]:
+    return set_numbers(rows, BLOCKS, 256).model_dump(mode="json", by_alias=True)
 
 
 def synth_row(prompt: str, answer: str, part: str = "on_task") -> TrainingRow:

@@ -11,14 +11,15 @@ import pytest
 from rich.console import Console
 
 from paceline import LLM
-from paceline.bench.inprocess import ask_engine
-from paceline.bench.record import Answer
+from paceline.bench.load.answers import MeasuredAnswer
+from paceline.bench.load.in_process import ask_engine
 from paceline.core import Grammar, InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.dataset.training_set import MANIFEST
-from paceline.evaluate import console, measure
-from paceline.evaluate.evaluation import Settings, evaluate
-from paceline.evaluate.markdown import compare, evaluation_table
-from paceline.evaluate.page import page
+from paceline.evaluate import measure
+from paceline.evaluate.comparison import compare
+from paceline.evaluate.evaluation import evaluate
+from paceline.evaluate.report import evaluation_table, lines, page
+from paceline.evaluate.result import Evaluation, EvaluationSettings
 from tests.synth.fake import FakeAnswerer, by_seed
 from tests.synth.sets import run as make
 from tests.synth.test_ask import TOOLS
@@ -35,7 +36,7 @@ CHANGES: dict[str, Any] = {"held_out": 0.3, "mix": {"on_task": 0.5, "replay": 0.
 ENGINE: dict[str, Any] = {"dtype": "float32", "backend": "torch", "threads": 1,
                           "kv_memory": 2**24}  # fmt: skip
 ENDING = FakeAnswerer(lambda ask: (by_seed(ask)[0], "stop"))
-Said = dict[tuple[int, ...], list[Answer]]
+Said = dict[tuple[int, ...], list[MeasuredAnswer]]
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +50,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def judged(home: Path, *sets: Path | str, drafter: str = "ngram", **settings: Any) -> Any:
-    chosen = Settings(**{"prompts": 8, "tokens": 40, "temperatures": (1.0,), **settings})
+    """The JSON of an evaluation."""
+    chosen = EvaluationSettings(**{"prompts": 8, "tokens": 40, "temperatures": (1.0,), **settings})
+    return measured(home, *sets, drafter=drafter, chosen=chosen).as_json()
+
+
+def measured(home: Path, *sets: Path | str, drafter: str, chosen: EvaluationSettings) -> Evaluation:
     return evaluate(str(home / "target"), drafter, list(map(str, sets)), chosen, **ENGINE)
+
+
+def again(result: Any) -> Evaluation:
+    """An evaluation, read from its JSON."""
+    return Evaluation.from_json(json.loads(json.dumps(result)), "before")
 
 
 def edited(home: Path, out: Path, **bound: Any) -> Path:
@@ -73,7 +84,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
     found: Said = {}
     ask = measure.ask_engine
 
-    def listening(engine: Any, ids: list[int], *more: Any, **named: Any) -> Answer:
+    def listening(engine: Any, ids: list[int], *more: Any, **named: Any) -> MeasuredAnswer:
         answer = ask(engine, ids, *more, **named)
         found.setdefault(tuple(ids), []).append(answer)
         return answer
@@ -82,7 +93,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
     return found
 
 
-def conforms(answer: Answer) -> bool:
+def conforms(answer: MeasuredAnswer) -> bool:
     try:
         value = json.loads(answer.text)
     except ValueError:
@@ -138,7 +149,7 @@ def test_rounds_commit_what_plain_decoding_needs_forwards_for(home: Path, drafte
 
         def ask(
             wish: SpeculativeParams, params: SamplingParams = params, salt: bytes = bytes([seed])
-        ) -> Answer:
+        ) -> MeasuredAnswer:
             return ask_engine(llm.engine, [40, 41, 42], params, wish, salt=salt)
 
         plain, drafted = ask(SpeculativeParams(off=True)), ask(SpeculativeParams(policy="fixed"))
@@ -160,10 +171,10 @@ def test_every_report_says_what_answers_were_bound_to(home: Path) -> None:
         f"application binds them: {one['forced_tokens']} of {one['counted_tokens']} counted "
         "tokens were forced, and are in no AL"
     )
-    assert page(result).count(told) == 1
-    assert evaluation_table(result).count(told) == 1
+    assert page(again(result)).count(told) == 1
+    assert evaluation_table(again(result)).count(told) == 1
     screen = Console(file=io.StringIO(), width=300)
-    for line in console.lines(result):
+    for line in lines(again(result)):
         screen.print(line, markup=False)
     assert screen.file.getvalue().count(told) == 1  # type: ignore[attr-defined]
     assert "sure" not in json.dumps(result)  # the schema itself stays where it is
@@ -175,12 +186,12 @@ def test_a_manifest_of_before_is_free(home: Path, tmp_path: Path) -> None:
     assert free["results"][0]["bound"] == 0 and free["results"][0]["forced_tokens"] == 0
     bound = judged(home, f"{home}/mine:on_task", prompts=2, tokens=24)
     with pytest.raises(InvalidRequest, match="bound as these are, to the same grammar"):
-        compare(free, bound)
+        compare(again(free), again(bound))
     earlier = json.loads(json.dumps(free))  # as an earlier Paceline wrote it
     for row in earlier["results"][0]["rows"]:
         del row["grammar_sha256"], row["forced_tokens"]
     del earlier["results"][0]["grammar"]
-    assert page(earlier) and compare(earlier, free)
+    assert page(again(earlier)) and compare(again(earlier), again(free))
 
 
 def test_an_answer_that_is_forced_throughout_has_no_speed(home: Path, tmp_path: Path) -> None:

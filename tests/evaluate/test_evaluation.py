@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from paceline import LLM, SamplingParams
-from paceline.bench.record import Answer
+from paceline.bench.load.answers import MeasuredAnswer
 from paceline.core import FinishReason, InvalidRequest, ModelError, Request
+from paceline.core.rounds import AR
 from paceline.dataset.training_set import read_manifest, write_manifest, write_shard
 from paceline.drafters.replay import true_tokens
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.evaluate import measure, numbers
-from paceline.evaluate.evaluation import Settings, evaluate
+from paceline.evaluate.evaluation import evaluate
+from paceline.evaluate.result import TIMED, EvaluationSettings
 from paceline.evaluate.warm import HeldCache, hold
 from paceline.models.loader import identity, load_model
 from tests.engine.tiny import save_tiny
@@ -55,8 +57,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(home: Path, drafter: str, sets: list[str] | None = None, **settings: Any) -> dict[str, Any]:
     default = {"tokens": 48, "temperatures": (1.0,), "seed": seed_of(home, LONG)}
-    chosen = Settings(**{**default, **settings})
-    return evaluate(str(home / "target"), drafter, sets or [f"{home}/few.jsonl"], chosen, **ENGINE)
+    chosen = EvaluationSettings(**{**default, **settings})
+    evaluation = evaluate(
+        str(home / "target"), drafter, sets or [f"{home}/few.jsonl"], chosen, **ENGINE
+    )
+    return evaluation.as_json()
 
 
 def seed_of(home: Path, name: str) -> int:
@@ -121,7 +126,7 @@ def test_every_drafter_is_measured_on_the_same_text(home: Path) -> None:
         assert {len(runs) for runs in row["seconds"].values()} == {2}
         assert set(row["rounds"]) == set(row["same_text"])
     assert one["acceptance"]["drafter"]["al"] == 5.0
-    assert set(one["speed"]) == set(measure.TIMED) - {measure.AR}
+    assert set(one["speed"]) == set(TIMED) - {AR}
     assert all(speed["speedup"] > 0 for speed in one["speed"].values())
 
 
@@ -144,7 +149,7 @@ def test_a_looping_text_does_not_raise_the_acceptance_length(home: Path) -> None
     assert one["looping"] == len(PROMPTS)
     cut = one["acceptance"]["drafter"]["al"]
     uncut = [{**row, "counted_tokens": row["output_tokens"]} for row in one["rows"]]
-    flattered = numbers.acceptance(uncut, FULLY, tokens=128, block=15)["al"]
+    flattered = numbers.acceptance(uncut, FULLY, tokens=128, block=15).al
     assert flattered > cut + 0.5  # the control: without the cut it would be raised
     alone = one["acceptance"]["ngram"]
     assert alone["al"] == cut  # the same drafter, beside itself
@@ -171,7 +176,7 @@ def test_no_prompt_meets_its_own_answer(home: Path, monkeypatch: pytest.MonkeyPa
     asked: dict[tuple[int, ...], set[bytes]] = {}
     ask, warm = measure.ask_engine, HeldCache.warm
 
-    def spy_ask(engine: Any, ids: list[int], params: Any, wish: Any, **more: Any) -> Answer:
+    def spy_ask(engine: Any, ids: list[int], params: Any, wish: Any, **more: Any) -> MeasuredAnswer:
         if wish.drafter == "beside-suffix":
             asked.setdefault(tuple(ids), set()).add(more["salt"])
         return ask(engine, ids, params, wish, **more)
@@ -240,7 +245,7 @@ def test_an_unequal_text_is_found_wherever_it_is(
 ) -> None:
     ask = measure.ask_engine
 
-    def lossy(engine: Any, ids: list[int], params: Any, wish: Any, **more: Any) -> Answer:
+    def lossy(engine: Any, ids: list[int], params: Any, wish: Any, **more: Any) -> MeasuredAnswer:
         answer = ask(engine, ids, params, wish, **more)
         chosen = params.seed == seed_of(home, LONG) + 2
         if wish.drafter == "beside-suffix" and wish.policy == "fixed" and chosen:
@@ -271,7 +276,7 @@ def test_an_unequal_text_is_found_wherever_it_is(
 )
 def test_settings_are_refused_by_name(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
-        Settings(**settings)
+        EvaluationSettings(**settings)
 
 
 def test_a_drafter_for_another_model_is_refused(home: Path, tmp_path: Path) -> None:
@@ -313,9 +318,9 @@ def test_the_garbage_collector_is_left_as_it_was(home: Path) -> None:
 
 @pytest.mark.model
 def test_the_shipped_set_on_the_real_model() -> None:
-    settings = Settings(prompts=2, tokens=24, temperatures=(0.0,))
+    settings = EvaluationSettings(prompts=2, tokens=24, temperatures=(0.0,))
     small = {"max_model_len": 1024, "kv_memory": 2**26}
     result = evaluate("smollm2-135m", "suffix", ["demo"], settings, **small)
-    (one,) = result["results"]
-    assert result["same_text"] and one["requests"] == 2
-    assert one["acceptance"]["drafter"]["rounds"] > 0
+    (one,) = result.results
+    assert result.same_text and one.requests == 2
+    assert one.acceptance["drafter"].rounds > 0

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.bystander import Noticed
-from paceline.bench.connection import Reply
 from tests.fuzz.bodies import Case
+from tests.fuzz.bystander import Noticed
+from tests.fuzz.connection import HttpReply
 
 SHOWN = 12  # failures of a kind that are printed
 LOGGED = 40  # lines of the log of a server that died
@@ -55,7 +55,7 @@ class Findings:
     seconds: float = 0.0
     gap_causes: list[tuple[Case, float]] = field(default_factory=list)  # longest gap of each, alone
 
-    def take(self, case: Case, reply: Reply) -> None:
+    def take(self, case: Case, reply: HttpReply) -> None:
         """Counts one answer, and keeps it if it is the server's failure."""
         self.statuses[str(reply.status)] += 1
         if reply.status >= 500:

@@ -17,10 +17,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.bench.bystander import BystanderProcess
-from paceline.bench.connection import Connection, Dropped
-from paceline.bench.server_process import ServerProcess
+from paceline.bench.load.server_process import ServerProcess
 from tests.fuzz.bodies import MODEL, Case, case
+from tests.fuzz.bystander import BystanderProcess
+from tests.fuzz.connection import ConnectionDropped, HttpConnection
 from tests.fuzz.findings import Bounds, Death, Findings, report, save
 from tests.fuzz.server import SERVE, START_SECONDS, Life, Start, WatchedServer, tiny_folder
 from tests.fuzz.storm import HANG, Storm
@@ -110,7 +110,7 @@ def alone(process: ServerProcess, sent: Case) -> tuple[str, float]:
     bystander = BystanderProcess(process.url, MODEL)
     try:
         told = asyncio.run(_asked(process.url, sent))
-    except (OSError, Dropped) as error:
+    except (OSError, ConnectionDropped) as error:
         told = f"{type(error).__name__}: {error}"
     time.sleep(SETTLE)
     noticed = bystander.stop()
@@ -120,7 +120,7 @@ def alone(process: ServerProcess, sent: Case) -> tuple[str, float]:
 
 async def _asked(url: str, sent: Case) -> str:
     async with asyncio.timeout(HANG):
-        reply = await Connection(url).ask(sent.method, sent.target, sent.content)
+        reply = await HttpConnection(url).ask(sent.method, sent.target, sent.content)
     return f"{reply.status} {reply.body[:500].decode('utf-8', 'replace')}"
 
 

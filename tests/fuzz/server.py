@@ -14,9 +14,9 @@ from pathlib import Path
 
 import httpx
 
-from paceline.bench.bystander import BystanderProcess, Noticed
-from paceline.bench.server_process import ServerProcess
+from paceline.bench.load.server_process import ServerProcess
 from tests.fuzz.bodies import MODEL
+from tests.fuzz.bystander import BystanderProcess, Noticed
 
 START_SECONDS = 180.0  # a busy machine may build kernels and measure its step times first
 IDLE_SECONDS = 30.0  # by when all that was asked must have ended

@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from paceline.bench.connection import Connection, Dropped
 from tests.fuzz.bodies import COMPLETIONS, MODEL, Case, cases
+from tests.fuzz.connection import ConnectionDropped, HttpConnection
 from tests.fuzz.findings import Findings
 from tests.fuzz.server import Life
 from tests.fuzz.wire import Wire
@@ -86,21 +86,21 @@ class Storm:
             await queue.put(None)
 
     async def _work(self, queue: asyncio.Queue[Case | None]) -> None:
-        connection: Connection | None = None
+        connection: HttpConnection | None = None
         while (case := await queue.get()) is not None:
             life = await self._alive()
             if life is None:
                 continue
             if connection is None or connection.url != life.url:
-                connection = Connection(life.url)
+                connection = HttpConnection(life.url)
             await self._send(connection, life, case)
 
-    async def _send(self, connection: Connection, life: Life, case: Case) -> None:
+    async def _send(self, connection: HttpConnection, life: Life, case: Case) -> None:
         findings, start = self._findings, time.monotonic()
         try:
             async with asyncio.timeout(HANG):
                 reply = await connection.ask(case.method, case.target, case.content)
-        except (OSError, Dropped) as error:  # a TimeoutError is an OSError
+        except (OSError, ConnectionDropped) as error:  # a TimeoutError is an OSError
             end = time.monotonic()
             connection.close()
             if await self._died(life):
@@ -142,11 +142,11 @@ class Storm:
         try:
             async with asyncio.timeout(STUCK_SECONDS):
                 while True:
-                    reply = await Connection(life.url).ask("POST", COMPLETIONS, body)
+                    reply = await HttpConnection(life.url).ask("POST", COMPLETIONS, body)
                     if reply.status != 429:
                         return False
                     await asyncio.sleep(0.2)
-        except (OSError, Dropped):  # a TimeoutError is an OSError
+        except (OSError, ConnectionDropped):  # a TimeoutError is an OSError
             return True
 
     async def _died(self, life: Life) -> bool:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.bench.connection import Reply
-from paceline.bench.server_process import ServerProcess
+from paceline.bench.load.server_process import ServerProcess
 from tests.fuzz import bodies, run, storm
 from tests.fuzz.bodies import CHAT, COMPLETIONS, case
+from tests.fuzz.connection import HttpReply
 from tests.fuzz.findings import Findings
 from tests.fuzz.server import Start, gauge
 from tests.fuzz.values import LARGEST, Pairs, Raw, written
@@ -143,7 +143,7 @@ def test_an_error_in_a_stream_and_a_stream_without_end_are_failures() -> None:
     assert findings.dropped == [(sent, "a stream without its end")]
 
 
-def reply(body: bytes) -> Reply:
-    made = Reply()
+def reply(body: bytes) -> HttpReply:
+    made = HttpReply()
     made.status, made.pieces = 200, [body]
     return made

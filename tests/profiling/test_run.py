@@ -14,7 +14,7 @@ from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.profiling.gaps import bounds_of, rows_of
 from paceline.profiling.report import as_json, sentence, table
-from paceline.profiling.run import Plan, drafter_network, record, roof_of
+from paceline.profiling.run import ProfilePlan, drafter_network, record, roof_of
 from paceline.profiling.trace import trace
 from tests.engine.conftest import make_engine  # noqa: F401
 from tests.engine.tiny import EngineFactory, save_tiny
@@ -52,7 +52,7 @@ def test_recording_changes_no_token(make_engine: EngineFactory, params: Sampling
 @pytest.fixture
 def profiled(make_engine: EngineFactory) -> tuple[Engine, list[Any]]:  # noqa: F811
     engine = make_engine("ngram")
-    return engine, record(engine, PROMPTS, Plan(GREEDY, batch=2, steps=12))
+    return engine, record(engine, PROMPTS, ProfilePlan(GREEDY, batch=2, steps=12))
 
 
 def test_both_passes_have_the_steps_that_were_asked_for(profiled: Any) -> None:
@@ -129,12 +129,12 @@ def check_nesting(events: list[dict[str, Any]], top: frozenset[str] = frozenset(
 
 def test_without_a_drafter_there_is_one_pass(make_engine: EngineFactory) -> None:  # noqa: F811
     engine = make_engine(None)
-    assert [one.name for one in record(engine, PROMPTS, Plan(GREEDY, steps=3))] == ["AR"]
+    assert [one.name for one in record(engine, PROMPTS, ProfilePlan(GREEDY, steps=3))] == ["AR"]
 
 
 def test_a_drafters_network_is_profiled_too(make_engine: EngineFactory, tmp_path: Any) -> None:  # noqa: F811
     engine = make_engine(f"small=draft_model:{save_tiny(tmp_path)}")
-    passes = record(engine, PROMPTS, Plan(GREEDY, steps=6))
+    passes = record(engine, PROMPTS, ProfilePlan(GREEDY, steps=6))
     paths = {row.path for row in rows_of(passes[1].steps(), {})}
     assert ("step", "draft", "propose", "qkv") in paths
     assert drafter_network(engine) is not None
@@ -152,7 +152,7 @@ def test_a_drafters_network_is_profiled_too(make_engine: EngineFactory, tmp_path
 )
 def test_a_plan_without_sense_is_refused(field: str, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        Plan(**{"params": GREEDY, **options})
+        ProfilePlan(**{"params": GREEDY, **options})
     assert refused.value.field == field
 
 
@@ -161,5 +161,5 @@ def test_a_plan_without_sense_is_refused(field: str, options: dict[str, Any]) ->
 )
 def test_a_plan_that_the_engine_cannot_follow_is_refused(field: str, config: Any) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        Plan(GREEDY, batch=5).check(EngineConfig(**config))
+        ProfilePlan(GREEDY, batch=5).check(EngineConfig(**config))
     assert refused.value.field == field

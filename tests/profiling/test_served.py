@@ -14,7 +14,7 @@ from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.profiling import served
-from paceline.profiling.run import Plan
+from paceline.profiling.run import ProfilePlan
 from paceline.profiling.trace import trace
 from paceline.profiling.tree import gather
 from tests.engine.tiny import tiny_model
@@ -32,7 +32,7 @@ def engine(**options: Any) -> Engine:
 
 def test_format_and_send_are_recorded_beside_the_steps() -> None:
     profiled = engine()
-    one = served.record_served(profiled, PROMPTS, Plan(PARAMS, batch=2, steps=10))
+    one = served.record_served(profiled, PROMPTS, ProfilePlan(PARAMS, batch=2, steps=10))
     own, *streams = one.recording.lanes
     steps = gather(own.spans())
     assert steps.decode_steps + steps.prompt_steps >= 10
@@ -51,7 +51,7 @@ def test_format_and_send_are_recorded_beside_the_steps() -> None:
 def test_clients_that_are_refused_end_the_pass_with_the_reason() -> None:
     profiled = engine(max_model_len=64)
     with pytest.raises(PacelineError, match="400 from the server"):
-        served.record_served(profiled, [[1] * 200], Plan(PARAMS, steps=5))
+        served.record_served(profiled, [[1] * 200], ProfilePlan(PARAMS, steps=5))
     assert not profiled.has_work
 
 

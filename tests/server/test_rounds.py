@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from paceline.bench.rounds import page, summary, table
+from paceline.bench.report.rounds import page, summary, table
 from paceline.core import (
     CutReason,
     ExplainedRound,

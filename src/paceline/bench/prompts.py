@@ -14,7 +14,7 @@ EXPECTED = 'objects with "name", "kind" and "messages"'
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class BenchPrompt:
     """A conversation to be answered. `kind` groups prompts that speculation treats alike."""
 
     name: str
@@ -28,8 +28,8 @@ def shipped() -> list[str]:
     return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".json"))
 
 
-def load_prompts(name: str) -> list[Prompt]:
-    """Reads a shipped set by name, or a JSON file: a list of objects with name, kind and messages.
+def load_prompts(name: str) -> list[BenchPrompt]:
+    """Read a shipped set by name, or a JSON file: a list of objects with name, kind and messages.
 
     Raises InvalidRequest (field `prompts`) for an unknown name or a file of another shape.
     """
@@ -48,7 +48,7 @@ def load_prompts(name: str) -> list[Prompt]:
     return [_prompt(name, row) for row in rows]
 
 
-def _prompt(source: str, row: Any) -> Prompt:
+def _prompt(source: str, row: Any) -> BenchPrompt:
     if not isinstance(row, dict) or set(row) != {"name", "kind", "messages"}:
         raise InvalidRequest("prompts", source, EXPECTED)
     messages = row["messages"]
@@ -57,4 +57,4 @@ def _prompt(source: str, row: Any) -> Prompt:
     for message in messages:
         if not isinstance(message, dict) or set(message) != {"role", "content"}:
             raise InvalidRequest("prompts", source, 'messages with "role" and "content"')
-    return Prompt(str(row["name"]), str(row["kind"]), tuple(messages))
+    return BenchPrompt(str(row["name"]), str(row["kind"]), tuple(messages))

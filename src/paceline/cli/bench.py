@@ -12,15 +12,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from paceline.bench import lossy, report
-from paceline.bench.arrivals import write_arrivals
-from paceline.bench.http import ChatClient, served_model
-from paceline.bench.inprocess import InProcess
-from paceline.bench.load import compare_load, same_text
-from paceline.bench.lossy import BUDGETS
-from paceline.bench.paired import Ask, Pair, compare
-from paceline.bench.plot import scatter
-from paceline.bench.prompts import Prompt, load_prompts
+from paceline.bench.load import lossy
+from paceline.bench.load.client import ChatClient, served_model
+from paceline.bench.load.clients import compare_load, same_text
+from paceline.bench.load.in_process import InProcess
+from paceline.bench.load.lossy import BUDGETS
+from paceline.bench.load.paired import Ask, Pair, compare, write_arrivals
+from paceline.bench.prompts import BenchPrompt, load_prompts
+from paceline.bench.report import tables
+from paceline.bench.report.charts import Labels, scatter
 from paceline.cli import options, show
 from paceline.cli.options import DEFAULTS
 from paceline.core import InvalidRequest
@@ -77,10 +77,10 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     _check(args)
     prompts = load_prompts(args.prompts)
-    wish = options.speculative(args)
+    speculative = options.speculative(args)
     if args.url is None:
-        return _in_process(args, prompts, wish)
-    return asyncio.run(_over_http(args, prompts, wish))
+        return _in_process(args, prompts, speculative)
+    return asyncio.run(_over_http(args, prompts, speculative))
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -107,7 +107,7 @@ def _check(args: argparse.Namespace) -> None:
             raise InvalidRequest(field, value, "no engine option beside --url: the server has them")
 
 
-def _in_process(args: argparse.Namespace, prompts: list[Prompt], wish: Any) -> int:
+def _in_process(args: argparse.Namespace, prompts: list[BenchPrompt], speculative: Any) -> int:
     config, params = options.engine_config(args), options.sampling_params(args)
 
     from paceline.engine.startup import start_up_rows
@@ -119,30 +119,28 @@ def _in_process(args: argparse.Namespace, prompts: list[Prompt], wish: Any) -> i
     ask = InProcess(llm, params)
     if args.lossy is not None:
         return _show_lossy(console, llm, args, prompts, ask)
-    pairs = asyncio.run(_compare(prompts, ask, args.runs, wish))
+    pairs = asyncio.run(_compare(prompts, ask, args.runs, speculative))
     return _show_pairs(console, pairs, f"{config.model}, in process", args.record)
 
 
 def _show_lossy(
-    console: Console, llm: Any, args: argparse.Namespace, prompts: list[Prompt], ask: InProcess
+    console: Console, llm: Any, args: argparse.Namespace, prompts: list[BenchPrompt], ask: InProcess
 ) -> int:
     params = options.sampling_params(args)
-    lossless = lossy.say(llm, params, prompts, 0.0)
+    lossless = lossy.answer_all(llm, params, prompts, 0.0)
     levels = []
     for epsilon in args.lossy:
-        wish = {"lossy": epsilon}
+        speculative = {"lossy": epsilon}
         if args.max_draft_len is not None:
-            wish["max_draft_len"] = args.max_draft_len
-        pairs = asyncio.run(_compare(prompts, ask, args.runs, wish))
-        said = lossy.say(llm, params, prompts, epsilon)
-        levels.append(lossy.level(epsilon, pairs, said, lossless))
+            speculative["max_draft_len"] = args.max_draft_len
+        pairs = asyncio.run(_compare(prompts, ask, args.runs, speculative))
+        texts = lossy.answer_all(llm, params, prompts, epsilon)
+        levels.append(lossy.level(epsilon, pairs, texts, lossless))
     title = f"{args.model or DEFAULTS.model}, T = {args.temperature:g}: speed and quality by budget"
     console.print(lossy.level_table(levels, title))
     if args.svg is not None:
         x_label = "perplexity of the text under the target ÷ lossless"
-        drawing = scatter(
-            lossy.points(levels), title=title, x_label=x_label, y_label="speedup over AR"
-        )
+        drawing = scatter(lossy.points(levels), Labels(title, x_label, "speedup over AR"))
         args.svg.write_text(drawing, encoding="utf-8")
     return 0
 
@@ -159,23 +157,23 @@ def parse_budgets(text: str) -> tuple[float, ...]:
     return budgets
 
 
-async def _over_http(args: argparse.Namespace, prompts: list[Prompt], wish: Any) -> int:
+async def _over_http(args: argparse.Namespace, prompts: list[BenchPrompt], speculative: Any) -> int:
     console = Console(highlight=False)
     model = args.model or await served_model(args.url, args.api_key)
     client = _client(args, model)
     try:
         if args.concurrency == 1:
-            pairs = await _compare(prompts, client, args.runs, wish)
+            pairs = await _compare(prompts, client, args.runs, speculative)
             return _show_pairs(console, pairs, f"{model} at {args.url}", args.record)
-        await client(prompts[0], wish)  # what is lazy is paid for before anything is timed
+        await client(prompts[0], speculative)  # what is lazy is paid for before anything is timed
         load = {"runs": args.runs, "concurrency": args.concurrency}
-        off, on = await compare_load(prompts, client, speculative=wish, **load)
+        off, on = await compare_load(prompts, client, speculative=speculative, **load)
     finally:
         await client.close()
     title = f"{model} at {args.url}: {len(off.answers)} requests, {args.concurrency} at once"
-    console.print(report.load_table(off, on, title))
+    console.print(tables.load_table(off, on, title))
     same = same_text(off, on)
-    console.print(report.same_text_line(same))
+    console.print(tables.same_text_line(same))
     return 0 if same else 1
 
 
@@ -193,15 +191,17 @@ def _client(args: argparse.Namespace, model: str) -> ChatClient:
     )
 
 
-async def _compare(prompts: Sequence[Prompt], ask: Ask, runs: int, wish: Any) -> list[Pair]:
-    await ask(prompts[0], wish)  # the first request of a process pays for what is lazy
+async def _compare(
+    prompts: Sequence[BenchPrompt], ask: Ask, runs: int, speculative: Any
+) -> list[Pair]:
+    await ask(prompts[0], speculative)  # the first request of a process pays for what is lazy
     with Progress(console=show.stderr_console(), transient=True) as progress:
         task = progress.add_task("measuring", total=runs * len(prompts))
         return await compare(
             prompts,
             ask,
             runs=runs,
-            speculative=wish,
+            speculative=speculative,
             progress=lambda pair, run: progress.advance(task),
         )
 
@@ -209,13 +209,13 @@ async def _compare(prompts: Sequence[Prompt], ask: Ask, runs: int, wish: Any) ->
 def _show_pairs(console: Console, pairs: list[Pair], title: str, record: Path | None) -> int:
     if record is not None:
         write_arrivals(record, pairs)
-    console.print(report.pair_table(pairs, title))
-    for line in report.notes(pairs):
+    console.print(tables.pair_table(pairs, title))
+    for line in tables.notes(pairs):
         console.print(line, style="dim")
-    for table in report.parts_tables(pairs):
+    for table in tables.parts_tables(pairs):
         console.print(table)
-    for line in report.speedup_lines(pairs):
+    for line in tables.speedup_lines(pairs):
         console.print(line)
     same = all(pair.same_text for pair in pairs)
-    console.print(report.same_text_line(same))
+    console.print(tables.same_text_line(same))
     return 0 if same else 1

@@ -22,12 +22,12 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from paceline.bench import report
-from paceline.bench.http import ChatClient
-from paceline.bench.paired import Pair, compare
+from paceline.bench.load.answers import MeasuredAnswer
+from paceline.bench.load.client import ChatClient
+from paceline.bench.load.paired import Pair, compare
+from paceline.bench.load.server_process import ServerProcess
 from paceline.bench.prompts import load_prompts
-from paceline.bench.record import Answer
-from paceline.bench.server_process import ServerProcess
+from paceline.bench.report import tables
 from paceline.core import PacelineError
 from paceline.engine.config import EngineConfig
 
@@ -99,11 +99,11 @@ def run(screen: Screen, runs: int) -> int:
     screen.say(
         side_by_side(pairs[0]),
         table(pairs),
-        *(Text(line, style="dim") for line in report.notes(pairs)),
+        *(Text(line, style="dim") for line in tables.notes(pairs)),
         "",
-        *report.parts_tables(pairs),
-        *(Text(line) for line in report.speedup_lines(pairs)),
-        Text(report.same_text_line(same), style="bold green" if same else "bold red"),
+        *tables.parts_tables(pairs),
+        *(Text(line) for line in tables.speedup_lines(pairs)),
+        Text(tables.same_text_line(same), style="bold green" if same else "bold red"),
         f"server {'stopped cleanly' if clean else 'did NOT stop cleanly'}; "
         f"{time.perf_counter() - started:.0f} s in all",
     )
@@ -140,13 +140,13 @@ def table(pairs: Sequence[Pair]) -> RenderableType:
         f"{MODEL}, temperature 0, up to {MAX_TOKENS} tokens, "
         f"{runs} paired run{'s' if runs > 1 else ''} of each prompt"
     )
-    return report.pair_table(pairs, title)
+    return tables.pair_table(pairs, title)
 
 
 def side_by_side(pair: Pair) -> RenderableType:
     """One prompt's two answers, each with the time it took."""
 
-    def panel(title: str, answer: Answer) -> Panel:
+    def panel(title: str, answer: MeasuredAnswer) -> Panel:
         subtitle = f"{len(answer.token_ids)} tokens in {answer.total:.2f} s"
         return Panel(Text(answer.text.strip()), title=title, subtitle=subtitle)
 

@@ -10,25 +10,24 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from paceline.bench import report
-from paceline.bench.http import ChatClient
-from paceline.bench.paired import Pair, compare
-from paceline.bench.prompts import Prompt
-from paceline.bench.server_process import ServerProcess
+from paceline.bench.load.client import ChatClient
+from paceline.bench.load.paired import Pair, compare
+from paceline.bench.load.server_process import ServerProcess
+from paceline.bench.prompts import BenchPrompt
+from paceline.bench.report import tables
+from paceline.bench.report.words import number
 from paceline.cli.demo import MODEL, START_SECONDS, WIDTH, side_by_side
 from paceline.cli.demo_stages import Stage, headline, minutes, run_stages, say, seconds_of
 from paceline.core import PacelineError
 from paceline.dataset.training_set import read_manifest
 from paceline.drafters import shipped
-from paceline.evaluate import words
-from paceline.evaluate.measure import DRAFTER
+from paceline.evaluate.result import DRAFTER, POLICY, Evaluation, SetResult
 from paceline.synth.app import App, load_app
 from paceline.training.trackers import read_log
 
@@ -209,21 +208,19 @@ def _training_lines(plan: DemoPlan) -> list[str]:
 
 def _evaluation_lines(plan: DemoPlan, when: str) -> list[str]:
     lines = [
-        "{}: AL {} incl. bonus, {} as fast as without".format(result["set"], *_numbers(result))
+        "{}: AL {} incl. bonus, {} as fast as without".format(result.set, *_numbers(result))
         for result in _results(plan, when)
     ]
     return [*lines, f"by position, by context, by request: {plan.report(when)}"]
 
 
-def _numbers(result: Mapping[str, Any]) -> tuple[str, str]:
+def _numbers(result: SetResult) -> tuple[str, str]:
     """Return AL and speedup of a set."""
-    speed = result["speed"][words.POLICY]["speedup"]
-    return words.number(result["acceptance"][DRAFTER]["al"]), words.number(speed, "×")
+    return number(result.acceptance[DRAFTER].al), number(result.speed[POLICY].speedup, "×")
 
 
-def _results(plan: DemoPlan, when: str) -> list[dict[str, Any]]:
-    path = plan.report(when).with_suffix(".json")
-    return list(json.loads(path.read_text("utf-8"))["results"])
+def _results(plan: DemoPlan, when: str) -> list[SetResult]:
+    return Evaluation.read_file(plan.report(when).with_suffix(".json"), "report").results
 
 
 # -- serving ---------------------------------------------------------------------------------------
@@ -250,10 +247,10 @@ def serve(console: Console, plan: DemoPlan, app: App) -> int:
         clean = server.stop()
     same = all(pair.same_text for pair in pairs)
     console.print(side_by_side(pairs[0]))
-    console.print(report.pair_table(pairs, f"{NAME}, {RUNS} paired runs of each request"))
-    for line in (*report.notes(pairs), *report.speedup_lines(pairs)):
+    console.print(tables.pair_table(pairs, f"{NAME}, {RUNS} paired runs of each request"))
+    for line in (*tables.notes(pairs), *tables.speedup_lines(pairs)):
         say(console, line)
-    say(console, report.same_text_line(same), "bold green" if same else "bold red")
+    say(console, tables.same_text_line(same), "bold green" if same else "bold red")
     if not clean:
         say(console, f"the server did NOT stop cleanly: see {plan.out / 'server.log'}", "bold red")
     return 0 if same and clean else 1
@@ -265,7 +262,7 @@ async def ask(url: str, app: App) -> list[Pair]:
     schema = {"name": NAME, "schema": json.loads(app.bounds.grammar.source)}
     bound = {"response_format": {"type": "json_schema", "json_schema": schema}}
     client = ChatClient(url, model=MODEL, max_tokens=app.params.max_tokens, extra=bound)
-    prompts = [Prompt(name, NAME, messages(app, text)) for name, text in REQUESTS.items()]
+    prompts = [BenchPrompt(name, NAME, messages(app, text)) for name, text in REQUESTS.items()]
     try:
         await client(prompts[0], None)  # what is lazy is paid for before anything is timed
         return await compare(prompts, client, runs=RUNS)
@@ -281,13 +278,13 @@ def messages(app: App, text: str) -> tuple[dict[str, str], ...]:
 
 def epilogue(console: Console, plan: DemoPlan, names: Sequence[str]) -> None:
     """Print before and after in one table, the time it took, and where to go from here."""
-    table = report.base_table("before and after")
+    table = tables.base_table("before and after")
     table.add_column("set")
     for column in ("AL\nbefore", "\nafter", "speedup\nbefore", "\nafter"):
         table.add_column(column, justify="right")
     for old, new in zip(_results(plan, "before"), _results(plan, "after"), strict=True):
         (al, speed), (al_now, speed_now) = _numbers(old), _numbers(new)
-        table.add_row(new["set"], al, al_now, speed, speed_now)
+        table.add_row(new.set, al, al_now, speed, speed_now)
     console.print()
     console.print(table)
     times = seconds_of(plan.out, names)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import Progress
 
 from paceline.cli import options, show
 from paceline.core import InvalidRequest
+
+if TYPE_CHECKING:
+    from paceline.evaluate.result import Evaluation, EvaluationSettings
+    from paceline.llm import LLM
 
 REGRESSED = 3  # exit code under --fail-on-regression
 
@@ -97,11 +99,10 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from paceline.evaluate import console
-    from paceline.evaluate.evaluation import Settings
-    from paceline.evaluate.page import page
+    from paceline.evaluate import report
+    from paceline.evaluate.result import Evaluation, EvaluationSettings
 
-    settings = Settings(
+    settings = EvaluationSettings(
         prompts=args.prompts,
         tokens=args.tokens,
         temperatures=args.temperatures,
@@ -112,37 +113,37 @@ def run(args: argparse.Namespace) -> int:
     _check_out(args.out)
     if args.fail_on_regression and args.before is None:
         raise InvalidRequest("fail_on_regression", True, "--before beside it")
-    before = None if args.before is None else _read(args.before)
+    before = None if args.before is None else Evaluation.read_file(args.before, "before")
     if args.card and not (Path(args.drafter) / "provenance.json").is_file():
         expected = "a drafter's folder that `paceline train` wrote, with its provenance.json"
         raise InvalidRequest("card", args.drafter, expected)
     result = _measure(args, settings, before)
-    args.out.write_text(page(result), encoding="utf-8")
+    args.out.write_text(report.page(result), encoding="utf-8")
     beside = args.out.with_suffix(".json")
-    beside.write_text(json.dumps(result) + "\n", encoding="utf-8")
+    beside.write_text(json.dumps(result.as_json()) + "\n", encoding="utf-8")
     shown = Console(highlight=False)
-    shown.print(console.overview(result))
-    for line in console.lines(result):
+    shown.print(report.overview(result))
+    for line in report.lines(result):
         shown.print(line, style="dim", markup=False)
     fell = [] if before is None else _compared(shown, before, result)
     if args.card:
         _add_to_card(Path(args.drafter), result)
     shown.print(f"{args.out} and {beside}", markup=False, soft_wrap=True)
-    shown.print("same text: yes" if result["same_text"] else "[bold red]same text: NO[/]")
-    if not result["same_text"]:
+    shown.print("same text: yes" if result.same_text else "[bold red]same text: NO[/]")
+    if not result.same_text:
         return 1
     return REGRESSED if fell and args.fail_on_regression else 0
 
 
-def _add_to_card(drafter: Path, result: Mapping[str, Any]) -> None:
-    from paceline.evaluate.markdown import evaluation_table
+def _add_to_card(drafter: Path, evaluation: Evaluation) -> None:
+    from paceline.evaluate.report import evaluation_table
     from paceline.training.card import add_evaluation
 
-    answers = ("results",)
-    summary = {name: value for name, value in result.items() if name not in answers}
+    summary = evaluation.as_json()
+    results = summary["results"]
     kept = ("set", "role", "temperature", "requests", "bound", "grammar", "acceptance", "speed")
-    summary["results"] = [{name: one[name] for name in kept} for one in result["results"]]
-    add_evaluation(drafter, evaluation_table(result), summary)
+    summary["results"] = [{name: result[name] for name in kept} for result in results]
+    add_evaluation(drafter, evaluation_table(evaluation), summary)
 
 
 def _check_out(out: Path) -> None:
@@ -154,22 +155,11 @@ def _check_out(out: Path) -> None:
         raise InvalidRequest("out", str(out), "a file in a folder that exists")
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    from paceline.evaluate.words import check_format
-
-    try:
-        return check_format(json.loads(path.read_text("utf-8")), str(path))
-    except (OSError, ValueError) as error:
-        if isinstance(error, InvalidRequest):
-            raise
-        raise InvalidRequest("before", str(path), f"a readable JSON file ({error})") from error
-
-
 def _measure(
-    args: argparse.Namespace, settings: Any, before: Mapping[str, Any] | None
-) -> dict[str, Any]:
+    args: argparse.Namespace, settings: EvaluationSettings, before: Evaluation | None
+) -> Evaluation:
+    from paceline.evaluate.comparison import check_comparable
     from paceline.evaluate.evaluation import evaluate
-    from paceline.evaluate.markdown import check_comparable
 
     names = ("dtype", "device", "backend", "quantize", "threads", "draft_window", "max_model_len",
              "kv_memory")  # fmt: skip
@@ -177,10 +167,9 @@ def _measure(
     with Progress(console=errors, transient=True) as progress:
         task = progress.add_task("loading", total=None)
 
-        def started(llm: Any, answers: int) -> None:
+        def started(llm: LLM, answers: int) -> None:
             if before is not None:
-                settings_now = dataclasses.asdict(settings)
-                check_comparable(before, llm.engine.model_name, settings_now)
+                check_comparable(before, llm.engine.model_name, settings)
             progress.update(task, total=answers)
 
         return evaluate(
@@ -194,8 +183,8 @@ def _measure(
         )
 
 
-def _compared(shown: Console, before: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
-    from paceline.evaluate.markdown import compare, regressions
+def _compared(shown: Console, before: Evaluation, result: Evaluation) -> list[str]:
+    from paceline.evaluate.comparison import compare, regressions
 
     shown.print(compare(before, result), markup=False, soft_wrap=True)
     fell = regressions(before, result)

@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from paceline.bench import rounds
-from paceline.bench.http import get_json
+from paceline.bench.load.client import get_json
+from paceline.bench.report import rounds
 from paceline.cli import options
 from paceline.core import InvalidRequest
 

@@ -5,27 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.cli import options
 from paceline.core import InvalidRequest
 
+if TYPE_CHECKING:
+    from paceline.bench.mock.plan import Goal, MockPlan
+    from paceline.roofline.device import Calibration, Hardware
+
 DEFAULT_LENGTHS = "1,2,4,8"
-VLLM, SGLANG = "vllm", "sglang"
-STEPS = 32
-HERE_ONLY = {  # options of what is run here, and what they are unless given
-    "steps": STEPS,
-    "seed": 0,
-    "drafter_cost": 0.0,
-    "drafter_block": 1,
-    "drafter_config": None,
-    "device": "cpu",
-    "backend": "auto",
-    "threads": None,
-    "hardware": None,
-    "calibration": None,
-    "json": None,
-}
+HERE_ONLY = (
+    "steps", "seed", "drafter_cost", "drafter_block", "drafter_config", "device", "backend",
+    "threads", "hardware", "calibration", "json",
+)  # fmt: skip
+LAUNCH_ONLY = ("drafter", "tensor_parallel")
 
 
 def add_to(commands: Any) -> None:
@@ -69,7 +63,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--context", type=int, default=512, help="tokens in the middle of a measurement (512)"
     )
-    parser.add_argument("--steps", type=int, default=STEPS, help="rounds that count (32)")
+    parser.add_argument("--steps", type=int, default=32, help="rounds that count (32)")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (0)")
     _add_drafter_options(parser)
     options.add_device_options(parser)
@@ -84,7 +78,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
     group = parser.add_argument_group("on another engine")
     group.add_argument(
-        "--launch", choices=(VLLM, SGLANG), help="print the lines for that engine; run nothing"
+        "--launch", choices=("vllm", "sglang"), help="print the lines for that engine; run nothing"
     )
     group.add_argument(
         "--drafter",
@@ -92,11 +86,11 @@ def add_to(commands: Any) -> None:
         help="how it drafts, as dflash:FOLDER, eagle3:FOLDER, draft_model:FOLDER or mtp",
     )
     group.add_argument("--tensor-parallel", type=int, metavar="N", help="devices (default: 1)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, here_only={name: parser.get_default(name) for name in HERE_ONLY})
 
 
 def _add_drafter_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("drafting, really paid for")
+    group = parser.add_argument_group("drafting, which takes its time")
     group.add_argument(
         "--drafter-cost",
         type=float,
@@ -115,13 +109,12 @@ def _add_drafter_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from paceline.bench.mock import LENGTHS, Asked, Plan
+    from paceline.bench.mock.plan import LENGTHS, MockPlan
 
-    asked, depth = _asked(args)
-    lengths = args.draft_lengths or (LENGTHS if depth is None else (depth,))
-    plan = Plan(
-        asked=tuple(Asked(*each) for each in asked),
-        draft_lengths=lengths,
+    goals, depth = _goals(args)
+    plan = MockPlan(
+        goals=goals,
+        draft_lengths=args.draft_lengths or (LENGTHS if depth is None else (depth,)),
         batches=args.batch,
         context=args.context,
         steps=args.steps,
@@ -130,65 +123,61 @@ def run(args: argparse.Namespace) -> int:
     return _launch(args, plan) if args.launch else _measure(args, plan)
 
 
-def _asked(args: argparse.Namespace) -> tuple[list[tuple[Any, Any]], int | None]:
-    """(AL, profile) of each acceptance, one of the two; and how many positions are known."""
+def _goals(args: argparse.Namespace) -> tuple[tuple[Goal, ...], int | None]:
+    """Return the acceptances that are asked for, and the number of positions that have a rate."""
     from paceline.roofline.acceptance import Profile, acceptance_of
 
     if args.rates is not None:
         profile = Profile.of_conditional(args.rates)
-        return [(None, profile)], profile.depth
-    if args.profile is not None:
-        try:
-            stated = json.loads(Path(args.profile).read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise InvalidRequest("profile", args.profile, f"a JSON file ({error})") from error
-        if not isinstance(stated, dict):
-            raise InvalidRequest("profile", args.profile, "a file with one JSON object")
-        found = acceptance_of(stated)
-        return [(None, found)], found.depth
-    return [(each, None) for each in args.acceptance_length or floats(DEFAULT_LENGTHS)], None
+        return (profile,), profile.depth
+    if args.profile is None:
+        return args.acceptance_length or floats(DEFAULT_LENGTHS), None
+    try:
+        stated = json.loads(Path(args.profile).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("profile", args.profile, f"a JSON file ({error})") from error
+    if not isinstance(stated, dict):
+        raise InvalidRequest("profile", args.profile, "a file with one JSON object")
+    acceptance = acceptance_of(stated)
+    return (acceptance,), acceptance.depth
 
 
-def _launch(args: argparse.Namespace, plan: Any) -> int:
-    from paceline.bench.mock_launch import Drafter, launch_lines
+def _launch(args: argparse.Namespace, plan: MockPlan) -> int:
+    from paceline.bench.mock.launch import LaunchDrafter, launch_lines
 
-    for name, default in HERE_ONLY.items():
+    for name, default in args.here_only.items():
         value = getattr(args, name)
         if value != default:
             raise InvalidRequest(name, str(value), "no value beside --launch, which runs nothing")
     if args.drafter is None:
         expected = "KIND[:CHECKPOINT] beside --launch: these engines always draft with one"
         raise InvalidRequest("drafter", None, expected)
+    drafter, devices = LaunchDrafter.parse(args.drafter), args.tensor_parallel or 1
     lines = launch_lines(
-        args.launch,
-        plan,
-        args.model,
-        Drafter.parse(args.drafter),
-        dtype=args.dtype,
-        tensor_parallel=args.tensor_parallel or 1,
+        args.launch, plan, args.model, drafter, dtype=args.dtype, tensor_parallel=devices
     )
     print("\n".join(lines))
     return 0
 
 
-def _measure(args: argparse.Namespace, plan: Any) -> int:
-    for name in ("drafter", "tensor_parallel"):
+def _measure(args: argparse.Namespace, plan: MockPlan) -> int:
+    for name in LAUNCH_ONLY:
         if getattr(args, name) is not None:
             raise InvalidRequest(name, getattr(args, name), "no value without --launch")
 
     from rich.console import Console
 
-    from paceline.bench import mock_report
-    from paceline.bench.mock import measure
-    from paceline.bench.mock_predict import Predictions
-    from paceline.bench.mock_setup import Drafting, build, read_target
-    from paceline.bench.this_machine import this_machine
+    from paceline.bench.mock import report
+    from paceline.bench.mock.measure import measure
+    from paceline.bench.mock.predict import Predictions
+    from paceline.bench.mock.setup import MockDrafting, build, read_target
+    from paceline.bench.steps.machine import this_machine
     from paceline.cli import show
     from paceline.models.mocked import find_config
 
     path = args.drafter_config
     config = None if path is None else find_config(path, "drafter_config")
-    drafting = Drafting(args.drafter_cost, args.drafter_block, config)
+    drafting = MockDrafting(args.drafter_cost, args.drafter_block, config)
     calibration = None if args.calibration is None else calibration_of(args.calibration)
     device = None if args.hardware is None else hardware_of(args.hardware)
     target = read_target(args.model)
@@ -198,26 +187,26 @@ def _measure(args: argparse.Namespace, plan: Any) -> int:
     predictions = Predictions(target, drafting, engine, machine, calibration)
     with show.stderr_console().status("measuring"):
         measured = measure(engine, plan)
-    predicted = [predictions.of(each) for each in measured]
+    predicted = [predictions.of(result) for result in measured]
     console = Console(highlight=False)
-    console.print(mock_report.table(mock_report.title(engine, plan), measured, predicted))
-    for line in mock_report.notes(predicted):
+    console.print(report.table(engine, plan, measured, predicted))
+    for line in report.notes(predicted):
         console.print(line, style="dim")
     if args.json is not None:
-        written = mock_report.as_json(engine, plan, machine, measured, predicted)
+        written = report.as_json(engine, plan, machine, measured, predicted)
         args.json.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
     return 0
 
 
-def hardware_of(text: str) -> Any:
-    """A device by name, or from a JSON file."""
+def hardware_of(text: str) -> Hardware:
+    """Return a device by name, or from a JSON file."""
     from paceline.roofline.device import Hardware, hardware
 
     return Hardware.from_file(text, "hardware") if Path(text).is_file() else hardware(text)
 
 
-def calibration_of(text: str) -> Any:
-    """A preset by name, or what `paceline roofline fit` wrote."""
+def calibration_of(text: str) -> Calibration:
+    """Return a preset by name, or what `paceline roofline fit` wrote."""
     from paceline.roofline.device import Calibration, preset
 
     return Calibration.from_file(text, "calibration") if Path(text).is_file() else preset(text)

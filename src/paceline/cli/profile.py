@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from paceline.bench.prompts import Prompt, load_prompts
+from paceline.bench.prompts import BenchPrompt, load_prompts
 from paceline.cli import options, show
 from paceline.core import InvalidRequest
 
@@ -56,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
     for field in ("trace", "json"):
         _check_writable(field, getattr(args, field))
 
-    from paceline.profiling.run import Plan
+    from paceline.profiling.run import ProfilePlan
 
-    plan = Plan(params, options.speculative(args), args.batch, args.steps)
+    plan = ProfilePlan(params, options.speculative(args), args.batch, args.steps)
     plan.check(config)
 
     from paceline.engine.startup import start_up_rows
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _profile(
-    console: Console, llm: Any, prompts: list[Prompt], plan: Any, args: argparse.Namespace
+    console: Console, llm: Any, prompts: list[BenchPrompt], plan: Any, args: argparse.Namespace
 ) -> None:
     from paceline.evaluate.doctor import encoded
     from paceline.profiling import report
@@ -85,22 +85,22 @@ def _profile(
     encoded_prompts = [encoded(llm, prompt.messages) for prompt in prompts]
     peak = peak_of(engine)
     passes = record(engine, encoded_prompts, plan)
-    told = []
-    for one in passes:
-        steps, roof = one.steps(), roof_of(engine, one, peak)
+    written = []
+    for recorded in passes:
+        steps, roof = recorded.steps(), roof_of(engine, recorded, peak)
         bounds = bounds_of(steps, engine.runner.network, drafter_network(engine), roof)
         rows = rows_of(steps, bounds)
-        console.print(report.table(one.name, steps, rows))
+        console.print(report.table(recorded.name, steps, rows))
         console.print(report.roof_line(roof), style="dim")
         console.print(report.steps_line(steps), style="dim")
         console.print(report.sentence(rows))
-        told.append(report.as_json(one.name, steps, rows, roof))
+        written.append(report.as_json(recorded.name, steps, rows, roof))
     served = record_served(engine, encoded_prompts, plan)
     console.print(report.served_table(served))
     about = report.about(engine, plan)
     if args.json is not None:
         served_lines = report.served_lines(served)
-        _write(args.json, {**about, "passes": told, served.name: served_lines})
+        _write(args.json, {**about, "passes": written, served.name: served_lines})
     if args.trace is not None:
         _write(args.trace, trace({p.name: p.recording for p in (*passes, served)}, about))
 

@@ -36,13 +36,13 @@ def add_to(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from paceline.bench import step_times
-    from paceline.bench.this_machine import this_machine
+    from paceline.bench.steps import grid as step_times
+    from paceline.bench.steps.machine import this_machine
     from paceline.cli import show
     from paceline.engine.build import build_engine
     from paceline.models.loader import load_model
 
-    grid = step_times.Grid(
+    grid = step_times.StepGrid(
         batches=args.batch or step_times.BATCHES,
         rows=args.rows or step_times.ROWS,
         contexts=args.context or step_times.CONTEXTS,

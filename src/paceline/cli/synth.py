@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from paceline.bench.http import served_model
+from paceline.bench.load.client import served_model
 from paceline.cli import options, synth_show
 from paceline.cli.options import DEFAULTS
 from paceline.core import InvalidRequest

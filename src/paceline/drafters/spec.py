@@ -69,6 +69,14 @@ def _kind_of(model: str) -> str:
     return DRAFTER_KIND if is_drafter(Path(model).expanduser()) else MODEL_KIND
 
 
+def label(spec: DrafterSpec) -> str:
+    """Return what reports call a drafter: the name it was given, else the last part of its folder
+    or id."""
+    if spec.value is None or spec.name != spec.kind or spec.kind not in (MODEL_KIND, DRAFTER_KIND):
+        return spec.name
+    return Path(spec.value).name
+
+
 def resolve(spec: DrafterSpec) -> DrafterSpec:
     """A hub id says only once it is fetched whether a drafter or a model lies there.
 

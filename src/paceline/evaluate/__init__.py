@@ -1,7 +1,16 @@
-"""How good a drafter is: the numbers of `paceline evaluate`, from the engine that serves it."""
+"""The worth of a drafter: the numbers of `paceline evaluate`, from the engine that serves it."""
 
-from paceline.evaluate.evaluation import Settings, evaluate
-from paceline.evaluate.markdown import compare, evaluation_table, regressions
-from paceline.evaluate.page import page
+from paceline.evaluate.comparison import compare, regressions
+from paceline.evaluate.evaluation import evaluate
+from paceline.evaluate.report import evaluation_table, page
+from paceline.evaluate.result import Evaluation, EvaluationSettings
 
-__all__ = ["Settings", "compare", "evaluate", "evaluation_table", "page", "regressions"]
+__all__ = [
+    "Evaluation",
+    "EvaluationSettings",
+    "compare",
+    "evaluate",
+    "evaluation_table",
+    "page",
+    "regressions",
+]

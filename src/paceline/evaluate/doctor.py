@@ -1,9 +1,9 @@
-"""`paceline drafter doctor`: why does a DFlash drafter not accept as much as it should?
+"""`paceline drafter doctor`: find why a DFlash drafter accepts less than it should.
 
 Acceptance goes wrong in silence: features from the wrong layers, another RoPE, another template. So
-the drafter is served on sample prompts, and looked at from three sides: what it was trained for
-(where its folder says so), whether the serving path computes what the training form computes, and
-whether some other reading of the checkpoint would predict the target better.
+the drafter is served on sample prompts, and three things are checked: that it is served as it was
+trained (where its folder says how), that the serving path computes what the training form computes,
+and that no other reading of the checkpoint predicts the target better.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """What is wrong, in one sentence."""
+        """One sentence: the first check that failed, or that nothing is wrong."""
         for check in self.checks:
             if check.ok is False:
                 return f"{check.name}: {check.detail}."
@@ -74,7 +74,7 @@ def examine(
     max_tokens: int = 96,
     **options: Any,
 ) -> Report:
-    """Serves `conversations` with the drafter (a spec, or a folder or hub id) and reports.
+    """Serve `conversations` with the drafter (a spec, or a folder or hub id) and report.
 
     `options` are EngineConfig's. A drafter that is refused is reported, not raised.
     """
@@ -105,7 +105,8 @@ def examine(
 
 
 def encoded(llm: LLM, conversation: Sequence[dict[str, str]]) -> list[int]:
-    """Under the chat template, or the bare text where the model has none."""
+    """Return the ids of a conversation: under the chat template, or the bare text where the model
+    has none."""
     if getattr(llm.tokenizer, "chat_template", None):
         return llm.encode_chat(conversation)
     text = "\n\n".join(message["content"] for message in conversation)
@@ -120,8 +121,8 @@ def _measure(report: Report, results: Sequence[Result]) -> None:
 
 
 def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterator[Check]:
-    """What the folder says of the training, against how it is served."""
-    known, config = drafter.checkpoint.provenance, drafter.config
+    """Compare what the folder says of the training with how the drafter is served."""
+    provenance, config = drafter.checkpoint.provenance, drafter.config
     template = getattr(llm.tokenizer, "chat_template", None) or ""
     served = {
         "target_layer_ids": ("layer ids", config.target_layer_ids),
@@ -131,27 +132,30 @@ def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterato
         "dtype": ("dtype", llm.engine.config.dtype),
         "window": ("window", drafter.window),
     }
-    if known.target is not None:
-        detail = f"trained for {known.target}, served with {llm.engine.model_name}"
-        yield Check("the model", True if known.target == llm.engine.model_name else None, detail)
+    if provenance.target is not None:
+        detail = f"trained for {provenance.target}, served with {llm.engine.model_name}"
+        yield Check(
+            "the model", True if provenance.target == llm.engine.model_name else None, detail
+        )
     for key, (name, now) in served.items():
-        trained = getattr(known, key)
+        trained = getattr(provenance, key)
         if trained is None:
             yield Check(name, None, f"served with {now}; the checkpoint does not say what with")
         elif trained == now:
             yield Check(name, True, f"trained and served with {now}")
         else:
             yield Check(name, False, f"trained with {trained}, served with {now}")
-    if known.context is not None:
+    if provenance.context is not None:
         sees = longest if drafter.window is None else min(longest, drafter.window)
-        detail = f"trained on up to {known.context} tokens of context, and sees up to {sees}"
-        if sees > known.context:
-            detail += f"; serve it with --draft-window {known.context}"
-        yield Check("context", sees <= known.context, detail)
+        detail = f"trained on up to {provenance.context} tokens of context, and sees up to {sees}"
+        if sees > provenance.context:
+            detail += f"; serve it with --draft-window {provenance.context}"
+        yield Check("context", sees <= provenance.context, detail)
 
 
 def serving_check(trained: Trained, drafts: Sequence[RecordedDraft], dtype: str) -> Check:
-    """Draft logits of the serving path (cached, incremental) against the training form's."""
+    """Compare the draft logits of the serving path (cached, incremental) with those of the training
+    form."""
     error = total = 0.0
     same = slots = 0
     for draft in drafts:
@@ -173,29 +177,30 @@ def serving_check(trained: Trained, drafts: Sequence[RecordedDraft], dtype: str)
 
 
 def reading_check(trained: Trained, starts: dict[str, int], target_theta: float) -> Check:
-    """Whether another reading of the same weights would predict the target's answers better."""
+    """Check that no other reading of the same weights predicts the target's answers better."""
     now = trained.acceptance_length(trained.config, starts, 0)
-    found = {
+    lengths = {
         label: trained.acceptance_length(config, starts, shift)
         for label, config, shift in other_readings(trained, target_theta)
     }
-    if not found:
+    if not lengths:
         return Check("other readings", None, "there is none to compare with")
-    best = max(found, key=lambda label: found[label])
-    if found[best] - 1 > BETTER * (now - 1) + 0.1:
+    best = max(lengths, key=lambda label: lengths[label])
+    if lengths[best] - 1 > BETTER * (now - 1) + 0.1:
         detail = (
-            f"the weights fit better when read with {best}: acceptance length {found[best]:.2f} "
+            f"the weights fit better when read with {best}: acceptance length {lengths[best]:.2f} "
             f"instead of {now:.2f} incl. bonus on the target's own answers"
         )
         return Check("how the checkpoint is read", False, detail)
-    detail = f"none of {len(found)} fits the weights better than the config does ({now:.2f})"
+    detail = f"none of {len(lengths)} fits the weights better than the config does ({now:.2f})"
     return Check("other readings", True, detail)
 
 
 def other_readings(
     trained: Trained, target_theta: float
 ) -> Iterator[tuple[str, DFlashConfig, int]]:
-    """Configs that a mistaken export or engine could have meant, each with its shift of slots."""
+    """Yield the configs that a mistaken export or engine could have meant, with their shift of
+    slots."""
     config = trained.config
     for by in (-1, 1):
         ids = tuple(layer + by for layer in config.target_layer_ids)

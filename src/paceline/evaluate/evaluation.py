@@ -1,123 +1,84 @@
-"""`evaluate`: a drafter, a model and some sets become one dictionary with every number and row."""
+"""Evaluate a drafter on sets of prompts: the sets and the engine, and the result as one value."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from paceline.core import Grammar, InvalidRequest, SamplingParams
-from paceline.core.errors import check_integer
-from paceline.drafters.spec import parse_spec
+from paceline.core import Grammar, InvalidRequest
+from paceline.drafters.spec import label, parse_spec
 from paceline.engine.machine import cpu_name
-from paceline.evaluate import numbers
 from paceline.evaluate.doctor import encoded
-from paceline.evaluate.measure import (
-    AR,
+from paceline.evaluate.measure import Bench, Progress, grammar_digest
+from paceline.evaluate.numbers import set_numbers
+from paceline.evaluate.result import (
     DRAFTER,
-    FULL,
+    DRAFTERS,
     NGRAM,
     SUFFIX,
-    TIMED,
-    WHO,
-    Bench,
-    Progress,
-    grammar_digest,
+    EvaluatedDrafter,
+    Evaluation,
+    EvaluationMachine,
+    EvaluationSettings,
+    GrammarDigest,
+    SetResult,
 )
 from paceline.evaluate.sets import EvalSet, SetSpec, load_set, parse_sets
 from paceline.evaluate.warm import hold
-from paceline.evaluate.words import FORMAT
 from paceline.llm import LLM
 from paceline.models.loader import load_model, template_digest, tokenizer_digest
 from paceline.version import __version__
 
-MOST_TOKENS = 256  # longer answers of small models loop, and loops flatter
 WARM_ANSWERS = 200  # of a train split
 BESIDE = {NGRAM: "beside-ngram", SUFFIX: "beside-suffix"}  # as they are registered
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What is asked, and how often. Raises InvalidRequest naming the field.
-
-    prompts        of each set, spread evenly over it
-    tokens         most new tokens of an answer, at most MOST_TOKENS
-    temperatures   each evaluated by itself; 0 is argmax
-    runs           paired runs of each prompt, for the speed
-    seed           of the first prompt's noise; the next has the next
-    warm           the drafter's look-ups remember the answers that suffix is warmed with
-    """
-
-    prompts: int = 40
-    tokens: int = MOST_TOKENS
-    temperatures: tuple[float, ...] = (0.0, 1.0)
-    runs: int = 1
-    seed: int = 0
-    warm: bool = False
-
-    def __post_init__(self) -> None:
-        expected = f"from 2 to {MOST_TOKENS}: in longer answers small models loop, which flatters"
-        check_integer("tokens", self.tokens, 2, MOST_TOKENS, expected)
-        for name in ("prompts", "runs"):
-            check_integer(name, getattr(self, name), 1, 2**31 - 1, "a whole number of at least 1")
-        if not self.temperatures or len(set(self.temperatures)) < len(self.temperatures):
-            expected = "at least one temperature, and each once"
-            raise InvalidRequest("temperatures", list(self.temperatures), expected)
-        for temperature in self.temperatures:
-            SamplingParams(temperature=temperature)
-        check_integer("seed", self.seed, 0, 2**63, "a whole number of at least 0")
 
 
 def evaluate(
     model: str,
     drafter: str,
     sets: Sequence[str],
-    settings: Settings | None = None,
+    settings: EvaluationSettings | None = None,
     *,
     progress: Progress = lambda what: None,
     started: Any = lambda llm, answers: None,
     **options: Any,
-) -> dict[str, Any]:
-    """Evaluates a drafter (a spec, folder or hub id) on SETS, as the command takes them.
+) -> Evaluation:
+    """Evaluate a drafter (a spec, folder or hub id) on SETS, as the command takes them.
 
     `options` are EngineConfig's. `started(llm, answers)` is called once everything is loaded and
     checked, `progress(what)` after each of so many answers. Raises InvalidRequest or ModelError
     before anything is measured when a set, an option or the drafter does not fit.
     """
-    settings = settings or Settings()
+    settings = settings or EvaluationSettings()
     specs = parse_sets(sets)
     spec = parse_spec(drafter)
     beside = [f"{name}={kind}" for kind, name in BESIDE.items()]
     llm = LLM(model, [drafter, *beside], **{"prefix_cache": False, "max_num_seqs": 8, **options})
-    chosen = [_load(llm, each, settings) for each in specs]
+    chosen = [_load(llm, set_spec, settings) for set_spec in specs]
     bench = _bench(llm, spec.name, settings, progress)
     started(llm, len(settings.temperatures) * sum(map(bench.answers_of, chosen)))
     with _frozen():
         results = [
-            _result(bench, each, temperature)
+            _result(bench, evaluated, temperature)
             for temperature in settings.temperatures
-            for each in chosen
+            for evaluated in chosen
         ]
-    return _described(llm, bench, _label(drafter), settings) | {
-        "same_text": all(all(row["same_text"].values()) for r in results for row in r["rows"]),
-        "results": results,
-    }
+    return _described(llm, bench, label(spec), settings, results)
 
 
-def _bench(llm: LLM, drafter: str, settings: Settings, progress: Progress) -> Bench:
+def _bench(llm: LLM, drafter: str, settings: EvaluationSettings, progress: Progress) -> Bench:
     memories = hold(llm.engine.drafters[BESIDE[SUFFIX]])
     if settings.warm:
-        own = hold(llm.engine.drafters[drafter])
-        if not own:
+        held = hold(llm.engine.drafters[drafter])
+        if not held:
             expected = "a drafter that remembers answers: suffix, auto or hybrid"
             raise InvalidRequest("warm", drafter, expected)
-        memories += own
+        memories += held
     return Bench(
         engine=llm.engine,
         names={DRAFTER: drafter, **BESIDE},
@@ -130,47 +91,49 @@ def _bench(llm: LLM, drafter: str, settings: Settings, progress: Progress) -> Be
     )
 
 
-def _load(llm: LLM, spec: SetSpec, settings: Settings) -> EvalSet:
-    """A set whose prompts leave room for the answer, made with this model's template and tokens."""
-    found = load_set(
+def _load(llm: LLM, spec: SetSpec, settings: EvaluationSettings) -> EvalSet:
+    """Return a set whose prompts leave room for the answer, with this model's template and
+    tokens."""
+    loaded = load_set(
         spec,
         lambda messages: encoded(llm, messages),
         prompts=settings.prompts,
         fits=llm.engine.max_model_len - settings.tokens,
         answers=WARM_ANSWERS,
     )
-    _check_target(llm, found)
-    if found.grammar is not None:
-        llm.engine.grammars.compiler.compile(found.grammar)  # or refuses it, while nothing has run
+    _check_target(llm, loaded)
+    if loaded.grammar is not None:
+        # a grammar that does not compile is refused before anything runs
+        llm.engine.grammars.compiler.compile(loaded.grammar)
     vocabulary = llm.engine.vocab_size
-    for prompt in found.prompts:
+    for prompt in loaded.prompts:
         if not prompt.ids or max(prompt.ids) >= vocabulary:
             expected = f"prompts of token ids below {vocabulary}, this model's vocabulary"
             raise InvalidRequest("sets", f"{spec.name}, {prompt.name}", expected)
-    return found
+    return loaded
 
 
-def _check_target(llm: LLM, found: EvalSet) -> None:
-    """Refuses a set whose token ids come from another tokenizer or another template."""
+def _check_target(llm: LLM, loaded: EvalSet) -> None:
+    """Refuse a set whose token ids come from another tokenizer or another template."""
     template = getattr(llm.tokenizer, "chat_template", None) or ""
-    ours: dict[str, tuple[str, Callable[[], str]]] = {
+    digests: dict[str, tuple[str, Callable[[], str]]] = {
         "template": ("chat template", lambda: template_digest(template)),
         "tokenizer_sha256": (
             "tokenizer",
             lambda: tokenizer_digest(load_model(llm.engine.config.model).path),
         ),
     }
-    for key, (what, of_ours) in ours.items():
-        made = found.target.get(key)
-        if made is not None and made != of_ours():
-            told = f"{of_ours()[:16]}, and not {made[:16]}"
-            expected = f"a set made with this model's {what} ({told})"
-            raise InvalidRequest("sets", found.spec.name, expected)
+    for key, (part, digest) in digests.items():
+        of_set = loaded.target.get(key)
+        if of_set is not None and of_set != digest():
+            digests_told = f"{digest()[:16]}, and not {of_set[:16]}"
+            expected = f"a set made with this model's {part} ({digests_told})"
+            raise InvalidRequest("sets", loaded.spec.name, expected)
 
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """Nothing that is loaded already is looked through by the garbage collector: as in serving, no
+    """Keep the garbage collector from looking through all that is loaded already: as in serving, no
     answer pays for that."""
     gc.collect()
     gc.freeze()
@@ -180,74 +143,52 @@ def _frozen() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _result(bench: Bench, chosen: EvalSet, temperature: float) -> dict[str, Any]:
+def _result(bench: Bench, chosen: EvalSet, temperature: float) -> SetResult:
     rows, warmed = bench.measure(chosen, temperature)
-    blocks = {who: bench.block(who) for who in WHO}
-    return {
-        "set": chosen.spec.name,
-        "role": chosen.spec.role,
-        "choice": chosen.spec.choice,
-        "temperature": temperature,
-        "left_out": chosen.left_out,
-        "warmed": warmed,
-        "grammar": _told(chosen.grammar),
-        **summary(rows, blocks, bench.tokens),
-        "rows": rows,
-    }
+    blocks = {name: bench.block(name) for name in DRAFTERS}
+    return SetResult(
+        set=chosen.spec.name,
+        role=chosen.spec.role,
+        choice=chosen.spec.choice,
+        temperature=temperature,
+        left_out=chosen.left_out,
+        warmed=warmed,
+        grammar=_digest(chosen.grammar),
+        rows=rows,
+        **dict(set_numbers(rows, blocks, bench.tokens)),
+    )
 
 
-def _told(grammar: Grammar | None) -> dict[str, str] | None:
-    """A grammar without its text, which is the application's own."""
+def _digest(grammar: Grammar | None) -> GrammarDigest | None:
     if grammar is None:
         return None
-    return {"kind": grammar.kind, "sha256": grammar_digest(grammar)}
+    return GrammarDigest(kind=grammar.kind, sha256=grammar_digest(grammar))
 
 
-def summary(rows: Sequence[dict[str, Any]], blocks: dict[str, int], tokens: int) -> dict[str, Any]:
-    """Everything that is said of a set, of its rows. `blocks` is each drafter's longest draft."""
-    return {
-        "requests": len(rows),
-        "looping": sum(row["counted_tokens"] < row["output_tokens"] for row in rows),
-        "output_tokens": sum(row["output_tokens"] for row in rows),
-        "counted_tokens": sum(row["counted_tokens"] for row in rows),
-        "forced_tokens": sum(row["forced_tokens"] for row in rows),
-        "bound": sum(row["grammar_sha256"] is not None for row in rows),
-        "same_text": all(all(row["same_text"].values()) for row in rows),
-        "acceptance": {
-            who: numbers.acceptance(rows, f"{who}/{FULL}", tokens=tokens, block=blocks[who])
-            for who in WHO
-        },
-        "speed": {side: numbers.speed(rows, side, tokens=tokens) for side in TIMED if side != AR},
-    }
-
-
-def _described(llm: LLM, bench: Bench, label: str, settings: Settings) -> dict[str, Any]:
+def _described(
+    llm: LLM, bench: Bench, label: str, settings: EvaluationSettings, results: list[SetResult]
+) -> Evaluation:
     engine, device = llm.engine, llm.engine.config.device
-    versions = {who: engine.drafters[name].version for who, name in bench.names.items()}
-    return {
-        "format": FORMAT,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "paceline": __version__,
-        "model": engine.model_name,
-        "drafter": label,
-        "drafters": {
-            who: {"version": versions[who], "block": bench.block(who)} for who in bench.names
+    return Evaluation(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        paceline=__version__,
+        model=engine.model_name,
+        drafter=label,
+        drafters={
+            name: EvaluatedDrafter(
+                version=engine.drafters[registered].version, block=bench.block(name)
+            )
+            for name, registered in bench.names.items()
         },
-        "machine": {
-            "name": cpu_name() if device == "cpu" else torch.cuda.get_device_name(),
-            "threads": torch.get_num_threads(),
-            "device": device,
-            "dtype": engine.config.dtype,
-            "quantize": engine.config.quantize,
-            "network": engine.backend,
-        },
-        "settings": {**asdict(settings), "temperatures": list(settings.temperatures)},
-    }
-
-
-def _label(drafter: str) -> str:
-    """What a report calls it: the name it was given, else the last part of its folder or id."""
-    spec = parse_spec(drafter)
-    if spec.value is None or spec.name != spec.kind or spec.kind not in ("dflash", "draft_model"):
-        return spec.name
-    return Path(spec.value).name
+        machine=EvaluationMachine(
+            name=cpu_name() if device == "cpu" else torch.cuda.get_device_name(),
+            threads=torch.get_num_threads(),
+            device=device,
+            dtype=engine.config.dtype,
+            quantize=engine.config.quantize,
+            network=engine.backend,
+        ),
+        settings=settings,
+        same_text=all(result.same_text for result in results),
+        results=results,
+    )

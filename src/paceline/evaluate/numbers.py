@@ -1,127 +1,153 @@
-"""From rows to numbers: acceptance length, by position and by context, and speed against AR.
+"""The numbers of rows: acceptance length, by position and by context, and speed beside AR.
 
-Every function takes rows as the JSON has them, so that a report can be made again from its file.
 A number over several requests is a ratio of sums (pooled); its interval is the 95% bootstrap over
-requests, for the rounds of one answer hang together.
+requests, because the rounds of one answer hang together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
+from paceline.bench.load.answers import acceptance_length
+from paceline.bench.turns import pooled_interval
+from paceline.core.rounds import (
+    AR,
+    Round,
+    counted_rounds,
+    ratio,
+    tokens_per_round,
+)
+from paceline.evaluate.result import (
+    DRAFTERS,
+    FULL,
+    TIMED,
+    AcceptanceNumbers,
+    ContextBin,
+    PositionShare,
+    RequestRow,
+    SetNumbers,
+    SpeedNumbers,
+)
 
-from paceline.core.rounds import AR, Round, Row, counted_rounds, ratio, tokens_per_round
-
-DRAWS = 2000
-FEWEST = 5  # requests that an interval needs
 FIRST_EDGE = 128  # contexts: below 128 tokens, then doubling
 
 
-def interval(above: Sequence[float], below: Sequence[float]) -> list[float] | None:
-    """95% bootstrap interval of sum(above) ÷ sum(below), pairs drawn with replacement; always the
-    same for the same numbers. None for fewer than FEWEST pairs, and where all of `below` is 0."""
-    count = len(above)
-    if count < FEWEST or not any(below):
-        return None
-    chosen = np.random.default_rng(0).integers(0, count, (DRAWS, count))
-    sums = np.asarray(below, dtype=float)[chosen].sum(1)
-    kept = sums > 0
-    ratios = np.asarray(above, dtype=float)[chosen].sum(1)[kept] / sums[kept]
-    return [float(edge) for edge in np.percentile(ratios, [2.5, 97.5])]
+def set_numbers(rows: Sequence[RequestRow], blocks: dict[str, int], tokens: int) -> SetNumbers:
+    """Return all numbers of a set's rows. `blocks` holds the longest draft of each drafter."""
+    return SetNumbers(
+        requests=len(rows),
+        looping=sum(row["counted_tokens"] < row["output_tokens"] for row in rows),
+        output_tokens=sum(row["output_tokens"] for row in rows),
+        counted_tokens=sum(row["counted_tokens"] for row in rows),
+        forced_tokens=sum(row.get("forced_tokens", 0) for row in rows),
+        bound=sum(row.get("grammar_sha256") is not None for row in rows),
+        same_text=all(all(row["same_text"].values()) for row in rows),
+        acceptance={
+            name: acceptance(rows, f"{name}/{FULL}", tokens=tokens, block=blocks[name])
+            for name in DRAFTERS
+        },
+        speed={side: speed(rows, side, tokens=tokens) for side in TIMED if side != AR},
+    )
 
 
 # -- acceptance ------------------------------------------------------------------------------------
 
 
-def acceptance(rows: Sequence[Row], side: str, *, tokens: int, block: int) -> dict[str, Any]:
-    """Acceptance length incl. bonus over rounds with a whole block of room.
+def acceptance(
+    rows: Sequence[RequestRow], side: str, *, tokens: int, block: int
+) -> AcceptanceNumbers:
+    """Return the acceptance of one side over rounds that have room for a whole block.
 
-    `al` is the mean over all rounds, `al_mean_of_requests` the mean of each request's own. A round
+    `al` is the mean over all rounds, `al_mean_of_requests` the mean of each request's AL. A round
     in which there was nothing to draft with counts as one that accepted nothing.
     """
-    by_request = [counted_rounds(row, side, tokens=tokens, block=block) for row in rows]
-    by_request = [rounds for rounds in by_request if rounds]
-    counts = [len(rounds) for rounds in by_request]
-    committed = [sum(1 + each.accepted for each in rounds) for rounds in by_request]
-    means = [c / n for c, n in zip(committed, counts, strict=True)]
-    rounds = [each for request in by_request for each in request]
-    return {
-        "requests": len(by_request),
-        "rounds": len(rounds),
-        "drafted_rounds": sum(each.drafted > 0 for each in rounds),
-        "al": ratio(committed, counts),
-        "al_interval": interval(committed, counts),
-        "al_mean_of_requests": sum(means) / len(means) if means else None,
-        "positions": positions(rounds, block),
-        "contexts": contexts(rows, side, tokens=tokens, block=block),
-    }
+    counted = [counted_rounds(row, side, tokens=tokens, block=block) for row in rows]
+    by_request = [rounds for rounds in counted if rounds]
+    sizes = [len(rounds) for rounds in by_request]
+    accepted = [sum(round.accepted for round in rounds) for rounds in by_request]
+    lengths = [acceptance_length(*sums) or 0.0 for sums in zip(accepted, sizes, strict=True)]
+    rounds = [round for request in by_request for round in request]
+    committed = [size + stood for size, stood in zip(sizes, accepted, strict=True)]
+    return AcceptanceNumbers(
+        requests=len(by_request),
+        rounds=len(rounds),
+        drafted_rounds=sum(round.drafted > 0 for round in rounds),
+        al=acceptance_length(sum(accepted), sum(sizes)),
+        al_interval=pooled_interval(committed, sizes),
+        al_mean_of_requests=ratio(lengths, [1] * len(lengths)),
+        positions=positions(rounds, block),
+        contexts=contexts(rows, side, tokens=tokens, block=block),
+    )
 
 
-def positions(rounds: Sequence[Round], block: int) -> list[dict[str, Any]]:
-    """For each draft position k: the share of all rounds that accepted at least k tokens, and the
-    share of those that came to it (k - 1 accepted and a k-th drafted)."""
-    found = []
+def positions(rounds: Sequence[Round], block: int) -> list[PositionShare]:
+    """Return each draft position k with the share of rounds that accepted at least k tokens: of all
+    rounds, and of those that came to it (k - 1 accepted and a k-th drafted)."""
+    shares = []
     for k in range(1, block + 1):
-        accepted = sum(each.accepted >= k for each in rounds)
-        reached = sum(each.accepted >= k - 1 and each.drafted >= k for each in rounds)
-        found.append(
-            {
-                "position": k,
-                "accepted": accepted,
-                "reached": reached,
-                "share": accepted / len(rounds) if rounds else None,
-                "conditional": accepted / reached if reached else None,
-            }
+        accepted = sum(round.accepted >= k for round in rounds)
+        reached = sum(round.accepted >= k - 1 and round.drafted >= k for round in rounds)
+        shares.append(
+            PositionShare(
+                position=k,
+                accepted=accepted,
+                reached=reached,
+                share=ratio([accepted], [len(rounds)]),
+                conditional=ratio([accepted], [reached]),
+            )
         )
-    return found
+    return shares
 
 
-def contexts(rows: Sequence[Row], side: str, *, tokens: int, block: int) -> list[dict[str, Any]]:
-    """AL by the number of tokens before the anchor, in the bins that occur."""
+def contexts(rows: Sequence[RequestRow], side: str, *, tokens: int, block: int) -> list[ContextBin]:
+    """Return AL by the number of tokens before the anchor, in the bins that occur."""
     bins: dict[int, list[int]] = {}
     for row in rows:
-        for each in counted_rounds(row, side, tokens=tokens, block=block):
-            before = row["prompt_tokens"] + each.position - 1
-            bins.setdefault(context_bin(before), []).append(1 + each.accepted)
+        for round in counted_rounds(row, side, tokens=tokens, block=block):
+            before = row["prompt_tokens"] + round.position - 1
+            bins.setdefault(context_bin(before), []).append(round.accepted)
     return [
-        {
-            "from": start,
-            "to": 2 * start or FIRST_EDGE,
-            "rounds": len(bins[start]),
-            "al": sum(bins[start]) / len(bins[start]),
-        }
+        ContextBin.read(
+            {
+                "from": start,
+                "to": 2 * start or FIRST_EDGE,
+                "rounds": len(bins[start]),
+                "al": acceptance_length(sum(bins[start]), len(bins[start])),
+            }
+        )
         for start in sorted(bins)
     ]
 
 
 def context_bin(before: int) -> int:
-    """The lower edge of the bin: 0, 128, 256, 512, …"""
+    """Return the lower edge of the bin: 0, 128, 256, 512, …"""
     return 0 if before < FIRST_EDGE else 1 << (before.bit_length() - 1)
 
 
 # -- speed -----------------------------------------------------------------------------------------
 
 
-def speed(rows: Sequence[Row], side: str, *, tokens: int) -> dict[str, Any]:
-    """Speedup of a side over AR: AR's seconds ÷ its own over the counted tokens of all requests,
-    the first token of each aside. `tokens_per_round` is what it would be if drafts cost nothing."""
+def speed(rows: Sequence[RequestRow], side: str, *, tokens: int) -> SpeedNumbers:
+    """Return the speedup of a side over AR: AR's seconds ÷ the side's, over the counted tokens of
+    all requests without the first of each. `tokens_per_round` is what the speedup would be if
+    drafts cost nothing."""
     timed = [row for row in rows if None not in row["seconds"][AR]]
-    plain = [sum(row["seconds"][AR]) for row in timed]
-    own = [sum(row["seconds"][side]) for row in timed]
+    plain, drafted = (
+        [sum(second or 0.0 for second in row["seconds"][name]) for row in timed]
+        for name in (AR, side)
+    )
     per_round = tokens_per_round(timed, side, tokens=tokens)
-    speedup = ratio(plain, own)
-    said = [len(row["seconds"][AR]) * (row["counted_tokens"] - 1) for row in timed]
-    return {
-        "requests": len(timed),
-        "speedup": speedup,
-        "speedup_interval": interval(plain, own),
-        "tokens_per_round": per_round,
-        "speedup_per_token": None if speedup is None or per_round is None else speedup / per_round,
-        "tpot_ms": _milliseconds(ratio(own, said)),
-        "ar_tpot_ms": _milliseconds(ratio(plain, said)),
-    }
+    speedup = ratio(plain, drafted)
+    counted = [len(row["seconds"][AR]) * (row["counted_tokens"] - 1) for row in timed]
+    return SpeedNumbers(
+        requests=len(timed),
+        speedup=speedup,
+        speedup_interval=pooled_interval(plain, drafted),
+        tokens_per_round=per_round,
+        speedup_per_token=None if speedup is None or per_round is None else speedup / per_round,
+        tpot_ms=_milliseconds(ratio(drafted, counted)),
+        ar_tpot_ms=_milliseconds(ratio(plain, counted)),
+    )
 
 
 def _milliseconds(seconds: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The prompt sets of an evaluation: what a user writes for one, and the prompts it stands for.
+"""The prompt sets of an evaluation: the syntax of SETS, and the prompts of each.
 
 demo                      a shipped set
 chat=prompts.json         a JSON file as `paceline bench` takes it, under a name
@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.bench.prompts import load_prompts, shipped
 from paceline.core import Grammar, InvalidRequest
@@ -40,6 +40,7 @@ EXPECTED = (
     "prompts, or a shipped set: " + ", ".join(shipped())
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. -]*")
+Item = TypeVar("Item")
 Encode = Callable[[Sequence[dict[str, str]]], list[int]]
 
 
@@ -76,12 +77,13 @@ class EvalSet:
 
     @property
     def grammar(self) -> Grammar | None:
-        """What answers are bound to, of those prompts that have such."""
+        """The grammar of those prompts whose answers are bound."""
         return next((prompt.grammar for prompt in self.prompts if prompt.grammar), None)
 
 
 def parse_sets(values: Sequence[str]) -> list[SetSpec]:
-    """Raises InvalidRequest (field `sets`) for bad syntax, an unknown set, or a name twice."""
+    """Parse SETS. Raises InvalidRequest (field `sets`) for bad syntax, an unknown set, and a name
+    that stands twice."""
     if not values:
         raise InvalidRequest("sets", list(values), f"at least one {EXPECTED}")
     specs = [_parse(value) for value in values]
@@ -124,28 +126,28 @@ def _default_name(path: str, choice: str) -> str:
 
 
 def load_set(spec: SetSpec, encode: Encode, *, prompts: int, fits: int, answers: int) -> EvalSet:
-    """Reads a set: `prompts` different prompts of at most `fits` tokens, spread evenly over it, and
+    """Read a set: `prompts` different prompts of at most `fits` tokens, spread evenly over it, and
     up to `answers` answers of its train split.
 
     Raises InvalidRequest (field `sets`) for a file of another shape, and for a set that is empty;
     for a manifest that is wrong about what answers are bound to it names the place in there.
     """
     if spec.choice is None:
-        found, rest = _file_prompts(spec, encode), EvalSet(spec, [])
+        given, loaded = _file_prompts(spec, encode), EvalSet(spec, [])
     else:
-        found = _rows_prompts(Path(spec.path), *CHOICES[spec.choice])
-        rest = EvalSet(spec, [], target=read_manifest(Path(spec.path)).target)
+        given = _rows_prompts(Path(spec.path), *CHOICES[spec.choice])
+        loaded = EvalSet(spec, [], target=read_manifest(Path(spec.path)).target)
     different: dict[tuple[tuple[int, ...], Grammar | None], EvalPrompt] = {}
-    for prompt in found:
+    for prompt in given:
         different.setdefault((prompt.ids, prompt.grammar), prompt)
     fitting = [prompt for prompt in different.values() if len(prompt.ids) <= fits]
-    rest.left_out = len(different) - len(fitting)
+    loaded.left_out = len(different) - len(fitting)
     if not fitting:
-        raise InvalidRequest("sets", spec.name, _why_empty(spec, rest.left_out, fits))
-    rest.prompts = evenly(fitting, prompts)
+        raise InvalidRequest("sets", spec.name, _why_empty(spec, loaded.left_out, fits))
+    loaded.prompts = evenly(fitting, prompts)
     if spec.choice is not None:
-        rest.answers = _train_answers(Path(spec.path), rest.prompts, answers)
-    return rest
+        loaded.answers = _train_answers(Path(spec.path), loaded.prompts, answers)
+    return loaded
 
 
 def _why_empty(spec: SetSpec, left_out: int, fits: int) -> str:
@@ -155,7 +157,7 @@ def _why_empty(spec: SetSpec, left_out: int, fits: int) -> str:
 
 
 def _rows_prompts(folder: Path, split: str, part: str | None) -> list[EvalPrompt]:
-    """Each asked as the application asks it: bound to its grammar where its answers were."""
+    """Return the prompts of a split, each bound to its grammar where its answers were."""
     binding = read_binding(read_manifest(folder).app, f"{folder / MANIFEST}: app")
     return [
         EvalPrompt(row.source, prompt_of(row), binding.of(row.source) if binding else None)
@@ -165,12 +167,12 @@ def _rows_prompts(folder: Path, split: str, part: str | None) -> list[EvalPrompt
 
 
 def prompt_of(row: TrainingRow) -> tuple[int, ...]:
-    """What the target read before it said anything."""
+    """Return what the target read before its first token."""
     return row.ids[: min((start for start, _ in row.spans), default=len(row.ids))]
 
 
-def evenly(items: Sequence[Any], count: int) -> list[Any]:
-    """`count` of the items, or all if there are no more: always the same ones, from all over."""
+def evenly(items: Sequence[Item], count: int) -> list[Item]:
+    """Return `count` of the items, spread evenly and always the same, or all if there are fewer."""
     if len(items) <= count:
         return list(items)
     return [items[index * len(items) // count] for index in range(count)]
@@ -179,7 +181,7 @@ def evenly(items: Sequence[Any], count: int) -> list[Any]:
 def _train_answers(
     folder: Path, prompts: Iterable[EvalPrompt], count: int
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Answers that the target gave to other prompts than these."""
+    """Return answers that the target gave to other prompts than these."""
     asked = {prompt.ids for prompt in prompts}
     rows = [row for row in read_rows(folder, "train") if prompt_of(row) not in asked]
     chosen = evenly(rows, count)
@@ -208,7 +210,7 @@ def _file_prompts(spec: SetSpec, encode: Encode) -> list[EvalPrompt]:
 
 
 def _messages(place: str, line: str) -> list[dict[str, str]]:
-    """The conversation of one line: its messages, its first turn, or its prompt."""
+    """Return the conversation of one line: its messages, its first turn, or its prompt."""
     expected = 'an object with "messages", "turns" (texts; the first is asked) or "prompt" (text)'
     try:
         given = json.loads(line)
@@ -230,5 +232,5 @@ def _messages(place: str, line: str) -> list[dict[str, str]]:
 
 
 def _is_message(message: Any) -> bool:
-    known = isinstance(message, dict) and {"role", "content"} <= set(message)
-    return known and all(isinstance(message[key], str) for key in ("role", "content"))
+    complete = isinstance(message, dict) and {"role", "content"} <= set(message)
+    return complete and all(isinstance(message[key], str) for key in ("role", "content"))

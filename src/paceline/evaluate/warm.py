@@ -1,4 +1,4 @@
-"""What suffix decoding remembers while it is measured: what it was told to, and nothing else."""
+"""The memory of suffix decoding while it is measured: held answers, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class HeldCache(ResponseCache):
     """
 
     def store(self, scope: bytes, context: Sequence[int], response: Sequence[int]) -> None:
-        """Nothing: what is measured leaves no trace."""
+        """Keep nothing: what is measured leaves no trace."""
 
     def warm(self, scope: bytes, answers: Iterable[tuple[Sequence[int], Sequence[int]]]) -> None:
-        """Remembers `answers`, (what came before, answer), for the requests of that scope."""
+        """Remember `answers`, pairs of the text before and the answer, for requests of a scope."""
         for context, answer in answers:
             super().store(scope, context, answer)
 
@@ -30,12 +30,13 @@ class HeldCache(ResponseCache):
 
 
 def hold(drafter: Drafter) -> list[HeldCache]:
-    """Puts a held memory in place of what the suffix decoders in `drafter` remember; none where it
-    has no such part."""
-    found = _suffix_parts(drafter)
-    for part in found:
-        part.cache = HeldCache(part.cache.max_bytes, part.max_context)
-    return [part.cache for part in found if isinstance(part.cache, HeldCache)]
+    """Replace the memories of the suffix decoders in `drafter` by held ones, and return these; none
+    where it has no such part."""
+    memories = []
+    for part in _suffix_parts(drafter):
+        part.cache = memory = HeldCache(part.cache.max_bytes, part.max_context)
+        memories.append(memory)
+    return memories
 
 
 def _suffix_parts(drafter: Drafter) -> list[SuffixDrafter]:
@@ -44,5 +45,5 @@ def _suffix_parts(drafter: Drafter) -> list[SuffixDrafter]:
     if isinstance(drafter, HybridDrafter):
         return _suffix_parts(drafter.lookup)
     if isinstance(drafter, ChainDrafter):
-        return [found for part in drafter.parts for found in _suffix_parts(part)]
+        return [inner for part in drafter.parts for inner in _suffix_parts(part)]
     return []

@@ -1,2 +1,1 @@
-"""Where a step's time goes: recorded on the real engine, set beside the roofline, drawn as a
-trace."""
+"""The time of a step by its parts: recorded on the real engine, beside the roofline, as a trace."""

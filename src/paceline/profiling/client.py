@@ -1,8 +1,8 @@
 """Clients of a server that is profiled, in a process of their own: their work is not the server's.
 
-Run as `python -m paceline.profiling.client`. Reads one JSON object from stdin: `url`, `bodies` of
-requests to /v1/completions, and how many at once, `batch`. Answers the first body alone, prints a
-line, and waits for one; then it asks on and on until it is ended.
+Run as `python -m paceline.profiling.client`. The process reads one JSON object from stdin: `url`,
+`bodies` of requests to /v1/completions, and `batch`, the number of requests at once. It asks the
+first body alone, prints a line, and waits for one; then it asks until it is ended.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import httpx
 
 
 async def ask(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
-    """Reads a stream to its end. In a scope of its own: nothing remembered helps it."""
+    """Read a stream to its end, in a scope of its own: nothing remembered helps it."""
     body = {**body, "stream": True, "cache_salt": uuid.uuid4().hex}
     async with http.stream("POST", "/v1/completions", json=body) as response:
         if response.status_code != 200:
-            told = (await response.aread()).decode("utf-8", "replace")
-            raise RuntimeError(f"{response.status_code} from the server: {told[:500]}")
+            detail = (await response.aread()).decode("utf-8", "replace")
+            raise RuntimeError(f"{response.status_code} from the server: {detail[:500]}")
         async for _ in response.aiter_raw():
             pass
 
 
-async def go_on(http: httpx.AsyncClient, bodies: Iterator[dict[str, Any]]) -> None:
+async def ask_all(http: httpx.AsyncClient, bodies: Iterator[dict[str, Any]]) -> None:
     while True:
         await ask(http, next(bodies))
 
@@ -41,7 +41,7 @@ async def run(plan: dict[str, Any]) -> None:
         print("warm", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         bodies = cycle(plan["bodies"])
-        await asyncio.gather(*(go_on(http, bodies) for _ in range(plan["batch"])))
+        await asyncio.gather(*(ask_all(http, bodies) for _ in range(plan["batch"])))
 
 
 if __name__ == "__main__":

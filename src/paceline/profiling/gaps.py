@@ -1,4 +1,4 @@
-"""The roofline beside the spans: what each has to take, and which gap is the largest.
+"""The roofline beside the spans: the least time of each, and the largest gap.
 
 A decode step has to read the weights, multiply its rows with them, and read the keys and values of
 every token in sight. At the bandwidth of a pure read loop over the same weights and the speed of a
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from paceline.drafters.base import Recorded
 from paceline.models.batch import Network, Part
-from paceline.profiling.tree import Node, Steps
+from paceline.profiling.tree import SpanNode, Steps
 
 FORWARD, UNACCOUNTED = "forward", "unaccounted"
 Path = tuple[str, ...]
@@ -21,28 +21,29 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """What the read loops gave: `streamed` bytes in `seconds`, the median of `reads` loops."""
+    """The result of read loops: `streamed` bytes in `seconds`, the median of `reads` loops."""
 
     streamed: int
     seconds: float
     reads: int
 
     def time(self, count: float) -> float:
-        """Seconds to read so many bytes."""
+        """Return the seconds to read so many bytes."""
         return self.seconds * count / self.streamed
 
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """What this machine can do. `peak` is in operations per second, None where that of the target's
-    kind of number is not measured; then only reading counts. `itemsize` is a weight's in bytes."""
+    """The limits of this machine. `peak` is in operations per second, None where that of the
+    target's kind of number is not measured; then only reading counts. `itemsize` is that of a
+    weight in bytes."""
 
     bandwidth: Bandwidth
     peak: float | None
     itemsize: int
 
     def product(self, size: int, rows: int) -> float:
-        """Seconds to multiply so many rows with weights of `size` bytes."""
+        """Return the seconds to multiply so many rows with weights of `size` bytes."""
         reading = self.bandwidth.time(size)
         if self.peak is None:
             return reading
@@ -50,7 +51,7 @@ class Roof:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProfileRow:
     """One line of a profile, per decode step: seconds, and the bound where there is one. A parent's
     bound is the sum of its parts'. `leaf`: no part of it is a line of its own."""
 
@@ -77,52 +78,59 @@ class Row:
 def bounds_of(
     steps: Steps, target: Network, drafter: Recorded | None, roof: Roof
 ) -> dict[Path, float]:
-    """Seconds per decode step by place in the tree: the products of target and drafter, and the
-    keys and values that the target's attention reads. Of a drafter's forwards only reading the
-    weights is counted; its own keys and values, of a few layers, are left out."""
+    """Return the least seconds per decode step by place in the tree: the products of target and
+    drafter, and the keys and values that the target's attention reads.
+
+    Of a drafter's forwards only reading the weights is counted; its keys and values, of a few
+    layers, are left out.
+    """
     forward = (steps.tree.name, FORWARD)
-    found: dict[Path, float] = {}
+    bounds: dict[Path, float] = {}
     for name, size in target.streamed_parts.items():
         rows = "outputs" if name == Part.HEAD else "rows"
         times = (roof.product(size, counts[rows]) for counts in steps.counts)
-        found[*forward, name] = sum(times) / steps.decode_steps
+        bounds[*forward, name] = sum(times) / steps.decode_steps
     seen = target.kv_spec.bytes_per_token * steps.mean("seen")
-    found[*forward, Part.ATTENTION] = roof.bandwidth.time(seen)
+    bounds[*forward, Part.ATTENTION] = roof.bandwidth.time(seen)
     for path, node in _nodes(steps.tree, ()):
         if path == forward or drafter is None or Part.HEAD not in node.children:
             continue
         passes = node.children[Part.HEAD].spans / steps.decode_steps
         for name, size in drafter.streamed_parts.items():
-            found[*path, name] = roof.bandwidth.time(size * passes)
-    return found
+            bounds[*path, name] = roof.bandwidth.time(size * passes)
+    return bounds
 
 
-def _nodes(node: Node, above: Path) -> Iterator[tuple[Path, Node]]:
+def _nodes(node: SpanNode, above: Path) -> Iterator[tuple[Path, SpanNode]]:
     path = (*above, node.name)
     yield path, node
     for child in node.children.values():
         yield from _nodes(child, path)
 
 
-def rows_of(steps: Steps, bounds: Mapping[Path, float]) -> list[Row]:
-    """The tree as lines, depth first; leaves sum to the steps' time."""
+def rows_of(steps: Steps, bounds: Mapping[Path, float]) -> list[ProfileRow]:
+    """Return the tree as lines, depth first; leaves sum to the steps' time."""
     return list(_rows(steps.tree, (), steps.decode_steps, bounds))
 
 
-def _rows(node: Node, above: Path, steps: int, bounds: Mapping[Path, float]) -> Iterator[Row]:
+def _rows(
+    node: SpanNode, above: Path, steps: int, bounds: Mapping[Path, float]
+) -> Iterator[ProfileRow]:
     path = (*above, node.name)
-    own = [bound for place, bound in bounds.items() if place[: len(path)] == path]
+    within = [bound for place, bound in bounds.items() if place[: len(path)] == path]
     leaf = not node.children
-    yield Row(path, node.ns / steps / 1e9, node.spans / steps, sum(own) if own else None, leaf)
+    yield ProfileRow(
+        path, node.ns / steps / 1e9, node.spans / steps, sum(within) if within else None, leaf
+    )
     for child in node.children.values():
         yield from _rows(child, path, steps, bounds)
     if not leaf:
         name = f"rest of {node.name}" if above else UNACCOUNTED
-        yield Row((*path, name), node.rest / steps / 1e9, 1.0, None, True)
+        yield ProfileRow((*path, name), node.rest / steps / 1e9, 1.0, None, True)
 
 
-def largest_gap(rows: list[Row]) -> Row:
-    """The leaf that loses most time against its bound."""
+def largest_gap(rows: list[ProfileRow]) -> ProfileRow:
+    """Return the leaf that loses most time against its bound."""
     return max((row for row in rows if row.leaf), key=lambda row: row.gap)
 
 

@@ -1,4 +1,4 @@
-"""A profile in the terminal and as JSON: both from the same lines."""
+"""A profile in the terminal and as JSON, both from the same lines."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from paceline.bench.report import base_table
+from paceline.bench.report.tables import base_table
 from paceline.engine.engine import Engine
-from paceline.profiling.gaps import ADVICE, Roof, Row, largest_gap
-from paceline.profiling.run import ENGINE, Pass, Plan
+from paceline.profiling.gaps import ADVICE, ProfileRow, Roof, largest_gap
+from paceline.profiling.run import ENGINE, Pass, ProfilePlan
 from paceline.profiling.tree import STEP, Steps, totals
 
 
-def table(name: str, steps: Steps, rows: Sequence[Row]) -> Table:
-    """A line for each span; fits a terminal of 80 columns."""
+def table(name: str, steps: Steps, rows: Sequence[ProfileRow]) -> Table:
+    """Return a line for each span; the table fits a terminal of 80 columns."""
     made = base_table(f"{name}: {described(steps)}")
     made.add_column("span", no_wrap=True)
     for column in ("per step", "ms", "share", "bound ms", "gap ms"):
         made.add_column(column, justify="right", no_wrap=True)
-    whole = rows[0].seconds
+    total = rows[0].seconds
     for row in rows:
         made.add_row(
             "  " * row.depth + row.name,
             f"{row.spans:.4g}",
             _ms(row.seconds),
-            f"{100 * row.seconds / whole:.1f}%",
+            f"{100 * row.seconds / total:.1f}%",
             "" if row.bound is None else _ms(row.bound),
             _ms(row.gap),
             style=None if row.leaf else "bold",
@@ -36,25 +36,24 @@ def table(name: str, steps: Steps, rows: Sequence[Row]) -> Table:
     return made
 
 
-def served_table(one: Pass) -> Table:
-    """What serving over HTTP adds: each line per step of the engine, prompts' steps included."""
+def served_table(served: Pass) -> Table:
+    """Return what serving over HTTP adds, per step of the engine, steps with prompts included."""
     made = base_table("served over HTTP")
     for column in ("span", "thread"):
         made.add_column(column, no_wrap=True)
     for column in ("per step", "ms per step"):
         made.add_column(column, justify="right", no_wrap=True)
-    for line in served_lines(one):
+    for line in served_lines(served):
         made.add_row(
             line["span"], line["thread"], f"{line['per_step']:.4g}", f"{line['ms_per_step']:.3f}"
         )
     return made
 
 
-def served_lines(one: Pass) -> list[dict[str, Any]]:
-    """The engine's steps and what it hands over between them; what the event loop does of it beside
-    the next ones."""
-    own, *streams = (lane.spans() for lane in one.recording.lanes)
-    steps = sum(span.name == STEP and span.counts is not None for span in own)
+def served_lines(served: Pass) -> list[dict[str, Any]]:
+    """Return the engine's spans, and those of the event loop, which works beside the next steps."""
+    engine, *streams = (lane.spans() for lane in served.recording.lanes)
+    steps = sum(span.name == STEP and span.counts is not None for span in engine)
     return [
         {
             "span": node.name,
@@ -62,13 +61,13 @@ def served_lines(one: Pass) -> list[dict[str, Any]]:
             "per_step": node.spans / steps,
             "ms_per_step": node.ns / steps / 1e6,
         }
-        for thread, lanes in ((ENGINE, [own]), ("event loop", streams))
+        for thread, lanes in ((ENGINE, [engine]), ("event loop", streams))
         for node in totals(lanes).values()
     ]
 
 
 def described(steps: Steps) -> str:
-    """What the steps were, in one line."""
+    """Return one line on the rows and tokens of the steps."""
     count = f"{steps.decode_steps} decode step{'' if steps.decode_steps == 1 else 's'}"
     return (
         f"{count}, each of {steps.mean('rows'):.2f} rows of {steps.mean('requests'):.2f} requests "
@@ -77,23 +76,23 @@ def described(steps: Steps) -> str:
     )
 
 
-def sentence(rows: Sequence[Row]) -> str:
-    """The largest gap, and what is known to help."""
-    worst, whole = largest_gap(list(rows)), rows[0]
-    if whole.gap <= 0:
+def sentence(rows: Sequence[ProfileRow]) -> str:
+    """Return a sentence on the largest gap, with advice where there is some."""
+    worst, step = largest_gap(list(rows)), rows[0]
+    if step.gap <= 0:
         return (
-            f"No gap: the steps took {_ms(whole.seconds)} ms and their bound is "
-            f"{_ms(whole.bound or 0)} ms. Something else ran while the bound was measured: "
+            f"No gap: the steps took {_ms(step.seconds)} ms and their bound is "
+            f"{_ms(step.bound or 0)} ms. Something else ran while the bound was measured: "
             "profile again on a quiet machine."
         )
     where = " > ".join(worst.path[1:])
     bound = "" if worst.bound is None else f", bound {_ms(worst.bound)} ms"
-    told = (
-        f"Largest gap to the roofline: {where}, {_ms(worst.gap)} of the step's {_ms(whole.gap)} ms "
+    gap = (
+        f"Largest gap to the roofline: {where}, {_ms(worst.gap)} of the step's {_ms(step.gap)} ms "
         f"above its bound (takes {_ms(worst.seconds)} ms{bound})"
     )
     advice = ADVICE.get(worst.name)
-    return f"{told}." if advice is None else f"{told}: {advice}."
+    return f"{gap}." if advice is None else f"{gap}: {advice}."
 
 
 def roof_line(roof: Roof) -> str:
@@ -107,7 +106,7 @@ def roof_line(roof: Roof) -> str:
 
 
 def steps_line(steps: Steps) -> str:
-    """How even the steps were, and those that are left out of the table."""
+    """Return one line on the spread of the steps, and on those that the table leaves out."""
     middle, count = median(steps.durations) / 1e9, steps.prompt_steps
     token = sum(steps.durations) / 1e9 / steps.total("committed")
     return (
@@ -116,8 +115,8 @@ def steps_line(steps: Steps) -> str:
     )
 
 
-def about(engine: Engine, plan: Plan) -> dict[str, Any]:
-    """What was profiled, and how."""
+def about(engine: Engine, plan: ProfilePlan) -> dict[str, Any]:
+    """Return the model, the form in which it ran, and the plan."""
     config = engine.config
     return {
         "model": engine.model_name,
@@ -131,8 +130,8 @@ def about(engine: Engine, plan: Plan) -> dict[str, Any]:
     }
 
 
-def as_json(name: str, steps: Steps, rows: Sequence[Row], roof: Roof) -> dict[str, Any]:
-    """One pass: times in ms per decode step, `spans` ordered as in the table."""
+def as_json(name: str, steps: Steps, rows: Sequence[ProfileRow], roof: Roof) -> dict[str, Any]:
+    """Return one pass: times in ms per decode step, `spans` ordered as in the table."""
     worst = largest_gap(list(rows))
     return {
         "pass": name,
@@ -172,7 +171,7 @@ def as_json(name: str, steps: Steps, rows: Sequence[Row], roof: Roof) -> dict[st
 
 
 def _ms(seconds: float) -> str:
-    """Four digits, at most three behind the point."""
+    """Write milliseconds with four digits, at most three behind the point."""
     milliseconds = 1e3 * seconds
     digits = 3 if abs(milliseconds) < 10 else 2 if abs(milliseconds) < 100 else 1
     return f"{milliseconds:.{digits}f}"

@@ -1,16 +1,16 @@
-"""Runs the real engine on real prompts while it is recorded: plain decoding, then speculation."""
+"""Record the real engine on real prompts: plain decoding, then speculation."""
 
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from statistics import median
 from typing import Any
 
-from paceline.core import InvalidRequest, PacelineError, Request, SamplingParams, SpeculativeParams
+from paceline.bench.engine_access import fresh_requests, run
+from paceline.core import InvalidRequest, PacelineError, SamplingParams, SpeculativeParams
 from paceline.core.spans import OFF, Lane, Recording
 from paceline.drafters.base import Networked, Recorded
 from paceline.engine.config import EngineConfig
@@ -27,8 +27,8 @@ READ_EVERY = 8  # decode steps between two read loops, so that both see the same
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to record: `steps` decode steps of `batch` requests at once, in each pass.
+class ProfilePlan:
+    """The passes to record: `steps` decode steps of `batch` requests at once in each.
 
     Raises InvalidRequest naming the field.
     """
@@ -48,12 +48,12 @@ class Plan:
         SpeculativeParams.parse(self.speculative)
 
     def check(self, config: EngineConfig) -> None:
-        """Raises InvalidRequest for what this plan cannot have of an engine."""
+        """Raise InvalidRequest where the engine of this config cannot follow the plan."""
         if self.batch > config.max_num_seqs:
             expected = f"at most --max-num-seqs, {config.max_num_seqs}"
             raise InvalidRequest("batch", self.batch, expected)
         if config.device != "cpu":
-            # Its kernels run behind the host's back: the host's clock would time their launches.
+            # Kernels of a GPU run later: the host's clock would time their launches.
             raise InvalidRequest(
                 "device", config.device, "cpu: spans are taken on the host's clock"
             )
@@ -76,38 +76,40 @@ class Pass:
         return gather(self.engine_lane.spans())
 
 
-def record(engine: Engine, prompts: Sequence[list[int]], plan: Plan) -> list[Pass]:
-    """The passes that an engine can make: with speculation only if it has a drafter."""
-    wishes = {AR: SpeculativeParams.parse("off")}
+def record(engine: Engine, prompts: Sequence[list[int]], plan: ProfilePlan) -> list[Pass]:
+    """Record the passes that an engine can make: with speculation only if it has a drafter."""
+    passes = {AR: SpeculativeParams.parse("off")}
     if engine.default_drafter is not None and plan.speculative != "off":
-        wishes[SPECULATIVE] = SpeculativeParams.parse(plan.speculative)
-    made = []
-    for name, wish in wishes.items():
-        _warm_up(engine, prompts[0], wish)
-        made.append(_recorded(engine, prompts, plan, Pass(name), wish))
-    return made
+        passes[SPECULATIVE] = SpeculativeParams.parse(plan.speculative)
+    recorded = []
+    for name, speculation in passes.items():
+        _warm_up(engine, prompts[0], speculation)
+        recorded.append(_recorded(engine, prompts, plan, Pass(name), speculation))
+    return recorded
 
 
-def bandwidth_of(engine: Engine, one: Pass) -> Bandwidth:
-    """Of the read loops between the steps that it judges."""
-    return Bandwidth(engine.runner.network.streamed_bytes, median(one.reads), len(one.reads))
+def bandwidth_of(engine: Engine, recorded: Pass) -> Bandwidth:
+    """Return the bandwidth of the read loops between the steps that it judges."""
+    return Bandwidth(
+        engine.runner.network.streamed_bytes, median(recorded.reads), len(recorded.reads)
+    )
 
 
-def roof_of(engine: Engine, one: Pass, peak: float | None) -> Roof:
-    """What the pass is judged by."""
+def roof_of(engine: Engine, recorded: Pass, peak: float | None) -> Roof:
+    """Return the limits by which a pass is judged."""
     itemsize = 1 if engine.config.quantize else DTYPES[engine.config.dtype].itemsize
-    return Roof(bandwidth_of(engine, one), peak, itemsize)
+    return Roof(bandwidth_of(engine, recorded), peak, itemsize)
 
 
 def peak_of(engine: Engine) -> float | None:
-    """Operations per second of a large product in the target's dtype, with its threads; None where
-    its weights are int8, whose products torch has no fast ones to compare with."""
+    """Return the operations per second of a large product in the target's dtype, with its threads;
+    None for int8 weights, because torch has no fast product of those to compare with."""
     config = engine.config
     return None if config.quantize else matmul_peak(DTYPES[config.dtype], config.device)
 
 
 def drafter_network(engine: Engine) -> Recorded | None:
-    """Of the drafter that the requests have, if it runs one."""
+    """Return the network of the default drafter, None where it runs none."""
     drafter = engine.drafters.get(engine.default_drafter or "")
     return drafter.network if isinstance(drafter, Networked) else None
 
@@ -115,18 +117,21 @@ def drafter_network(engine: Engine) -> Recorded | None:
 # -- inside ---------------------------------------------------------------------------------------
 
 
-def _warm_up(engine: Engine, prompt: list[int], wish: SpeculativeParams) -> None:
+def _warm_up(engine: Engine, prompt: list[int], speculation: SpeculativeParams) -> None:
     params = SamplingParams(max_tokens=WARM_UP, temperature=0)
-    engine.add(_requests(engine, prompt, params, wish))
-    while engine.has_work:
-        engine.step()
+    for _ in run(engine, fresh_requests(engine, prompt, params, speculation)):
+        pass
     engine.runner.network.read_weights()
 
 
 def _recorded(
-    engine: Engine, prompts: Sequence[list[int]], plan: Plan, one: Pass, wish: SpeculativeParams
+    engine: Engine,
+    prompts: Sequence[list[int]],
+    plan: ProfilePlan,
+    recorded: Pass,
+    speculation: SpeculativeParams,
 ) -> Pass:
-    lane = one.recording.lane(ENGINE)
+    lane = recorded.recording.lane(ENGINE)
     # Answers may end with their first token; so many prompts are enough for any model that talks.
     queue = islice(cycle(prompts), plan.steps + plan.batch)
     answers: dict[str, list[int]] = {}
@@ -136,7 +141,7 @@ def _recorded(
     try:
         while decoded < plan.steps:
             for prompt in islice(queue, plan.batch - len(open_ids)):
-                requests = _requests(engine, prompt, plan.params, wish)
+                requests = fresh_requests(engine, prompt, plan.params, speculation)
                 engine.add(requests)
                 open_ids.update(request.id for request in requests)
                 answers.update((request.id, []) for request in requests)
@@ -150,23 +155,15 @@ def _recorded(
             if lane.latest is not None and not lane.latest["prompt_rows"]:
                 decoded += 1
                 if decoded % READ_EVERY == 1:
-                    one.reads.append(_read(engine))
+                    recorded.reads.append(_read(engine))
     finally:
         engine.record(OFF)
         for request_id in open_ids:
             engine.abort(request_id)
     if not decoded:
         raise PacelineError("no decode step to profile: every answer ended with its first token")
-    one.tokens = list(answers.values())
-    return one
-
-
-def _requests(
-    engine: Engine, prompt: list[int], params: SamplingParams, wish: SpeculativeParams
-) -> list[Request]:
-    """In a scope of their own: no prefix hit and no remembered answer flatters a number."""
-    name, salt = f"profile-{uuid.uuid4().hex}", uuid.uuid4().bytes
-    return engine.make_requests(prompt, params, wish, request_id=name, salt=salt)
+    recorded.tokens = list(answers.values())
+    return recorded
 
 
 def _read(engine: Engine) -> float:

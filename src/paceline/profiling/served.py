@@ -1,4 +1,4 @@
-"""The same prompts over HTTP: what a server adds to a step, and what it does beside it."""
+"""The same prompts over HTTP: the work that a server adds to a step and does beside it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ from paceline.core import PacelineError
 from paceline.core.spans import OFF
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.engine import Engine
-from paceline.profiling.run import ENGINE, Pass, Plan
+from paceline.profiling.run import ENGINE, Pass, ProfilePlan
 from paceline.server.run import Server, bind
 from paceline.server.settings import ServerSettings
 
 SERVED = "served"
-LOOK_EVERY = 0.05  # seconds between two looks at how far the others are
+LOOK_EVERY = 0.05  # seconds between two looks at the progress of the others
 
 
-def record_served(engine: Engine, prompts: Sequence[list[int]], plan: Plan) -> Pass:
-    """Serves `engine` to clients in another process for at least `plan.steps` steps. The engine's
-    lane is recorded as ever; each answer's stream has a lane of its own, for what the event loop
-    does for it.
+def record_served(engine: Engine, prompts: Sequence[list[int]], plan: ProfilePlan) -> Pass:
+    """Serve `engine` to clients in another process for at least `plan.steps` steps.
 
-    Nothing is left running, here or in the engine. Raises PacelineError when the server or its
-    clients fail.
+    The engine's lane is recorded as in the other passes; each answer's stream has a lane of its
+    own, for the work of the event loop. Nothing is left running, here or in the engine. Raises
+    PacelineError when the server or its clients fail.
     """
-    one = Pass(SERVED)
-    lane = one.recording.lane(ENGINE)
+    recorded = Pass(SERVED)
+    lane = recorded.recording.lane(ENGINE)
     try:
         with _serving(engine) as url, _clients(url, engine, prompts, plan) as clients:
             engine.record(lane)  # nobody asks: the clients wait
@@ -47,12 +46,12 @@ def record_served(engine: Engine, prompts: Sequence[list[int]], plan: Plan) -> P
                 time.sleep(LOOK_EVERY)
     finally:
         engine.record(OFF)  # the engine's thread has ended
-    return one
+    return recorded
 
 
 @contextmanager
 def _serving(engine: Engine) -> Iterator[str]:
-    """A server on a free loopback port, on a thread of its own."""
+    """Run a server on a free loopback port, on a thread of its own."""
     settings = ServerSettings(port=0, drain_timeout=1.0)
     ready = threading.Event()
     server = Server(AsyncEngine(engine), settings, bind(settings), lambda url: ready.set())
@@ -75,9 +74,9 @@ def _serving(engine: Engine) -> Iterator[str]:
 
 @contextmanager
 def _clients(
-    url: str, engine: Engine, prompts: Sequence[list[int]], plan: Plan
+    url: str, engine: Engine, prompts: Sequence[list[int]], plan: ProfilePlan
 ) -> Iterator[subprocess.Popen[str]]:
-    """The clients' process, once the first answer has warmed the server up."""
+    """Run the clients' process, and wait until its first answer has warmed the server up."""
     bodies = [_body(engine, prompt, plan) for prompt in prompts]
     process = subprocess.Popen(
         [sys.executable, "-m", "paceline.profiling.client"],
@@ -97,12 +96,12 @@ def _clients(
         process.communicate()
 
 
-def _body(engine: Engine, prompt: list[int], plan: Plan) -> dict[str, Any]:
+def _body(engine: Engine, prompt: list[int], plan: ProfilePlan) -> dict[str, Any]:
     params = plan.params
     names = ("max_tokens", "temperature", "seed", "top_k", "top_p", "min_p", "repetition_penalty")
     body = {name: getattr(params, name) for name in names}
-    wish = {} if plan.speculative is None else {"speculative": plan.speculative}
-    return {"model": engine.model_name, "prompt": prompt, **body, **wish}
+    speculative = {} if plan.speculative is None else {"speculative": plan.speculative}
+    return {"model": engine.model_name, "prompt": prompt, **body, **speculative}
 
 
 def _tell(process: subprocess.Popen[str], line: str) -> None:
@@ -115,7 +114,7 @@ def _tell(process: subprocess.Popen[str], line: str) -> None:
 
 
 def _last_line(process: subprocess.Popen[str]) -> str:
-    """Of what a process that has ended said on stderr."""
+    """Return the last line that a process which has ended wrote to stderr."""
     assert process.stderr is not None
     lines = process.stderr.read().strip().splitlines()
     return lines[-1] if lines else f"exit code {process.wait()}"

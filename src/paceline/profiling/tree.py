@@ -11,16 +11,16 @@ STEP = "step"
 
 
 @dataclass(slots=True)
-class Node:
+class SpanNode:
     """All spans of one name in one place: `ns` and how many there were."""
 
     name: str
     ns: int = 0
     spans: int = 0
-    children: dict[str, Node] = field(default_factory=dict)
+    children: dict[str, SpanNode] = field(default_factory=dict)
 
-    def child(self, name: str) -> Node:
-        return self.children.setdefault(name, Node(name))
+    def child(self, name: str) -> SpanNode:
+        return self.children.setdefault(name, SpanNode(name))
 
     def add(self, span: Span) -> None:
         self.ns += span.duration
@@ -34,11 +34,13 @@ class Node:
 
 @dataclass(slots=True)
 class Steps:
-    """The steps of one pass. Decode steps, without a row of a prompt, are in the tree, with their
-    `durations` [ns] and what each of them counted, in order; of those with prompts, which are about
-    other things than decoding, there is only the sum."""
+    """The steps of one pass.
 
-    tree: Node = field(default_factory=lambda: Node(STEP))
+    The tree holds the decode steps, which have no row of a prompt; `durations` [ns] and `counts`
+    are theirs, in order. Of the steps with prompts there is only the sum.
+    """
+
+    tree: SpanNode = field(default_factory=lambda: SpanNode(STEP))
     durations: list[int] = field(default_factory=list)
     counts: list[Mapping[str, int]] = field(default_factory=list)
     prompt_steps: int = 0
@@ -49,7 +51,7 @@ class Steps:
         return len(self.durations)
 
     def mean(self, name: str) -> float:
-        """What the decode steps counted under that name, on average."""
+        """Return the mean of what the decode steps counted under that name."""
         return self.total(name) / self.decode_steps
 
     def total(self, name: str) -> int:
@@ -57,16 +59,16 @@ class Steps:
 
 
 def gather(spans: Sequence[Span]) -> Steps:
-    """Adds up what the engine's thread recorded. Steps that had nothing to do are left out."""
+    """Add up the spans of the engine's thread. Steps that had nothing to do are left out."""
     steps = Steps()
     for span, node in placed(spans, steps):
         node.add(span)
     return steps
 
 
-def placed(spans: Sequence[Span], steps: Steps) -> Iterator[tuple[Span, Node]]:
-    """Each span of a decode step with its place in the tree; counts the steps on the way."""
-    nodes: list[Node | None] = []
+def placed(spans: Sequence[Span], steps: Steps) -> Iterator[tuple[Span, SpanNode]]:
+    """Yield each span of a decode step with its place in the tree, and count the steps."""
+    nodes: list[SpanNode | None] = []
     for span in spans:
         if span.parent != TOP:
             above = nodes[span.parent]
@@ -79,7 +81,7 @@ def placed(spans: Sequence[Span], steps: Steps) -> Iterator[tuple[Span, Node]]:
 
 
 def _counted(span: Span, steps: Steps) -> bool:
-    """Counts a step; whether it belongs into the tree."""
+    """Count a step. Return True for one that belongs into the tree."""
     if span.name != STEP or span.counts is None:
         return False
     if span.counts["prompt_rows"]:
@@ -91,11 +93,11 @@ def _counted(span: Span, steps: Steps) -> bool:
     return True
 
 
-def totals(lanes: Iterable[Sequence[Span]]) -> dict[str, Node]:
-    """Spans that lie in no other, by name, over several lanes."""
-    found: dict[str, Node] = {}
+def totals(lanes: Iterable[Sequence[Span]]) -> dict[str, SpanNode]:
+    """Add up the spans that lie in no other, by name, over several lanes."""
+    nodes: dict[str, SpanNode] = {}
     for spans in lanes:
         for span in spans:
             if span.parent == TOP:
-                found.setdefault(span.name, Node(span.name)).add(span)
-    return found
+                nodes.setdefault(span.name, SpanNode(span.name)).add(span)
+    return nodes

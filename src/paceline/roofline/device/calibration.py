@@ -77,9 +77,7 @@ class Calibration(Document):
     )
 
     @classmethod
-    def read(
-        cls, value: object, where: str = "calibration", context: object = None
-    ) -> Calibration:
+    def read(cls, value: object, where: str = "calibration", context: object = None) -> Calibration:
         """Read the numbers, or the file of `paceline roofline fit`, which tells more than them."""
         if isinstance(value, dict):
             value = value.get("calibration", value)

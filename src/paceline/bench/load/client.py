@@ -1,0 +1,130 @@
+"""A streaming client of the server's chat endpoint that notes when each token arrives."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+
+from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
+from paceline.bench.prompts import BenchPrompt
+from paceline.core import PacelineError
+
+# of DraftCounts, as the server's metrics call them
+COUNTS = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
+
+
+class ServerError(PacelineError):
+    """The server answered with an error; the message holds its status and text."""
+
+
+class ChatClient:
+    """Asks one server. `extra` is merged into every request body.
+
+    Every request gets a new cache salt: no prefix hit and no remembered answer helps it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        api_key: str | None = None,
+        max_tokens: int = 128,
+        temperature: float = 0.0,
+        seed: int = 0,
+        extra: dict[str, Any] | None = None,
+        timeout: float = 600.0,
+    ) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # trust_env off: a proxy set for the internet must not stand between us and the server
+        self._http = httpx.AsyncClient(
+            base_url=url.rstrip("/").removesuffix("/v1"),
+            headers=headers,
+            timeout=httpx.Timeout(timeout, connect=10),
+            limits=httpx.Limits(max_connections=None),
+            trust_env=False,
+        )
+        self._body = {
+            "model": model,
+            "max_completion_tokens": max_tokens,
+            "temperature": temperature,
+            "seed": seed,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": True,
+            **(extra or {}),
+        }
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __call__(self, prompt: BenchPrompt, speculative: Any) -> MeasuredAnswer:
+        """Answer one prompt; `speculative` as in the API (None leaves the field out).
+
+        Raises ServerError for an answer that is no stream of tokens.
+        """
+        body = {**self._body, "messages": list(prompt.messages), "cache_salt": uuid.uuid4().hex}
+        if speculative is not None:
+            body["speculative"] = speculative
+        answer = MeasuredAnswer(started=time.perf_counter())
+        async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+            if response.status_code != 200:
+                detail = (await response.aread()).decode("utf-8", "replace")
+                raise ServerError(f"{response.status_code} from {response.url}: {detail[:500]}")
+            async for event in _events(response):
+                _take(answer, event, time.perf_counter())
+        if not answer.arrivals:
+            raise ServerError(f"{response.url} sent no token ids for the prompt {prompt.name!r}")
+        return answer
+
+
+async def served_model(url: str, api_key: str | None = None) -> str:
+    """Return the id of the first model that the server offers."""
+    return str((await get_json(url, "/v1/models", api_key))["data"][0]["id"])
+
+
+async def get_json(url: str, path: str, api_key: str | None = None) -> dict[str, Any]:
+    """Return the JSON that the server answers to GET. Raises ServerError where there is no server,
+    and where it refuses."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    base = url.rstrip("/").removesuffix("/v1")
+    async with httpx.AsyncClient(headers=headers, timeout=10, trust_env=False) as http:
+        try:
+            response = await http.get(f"{base}{path}")
+        except httpx.HTTPError as error:
+            raise ServerError(f"no server at {base}: {error}") from error
+    if response.status_code != 200:
+        raise ServerError(f"{response.status_code} from {response.url}: {response.text[:500]}")
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    async for line in response.aiter_lines():
+        data = line.removeprefix("data:").strip()
+        if line.startswith("data:") and data != "[DONE]":
+            yield json.loads(data)
+
+
+def _take(answer: MeasuredAnswer, event: dict[str, Any], now: float) -> None:
+    if "error" in event:
+        raise ServerError(str(event["error"].get("message", event["error"])))
+    for choice in event.get("choices", ()):
+        token_ids = choice.get("token_ids") or []
+        answer.token_ids += token_ids
+        answer.arrivals += [now] * len(token_ids)
+        answer.text += choice.get("delta", {}).get("content") or ""
+        answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
+    counts = (event.get("metrics") or {}).get("speculative_decoding")
+    if counts:
+        answer.drafted = _counts(counts)
+        answer.parts = {name: _counts(part) for name, part in counts.get("parts", {}).items()}
+
+
+def _counts(part: Mapping[str, int]) -> DraftCounts:
+    return DraftCounts(*(part[name] for name in COUNTS))

@@ -1,0 +1,162 @@
+"""The parts of a mock: a target's config, a drafter's cost, and an engine that holds both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.bench.mock.plan import MockPlan
+from paceline.core import MAX_DRAFT_LEN, InvalidRequest, ModelError
+from paceline.core.errors import check_integer, check_number
+from paceline.engine.build import build_engine
+from paceline.engine.config import EngineConfig
+from paceline.engine.engine import Engine
+from paceline.engine.machine import available_memory
+from paceline.models.catalog import CATALOGUE
+from paceline.models.config import ModelConfig
+from paceline.models.dflash.config import read_dflash_config
+from paceline.models.families import config_from_hf
+from paceline.models.loader import read_json
+from paceline.models.mocked import (
+    drafter_bytes,
+    find_config,
+    is_dflash,
+    kv_bytes,
+    mocked_model,
+    needed_bytes,
+    refuse_too_large,
+)
+from paceline.roofline.architecture import model_config, model_names, read_architecture
+
+
+@contextmanager
+def named_drafter() -> Iterator[None]:
+    """Name the field `drafter_config` in what is wrong with a drafter's config."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"drafter_config: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class MockDrafting:
+    """The cost of a draft: none, a share `cost` of the target's forward for every `block` tokens,
+    or that of a drafter of random weights with this config.json.
+
+    Raises InvalidRequest, and ModelError for a config that cannot be run.
+    """
+
+    cost: float = 0.0
+    block: int = 1
+    config: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_number("drafter_cost", self.cost, 0, 1, "a share of the target's forward, 0 to 1")
+        check_integer("drafter_block", self.block, 1, MAX_DRAFT_LEN, f"1 to {MAX_DRAFT_LEN} tokens")
+        if self.config is None:
+            if self.block != 1 and not self.cost:
+                raise InvalidRequest("drafter_block", self.block, "a drafter_cost beside it")
+            return
+        if self.cost or self.block != 1:
+            expected = "no cost beside a drafter's config, which says what it costs"
+            raise InvalidRequest("drafter_cost", self.cost or self.block, expected)
+        self.read_shape()  # a config that cannot be run is refused before anything is built
+
+    def read_shape(self) -> ModelConfig | None:
+        """Return the shape of the drafter's layers, None where it is no network."""
+        if self.config is None:
+            return None
+        with named_drafter():
+            hf = read_json(self.config)
+            read_architecture(hf)  # as for the target: what cannot be predicted is not run
+            return read_dflash_config(hf).layers if is_dflash(hf) else config_from_hf(hf)
+
+    def bytes_of(self, dtype: str, tokens: int) -> tuple[int, int]:
+        """Return the bytes of its weights, and of the KV of so many tokens."""
+        shape = self.read_shape()
+        if self.config is None or shape is None:
+            return 0, 0
+        return drafter_bytes(self.config, dtype), kv_bytes(shape, dtype, tokens)
+
+    def spec(self, longest: int) -> str:
+        """Return the drafter's spec, for drafts of up to `longest` tokens."""
+        if self.config is not None:
+            return f"mock:{self.config},max_draft_len={longest}"
+        cost = f",cost={self.cost},block={min(self.block, longest)}" if self.cost else ""
+        return f"mock{cost},max_draft_len={longest}"
+
+
+@dataclass(frozen=True, slots=True)
+class MockTarget:
+    """A model by its config.json alone."""
+
+    name: str
+    config_json: Mapping[str, Any] = field(repr=False)
+    shape: ModelConfig
+
+
+def read_target(name: str) -> MockTarget:
+    """Read a target by the name of a config that comes with Paceline, by config.json or folder, or
+    by a name of the catalogue.
+
+    Raises InvalidRequest for what is none of these, and ModelError, naming field and family, for a
+    config that the engine cannot run.
+    """
+    if name.lower() in map(str.lower, model_names()) and not Path(name).exists():
+        hf = model_config(name)
+    else:
+        try:
+            path = find_config(name)
+        except InvalidRequest as error:
+            known = ", ".join([*CATALOGUE, *model_names()])
+            expected = f"a config.json, a folder that holds one, or one of {known}"
+            raise InvalidRequest("model", name, expected) from error
+        name, hf = path.parent.name if path.name == "config.json" else path.stem, read_json(path)
+    try:
+        shape = config_from_hf(hf)
+        read_architecture(hf)  # what the roofline cannot predict is refused before it is run
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from error
+    return MockTarget(name, hf, shape)
+
+
+def build(target: MockTarget, plan: MockPlan, drafting: MockDrafting, **options: Any) -> Engine:
+    """Return the engine, with random weights in it and room for two groups of the plan's largest
+    batch: AR and speculative. `options` are EngineConfig's.
+
+    Raises InvalidRequest for a context that the model does not have, and naming bytes needed and
+    available where it does not fit memory.
+    """
+    dtype = options.get("dtype", "bfloat16")
+    weights, draft_kv = drafting.bytes_of(dtype, plan.tokens)
+    needed = needed_bytes(target.shape, dtype, plan.tokens) + weights + draft_kv
+    refuse_too_large(needed, _available(options.get("device", "cpu")), "model", target.name)
+    if plan.longest > target.shape.max_context:
+        over = plan.longest - target.shape.max_context
+        expected = f"at most {plan.context - over}: the model has {target.shape.max_context} tokens"
+        raise InvalidRequest("context", plan.context, expected)
+    widest, longest_draft = max(plan.batches), max(plan.draft_lengths)
+    config = EngineConfig(
+        model=target.name,
+        drafter=drafting.spec(longest_draft),
+        rule="synthetic",
+        synthetic=(1.0,),  # each cell brings its own
+        draft_policy="fixed",
+        max_model_len=plan.longest,
+        max_num_seqs=2 * widest,
+        token_budget=max(512, widest * (1 + longest_draft), 2 * widest),
+        kv_memory=kv_bytes(target.shape, dtype, plan.tokens) + draft_kv,
+        **options,
+    )
+    return build_engine(config, mocked_model(target.shape, target.name, dtype=dtype))
+
+
+def _available(device: str) -> int:
+    if device == "cuda" and torch.cuda.is_available():
+        return int(torch.cuda.mem_get_info()[0])
+    return available_memory()

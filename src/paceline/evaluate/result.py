@@ -1,0 +1,297 @@
+"""The result of an evaluation as a typed value, and the JSON file that holds it.
+
+A report can be made again from the file alone: every number in it comes from the rows.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NotRequired
+
+from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, with_config
+from typing_extensions import TypedDict
+
+from paceline.bench.report.words import count, tokens_short, with_interval
+from paceline.core import InvalidRequest, SamplingParams
+from paceline.core.documents import Document
+from paceline.core.errors import check_integer
+from paceline.core.rounds import AR
+
+FORMAT: Final = "paceline-evaluation/1"
+DRAFTER, NGRAM, SUFFIX = "drafter", "ngram", "suffix"
+DRAFTERS = (DRAFTER, NGRAM, SUFFIX)
+THROUGHPUT, FULL = "throughput", "full"  # the engine's default policy; always the whole block
+POLICY, BLOCK = f"{DRAFTER}/{THROUGHPUT}", f"{DRAFTER}/{FULL}"
+# sides whose answers are timed, and sides that are asked once, for their acceptance only
+TIMED = (AR, POLICY, BLOCK, f"{NGRAM}/{THROUGHPUT}", f"{SUFFIX}/{THROUGHPUT}")
+ONCE = (f"{NGRAM}/{FULL}", f"{SUFFIX}/{FULL}")
+MOST_TOKENS = 256  # longer answers of small models loop, and loops flatter
+GRAMMARS = {"json_schema": "a JSON schema", "regex": "a regex", "lark": "a Lark grammar"}
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSettings:
+    """The questions of an evaluation. Raises InvalidRequest naming the field.
+
+    prompts        of each set, spread evenly over it
+    tokens         most new tokens of an answer, at most MOST_TOKENS
+    temperatures   each evaluated by itself; 0 is argmax
+    runs           paired runs of each prompt, for the speed
+    seed           of the first prompt's noise; the next has the next
+    warm           the drafter's look-ups remember the answers that suffix is warmed with
+    """
+
+    prompts: int = 40
+    tokens: int = MOST_TOKENS
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+    runs: int = 1
+    seed: int = 0
+    warm: bool = False
+
+    def __post_init__(self) -> None:
+        expected = f"from 2 to {MOST_TOKENS}: in longer answers small models loop, which flatters"
+        check_integer("tokens", self.tokens, 2, MOST_TOKENS, expected)
+        for name in ("prompts", "runs"):
+            check_integer(name, getattr(self, name), 1, 2**31 - 1, "a whole number of at least 1")
+        if not self.temperatures or len(set(self.temperatures)) < len(self.temperatures):
+            expected = "at least one temperature, and each once"
+            raise InvalidRequest("temperatures", list(self.temperatures), expected)
+        for temperature in self.temperatures:
+            SamplingParams(temperature=temperature)
+        check_integer("seed", self.seed, 0, 2**63, "a whole number of at least 0")
+
+
+def _read_settings(value: object) -> EvaluationSettings:
+    if isinstance(value, EvaluationSettings):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("an object with the settings of the evaluation")
+    try:
+        temperatures = tuple(value.get("temperatures", ()))
+        return EvaluationSettings(**{**value, "temperatures": temperatures})
+    except TypeError as error:
+        raise ValueError(f"the settings of an evaluation ({error})") from error
+
+
+def _write_settings(settings: EvaluationSettings) -> dict[str, Any]:
+    return {**asdict(settings), "temperatures": list(settings.temperatures)}
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class RequestRow(TypedDict):
+    """One prompt with the answers of every side. `rounds` are [position, drafted, accepted] of
+    `core.rounds.Round`, `seconds` of each run from the first counted token to the last."""
+
+    prompt: str
+    prompt_sha256: str
+    prompt_tokens: int
+    seed: int
+    output_tokens: int
+    output_sha256: str
+    counted_tokens: int
+    forced_tokens: NotRequired[int]
+    grammar_sha256: NotRequired[str | None]
+    finish_reason: str | None
+    same_text: dict[str, bool]
+    seconds: dict[str, list[float | None]]
+    rounds: dict[str, list[list[int]]]
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+class PositionShare(Document):
+    """A draft position: `share` of all rounds that accepted so many tokens, `conditional` share of
+    the rounds that came to it."""
+
+    position: int
+    accepted: int
+    reached: int
+    share: float | None
+    conditional: float | None
+
+
+class ContextBin(Document):
+    """The acceptance length of rounds with `start` to `end` tokens before the anchor."""
+
+    start: int = Field(alias="from")
+    end: int = Field(alias="to")
+    rounds: int
+    al: float
+
+    @property
+    def label(self) -> str:
+        """`128–256`."""
+        return f"{tokens_short(self.start)}–{tokens_short(self.end)}"
+
+
+class AcceptanceNumbers(Document):
+    """The acceptance of one drafter on one set. AL includes the bonus token; None: no rounds."""
+
+    requests: int
+    rounds: int
+    drafted_rounds: int
+    al: float | None
+    al_interval: list[float] | None
+    al_mean_of_requests: float | None
+    positions: list[PositionShare]
+    contexts: list[ContextBin]
+
+    @property
+    def text(self) -> str:
+        return with_interval(self.al, self.al_interval)
+
+
+class SpeedNumbers(Document):
+    """The speed of one side beside AR, over the requests that were timed."""
+
+    requests: int
+    speedup: float | None
+    speedup_interval: list[float] | None
+    tokens_per_round: float | None
+    speedup_per_token: float | None
+    tpot_ms: float | None
+    ar_tpot_ms: float | None
+
+    @property
+    def text(self) -> str:
+        return with_interval(self.speedup, self.speedup_interval, "×")
+
+
+class GrammarDigest(Document):
+    """A grammar without its text, which is the application's own."""
+
+    kind: str
+    sha256: str
+
+
+class SetNumbers(Document):
+    """All numbers of the rows of one set at one temperature."""
+
+    requests: int
+    looping: int
+    output_tokens: int
+    counted_tokens: int
+    forced_tokens: int = 0
+    bound: int = 0
+    same_text: bool
+    acceptance: dict[str, AcceptanceNumbers]
+    speed: dict[str, SpeedNumbers]
+
+
+class SetResult(SetNumbers):
+    """One set at one temperature: its numbers, and the rows that they were made of."""
+
+    set: str
+    role: str
+    choice: str | None
+    temperature: float
+    left_out: int
+    warmed: str
+    grammar: GrammarDigest | None = None
+    rows: list[RequestRow]
+
+    @property
+    def bound_note(self) -> str | None:
+        """The sentence on bound answers; None where all answers are free."""
+        if self.grammar is None:
+            return None
+        grammar = GRAMMARS.get(self.grammar.kind, "a grammar")
+        return (
+            f"{self.bound} of {self.requests} answers were bound to {grammar} "
+            f"({self.grammar.sha256[:8]}) as the application binds them: {self.forced_tokens} of "
+            f"{self.counted_tokens} counted tokens were forced, and are in no AL"
+        )
+
+
+class EvaluatedDrafter(Document):
+    """A drafter's version and the longest draft that it makes."""
+
+    version: str
+    block: int
+
+
+class EvaluationMachine(Document):
+    """The machine and the form in which the target ran."""
+
+    name: str
+    threads: int
+    device: str
+    dtype: str
+    quantize: str | None
+    network: str
+
+
+class Evaluation(Document):
+    """The result of `paceline evaluate`."""
+
+    format: Literal["paceline-evaluation/1"] = FORMAT
+    date: str
+    paceline: str
+    model: str
+    drafter: str
+    drafters: dict[str, EvaluatedDrafter]
+    machine: EvaluationMachine
+    settings: Annotated[
+        EvaluationSettings,
+        PlainValidator(_read_settings),
+        PlainSerializer(_write_settings, return_type=dict[str, Any]),
+    ]
+    same_text: bool
+    results: list[SetResult]
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> Evaluation:
+        """Read what `as_json` wrote. Raises InvalidRequest: field `evaluation` for another format,
+        else the field below `where`."""
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            expected = f"what `paceline evaluate` wrote, in the format {FORMAT}"
+            raise InvalidRequest("evaluation", where, expected)
+        return cls.read(value, where)
+
+    @classmethod
+    def read_file(cls, path: Path, field: str) -> Evaluation:
+        """Read the JSON file beside a report. Raises InvalidRequest, `field` where it cannot be
+        read."""
+        try:
+            value = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise InvalidRequest(field, str(path), f"a readable JSON file ({error})") from error
+        return cls.from_json(value, str(path))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON values, as docs/evaluation.md describes them."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    @property
+    def block(self) -> int:
+        """The longest draft of the drafter that is evaluated."""
+        return self.drafters[DRAFTER].block
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The drafters as reports call them."""
+        return {DRAFTER: self.drafter, NGRAM: NGRAM, SUFFIX: f"{SUFFIX}, warmed"}
+
+    @property
+    def same_text_line(self) -> str:
+        return f"same text: {'yes' if self.same_text else 'NO'}"
+
+    @property
+    def described(self) -> str:
+        """One line on the drafter, the model, the settings and the machine."""
+        settings, machine, drafter = self.settings, self.machine, self.drafters[DRAFTER]
+        form = machine.quantize or machine.dtype
+        place = f"{machine.name}, {count(machine.threads, 'thread')}, {machine.device}, {form}"
+        warmed = ", warmed as suffix is" if settings.warm else ""
+        return (
+            f"{self.drafter} ({drafter.version}, drafts of up to {drafter.block}{warmed}) for "
+            f"{self.model}; up to {settings.prompts} prompts of each set, up to "
+            f"{settings.tokens} new tokens, {count(settings.runs, 'paired run')}; {place}; "
+            f"Paceline {self.paceline}, {self.date[:10]}"
+        )

@@ -1,0 +1,80 @@
+"""The engine as benchmarks drive it: alone, in a fresh scope, by other rules and other drafters."""
+
+from __future__ import annotations
+
+from paceline.bench.engine_access import (
+    accepting,
+    drafting_seconds,
+    fresh_requests,
+    only,
+    run,
+)
+from paceline.bench.load.in_process import ask_engine
+from paceline.core import SamplingParams, SpeculativeParams
+from tests.bench.test_groups import make_engine
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+PROMPT = [5, 17, 80, 3, 41, 9, 9, 9]
+
+
+def test_requests_run_to_their_end_and_leave_nothing() -> None:
+    engine = make_engine()
+    deltas = list(run(engine, fresh_requests(engine, PROMPT, GREEDY, SpeculativeParams())))
+    assert sum(len(delta.token_ids) for delta in deltas) == 12
+    assert deltas[-1].finished and not engine.has_work
+    engine.check_integrity()
+
+
+def test_every_call_gets_a_scope_to_itself_unless_one_is_given() -> None:
+    engine = make_engine()
+    wish = SpeculativeParams()
+    first, second = (fresh_requests(engine, PROMPT, GREEDY, wish)[0] for _ in range(2))
+    assert first.id != second.id and first.answers_scope != second.answers_scope
+    shared = [fresh_requests(engine, PROMPT, GREEDY, wish, salt=b"x")[0] for _ in range(2)]
+    assert shared[0].answers_scope == shared[1].answers_scope
+
+
+def test_an_answer_is_measured_by_rounds_that_commit_its_tokens() -> None:
+    answer = ask_engine(make_engine(), PROMPT, GREEDY, SpeculativeParams(policy="fixed"))
+    assert len(answer.token_ids) == len(answer.arrivals) == len(answer.kinds) == 12
+    assert 1 + sum(1 + each.accepted for each in answer.rounds) == 12
+    assert [each.position for each in answer.rounds] == sorted(
+        {each.position for each in answer.rounds}
+    )
+    assert answer.drafted.rounds <= len(answer.rounds)
+    assert answer.acceptance_length >= 1 and answer.finish_reason == "length"
+
+
+def test_only_the_chosen_requests_take_a_step() -> None:
+    engine = make_engine()
+    chosen, other = (
+        fresh_requests(engine, PROMPT, GREEDY, SpeculativeParams(off=True))[0] for _ in range(2)
+    )
+    engine.add([chosen, other])
+    engine.step()
+    before = other.output_len
+    with only(engine, [chosen]):
+        engine.step()
+    assert (chosen.output_len, other.output_len) == (before + 1, before)
+    while engine.has_work:
+        engine.step()
+    assert chosen.output_ids == other.output_ids
+    engine.check_integrity()
+
+
+def test_acceptance_follows_the_plan_within_it() -> None:
+    engine = make_engine(drafter="mock,max_draft_len=4", rule="synthetic", synthetic=(1.0,))
+    verifier = engine.verifier
+    for rate, accepted in ((1.0, 4), (0.0, 0)):
+        wish = SpeculativeParams(policy="fixed")
+        with accepting(engine, [rate] * 4):
+            answer = ask_engine(engine, PROMPT, SamplingParams(max_tokens=6, ignore_eos=True), wish)
+        assert answer.rounds[0].accepted == accepted
+    assert engine.verifier is verifier
+
+
+def test_drafting_takes_time() -> None:
+    engine = make_engine()
+    before = drafting_seconds(engine)
+    ask_engine(engine, PROMPT, GREEDY, SpeculativeParams(policy="fixed"))
+    assert drafting_seconds(engine) > before
