@@ -17,7 +17,7 @@ import torch
 
 from paceline.core import Request, SamplingParams
 from paceline.drafters.draft_model import _Draft
-from paceline.drafters.draw import DRAWS, draw_token
+from paceline.drafters.draw import DRAWS, draft_batch, draw_token
 from paceline.engine import sampler
 from paceline.engine.masks import RowMasks
 from paceline.engine.verify import make_verifier
@@ -71,7 +71,7 @@ def law(
             keep = cut(soft, making.tokens)
             if allowed is not None:
                 keep = min(keep, valid(request, making.tokens) + past_grammar)
-            draft, q = making.tokens[:keep], judge(making.q_rows(), soft)
+            draft, q = making.tokens[:keep], judge(draft_batch([making.drawn]).q_rows(0), soft)
             contexts = [(*request.output_ids, *draft[:i]) for i in range(len(draft) + 1)]
             rows = torch.stack([logits(oracle.P, c) for c in contexts])
             masks = None

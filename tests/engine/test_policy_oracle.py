@@ -15,7 +15,7 @@ import torch
 
 from paceline.core import DraftBatch, Request, SamplingParams
 from paceline.drafters.draft_model import _Draft
-from paceline.drafters.draw import DRAWS, draw_token
+from paceline.drafters.draw import DRAWS, draft_batch, draw_token
 from paceline.engine import sampler
 from paceline.engine.costs import Costs
 from paceline.engine.drafting import Drafting
@@ -63,7 +63,7 @@ class Drafter:
             ]
             pairs = zip(contexts, making.tokens, strict=True)
             confidence = [float(Q[context][token]) for context, token in pairs]
-        return DraftBatch([making.tokens], [making.q_rows()], [confidence])
+        return DraftBatch([making.tokens], [draft_batch([making.drawn]).q_rows(0)], [confidence])
 
 
 def law(
