@@ -10,9 +10,6 @@ import pytest
 
 from paceline.core import rounds as core_rounds
 
-if not hasattr(core_rounds, "SpeculationStats"):
-    pytest.skip("paceline.core.rounds has no fold yet", allow_module_level=True)
-
 Open = Callable[..., Any]
 Made = tuple[Any, dict[str, Any]]  # a round of the engine, and the same as the server writes it
 COUNT = """async (streams) => {

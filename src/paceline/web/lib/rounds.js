@@ -74,8 +74,8 @@ const WITHHELD = { id: null, text: "▒", kind: "withheld" };
 const marked = (tokens, kind) => tokens.map((token) => ({ ...token, kind }));
 
 /**
- * Return the mean tokens that a round with a draft commits, incl. bonus (AL); null where nothing was
- * drafted. It is that of paceline.core.rounds, and a test holds the two together.
+ * Return the mean tokens that a round with a draft commits, incl. bonus (AL); null where nothing
+ * was drafted. It is that of paceline.core.rounds, and a test holds the two together.
  *
  * @param {number} draftRounds rounds with at least one drafted token
  * @param {number} acceptedTokens of all of them

@@ -66,7 +66,7 @@ export class Transport {
     if (this.#play.textContent !== label) this.#play.textContent = label;
   }
 
-  // -- inside --------------------------------------------------------------------------------------
+  // -- inside -------------------------------------------------------------------------------------
 
   #restart() {
     this.#clock.seek(0);

@@ -4,29 +4,32 @@ export interface AssistantMessage {
   role: "assistant";
   content: string | null;
   refusal: null;
-  tool_calls?: ToolCallOutput[] | null;
+  tool_calls?: CallMade[];
 }
 
-export interface CalledFunctionInput {
+/** A call of a tool by the model. */
+export interface CallMade {
+  id: string;
+  type: "function";
+  function: FunctionMade;
+}
+
+export interface CalledFunction {
   name: string;
   /** A JSON object, as text. */
   arguments: string;
 }
 
-export interface CalledFunctionOutput {
-  name: string;
-  arguments: string;
-}
-
 export interface ChatChoice {
-  index: number;
   finish_reason: "stop" | "length" | "tool_calls";
   stop_reason: string | number | null;
-  token_ids?: number[] | null;
+  token_ids?: number[];
+  index: number;
   message: AssistantMessage;
   logprobs: ChatLogprobs | null;
 }
 
+/** The answer to a conversation. */
 export interface ChatCompletion {
   id: string;
   created: number;
@@ -36,7 +39,7 @@ export interface ChatCompletion {
   metrics: Metrics;
   object: "chat.completion";
   choices: ChatChoice[];
-  prompt_token_ids?: number[] | null;
+  prompt_token_ids?: number[];
 }
 
 export interface ChatLogprob {
@@ -53,46 +56,50 @@ export interface ChatLogprobs {
 
 export interface ChatRequest {
   model: string;
-  /** Default 1; 0 is argmax. */
+  /** Temperature of the sampling (default: 1); 0 is argmax. */
   temperature?: number | null;
+  /** Sample from the likeliest tokens whose probabilities add up to this. */
   top_p?: number | null;
-  /** 0 or -1 switches it off. */
+  /** Sample from this many of the likeliest tokens; 0 or -1: from all. */
   top_k?: number | null;
+  /** Leave out tokens that are less likely than this share of the likeliest one. */
   min_p?: number | null;
   presence_penalty?: number | null;
   frequency_penalty?: number | null;
   repetition_penalty?: number | null;
-  /** Token id to bias, ±100. */
+  /** Bias of each token id, from -100 to 100. */
   logit_bias?: { [key: string]: number } | null;
   max_tokens?: number | null;
   min_tokens?: number | null;
-  /** Up to 16 strings. */
+  /** Texts that end the answer, up to 16. */
   stop?: string | string[] | null;
   stop_token_ids?: number[] | null;
   ignore_eos?: boolean | null;
-  /** Default true. */
+  /** Leave special tokens out of the text (default: true). */
   skip_special_tokens?: boolean | null;
-  /** What the output must conform to: a JSON schema, a regex, a grammar. */
+  /** The JSON schema, regex or grammar that the output must match. */
   structured_outputs?: StructuredOutputs | null;
+  /** Number of choices for each prompt. */
   n?: number | null;
+  /** Seed of the noise; null draws one. */
   seed?: number | null;
-  /** Drafter and longest draft, or `off` to decode without drafts. */
+  /** Drafting of this request; `off` decodes without drafts. */
   speculative?: "off" | Speculative | null;
-  /** Keep what each round did for GET /v1/requests/{id}/rounds. */
+  /** Keep the rounds of this request for GET /v1/requests/{id}/rounds. */
   explain?: boolean | null;
-  /** Scope of cached prefixes and shared answers, beside key and user. */
+  /** Requests share cached prefixes and answers only with others of the same salt. */
   cache_salt?: string | null;
   return_token_ids?: boolean | null;
   stream?: boolean | null;
   stream_options?: StreamOptions | null;
-  /** Scope like cache_salt: an end user's own caches. */
+  /** The end user; works like cache_salt. */
   user?: string | null;
   metadata?: { [key: string]: string } | null;
   service_tier?: "auto" | "default" | null;
   store?: false | null;
-  /** OpenAI's newer name for user. */
+  /** Another name of `user`, which OpenAI introduced later. */
   safety_identifier?: string | null;
-  /** Prefixes are cached by content. */
+  /** Accepted without effect: prefixes are cached by content. */
   prompt_cache_key?: string | null;
   messages: Message[];
   max_completion_tokens?: number | null;
@@ -118,13 +125,6 @@ export interface ChatRequest {
   web_search_options?: null;
 }
 
-export interface ChoiceRounds {
-  index: number;
-  finish_reason: string | null;
-  rounds: Round[];
-  rounds_left_out: number;
-}
-
 export interface CommittedToken {
   id: number;
   text: string;
@@ -142,13 +142,25 @@ export interface ErrorResponse {
   error: ErrorDetail;
 }
 
+export interface ExplainedChoice {
+  index: number;
+  finish_reason: string | null;
+  rounds: ShownRound[];
+  rounds_left_out: number;
+}
+
 export interface Function {
   name: string;
   description?: string | null;
-  /** JSON schema; null: no arguments. */
+  /** JSON schema of the arguments; null means none. */
   parameters?: { [key: string]: unknown } | null;
-  /** The schema is always adhered to. */
+  /** Arguments always match the schema. */
   strict?: boolean | null;
+}
+
+export interface FunctionMade {
+  name: string;
+  arguments: string;
 }
 
 export interface FunctionName {
@@ -165,9 +177,8 @@ export interface JsonSchemaFormat {
 }
 
 /**
- * What a budget was used for: the sum, over all tokens, of the total variation distance between the
- * law a token came from and the target's, at most epsilon each; and the draft tokens that stand
- * where the target would have said another one.
+ * Use of a lossy budget. `total_variation` is summed over all tokens, each at most `epsilon`.
+ * `replaced_tokens` counts the draft tokens that replace another token of the target.
  */
 export interface Lossy {
   epsilon: number;
@@ -181,7 +192,7 @@ export interface Message {
   name?: string | null;
   tool_call_id?: string | null;
   refusal?: null;
-  tool_calls?: ToolCallInput[] | null;
+  tool_calls?: ToolCall[] | null;
   function_call?: null;
   audio?: null;
   /** Not supported. */
@@ -189,19 +200,21 @@ export interface Message {
 }
 
 /**
- * Times in seconds, from arrival; only the answer of a single choice has them. `seed` is a list,
- * one for each prompt, where those differ. `forced_tokens` are those that a grammar left no choice
- * about; they count in the usage and nowhere else.
+ * Measurements of the request. Times are in seconds from arrival and are given for a single choice
+ * only. `seed` is a list with one entry per prompt where the seeds differ. `speedup_vs_ar` is the
+ * estimated time without speculation divided by the measured time, for a single choice.
+ * `forced_tokens` counts the tokens that the grammar forced; they count in the usage too.
  */
 export interface Metrics {
   seed: number | number[];
-  queue_time?: number | null;
-  ttft?: number | null;
+  queue_time?: number;
+  ttft?: number;
   tpot?: number | null;
-  e2e_latency?: number | null;
-  drafter?: string | null;
-  forced_tokens?: number | null;
-  lossy?: Lossy | null;
+  e2e_latency?: number;
+  drafter: string | null;
+  speedup_vs_ar?: number;
+  forced_tokens?: number;
+  lossy?: Lossy;
   speculative_decoding: SpeculativeDecoding | null;
 }
 
@@ -209,7 +222,7 @@ export interface NamedSchema {
   name: string;
   schema: { [key: string]: unknown } | boolean;
   description?: string | null;
-  /** A schema is always adhered to. */
+  /** The answer always matches the schema. */
   strict?: boolean | null;
 }
 
@@ -218,7 +231,7 @@ export interface NamedTool {
   function: FunctionName;
 }
 
-/** The rounds that one part of a drafter drafted. */
+/** The rounds in which one part of a composed drafter made the draft. */
 export interface PartDecoding {
   num_spec_steps: number;
   num_accepted_draft_tokens: number;
@@ -229,20 +242,33 @@ export interface PromptTokensDetails {
   cached_tokens: number;
 }
 
+/** The rounds of every choice of one request. */
 export interface RequestRounds {
   id: string;
   object: "request.rounds";
   created: number;
   model: string;
-  choices: ChoiceRounds[];
+  choices: ExplainedChoice[];
+}
+
+export interface RoundToken {
+  id: number;
+  text: string;
 }
 
 /**
- * `verified_tokens` have a row each; at `forced_places` of them a grammar left no choice.
- * `hidden_tokens` counts drafted tokens that are not listed, because the draft was looked up in
- * other requests' text and they are not part of this answer.
+ * One round of one stream. Counts are in tokens, `draft_ms` and `step_ms` in milliseconds, and
+ * `time` in seconds since the epoch. `part` names the part of a composed drafter that made the
+ * draft. `position` is the index of the first output token that the round committed. The drafter
+ * proposed `proposed` tokens; `verified` of them, and of the tokens that the grammar forced among
+ * them, got a row in the target's forward; `accepted` of them were committed, without the forced
+ * ones. `cut_by` says why fewer were verified than the request allows. `confidence` is the
+ * drafter's own, for each proposed token. `step_requests` and `step_rows` count all requests and
+ * rows of the step. Each of `verified_tokens` had a row; at `forced_places` the grammar allowed one
+ * token only. `hidden_tokens` counts drafted tokens that are not listed because they come from the
+ * text of other requests.
  */
-export interface Round {
+export interface ShownRound {
   request: string;
   time: number;
   cohort: string;
@@ -270,50 +296,47 @@ export interface Round {
   committed_tokens: CommittedToken[];
 }
 
-export interface RoundToken {
-  id: number;
-  text: string;
-}
-
+/** The object that a request may give as `speculative`. */
 export interface Speculative {
   /** Name of a registered drafter. */
   drafter?: string | null;
+  /** Longest draft of a round (default: the drafter's own). */
   max_draft_len?: number | null;
-  /** What chooses the draft lengths: throughput, fixed, fixed:k, ema or off. */
+  /** Policy for draft lengths: throughput, fixed, fixed:k or off. */
   policy?: string | null;
-  /** Total variation that each token's law may differ by. */
+  /** Total variation by which a token's law may differ from the target's; 0 is lossless. */
   lossy?: number | null;
 }
 
 /**
- * Rounds with a draft, of all choices together, under vLLM's names; lengths include the bonus token
- * where they say `acceptance_length`, and do not elsewhere. `parts` are those of a drafter that is
- * made of several, by name.
+ * Counts of the rounds with a draft, over all choices, under the names that vLLM uses.
+ * `mean_acceptance_length` includes the bonus token; the other counts do not. `parts` has the parts
+ * of a composed drafter by name.
  */
 export interface SpeculativeDecoding {
-  mean_acceptance_length: number;
-  draft_acceptance_rate: number;
+  mean_acceptance_length: number | null;
+  draft_acceptance_rate: number | null;
   acceptance_histogram: number[];
   num_spec_steps: number;
   num_accepted_draft_tokens: number;
   num_draft_tokens: number;
   num_spec_tokens: number;
-  per_step_accepted?: number[] | null;
-  per_step_drafted?: number[] | null;
-  parts?: { [key: string]: PartDecoding } | null;
+  per_step_accepted?: number[];
+  per_step_drafted?: number[];
+  parts?: { [key: string]: PartDecoding };
 }
 
 export interface StreamOptions {
   include_usage?: boolean | null;
-  /** With include_usage: every event tells its choice's usage so far. */
+  /** With include_usage: every event has the usage of its choice so far. */
   continuous_usage_stats?: boolean | null;
-  /** With explain: every event tells the round that it came from. */
+  /** With explain: every event has the round that produced it. */
   include_rounds?: boolean | null;
-  /** Fill every event up to the same size, in a field `obfuscation`. */
+  /** Pad every event to the same size, with a field `obfuscation`. */
   include_obfuscation?: boolean | null;
 }
 
-/** One of them. `lark` is llguidance's dialect of Lark. */
+/** Exactly one of the fields says what the output must match. `lark` is llguidance's Lark. */
 export interface StructuredOutputs {
   /** A JSON schema. */
   json?: { [key: string]: unknown } | boolean | null;
@@ -336,16 +359,10 @@ export interface Tool {
   function: Function;
 }
 
-export interface ToolCallInput {
+export interface ToolCall {
   id: string;
   type: "function";
-  function: CalledFunctionInput;
-}
-
-export interface ToolCallOutput {
-  id: string;
-  type: "function";
-  function: CalledFunctionOutput;
+  function: CalledFunction;
 }
 
 export interface TopLogprob {
@@ -355,8 +372,8 @@ export interface TopLogprob {
 }
 
 /**
- * `prompt_tokens_details` is null where the request does not say whom it shares cached prompts
- * with, unless the server runs with --share-answers always.
+ * Token counts. `prompt_tokens_details` is null unless the request names a cache scope
+ * (`cache_salt` or `user`) or the server runs with --share-answers always.
  */
 export interface Usage {
   prompt_tokens: number;
