@@ -52,6 +52,7 @@ lint: $(VENV)/.ready-dev ## rules and format of Python and C++; who may import w
 	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE)
 	$(VENV)/bin/lint-imports --no-logo
 	$(PY) -m tools.page_types --check
+	$(PY) -m tools.lines
 
 format: $(VENV)/.ready-dev ## mend the format of Python and C++; write the page's types
 	$(PY) -m ruff check --fix .

@@ -133,9 +133,10 @@ class Trained:
         size, stats = config.max_draft_len, SpeculationStats()
         for name, tokens in self.texts.items():
             last = len(tokens) - size - shift
-            spread = torch.linspace(starts[name], last - 1, ANCHORS).long().unique()
             if last <= starts[name]:
                 continue
+            places = torch.linspace(starts[name], last - 1, ANCHORS).long().tolist()
+            spread = torch.tensor(sorted(set(places)))
             guesses = self.logits(config, name, spread, size).argmax(-1)
             if self.head_ids is not None:
                 guesses = self.head_ids[guesses]

@@ -66,7 +66,7 @@ class TextStream:
     # -- inside ---------------------------------------------------------------------------------
 
     def _text(self, ids: Sequence[int]) -> str:
-        return self._decode(ids, skip_special_tokens=self._skip)
+        return str(self._decode(ids, skip_special_tokens=self._skip))
 
     def _release(self, pending: str) -> str:
         """The beginning of `pending` that is final; the rest is held, or dropped at a stop."""

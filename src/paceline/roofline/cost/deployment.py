@@ -137,7 +137,8 @@ class WorkTable:
     def seconds(self, calibration: Calibration) -> np.ndarray:
         """Seconds of each forward [forwards]."""
         works: np.ndarray = np.bincount(self.owner, self.work_seconds(calibration), len(self.batch))
-        return works + self.overhead(calibration)
+        in_all: np.ndarray = works + self.overhead(calibration)
+        return in_all
 
 
 def _array(values: Iterable[float]) -> np.ndarray:
