@@ -10,54 +10,6 @@ import paceline
 
 PACKAGE = Path(paceline.__file__).parent
 
-# Names that still stand for two things. Rename one of the two and delete the name here; nothing may
-# be added. The list has to become empty.
-DOUBLE_NAMES: frozenset[str] = frozenset(
-    {
-        "Acceptance",
-        "Answer",
-        "Attention",
-        "Bar",
-        "Bounds",
-        "CalledFunction",
-        "CandidateSelector",
-        "Choice",
-        "ChoiceRounds",
-        "Connection",
-        "Convolution",
-        "Costs",
-        "Drafted",
-        "Drafter",
-        "Drafting",
-        "Dropped",
-        "Fields",
-        "Fork",
-        "Grid",
-        "Group",
-        "Job",
-        "Lane",
-        "Model",
-        "Node",
-        "Outcome",
-        "Plan",
-        "Point",
-        "Prompt",
-        "Reply",
-        "Result",
-        "Round",
-        "Row",
-        "Sample",
-        "Server",
-        "Settings",
-        "Span",
-        "Tally",
-        "Target",
-        "ToolCall",
-        "Traffic",
-        "Verdict",
-    }
-)
-
 
 def class_names(source: str) -> list[str]:
     """Return the public classes of one module, those inside other classes left out."""
@@ -90,13 +42,7 @@ def package_modules() -> list[tuple[str, str]]:
 
 
 def test_a_class_name_stands_for_one_thing() -> None:
-    double = names_for_two_things(package_modules())
-    new = {name: paths for name, paths in double.items() if name not in DOUBLE_NAMES}
-    assert new == {}, "rename one of each"
-
-
-def test_the_list_of_double_names_holds_no_name_that_has_become_single() -> None:
-    assert sorted(DOUBLE_NAMES - names_for_two_things(package_modules()).keys()) == []
+    assert names_for_two_things(package_modules()) == {}, "rename one of each"
 
 
 def test_a_name_that_two_modules_define_is_noticed() -> None:

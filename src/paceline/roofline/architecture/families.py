@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.core.errors import ModelError
 from paceline.roofline.architecture.components import Component, Projection, Sampling
-from paceline.roofline.architecture.config import MOST_LAYERS, ConfigFields
+from paceline.roofline.architecture.config import MOST_LAYERS, LayeredConfig
 from paceline.roofline.architecture.feed_forward import dense, mixture, mixture_beside_dense
 from paceline.roofline.architecture.formats import read_formats
 from paceline.roofline.architecture.mixers import (
@@ -23,7 +23,7 @@ from paceline.roofline.architecture.mixers import (
 )
 from paceline.roofline.architecture.network import Architecture, grouped, load_config
 
-Reader = Callable[[ConfigFields, Mapping[str, str], int], tuple[Component, ...]]
+Reader = Callable[[LayeredConfig, Mapping[str, str], int], tuple[Component, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def read_architecture(
         raise ModelError(f"config: text_config is {text!r}; expected an object")
     family = _family(config, text)
     kind = FAMILIES[family]
-    fields, formats = ConfigFields(text), read_formats(config, text, precision, kind.kv)
+    fields, formats = LayeredConfig(text), read_formats(config, text, precision, kind.kv)
     hidden, vocabulary = fields.integer("hidden_size"), fields.integer("vocab_size")
     depth = fields.integer("num_hidden_layers", high=MOST_LAYERS)
 

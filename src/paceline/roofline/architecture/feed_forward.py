@@ -9,19 +9,19 @@ from collections.abc import Mapping
 
 from paceline.core.errors import ModelError
 from paceline.roofline.architecture.components import Component, Experts, Projection
-from paceline.roofline.architecture.config import ConfigFields
+from paceline.roofline.architecture.config import LayeredConfig
 
 Formats = Mapping[str, str]
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts")
 
 
-def dense(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Component, ...]:
+def dense(fields: LayeredConfig, formats: Formats, layer: int) -> tuple[Component, ...]:
     """SwiGLU: P = 3·H·I."""
     return _dense(fields, formats, "intermediate_size")
 
 
-def mixture(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Component, ...]:
+def mixture(fields: LayeredConfig, formats: Formats, layer: int) -> tuple[Component, ...]:
     """A router (H·E), E experts of 3·H·I with k of them per row, shared experts that every row
     passes; or a dense layer, where the config has some."""
     if _is_dense(fields, layer):
@@ -39,7 +39,7 @@ def mixture(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Compone
 
 
 def mixture_beside_dense(
-    fields: ConfigFields, formats: Formats, layer: int
+    fields: LayeredConfig, formats: Formats, layer: int
 ) -> tuple[Component, ...]:
     """Gemma 4: in each layer a dense half and experts, added up."""
     if not fields.flag("enable_moe_block"):
@@ -47,12 +47,12 @@ def mixture_beside_dense(
     return dense(fields, formats, layer) + mixture(fields, formats, layer)
 
 
-def _dense(fields: ConfigFields, formats: Formats, width: str) -> tuple[Component, ...]:
+def _dense(fields: LayeredConfig, formats: Formats, width: str) -> tuple[Component, ...]:
     weights = 3 * fields.integer("hidden_size") * fields.integer(width)
     return (Projection("feed_forward", weights, formats["feed_forward"]),)
 
 
-def _shared(fields: ConfigFields, formats: Formats, width: int) -> tuple[Component, ...]:
+def _shared(fields: LayeredConfig, formats: Formats, width: int) -> tuple[Component, ...]:
     """Shared experts: so many of the routed ones' size, or one of a size of its own and a gate."""
     hidden = fields.integer("hidden_size")
     count = fields.integer("n_shared_experts", "num_shared_experts", default=0, low=0)
@@ -65,7 +65,7 @@ def _shared(fields: ConfigFields, formats: Formats, width: int) -> tuple[Compone
     return (Projection("shared_experts", weights, formats["shared_experts"]),)
 
 
-def _is_dense(fields: ConfigFields, layer: int) -> bool:
+def _is_dense(fields: LayeredConfig, layer: int) -> bool:
     """Return whether this layer of a mixture is dense. A draft layer is like the last."""
     layer = min(layer, fields.integer("num_hidden_layers") - 1)
     if layer < fields.integer("first_k_dense_replace", default=0, low=0):

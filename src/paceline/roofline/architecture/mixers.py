@@ -17,7 +17,7 @@ from paceline.roofline.architecture.components import (
     Reach,
     State,
 )
-from paceline.roofline.architecture.config import ConfigFields
+from paceline.roofline.architecture.config import LayeredConfig
 from paceline.roofline.device import FORMATS
 
 KINDS = ("full_attention", "sliding_attention")
@@ -25,7 +25,7 @@ HYBRID_KINDS = ("full_attention", "linear_attention")
 Formats = Mapping[str, str]
 
 
-def grouped_query(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Component, ...]:
+def grouped_query(fields: LayeredConfig, formats: Formats, layer: int) -> tuple[Component, ...]:
     """Llama, Qwen, Mixtral, gpt-oss, MiniMax: P = 2·H·n·d + 2·H·n_kv·d."""
     heads, kv_heads, size = _heads(fields)
     weights = 2 * fields.integer("hidden_size") * size * (heads + kv_heads)
@@ -35,13 +35,13 @@ def grouped_query(fields: ConfigFields, formats: Formats, layer: int) -> tuple[C
     )
 
 
-def alternating(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Component, ...]:
+def alternating(fields: LayeredConfig, formats: Formats, layer: int) -> tuple[Component, ...]:
     """gpt-oss: as `grouped_query`, with windows in those layers that `layer_types` names."""
     _check_kinds(fields)
     return grouped_query(fields, formats, layer)
 
 
-def hybrid(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Component, ...]:
+def hybrid(fields: LayeredConfig, formats: Formats, layer: int) -> tuple[Component, ...]:
     """Qwen3-Next, Qwen3.5: gated delta layers, and attention whose output is gated (the query
     projection is twice as wide)."""
     depth = fields.integer("num_hidden_layers")
@@ -60,7 +60,7 @@ def hybrid(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Componen
     )
 
 
-def _gated_delta(fields: ConfigFields, formats: Formats) -> tuple[Component, ...]:
+def _gated_delta(fields: LayeredConfig, formats: Formats) -> tuple[Component, ...]:
     """P = H·(2K + V) + H·V + 2·H·n_v + V·H, with K, V the widths of all keys and all values."""
     hidden = fields.integer("hidden_size")
     key_size = fields.integer("linear_key_head_dim")
@@ -78,7 +78,7 @@ def _gated_delta(fields: ConfigFields, formats: Formats) -> tuple[Component, ...
     return Projection("projections", weights, formats["attention"]), state
 
 
-def latent(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Component, ...]:
+def latent(fields: LayeredConfig, formats: Formats, layer: int) -> tuple[Component, ...]:
     """Multi-head latent attention (DeepSeek-V3, Kimi-K2), absorbed as in decoding.
 
     P = H·r_q + r_q·n·(d_nope + d_rope) + H·(r_kv + d_rope) + r_kv·n·(d_nope + d_v) + n·d_v·H;
@@ -87,7 +87,7 @@ def latent(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Componen
     return _latent(fields, formats, Reach())
 
 
-def sparse_latent(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Component, ...]:
+def sparse_latent(fields: LayeredConfig, formats: Formats, layer: int) -> tuple[Component, ...]:
     """Latent attention to the entries that an indexer chooses (DeepSeek-V3.2, GLM-5)."""
     top = fields.integer("index_topk")
     return (
@@ -96,7 +96,7 @@ def sparse_latent(fields: ConfigFields, formats: Formats, layer: int) -> tuple[C
     )
 
 
-def _latent(fields: ConfigFields, formats: Formats, reach: Reach) -> tuple[Component, ...]:
+def _latent(fields: LayeredConfig, formats: Formats, reach: Reach) -> tuple[Component, ...]:
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     rank, rotary = fields.integer("kv_lora_rank"), fields.integer("qk_rope_head_dim")
     plain, value = fields.integer("qk_nope_head_dim"), fields.integer("v_head_dim")
@@ -115,7 +115,7 @@ def _latent(fields: ConfigFields, formats: Formats, reach: Reach) -> tuple[Compo
 
 
 def _indexer(
-    fields: ConfigFields, formats: Formats, ratio: int, scale_bytes: int
+    fields: LayeredConfig, formats: Formats, ratio: int, scale_bytes: int
 ) -> tuple[Component, ...]:
     """P = r_q·n_i·d_i + H·d_i + H·n_i; scores in fp8 over keys of one head."""
     hidden, query_rank = fields.integer("hidden_size"), fields.integer("q_lora_rank")
@@ -133,7 +133,7 @@ def _indexer(
     return Projection("projections", weights, formats["attention"]), scores
 
 
-def compressed(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Component, ...]:
+def compressed(fields: LayeredConfig, formats: Formats, layer: int) -> tuple[Component, ...]:
     """DeepSeek-V4: one latent head, key and value at once, over a window and over compressed
     entries: 4 tokens each, chosen by an indexer (CSA), or 128 tokens each (HCA), or none.
 
@@ -170,7 +170,7 @@ def compressed(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Comp
     )
 
 
-def gemma(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Component, ...]:
+def gemma(fields: LayeredConfig, formats: Formats, layer: int) -> tuple[Component, ...]:
     """Gemma 4: windowed layers, and global ones with heads of their own size whose keys and values
     come from one projection (`attention_k_eq_v`)."""
     for name in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
@@ -192,12 +192,12 @@ def gemma(fields: ConfigFields, formats: Formats, layer: int) -> tuple[Component
     )
 
 
-def _check_kinds(fields: ConfigFields) -> None:
+def _check_kinds(fields: LayeredConfig) -> None:
     if fields.get("layer_types") is None:
         raise ModelError("config: layer_types is missing; expected the kind of each layer")
 
 
-def _heads(fields: ConfigFields) -> tuple[int, int, int]:
+def _heads(fields: LayeredConfig) -> tuple[int, int, int]:
     """(query heads, key and value heads, size of a head)."""
     heads = fields.integer("num_attention_heads")
     kv_heads = fields.integer("num_key_value_heads", default=heads)
@@ -218,7 +218,7 @@ def _attention(heads: int, kv_heads: int, size: int, number: str, reach: Reach) 
     return CacheAttention(4.0 * heads * size, entry, kv_heads, reaches=(reach,))
 
 
-def _reach(fields: ConfigFields, layer: int) -> Reach:
+def _reach(fields: LayeredConfig, layer: int) -> Reach:
     """The layer's reach: all that came before it, or a window where the config uses one."""
     depth = fields.integer("num_hidden_layers")
     kinds = fields.names("layer_types", KINDS, depth)

@@ -10,7 +10,7 @@ from typing import Any
 from paceline.core.errors import InvalidRequest, ModelError
 from paceline.roofline.architecture import Architecture, Layers, load_config, read_architecture
 from paceline.roofline.architecture.components import Component, Projection, Sampling
-from paceline.roofline.architecture.config import ConfigFields
+from paceline.roofline.architecture.config import LayeredConfig
 from paceline.roofline.cost.drafting import DrafterCost, token_by_token, whole_block
 
 Config = Mapping[str, Any] | str | Path
@@ -41,7 +41,7 @@ def eagle(config: Config, target: Architecture, *, name: str = "eagle") -> Draft
     (`draft_vocab_size`; the target's without it)."""
     values = config if isinstance(config, Mapping) else load_config(config)
     drafter = read_architecture(values)
-    fields = ConfigFields(values)
+    fields = LayeredConfig(values)
     hidden = drafter.hidden
     _same_hidden(fields.integer("target_hidden_size", default=hidden), target, "target_hidden_size")
     heads = fields.integer("num_attention_heads")
@@ -69,7 +69,7 @@ def block(config: Config, target: Architecture, *, name: str = "dflash") -> Draf
         raise ModelError(
             "config: dflash_config with target_layer_ids is missing: no DFlash drafter"
         )
-    fields = ConfigFields({**dflash, **values})
+    fields = LayeredConfig({**dflash, **values})
     size = fields.integer("block_size", low=2)
     drafter = read_architecture(values)
     _same_hidden(drafter.hidden, target, "hidden_size")
