@@ -117,6 +117,12 @@ class Round:
         return replace(self, drafted=accepted, accepted=accepted, bonus=True)
 
 
+def acceptance_length(accepted: int, rounds: int) -> float | None:
+    """Return the mean tokens of `rounds` rounds that accepted `accepted` draft tokens in all, the
+    bonus token of each included (AL); None where there is no round."""
+    return 1 + accepted / rounds if rounds else None
+
+
 @dataclass(slots=True)
 class SpeculationStats:
     """The fold of rounds: counts, and the rates that follow from them.
@@ -191,15 +197,13 @@ class SpeculationStats:
 
     @property
     def acceptance_length(self) -> float | None:
-        """1 + accepted tokens ÷ rounds with a draft: the mean tokens that such a round commits, the
-        bonus token included (AL). None where nothing was drafted.
+        """AL of the rounds with a draft, the bonus token included. None where nothing was drafted.
 
         This is what dashboards make of vLLM's counters. It counts a bonus token for the last round
         of a text too; Round.judged() is for those who want that exact. Tokens that a grammar forced
         are no merit of a draft.
         """
-        drafted = self.draft_rounds
-        return 1 + self.accepted_tokens / drafted if drafted else None
+        return acceptance_length(self.accepted_tokens, self.draft_rounds)
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -214,8 +218,7 @@ class SpeculationStats:
     @property
     def tokens_per_round(self) -> float | None:
         """The same over all rounds, those without a draft included; None where there is none."""
-        rounds = self.rounds
-        return 1 + self.accepted_tokens / rounds if rounds else None
+        return acceptance_length(self.accepted_tokens, self.rounds)
 
     @property
     def speedup_vs_ar(self) -> float | None:

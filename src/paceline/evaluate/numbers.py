@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.bench.load.answers import acceptance_length
 from paceline.bench.turns import pooled_interval
 from paceline.core.rounds import (
     AR,
     Round,
+    acceptance_length,
     counted_rounds,
     ratio,
     tokens_per_round,

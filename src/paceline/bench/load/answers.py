@@ -7,13 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paceline.core import TokenKind
-from paceline.core.rounds import Round, ratio
-
-
-def acceptance_length(accepted: int, rounds: int) -> float | None:
-    """Return the tokens that a round committed, the bonus token included (AL), where `rounds` of
-    them accepted `accepted` draft tokens in all. None where there is no round."""
-    return ratio([rounds + accepted], [rounds])
+from paceline.core.rounds import Round, acceptance_length
 
 
 class DraftCounts(NamedTuple):
@@ -28,9 +22,9 @@ class DraftCounts(NamedTuple):
         return cls(*map(sum, zip((0, 0, 0), *counts, strict=True)))
 
     @property
-    def acceptance_length(self) -> float:
-        """Tokens committed per drafted round, including the bonus token (AL); 1 with no draft."""
-        return acceptance_length(self.accepted, self.rounds) or 1.0
+    def acceptance_length(self) -> float | None:
+        """AL of these rounds, the bonus token included; None where nothing was drafted."""
+        return acceptance_length(self.accepted, self.rounds)
 
 
 NOTHING_DRAFTED = DraftCounts(0, 0, 0)
@@ -78,5 +72,5 @@ class MeasuredAnswer:
         return (self.arrivals[last - 1] - self.arrivals[0]) / (last - 1)
 
     @property
-    def acceptance_length(self) -> float:
+    def acceptance_length(self) -> float | None:
         return self.drafted.acceptance_length

@@ -43,8 +43,8 @@ class Load:
         return median(answer.tpot() for answer in self.answers if len(answer.token_ids) > 1)
 
     @property
-    def acceptance_length(self) -> float:
-        """Over all drafted rounds of the run, including the bonus token."""
+    def acceptance_length(self) -> float | None:
+        """AL over all drafted rounds of the run; None where nothing was drafted."""
         return DraftCounts.total(answer.drafted for answer in self.answers).acceptance_length
 
 

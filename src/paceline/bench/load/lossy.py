@@ -17,7 +17,7 @@ from rich.table import Table
 from paceline.bench.load.in_process import InProcess
 from paceline.bench.load.paired import Pair
 from paceline.bench.prompts import BenchPrompt
-from paceline.bench.report.tables import base_table
+from paceline.bench.report.tables import al_text, base_table
 from paceline.core import SamplingParams
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class LossyLevel:
 
     epsilon: float
     speedup: float
-    acceptance_length: float
+    acceptance_length: float | None
     same_share: float  # mean share of the lossless text before the first difference
     perplexity_ratio: float
     distance_per_token: float
@@ -69,10 +69,11 @@ def level(
 ) -> LossyLevel:
     """Return one budget's numbers from its paired runs, and its texts beside the lossless ones."""
     tokens = sum(len(text.token_ids) for text in texts)
+    lengths = [al for pair in pairs if (al := pair.acceptance_length) is not None]
     return LossyLevel(
         epsilon=epsilon,
         speedup=statistics.geometric_mean(pair.speedup for pair in pairs),
-        acceptance_length=statistics.mean(pair.acceptance_length for pair in pairs),
+        acceptance_length=statistics.mean(lengths) if lengths else None,
         same_share=statistics.mean(
             _common(text.token_ids, plain.token_ids) / max(1, len(plain.token_ids))
             for text, plain in zip(texts, lossless, strict=True)
@@ -103,7 +104,7 @@ def level_table(levels: Sequence[LossyLevel], title: str) -> Table:
         table.add_row(
             f"{level.epsilon:g}" if level.epsilon else "0 (lossless)",
             f"{level.speedup:.2f}×",
-            f"{level.acceptance_length:.2f}",
+            al_text(level.acceptance_length),
             f"{level.perplexity_ratio:.3f}",
             f"{level.same_share:.0%}",
             f"{level.distance_per_token:.4f}",

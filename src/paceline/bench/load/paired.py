@@ -71,8 +71,11 @@ class Pair:
         return median(off.tpot(count) / on.tpot(count) for off, on in runs)
 
     @property
-    def acceptance_length(self) -> float:
-        return median(a.acceptance_length for a in self.on)
+    def acceptance_length(self) -> float | None:
+        """Median AL of the runs; None where nothing was drafted."""
+        lengths = [a.acceptance_length for a in self.on]
+        drafted = [length for length in lengths if length is not None]
+        return median(drafted) if drafted else None
 
 
 async def compare(

@@ -10,9 +10,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from paceline.bench.load.answers import acceptance_length
 from paceline.bench.report.pages import render
 from paceline.core import TokenKind
+from paceline.core.rounds import acceptance_length
 
 STYLES = {
     TokenKind.ACCEPTED: "green",

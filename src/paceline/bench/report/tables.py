@@ -54,10 +54,15 @@ def _cells(pair: Pair) -> list[str]:
         f"{pair.counted_tokens}{'*' if pair.loops else ''}",
         *(f"{1000 * seconds:.0f}" for seconds in ttft),
         *(f"{1000 * seconds:.1f}" for seconds in tpot),
-        f"{pair.acceptance_length:.2f}",
+        al_text(pair.acceptance_length),
         f"[{style}]{pair.speedup:.2f}×[/]",
         "[green]yes[/]" if pair.same_text else "[bold red]no[/]",
     ]
+
+
+def al_text(acceptance_length: float | None) -> str:
+    """Write an acceptance length; a dash where nothing was drafted."""
+    return "–" if acceptance_length is None else f"{acceptance_length:.2f}"
 
 
 def speedup_lines(pairs: Sequence[Pair]) -> list[str]:
@@ -83,7 +88,7 @@ def parts_tables(pairs: Sequence[Pair]) -> list[Table]:
         for name in sorted({name for answer in answers for name in answer.parts}):
             part = DraftCounts.total(a.parts[name] for a in answers if name in a.parts)
             counts = (part.rounds, part.accepted, part.tokens)
-            table.add_row(kind, name, *map(str, counts), f"{part.acceptance_length:.2f}")
+            table.add_row(kind, name, *map(str, counts), al_text(part.acceptance_length))
     return [table] if table.row_count else []
 
 
@@ -114,7 +119,7 @@ def load_table(off: Load, on: Load, title: str) -> Table:
             f"{load.throughput:.1f}",
             f"{1000 * load.ttft:.0f} ms",
             f"{1000 * load.tpot:.1f} ms",
-            f"{load.acceptance_length:.2f}",
+            al_text(load.acceptance_length),
             f"{load.throughput / off.throughput:.2f}×",
         )
     return table
