@@ -239,9 +239,15 @@ class Bench:
             drafter.observe(rows)
 
         def target(rows: int) -> Callable[[], object]:
+            from paceline.engine.draft import Draft
             from paceline.engine.scheduler import Scheduled
 
-            entries = [Scheduled(r, r.computed, 1, rows - 1, [5] * (rows - 1)) for r in requests]
+            entries = [
+                Scheduled(
+                    r, r.computed, 1, rows - 1, Draft(tokens=[5] * (rows - 1), length=rows - 1)
+                )
+                for r in requests
+            ]
             return lambda: engine.runner.forward(entries)
 
         lengths = [length] * len(requests)
@@ -325,14 +331,13 @@ def draws(args: argparse.Namespace) -> None:
     for temperature in (0.3, 0.7, 1.0):
         lengths = {}
         for name in names:
-            rounds = accepted = 0
+            before = llm.engine.stats().speculation
             for index, prompt in enumerate(prompts):
                 wishes = SpeculativeParams(drafter=name)
                 sampling = {"temperature": temperature, "seed": index}
-                (request,) = Run(llm, [prompt], wishes, **sampling).requests
-                rounds += request.stats.draft_rounds
-                accepted += request.stats.accepted_tokens
-            lengths[name] = 1 + accepted / rounds
+                Run(llm, [prompt], wishes, **sampling)
+            stats = llm.engine.stats().speculation - before
+            lengths[name] = stats.acceptance_length
         rows.append((temperature, lengths["argmax"], lengths["coupled"]))
     table(f"AL incl. bonus when sampling, rule match, {Path(args.model).name}, {len(prompts)} "
           f"prompts ({machine()})", ["T", "argmax", "coupled"], rows)  # fmt: skip

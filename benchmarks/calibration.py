@@ -23,7 +23,7 @@ from prompts import encoded
 
 from paceline import LLM, SamplingParams
 from paceline.core import SpeculativeParams
-from paceline.engine.lengths.acceptance import Acceptance, log_odds, sigmoid
+from paceline.engine.lengths.acceptance import PositionAcceptance, log_odds, sigmoid
 
 TOKENS, SKIPPED, BINS = 96, 100, 15
 Round = tuple[str, list[float], int]  # request, confidence, accepted
@@ -101,7 +101,7 @@ class Served(Stated):
     """What the engine uses."""
 
     def __init__(self) -> None:
-        self._model = Acceptance(confident=True)
+        self._model = PositionAcceptance(confident=True)
 
     def predict(self, request: str, confidence: list[float]) -> list[float]:
         return self._model.predict(request, len(confidence), confidence)
@@ -152,8 +152,8 @@ def record(llm: LLM, drafter: str, temperature: float) -> list[Round]:
 
     def observed(entry: Any, committed: Any) -> None:
         if entry.draft:
-            accepted = sum(accumulate(
-                (a == b for a, b in zip(entry.draft, committed, strict=False)), min))  # fmt: skip
+            right = (a == b for a, b in zip(entry.draft.verified, committed, strict=False))
+            accepted = sum(accumulate(right, min))
             rounds.append((entry.request.id, told[entry.request.id][: len(entry.draft)], accepted))
         observe(entry, committed)
 

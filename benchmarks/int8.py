@@ -34,7 +34,7 @@ from paceline.models.batch import BLOCK_SIZE
 from paceline.models.dflash.checkpoint import is_drafter
 from paceline.models.loader import load_model
 from paceline.models.native_network import NativeNetwork
-from paceline.models.recipe import INT8, LINEARS, UNQUANTIZED, Recipe
+from paceline.models.quantized import INT8, LINEARS, UNQUANTIZED, Recipe
 
 CONTEXT, WINDOW = 128, 512
 ROWS = (1, 2, 4, 8, 16, 32)
@@ -125,9 +125,9 @@ def acceptance(target: str, drafter: str) -> list[list[object]]:
         params = SamplingParams(temperature=0, max_tokens=128)
         llm.generate(encoded(llm.tokenizer, "code"), params)
         stats = llm.engine.stats()
-        length = 1 + stats.spec_accepted_tokens / stats.spec_drafts
+        length = 1 + stats.speculation.accepted_tokens / stats.speculation.draft_rounds
         first = float(str(lines[0][2])) if lines else length
-        lines.append([numbers, stats.spec_drafts, length, length / first])
+        lines.append([numbers, stats.speculation.draft_rounds, length, length / first])
         print(*lines[-1], flush=True)
         del llm
         gc.collect()

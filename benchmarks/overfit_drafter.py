@@ -21,8 +21,8 @@ from paceline import LLM, SamplingParams
 from paceline.evaluate.doctor import template_digest
 from paceline.models.dflash.checkpoint import save_checkpoint
 from paceline.models.dflash.config import default_layer_ids, read_dflash_config
-from paceline.models.dflash.features import sequence_features
 from paceline.models.dflash.module import DFlashModule, draft_logits
+from paceline.models.networks import sequence_features
 
 SEQUENCES, ANCHORS = 4, 32  # of a step
 NEGATIVES = 4096  # tokens beside the answers' own that the loss compares with, drawn anew each step

@@ -22,7 +22,7 @@ from prompts import encoded
 
 from paceline import LLM, SamplingParams
 from paceline.bench.turns import in_turns, ratio, ratio_interval
-from paceline.core import OutputDelta, SpeculativeParams
+from paceline.core import OutputDelta, SpeculationStats, SpeculativeParams
 from paceline.dataset.loops import loop_start
 
 MOST_TOKENS = 256
@@ -38,9 +38,11 @@ class Run:
             list(prompt), params, wishes, request_id=name, salt=name.encode()
         )
         self.marks: list[tuple[float, int]] = []
+        self.stats = SpeculationStats()
         engine.add([self.request])
         while engine.has_work:
             deltas: list[OutputDelta] = engine.step()
+            self.stats += SpeculationStats.of(d.round for d in deltas if d.round is not None)
             if deltas:
                 self.marks.append((time.perf_counter(), self.request.output_len))
 
@@ -56,7 +58,7 @@ class Run:
 
     @property
     def acceptance_length(self) -> float:
-        return self.request.stats.acceptance_length
+        return self.stats.acceptance_length or 1.0
 
 
 def off() -> SpeculativeParams:

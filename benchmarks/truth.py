@@ -18,13 +18,10 @@ import numpy as np
 from harness import machine, table
 
 from paceline.core import InvalidRequest
-from paceline.roofline.cost import Options
-from paceline.roofline.fit import Case
-from paceline.roofline.hardware import Hardware
-from paceline.roofline.held_out import Judged, fit_and_judge, summary
-from paceline.roofline.lines import model_of_word
-from paceline.roofline.points import read_points
-from paceline.roofline.scenario import read_model
+from paceline.roofline.cost import Deployment
+from paceline.roofline.device import Hardware
+from paceline.roofline.fit import Case, Judged, fit_and_judge, read_points, summary
+from paceline.roofline.scenario.lines import architecture_of_word
 
 BAND = 0.15  # drawn about y = x
 COLOURS = ("#2563ad", "#c2620e", "#2e8555", "#8a4fae")
@@ -37,8 +34,8 @@ def judged(word: str, share: Fraction) -> tuple[str, Judged]:
     told = json.loads(Path(path).read_text("utf-8"))
     if not {"model", "hardware", "precision"} <= set(told):
         raise InvalidRequest("points", path, "what `paceline roofline measure` wrote")
-    model = read_model(model_of_word(named)["model"], told["precision"])
-    case = Case(points, model, Hardware.from_dict(told["hardware"]), Options())
+    model = architecture_of_word(named, told["precision"])
+    case = Case(points, Deployment(model, Hardware.read(told["hardware"], "hardware")))
     return told["model"], fit_and_judge(case, share)
 
 

@@ -48,8 +48,9 @@ class Paceline:
 
     def counts(self) -> dict[str, Any]:
         """Drafts so far, and draft tokens accepted by position."""
-        stats = self.llm.engine.stats()
-        return {"drafts": stats.spec_drafts, "accepted": list(stats.spec_accepted_per_pos)}
+        stats = self.llm.engine.stats().speculation
+        accepted = [accepted for _, accepted in stats.by_position()]
+        return {"drafts": stats.draft_rounds, "accepted": accepted}
 
     def bound(self, prompt: list[int], tokens: int) -> dict[str, float]:
         """Median seconds of a decode step, and of reading the weights once between the steps."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast, overload
 
 from jinja2 import TemplateError
 
@@ -14,8 +13,8 @@ from paceline.core import (
     FinishReason,
     InvalidRequest,
     OutputDelta,
-    Request,
     RequestMetrics,
+    Round,
     SamplingParams,
     SpeculationStats,
     SpeculativeParams,
@@ -24,9 +23,12 @@ from paceline.core import (
 )
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
+from paceline.engine.driver import Driver
 from paceline.engine.engine import Engine
 
 Prompt = str | list[int]
+Prompts = list[str] | list[list[int]] | list[Prompt] | tuple[Prompt, ...]
+Params = SamplingParams | Sequence[SamplingParams] | None
 Message = Mapping[str, Any]
 Speculative = SpeculativeParams | Mapping[str, Any] | str | None
 
@@ -44,19 +46,26 @@ class Choice:
     stop_reason: str | int | None = None
     logprobs: list[TokenLogprobs] | None = None
     seed: int = 0
-    stats: SpeculationStats = field(default_factory=SpeculationStats)
+    rounds: list[Round] = field(default_factory=list)
     metrics: RequestMetrics | None = None
     error: str | None = None
 
     def extend(self, delta: OutputDelta) -> None:
+        """Add what one step brought."""
         self.text += delta.text
         self.token_ids += delta.token_ids
         self.kinds += delta.kinds
         if delta.logprobs is not None:
-            self.logprobs = (self.logprobs or []) + delta.logprobs
+            self.logprobs = [*(self.logprobs or ()), *delta.logprobs]
         self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
-        self.seed, self.metrics = delta.seed, delta.metrics
-        self.stats, self.error = delta.stats or self.stats, delta.error
+        self.seed, self.metrics, self.error = delta.seed, delta.metrics, delta.error
+        if delta.round is not None:
+            self.rounds.append(delta.round)
+
+    @property
+    def stats(self) -> SpeculationStats:
+        """The fold of the rounds: acceptance length, acceptance rate and the counts behind them."""
+        return SpeculationStats.of(self.rounds)
 
 
 @dataclass(slots=True)
@@ -117,40 +126,70 @@ class LLM:
             config = EngineConfig(model=model, drafter=specs, **options)
         self.engine: Engine = build_engine(config)
         self.tokenizer = self.engine.tokenizer
+        self.driver = Driver(self.engine)
         self._ids = itertools.count()
-        self._mail: dict[str, deque[OutputDelta]] = {}
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompt,
+        params: SamplingParams | None = None,
+        speculative: Speculative = None,
+    ) -> Result: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompts,
+        params: Params = None,
+        speculative: Speculative = None,
+    ) -> list[Result]: ...
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompts: Prompt | Prompts,
+        params: Params = None,
         speculative: Speculative = None,
-    ) -> Any:
-        """Completes one prompt (text or token ids) or a list of them, batched.
+    ) -> Result | list[Result]:
+        """Complete one prompt (text or token ids) or a list of them, batched.
 
-        Returns a Result, or a list of Results in the order of the prompts. Raises InvalidRequest
+        Return a Result, or a list of Results in the order of the prompts. Raises InvalidRequest
         before anything runs when any prompt or option is bad.
         """
-        single = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
-        batch = [prompts] if single else list(prompts)
-        ids = [self._encode(p) for p in batch]  # type: ignore[arg-type]
-        results = self._run(ids, params, speculative)
-        return results[0] if single else results
+        if isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int)):
+            return self._run([self._encode(prompts)], params, speculative)[0]
+        return self._run([self._encode(prompt) for prompt in prompts], params, speculative)
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        speculative: Speculative = None,
+    ) -> Result: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Sequence[Message]],
+        params: Params = None,
+        speculative: Speculative = None,
+    ) -> list[Result]: ...
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        params: Params = None,
         speculative: Speculative = None,
-    ) -> Any:
-        """Answers one conversation (a list of messages) or a list of them, batched."""
+    ) -> Result | list[Result]:
+        """Answer one conversation (a list of messages) or a list of them, batched."""
         if not messages:
             raise InvalidRequest("messages", messages, "at least one message")
-        single = isinstance(messages[0], Mapping)
-        batch = [messages] if single else list(messages)
-        ids = [self.encode_chat(m) for m in batch]  # type: ignore[arg-type]
-        results = self._run(ids, params, speculative)
-        return results[0] if single else results
+        if isinstance(messages[0], Mapping):
+            conversation = cast(Sequence[Message], messages)
+            return self._run([self.encode_chat(conversation)], params, speculative)[0]
+        conversations = cast(Sequence[Sequence[Message]], messages)
+        return self._run([self.encode_chat(each) for each in conversations], params, speculative)
 
     def stream(
         self,
@@ -163,16 +202,16 @@ class LLM:
         A bad prompt or option raises InvalidRequest here, not at the first step.
         """
         if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
-            ids = self.encode_chat(prompt)  # type: ignore[arg-type]
+            ids = self.encode_chat(cast(Sequence[Message], prompt))
         else:
-            ids = self._encode(prompt)  # type: ignore[arg-type]
+            ids = self._encode(prompt)
         requests = self.engine.make_requests(
             ids,
             params or SamplingParams(),
             _speculative(speculative),
             request_id=f"stream-{next(self._ids)}",
         )
-        return self._stream(requests)
+        return self.driver.run(requests)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation under the model's own chat template.
@@ -183,7 +222,7 @@ class LLM:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _encode(self, prompt: Prompt) -> list[int]:
+    def _encode(self, prompt: object) -> list[int]:
         if isinstance(prompt, str):
             return list(self.tokenizer(prompt)["input_ids"])
         if not isinstance(prompt, list) or not all(isinstance(i, int) for i in prompt):
@@ -193,68 +232,32 @@ class LLM:
     def _run(
         self,
         prompts: list[list[int]],
-        params: SamplingParams | Sequence[SamplingParams] | None,
+        params: Params,
         speculative: Speculative,
     ) -> list[Result]:
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
         if len(params) != len(prompts):
             raise InvalidRequest("params", len(params), f"one for each of {len(prompts)} prompts")
-        wishes = _speculative(speculative)
+        speculation = _speculative(speculative)
         groups = [
-            self.engine.make_requests(p, s, wishes, request_id=f"generate-{next(self._ids)}")
+            self.engine.make_requests(p, s, speculation, request_id=f"generate-{next(self._ids)}")
             for p, s in zip(prompts, params, strict=True)
         ]
         results = [Result(g[0].prompt_ids, [Choice(r.choice) for r in g]) for g in groups]
         try:
             for group in groups:
-                self._queue(group)
+                self.driver.queue(group)
             for result, group in zip(results, groups, strict=True):
-                for delta in self._deltas(group):
+                for delta in self.driver.deltas(group):
                     result.choices[delta.choice].extend(delta)
                     result.cached_tokens = max(result.cached_tokens, delta.cached_tokens)
         finally:
             for group in groups:
-                self._drop(group)
+                self.driver.drop(group)
         if not self.engine.has_work:
             self.engine.check_integrity()
         return results
-
-    def _stream(self, requests: list[Request]) -> Iterator[OutputDelta]:
-        try:
-            self._queue(requests)
-            yield from self._deltas(requests)
-        finally:
-            self._drop(requests)
-
-    def _queue(self, requests: list[Request]) -> None:
-        for request in requests:
-            self._mail[request.id] = deque()
-        for delta in self.engine.add(requests):
-            self._mail[delta.request_id].append(delta)
-
-    def _deltas(self, requests: list[Request]) -> Iterator[OutputDelta]:
-        """What happens to `requests`, queued before, until all have finished. Others' deltas are
-        kept."""
-        open_ids = [request.id for request in requests]
-        while open_ids:
-            for request_id in list(open_ids):
-                mail = self._mail[request_id]
-                while mail:
-                    delta = mail.popleft()
-                    if delta.finished:
-                        open_ids.remove(request_id)
-                        del self._mail[request_id]
-                    yield delta
-            if open_ids:
-                for delta in self.engine.step():
-                    self._mail[delta.request_id].append(delta)
-
-    def _drop(self, requests: list[Request]) -> None:
-        """Ends what has not ended: nobody waits for it any more."""
-        for request in requests:
-            if self._mail.pop(request.id, None) is not None:
-                self.engine.abort(request.id)
 
 
 def encode_chat(
@@ -299,7 +302,7 @@ class RenderedChat:
         self._ends: dict[str, int] = {}
 
     def shows(self, kind: str, part: str) -> bool:
-        """Whether the text holds `part`.
+        """Return whether the text holds `part`.
 
         The search begins where the last part of the same kind ended, so that all of them together
         take one pass over the text. A template may put the kinds in another order than the

@@ -18,12 +18,13 @@ from paceline.bench.step_times import prompts
 from paceline.core import InvalidRequest, SpeculativeParams
 from paceline.engine.verify import make_verifier
 from paceline.roofline.acceptance import Profile
-from paceline.roofline.calibration import Calibration
-from paceline.roofline.hardware import Hardware
+from paceline.roofline.device import Calibration, Hardware
 from tests.bench.mocks import config_file, mocked, of_lengths
 
 SIGMAS = 4.0
-DEVICE = Hardware("device", 1e10, {"bf16": 1e11, "fp32": 1e11}, 1e10)
+DEVICE = Hardware(
+    name="device", memory_bandwidth=1e10, peak={"bf16": 1e11, "fp32": 1e11}, memory=1e10
+)
 
 
 def deviation(cell: Cell, rounds: int) -> float:

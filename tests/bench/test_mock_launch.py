@@ -107,7 +107,15 @@ def test_a_server_is_started_once_for_all_batches() -> None:
     assert sum("bench_serving" in line for line in lines) == 3
 
 
-@pytest.mark.parametrize("text", ["ngram", "suffix", "dflash", "mtp:x", "eagle3:", "fast:x", ""])
+@pytest.mark.parametrize("text", ["", "eagle3:"])
+def test_a_drafter_without_its_parts_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"drafter: got .*(KIND|a value after 'eagle3')"):
+        Drafter.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["ngram", "suffix", "dflash", "mtp:x", "fast:x", "a=mtp", "mtp,k=1"]
+)
 def test_drafters_that_do_not_draft_whole_drafts_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"drafter: got .*mtp, eagle3:CHECKPOINT"):
         Drafter.parse(text)

@@ -14,10 +14,10 @@ from paceline.bench.mock_predict import CEILING, Predictions
 from paceline.bench.mock_setup import Drafting, build, read_target
 from paceline.core import InvalidRequest, ModelError
 from paceline.models.mocked import needed_bytes
-from paceline.roofline.hardware import Hardware
+from paceline.roofline.device import Hardware
 from tests.bench.mocks import TINY, TINY_DFLASH, config_file, mocked, of_lengths
 
-DEVICE = Hardware("device", 1e10, {"bf16": 1e11}, 1e10)
+DEVICE = Hardware(name="device", memory_bandwidth=1e10, peak={"bf16": 1e11}, memory=1e10)
 
 
 def test_a_config_that_comes_with_paceline_needs_no_file() -> None:
@@ -37,9 +37,9 @@ def test_a_file_and_its_folder_are_the_same_model(tmp_path: Path) -> None:
     [
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM is not supported"),
         ({"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM is not supported"),
-        ({"num_hidden_layers": -3}, "num_hidden_layers is -3; expected a positive number"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; expected a positive number"),
-        ({"hidden_size": None}, "hidden_size is None; expected a positive number"),
+        ({"num_hidden_layers": -3}, "num_hidden_layers is -3; expected a whole number, 1 or more"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; expected a whole number, 1 or more"),
+        ({"hidden_size": None}, "hidden_size is None; expected a whole number, 1 or more"),
         ({"num_key_value_heads": 3}, "num_key_value_heads is 3; expected a divisor"),
     ],
 )

@@ -9,7 +9,7 @@ from paceline.bench.step_times import Grid, as_json, engine_config, measure_step
 from paceline.bench.this_machine import forward_rate, this_machine
 from paceline.core import InvalidRequest
 from paceline.engine.build import build_engine
-from paceline.roofline.hardware import Hardware
+from paceline.roofline.device import Hardware
 from tests.engine.tiny import tiny_config, tiny_model
 
 GRID = Grid(batches=(1, 3), rows=(1, 2, 5), contexts=(20, 60), rounds=2)
@@ -48,7 +48,8 @@ def test_every_point_is_timed_with_the_rows_and_the_context_that_it_says(
         assert min(abs(point.context - context) for context in (20, 60)) <= 16
     assert not engine.has_work
     engine.check_integrity()
-    written = as_json(engine, Hardware("x", 1e9, {"bf16": 1e9}, 1e9), points)
+    device = Hardware(name="x", memory_bandwidth=1e9, peak={"bf16": 1e9}, memory=1e9)
+    written = as_json(engine, device, points)
     assert written["lossless"] is False and len(written["points"]) == 12
 
 
@@ -86,7 +87,7 @@ def test_this_machine_is_a_device_of_the_roofline() -> None:
     assert rate > 1e6
     assert device.peak_of("bf16") >= device.peak_of("fp32") > 1e8
     assert device.memory > 2**28
-    assert Hardware.from_dict(
+    assert Hardware.read(
         {name: getattr(device, name) for name in ("name", "memory_bandwidth", "peak", "memory")}
     )
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from paceline.cli import main
-from paceline.roofline.hardware import Hardware
-from paceline.roofline.points import read_points
+from paceline.roofline.device import Hardware
+from paceline.roofline.fit import read_points
 from tests.bench.mocks import TINY_DFLASH, config_file
 from tests.engine.tiny import save_tiny
 
@@ -158,6 +158,6 @@ def test_measured_steps_are_what_fit_reads(
     points = read_points(out)
     assert {(point.batch, point.rows) for point in points} == {(1, 1), (1, 4), (3, 1), (3, 4)}
     assert all(point.seconds > 0 for point in points)
-    assert Hardware.from_file(machine).memory_bandwidth > 1e8
+    assert Hardware.from_file(machine, "hardware").memory_bandwidth > 1e8
     assert json.loads(out.read_text("utf-8"))["lossless"] is False
     assert "contexts: got" in refusal(capsys, *words[:5], "--context", "5000")

@@ -9,9 +9,8 @@ import pytest
 
 from paceline.cli import main
 from paceline.roofline.architecture import read_architecture
-from paceline.roofline.calibration import Calibration
-from paceline.roofline.cost import Options, Workload, forward_time
-from paceline.roofline.hardware import hardware
+from paceline.roofline.cost import Deployment, Workload
+from paceline.roofline.device import Calibration, hardware
 
 TRUE = Calibration(memory_efficiency=0.6, attention_memory_efficiency=0.6, step_overhead=0.002)
 ASKED = ("--model", "Qwen3-8B", "--hardware", "H100-SXM")
@@ -20,11 +19,11 @@ ASKED = ("--model", "Qwen3-8B", "--hardware", "H100-SXM")
 @pytest.fixture
 def points(tmp_path: Path) -> Path:
     """Steps of an engine that is known exactly, in no order."""
-    model, device = read_architecture("Qwen3-8B"), hardware("H100-SXM")
+    deployment = Deployment(read_architecture("Qwen3-8B"), hardware("H100-SXM"))
     lines = ["batch,rows,context,ms"]
     for batch, rows in [(8, 1), (1, 4), (1, 1), (2, 8), (1, 16), (4, 2), (16, 1), (1, 2), (4, 4)]:
         load = Workload(batch, rows, 2048)
-        seconds = forward_time(model, device, load, Options(calibration=TRUE)).total
+        seconds = deployment.forward_time(load, TRUE).total
         lines.append(f"{batch},{rows},2048,{1e3 * seconds:.6f}")
     path = tmp_path / "steps.csv"
     path.write_text("\n".join(lines) + "\n")
@@ -53,8 +52,8 @@ def test_what_it_writes_is_what_predict_reads(points: Path, tmp_path: Path) -> N
     more = ["--drafter", "mtp:0.1,alpha=0.7", "--context", "2048", "--batch", "8"]
     arguments = ["predict", "Qwen3-8B", "--hardware", "H100-SXM", *more]
     assert main([*arguments, "--calibration", str(out), "--json", str(answer)]) == 0
-    model, device = read_architecture("Qwen3-8B"), hardware("H100-SXM")
-    step = forward_time(model, device, Workload(8, 1, 2048), Options(calibration=TRUE)).total
+    deployment = Deployment(read_architecture("Qwen3-8B"), hardware("H100-SXM"))
+    step = deployment.forward_time(Workload(8, 1, 2048), TRUE).total
     found = json.loads(answer.read_text())["ar"]["calibrated"]["step_ms"]
     assert found == pytest.approx(1e3 * step, rel=0.01)
 

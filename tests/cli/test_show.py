@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.cli.show import KindColours, statistics_line
-from paceline.core import OutputDelta, RequestMetrics, SpeculationStats, TokenKind
+from paceline.core import OutputDelta, RequestMetrics, Round, SpeculationStats, TokenKind
 
 A, B = TokenKind.ACCEPTED, TokenKind.BONUS
 
@@ -54,9 +54,7 @@ def test_the_text_is_never_changed_even_when_tokens_decode_otherwise() -> None:
 
 
 def test_the_statistics_say_how_much_was_accepted() -> None:
-    stats = SpeculationStats()
-    stats.record(4, 3)
-    stats.record(4, 0)
+    stats = SpeculationStats.of([Round(1, 4, 3), Round(5, 4, 0)])
     line = statistics_line(9, stats, RequestMetrics(queue=0, ttft=0.03, tpot=0.005, total=0.1))
     assert line == (
         "9 tokens · TTFT 30 ms · TPOT 5.0 ms · AL 2.50 incl. bonus (3 of 8 drafted tokens accepted)"

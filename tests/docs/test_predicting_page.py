@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from paceline.cli import main
-from paceline.roofline.scenario import predict
+from paceline.core.documents import Document, fields_table
+from paceline.roofline.acceptance import StatedAcceptance
+from paceline.roofline.device import Calibration, Hardware
+from paceline.roofline.scenario import StatedDrafter, StatedScenario, predict
+from paceline.roofline.traffic.log import LogLine
 from tests.docs.blocks import ROOT, Block, blocks, commands
 
 PAGE = ROOT / "docs" / "predicting.md"
@@ -77,3 +81,17 @@ def test_the_prose_has_the_numbers_of_the_model(cost: float, al: float) -> None:
     first, second, third, last = cards_table(cost, al)
     text = " ".join(PAGE.read_text("utf-8").split())
     assert f"{first}, {second}, {third} and {last}" in text
+
+
+DOCUMENTS: tuple[type[Document], ...] = (
+    StatedScenario, StatedDrafter, StatedAcceptance, Hardware, Calibration, LogLine,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("model", DOCUMENTS, ids=lambda model: model.__name__)
+def test_the_tables_of_fields_are_those_of_the_documents(model: type[Document]) -> None:
+    """Where this fails, paste what `core.documents.fields_table` writes."""
+    mark = f"<!-- fields: {model.__name__} -->\n\n"
+    _, found, after = PAGE.read_text("utf-8").partition(mark)
+    assert found, f"no table of {model.__name__}"
+    assert after.startswith(fields_table(model) + "\n")

@@ -10,7 +10,7 @@ from paceline.drafters.context_trie import ContextTrie
 
 
 def followers(texts: list[list[int]], context: list[int]) -> list[int]:
-    """What followed each occurrence of `context`, in order."""
+    """Return the token that followed each occurrence of `context`, in order."""
     n = len(context)
     return [
         text[i + n] for text in texts for i in range(len(text) - n) if text[i : i + n] == context

@@ -14,11 +14,13 @@ from paceline.drafters.reference import Recorder, Trained
 from paceline.engine.engine import Engine
 from paceline.engine.startup import start_up_rows
 from paceline.evaluate.doctor import serving_check
-from paceline.models.dflash.features import sequence_features
 from paceline.models.native_network import NativeNetwork, native_available
+from paceline.models.networks import sequence_features
 from paceline.models.random_weights import random_weights
+from tests.deltas import run_to_end
 from tests.drafters.watched import (
     SIZES,
+    answers_of_jobs,
     check_drafts,
     jobs,
     make_engine,
@@ -39,8 +41,7 @@ SHAPES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_serving_drafts_what_training_would(shape, tmp_path):
     folder = write_drafter(tmp_path / "drafter", **shape)
-    work = jobs(12)
-    truth_runs = run(make_engine(None, prefix_cache=False), work, together=1)
+    work, truth_runs = jobs(12), answers_of_jobs(12)
     truth = {tuple(p): out for (p, _), out in zip(work, truth_runs, strict=True)}
     per_token = make_engine(f"d={folder}", **SIZES).plan.kv_bytes_per_token
     engine = make_engine(f"d={folder}", **SIZES, kv_memory=per_token * 16 * 15)
@@ -48,7 +49,7 @@ def test_serving_drafts_what_training_would(shape, tmp_path):
     assert run(engine, work, together=8) == truth_runs, "the text changed"
     stats = engine.stats()
     assert stats.preemptions > 0 and stats.prefix_hits > 0, "memory was never short"
-    histogram = stats.spec_accepted_per_pos
+    histogram = [accepted for _, accepted in stats.speculation.by_position()]
     assert histogram[0] > 20 and histogram[2] > 5, "too little was accepted to test anything"
     assert len(watched.drafts) > 100
     check_drafts(watched)
@@ -102,8 +103,7 @@ def test_a_prefix_hit_without_draft_kv_still_counts_for_the_target(tmp_path):
 def test_requests_choose_between_two_drafters_in_one_engine(tmp_path):
     one = write_drafter(tmp_path / "one", seed=1, taps=(0,))
     two = write_drafter(tmp_path / "two", seed=2, layers=1, block=9, sliding="s", window=12)
-    work = jobs(8)
-    expected = run(make_engine(None, prefix_cache=False), work, 1)
+    work, expected = jobs(8), answers_of_jobs(8)
     engine = make_engine((f"one={one}", f"two={two}"))
     assert engine.default_drafter == "one"
     names, outputs = ["one", "two", None], []
@@ -112,15 +112,13 @@ def test_requests_choose_between_two_drafters_in_one_engine(tmp_path):
         name = names[index % 3]
         wish = SpeculativeParams(off=True) if name is None else SpeculativeParams(drafter=name)
         requests += engine.make_requests(prompt, params, wish, request_id=str(index))
-    engine.add(requests)
-    while engine.has_work:
-        engine.step()
+    deltas = run_to_end(engine, requests)
     outputs = [request.output_ids for request in requests]
     assert outputs == expected
     longest = {name: 0 for name in names}
-    for request in requests:
-        drafted = max(request.stats.per_step_drafted, default=0)
-        longest[request.drafter] = max(longest[request.drafter], drafted)
+    for round in (delta.round for delta in deltas):
+        name = round.stream.drafter
+        longest[name] = max(longest[name], round.drafted)
     assert longest == {"one": 5, "two": 8, None: 0}
 
 
@@ -241,9 +239,8 @@ def test_a_context_that_overflows_is_not_drafted_from(tmp_path):
     engine.drafters["d"].network.inject = lambda features, *where: inject(
         torch.full_like(features, torch.inf), *where
     )
-    work = jobs(3)
-    assert run(engine, work, 3) == run(make_engine(None, prefix_cache=False), work, 1)
-    assert engine.stats().spec_draft_tokens == 0
+    assert run(engine, jobs(3), 3) == answers_of_jobs(3)
+    assert engine.stats().speculation.draft_tokens == 0
 
 
 def test_long_texts_over_many_chunks_keep_serving_and_training_equal(tmp_path):

@@ -1,4 +1,4 @@
-"""How a DFlash draft's tokens are taken where requests sample: text, coupling, q."""
+"""A DFlash draft's tokens where requests sample: text, coupling, q."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from paceline.core import SamplingParams
 from paceline.models.batch import ForwardBatch
 from paceline.models.dflash.batch import BlockOutput
 from paceline.models.network import TorchNetwork
+from tests.deltas import run_to_end, stats_of
 from tests.drafters.watched import (
+    answers_of_jobs,
     jobs,
     make_engine,
     run,
@@ -25,11 +27,10 @@ from tests.models.dflash.tiny import SECOND, authors_model, write_drafter
 def test_sampled_requests_keep_their_text_however_tokens_are_drawn(draw, second, cut, tmp_path):
     ids = list(range(0, 256, 2)) if cut else None
     folder = write_drafter(tmp_path / "drafter", second=second, head_ids=ids)
-    work = jobs(6)
-    expected = run(make_engine(None, prefix_cache=False), work, 1)
+    work, expected = jobs(6), answers_of_jobs(6)
     engine = make_engine(f"d={folder},draw={draw}")
     assert run(engine, work, 4) == expected
-    drafted = engine.stats().spec_draft_tokens
+    drafted = engine.stats().speculation.draft_tokens
     assert drafted > 100
 
 
@@ -57,11 +58,9 @@ def test_a_coupled_draft_is_the_targets_own_token_where_the_logits_agree(second,
 
     network.draft = oracle
     (request,) = engine.make_requests(prompt, params, request_id="x")
-    engine.add([request])
-    while engine.has_work:
-        engine.step()
+    stats = stats_of(run_to_end(engine, [request]))
     assert request.output_ids == truth
-    assert request.stats.draft_rounds > 3 and request.stats.acceptance_rate == 1.0
+    assert stats.draft_rounds > 3 and stats.acceptance_rate == 1.0
 
 
 def all_logits(target: TorchNetwork, tokens: list[int]) -> torch.Tensor:

@@ -23,7 +23,7 @@ def test_acceptance_length_stays_within_two_percent(tmp_path: Path) -> None:
         llm = LLM(str(target), f"d={drafter},quantize={quantize}", draft_policy="fixed", threads=1)
         llm.generate(PROMPTS, params)
         stats = llm.engine.stats()
-        lengths.append(1 + stats.spec_accepted_tokens / stats.spec_drafts)
+        lengths.append(1 + stats.speculation.accepted_tokens / stats.speculation.draft_rounds)
     plain, quantised = lengths
     assert plain > 2, "it learnt nothing: nothing was tested"
     assert quantised > 0.98 * plain, lengths

@@ -1,4 +1,4 @@
-"""What a DFlash drafter is refused for at the start, by name, and how its folder is found."""
+"""A DFlash drafter that does not fit is refused at the start, by name; its folder is found."""
 
 from __future__ import annotations
 

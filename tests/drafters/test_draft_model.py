@@ -96,7 +96,7 @@ def scattered_blocks() -> list[int]:
 
 
 def admit(drafter, request: Request, free: list[int], held: int = 0, chunk: int = 40) -> None:
-    """What the engine does: begin, then the prompt in chunks."""
+    """Begin and show the prompt in chunks, as the engine does."""
     give_blocks(request, free, 16)
     drafter.begin([request], [held])
     for start in range(0, len(request.tokens) - 1, chunk):

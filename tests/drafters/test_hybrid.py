@@ -46,11 +46,17 @@ def work() -> list[Any]:
     return [(p[:60] * 2 if i in twice else p, params) for i, (p, params) in enumerate(jobs(14))]
 
 
-def test_drafts_are_those_of_training_and_the_text_is_the_same(work, tmp_path):
+@pytest.fixture(scope="module")
+def answers(work: list[Any]) -> tuple[list[list[int]], dict[Any, list[int]]]:
+    """The outputs of `work` without drafts, in order and by prompt."""
+    return truth_of(work)
+
+
+def test_drafts_are_those_of_training_and_the_text_is_the_same(work, answers, tmp_path):
     """Greedy and sampled, in batches, through preemption and prefix hits, look-ups in between: what
     DFlash drafted from was complete and in place."""
     folder = write_drafter(tmp_path / "d")
-    outputs, truth = truth_of(work)
+    outputs, truth = answers
     per_token = make_engine(f"h=hybrid:{folder}", **SIZES).plan.kv_bytes_per_token
     engine = make_engine(f"h=hybrid:{folder}", **SIZES, kv_memory=per_token * 16 * 15)
     watched = watch_dflash(engine, truth, 0.7)
@@ -58,13 +64,17 @@ def test_drafts_are_those_of_training_and_the_text_is_the_same(work, tmp_path):
     stats = engine.stats()
     assert stats.preemptions > 0 and stats.prefix_hits > 0, "memory was never short"
     assert len(watched.drafts) > 100, "DFlash was hardly asked"
-    assert stats.spec_drafts > len(watched.drafts) + 50, "hardly anything was looked up"
+    assert stats.speculation.draft_rounds > len(watched.drafts) + 50, (
+        "hardly anything was looked up"
+    )
     check_drafts(watched)
 
 
-def test_control_a_dflash_that_misses_what_was_looked_up_drafts_something_else(work, tmp_path):
+def test_control_a_dflash_that_misses_what_was_looked_up_drafts_something_else(
+    work, answers, tmp_path
+):
     folder = write_drafter(tmp_path / "d")
-    outputs, truth = truth_of(work)
+    outputs, truth = answers
     engine = make_engine(f"h=hybrid:{folder}")
     hybrid, watched = engine.drafters["h"], watch_dflash(engine, truth, 0.7)
     observe, look_up, drafted = watched.observe, hybrid.look_up, set()
@@ -88,18 +98,18 @@ def test_control_a_dflash_that_misses_what_was_looked_up_drafts_something_else(w
 
 
 def acceptance(engine: Engine) -> tuple[Any, ...]:
-    stats = engine.stats()
+    stats = engine.stats().speculation
     return (
-        stats.spec_drafts,
-        stats.spec_draft_tokens,
-        stats.spec_accepted_tokens,
-        tuple(stats.spec_accepted_per_pos),
+        stats.draft_rounds,
+        stats.draft_tokens,
+        stats.accepted_tokens,
+        tuple(stats.by_position()),
     )
 
 
-def test_it_accepts_what_dflash_alone_does_where_nothing_is_looked_up(work, tmp_path):
+def test_it_accepts_what_dflash_alone_does_where_nothing_is_looked_up(work, answers, tmp_path):
     folder = write_drafter(tmp_path / "d")
-    outputs, truth = truth_of(work)
+    outputs, truth = answers
     found = []
     for spec in (f"h=dflash:{folder}", f"h=hybrid:{folder}"):
         engine = make_engine(spec, max_num_seqs=1)
@@ -131,9 +141,11 @@ class Wrong(Planter):
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known-from-the-start", "found-out"])
-def test_it_accepts_what_is_looked_up_where_dflash_is_hopeless(work, known, tmp_path, monkeypatch):
+def test_it_accepts_what_is_looked_up_where_dflash_is_hopeless(
+    work, answers, known, tmp_path, monkeypatch
+):
     folder = write_drafter(tmp_path / "d")
-    outputs, truth = truth_of(work)
+    outputs, truth = answers
     plain = make_engine("auto", max_num_seqs=1)
     run(plain, work, together=1)
     if known:
@@ -142,7 +154,7 @@ def test_it_accepts_what_is_looked_up_where_dflash_is_hopeless(work, known, tmp_
     hybrid = engine.drafters["h"]
     hybrid.dflash = Wrong(hybrid.dflash, truth, 0.0)
     assert run(engine, work, together=1) == outputs
-    looked_up, accepted = (e.stats().spec_accepted_tokens for e in (plain, engine))
+    looked_up, accepted = (e.stats().speculation.accepted_tokens for e in (plain, engine))
     assert looked_up > 100
     if known:
         assert accepted == looked_up
@@ -238,6 +250,17 @@ def test_what_stood_of_dflashs_drafts_in_this_request_moves_the_choice(make_requ
     assert look_up_first(hybrid, [fresh, bad], [4, 4]).tokens == [[32] * 4, [20]], "each its own"
 
 
+def test_drafts_are_judged_without_a_look_up_between_them(make_request):
+    hybrid, _, _ = parts()
+    (request,) = started(hybrid, [make_request([WEAK, 9])])
+    fresh = Standing().expected(4)
+    for _ in range(12):
+        assert hybrid.propose([request], [4]).tokens == [[32] * 4]
+        request.tokens += [32] * 4
+    hybrid.propose([request], [4])
+    assert hybrid._standing(request).expected(4) > 2 * fresh
+
+
 def test_a_draft_is_judged_once_by_what_was_said_in_its_place():
     standing = Standing()
     assert standing.expected(2) == pytest.approx(0.75)
@@ -270,7 +293,7 @@ def test_streams_go_on_past_the_end_of_dflash(tmp_path):
     outputs, _ = truth_of(work)
     engine = make_engine(f"h=hybrid:{folder}")
     assert run(engine, work, together=4) == outputs
-    assert engine.stats().spec_accepted_tokens > 0
+    assert engine.stats().speculation.accepted_tokens > 0
 
 
 # -- how it is asked for ---------------------------------------------------------------------------
@@ -299,5 +322,5 @@ def test_the_engine_runs_it_where_the_target_runs(tmp_path, monkeypatch):
     assert (dflash.window, dflash._draw, dflash._dtype) == (20, "sample", "float32")
     assert plan.drafter_kv_bytes_per_token == 2 * 3 * 2 * 16 * 4
     assert plan.drafter_weight_bytes == dflash.weight_bytes > 0
-    assert engine.drafting.costs.of("hybrid").propose([5]) > 0, "it was rehearsed"
+    assert engine.drafting.costs.of("hybrid").draft_seconds([5]) > 0, "it was rehearsed"
     assert set(lengths) == {5}, "with drafts that DFlash makes"

@@ -26,8 +26,8 @@ FIXED = SpeculativeParams(policy="fixed")
 
 
 def make_engine(spec: str, dtype: str = "float32", **options: Any) -> Engine:
-    settings = {"rule": "synthetic", "synthetic": (1.0,), "kv_memory": 2**22, **options}
-    config = EngineConfig(model="tiny", drafter=spec, dtype=dtype, **settings)
+    settings = {"rule": "synthetic", "synthetic": (1.0,), "kv_memory": 2**22, "threads": 1}
+    config = EngineConfig(model="tiny", drafter=spec, dtype=dtype, **(settings | options))
     return build_engine(config, tiny_model(dtype, num_layers=4, head_dim=32))
 
 

@@ -47,9 +47,9 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_kind_of_ones_own_drafts_and_changes_no_text(twin: None) -> None:
     engine, work = make_engine("mine=twin,max_draft_len=4"), jobs(6)
     assert run(engine, work, 4) == run(make_engine(None), work, 1)
-    stats = engine.stats()
-    assert stats.spec_draft_tokens > 100
-    assert stats.spec_accepted_tokens > 0.8 * stats.spec_draft_tokens, "it is the target's twin"
+    stats = engine.stats().speculation
+    assert stats.draft_tokens > 100
+    assert stats.accepted_tokens > 0.8 * stats.draft_tokens, "it is the target's twin"
 
 
 def test_a_factory_knows_the_engine_it_builds_for(twin: None) -> None:

@@ -124,13 +124,24 @@ def test_file_of_continuations(tmp_path, make_request, make_target):
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["nonsense", "{}", '[{"prompt_ids": [1]}]', '[{"prompt_ids": ["a"], "output_ids": []}]'],
+    ("content", "message"),
+    [
+        ("nonsense", 'objects with "prompt_ids" and "output_ids"'),
+        ("{}", 'objects with "prompt_ids" and "output_ids"'),
+        ('[{"prompt_ids": [1]}]', r"answers.json\[0\].output_ids: missing; it is required"),
+        (
+            '[{"prompt_ids": ["a"], "output_ids": []}]',
+            r"prompt_ids\[0\]: got 'a'; expected a valid",
+        ),
+        ('[{"prompt_ids": [1], "output_ids": [-2]}]', r"output_ids\[0\]: got -2"),
+        ('[{"prompt_ids": [1], "output_ids": [2], "text": ""}]', "text: unknown field"),
+        ("[3]", r"answers.json\[0\]: got 3"),
+    ],
 )
-def test_bad_files_are_refused(tmp_path, content):
+def test_bad_files_are_refused(tmp_path, content, message):
     path = tmp_path / "answers.json"
     path.write_text(content)
-    with pytest.raises(InvalidRequest, match="prompt_ids"):
+    with pytest.raises(InvalidRequest, match=message):
         build(parse_spec(f"replay:{path},al=4"))
     with pytest.raises(InvalidRequest, match=r"none\.json"):
         build(parse_spec(f"replay:{tmp_path}/none.json,al=4"))

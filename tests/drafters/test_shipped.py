@@ -21,8 +21,7 @@ from paceline.engine.engine import Engine
 from paceline.engine.startup import start_up_rows
 from paceline.models.catalog import CATALOGUE, CatalogueEntry
 from paceline.models.dflash.checkpoint import MASK_FILE, OWN_FILE, load_checkpoint
-from paceline.models.identity import identity
-from paceline.models.loader import LoadedModel, load_folder, load_model
+from paceline.models.loader import LoadedModel, identity, load_folder, load_model
 from paceline.models.native_network import native_available
 from tests.drafters.watched import jobs, make_engine, run
 from tests.engine.tiny import save_tiny
@@ -56,7 +55,7 @@ def test_auto_has_the_shipped_drafter_for_its_target(target: Target) -> None:
     assert row(engine) == f"used: DFlash, trained for these weights of {NAME}"
     work = jobs(6)
     assert run(engine, work, 4) == run(make_engine(None, target()), work, 1)
-    assert engine.stats().spec_draft_tokens > 100
+    assert engine.stats().speculation.draft_tokens > 100
 
 
 def test_auto_keeps_its_name_its_options_and_its_refusals(target: Target) -> None:

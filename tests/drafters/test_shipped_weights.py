@@ -39,6 +39,6 @@ def test_the_demos_model_is_drafted_for_and_says_the_same() -> None:
         if temperature == 0:
             total = SpeculationStats()
             for result in drafted:
-                total.add(result.stats)
-            own = total.by_part()["dflash"]
+                total += result.stats
+            own = total.parts["dflash"]
             assert own.draft_rounds > 20 and own.acceptance_length > 1.3

@@ -4,6 +4,7 @@ recorded, and judged by the training form."""
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ def watch_dflash(
 
 
 def look_up_first(drafter: Any, requests: list[Request], lengths: list[int]) -> DraftBatch:
-    """What each request gets in a round, as the engine asks for it."""
+    """Return each request's draft of a round, asked for as the engine asks."""
     found, enough = drafter.look_up(requests, lengths)
     found.q = [None] * len(requests)
     asked = [index for index, is_enough in enumerate(enough) if not is_enough]
@@ -95,6 +96,12 @@ def jobs(count: int) -> list[tuple[list[int], SamplingParams]]:
         options = {"temperature": temperature, "seed": index, "ignore_eos": True}
         made.append((prompt, SamplingParams(max_tokens=rng.randrange(20, 100), **options)))
     return made
+
+
+@cache
+def answers_of_jobs(count: int) -> list[list[int]]:
+    """The outputs of jobs(count) without drafts and without the prefix cache, one by one."""
+    return run(make_engine(None, prefix_cache=False), jobs(count), together=1)
 
 
 def run(engine: Engine, work: list[Any], together: int, **wishes: Any) -> list[list[int]]:

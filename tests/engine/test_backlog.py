@@ -8,7 +8,7 @@ import torch
 from paceline.core import Request, SamplingParams
 from paceline.drafters.base import ObservedRows
 from paceline.engine.backlog import MOST, Backlog
-from paceline.engine.lengths.base import WholeDrafts
+from paceline.engine.lengths import Bound, FixedLengths
 from tests.drafters.watched import check_drafts, jobs, make_engine, run, watch
 from tests.models.dflash.tiny import write_drafter
 
@@ -51,18 +51,18 @@ def test_what_was_before_a_hole_is_dropped(request_: Request) -> None:
     assert spans(backlog.take(["r"])) == [(7, 2)]
 
 
-class Seldom(WholeDrafts):
+class Seldom(FixedLengths):
     """Drafts in one round of 23."""
 
     def __init__(self) -> None:
         self.rounds: dict[str, int] = {}
 
-    def draft_lengths(self, batch, *, rows, decoding):
+    def draft_lengths(self, batch, *, rows, decoding, longest):
         for entry in batch:
             name = entry.request.id
             self.rounds[name] = self.rounds.get(name, 0) + 1
         whole = [self.rounds[entry.request.id] % 23 == 0 for entry in batch]
-        return [entry.draft_room * now for entry, now in zip(batch, whole, strict=True)]
+        return [Bound(e.draft_limit * now) for e, now in zip(batch, whole, strict=True)]
 
 
 def test_a_draft_after_a_pause_sees_all_that_came_before(tmp_path) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from paceline.engine import cost_table
-from paceline.engine.budget import StepCost
 from paceline.engine.cost_table import CostSource, starting_costs
 from paceline.engine.costs import Costs, DraftCost, Line
+from paceline.engine.step_cost import StepCost
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pace, self.calls = 1.0, 0
-        monkeypatch.setattr("paceline.engine.budget.timed", self.timed)
+        monkeypatch.setattr("paceline.engine.step_cost.timed", self.timed)
         monkeypatch.setattr("paceline.engine.costs.timed", self.timed)
         monkeypatch.setattr(cost_table, "timed", self.timed)
 
@@ -61,7 +61,7 @@ def table(tmp_path: Path) -> Path:
 def check(costs: Costs, pace: float = 1.0) -> None:
     for rows, requests in ((1, 1), (16, 1), (32, 32), (48, 8)):
         assert costs.step(rows, requests) == pytest.approx(pace * step_seconds(rows, requests))
-    assert costs.of("d").propose([7] * 4) == pytest.approx(pace * Drafter().rehearse(4, 7))
+    assert costs.of("d").draft_seconds([7] * 4) == pytest.approx(pace * Drafter().rehearse(4, 7))
 
 
 def test_what_was_measured_is_found_again_at_todays_pace(clock: Clock, tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ def test_a_line_is_learned_from_noise_and_one_hiccup_does_not_bend_it() -> None:
 def test_passes_of_a_drafter_that_drafts_token_by_token() -> None:
     cost = DraftCost(parallel=False)
     for requests in (1, 4):
-        cost.proposed([5] * requests, 3, 3 * (0.2 + 0.1 * requests))
-    assert cost.propose([4, 2]) == pytest.approx(4 * (0.2 + 0.1 * 2))
+        cost.add_proposal([5] * requests, 3, 3 * (0.2 + 0.1 * requests))
+    assert cost.draft_seconds([4, 2]) == pytest.approx(4 * (0.2 + 0.1 * 2))
 
 
 def test_requests_cost_something_beside_their_rows() -> None:

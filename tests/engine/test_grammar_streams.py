@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from paceline.core import FinishReason, Grammar, OutputDelta, SamplingParams, TokenKind
+from paceline.engine.step_cost import StepCost
+from tests.deltas import stats_of
 from tests.engine.test_grammar import GRAMMARS, SCHEMA, masks, state
 from tests.engine.test_streams import Finished, expected, run
 from tests.engine.tiny import EngineFactory, save_tiny
@@ -70,8 +72,8 @@ def test_streams_do_not_depend_on_drafter_or_batch(
         assert run(engine, jobs(), together=together) == truth
         assert not engine.grammars.held, "a stream that has ended leaves nothing behind"
     stats = engine.stats()
-    assert (stats.spec_draft_tokens > 0) == (spec is not None)
-    assert stats.forced_tokens > 200
+    assert (stats.speculation.draft_tokens > 0) == (spec is not None)
+    assert stats.speculation.forced_tokens > 200
 
 
 def teach(engine: Any, truth: list[Finished]) -> None:
@@ -105,7 +107,7 @@ def test_every_rule_keeps_to_the_grammar(
     for (_, params), stream in zip(each_choice(jobs()), finished, strict=True):
         checked += conforms(params.grammar, stream.text, stream.end[0], params.stop)
     assert checked > 10
-    assert engine.stats().spec_accepted_tokens > 0
+    assert engine.stats().speculation.accepted_tokens > 0
 
 
 def each_choice(work: list[Any]) -> list[Any]:
@@ -165,8 +167,9 @@ def test_forced_tokens_are_those_without_a_choice(
             walker = state(grammar, tokens[: delta.completion_tokens])
             assert not walker.forced(), "what is forced comes at once"
         last = deltas[-1]
-        assert last.stats.forced_tokens == sum(single)
-        chosen = last.stats.accepted_tokens + kinds.count(TokenKind.BONUS)
+        stats = stats_of(deltas)
+        assert stats.forced_tokens == sum(single)
+        chosen = stats.accepted_tokens + kinds.count(TokenKind.BONUS)
         assert last.completion_tokens == chosen + sum(single)
         logprobs = [row for delta in deltas for row in delta.logprobs]
         certain = [row for row, forced in zip(logprobs, single, strict=True) if forced]
@@ -175,10 +178,19 @@ def test_forced_tokens_are_those_without_a_choice(
 
 def test_forced_tokens_save_rounds(make_engine: EngineFactory) -> None:
     params = SamplingParams(temperature=0, max_tokens=150, grammar=GRAMMARS["schema"])
-    last = rounds(make_engine(), [5, 6], params)[-1]
+    deltas = rounds(make_engine(), [5, 6], params)
+    last, stats = deltas[-1], stats_of(deltas)
     assert last.finish_reason is FinishReason.STOP
-    forced = last.stats.forced_tokens
-    assert last.stats.rounds <= last.completion_tokens - forced + 1 < last.completion_tokens
+    forced = stats.forced_tokens
+    assert stats.rounds <= last.completion_tokens - forced + 1 < last.completion_tokens
+
+
+def test_what_a_grammar_forces_is_no_merit_of_drafts(make_engine: EngineFactory) -> None:
+    params = SamplingParams(temperature=0, max_tokens=150, grammar=GRAMMARS["schema"])
+    engine = make_engine(None)
+    engine.scheduler.cost = StepCost([1, 8, 64], [1.0, 1.0, 8.0])
+    stats = stats_of(rounds(engine, [5, 6], params))
+    assert stats.forced_tokens > 20 and stats.speedup_vs_ar == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("most", range(1, 24))

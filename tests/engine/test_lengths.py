@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from paceline.core import Request, SamplingParams
-from paceline.engine.budget import StepCost
+from paceline.core import CutReason, Request, SamplingParams
 from paceline.engine.costs import Costs
-from paceline.engine.lengths import ThroughputLengths
-from paceline.engine.lengths.rest import TRIAL
+from paceline.engine.draft import Draft, shortened
+from paceline.engine.lengths import Bound, ThroughputLengths
+from paceline.engine.lengths.history import TRIAL
 from paceline.engine.scheduler import Scheduled
+from paceline.engine.step_cost import StepCost
 
 
 def costs(*table: list) -> Costs:
@@ -24,11 +26,16 @@ LINEAR = costs([1, 64], [1.0, 64.0])
 KNEE = costs([1, 16, 32], [1.0, 1.0, 2.0])  # free up to 16 rows, then a sixteenth each
 
 
+def sevens(count: int) -> Draft:
+    tokens = [7] * count
+    return Draft(proposed=tokens, tokens=tokens, length=count)
+
+
 def entries(count: int, draft: int) -> list[Scheduled]:
     made = []
     for index in range(count):
         request = Request(id=f"r{index}", prompt_ids=[1], params=SamplingParams(), drafter="d")
-        made.append(Scheduled(request, 0, 1, draft_room=draft, draft=[7] * draft))
+        made.append(Scheduled(request, 0, 1, draft_limit=draft, draft=sevens(draft)))
     return made
 
 
@@ -40,8 +47,8 @@ def verify(
     rows: int,
     decoding: int,
 ) -> list[int]:
-    for entry, known in zip(batch, confidence, strict=True):
-        entry.confidence = known
+    for entry, values in zip(batch, confidence, strict=True):
+        entry.draft = replace(entry.draft, confidence=values)
     return lengths.verify_lengths(batch, rows=rows, decoding=decoding)
 
 
@@ -95,9 +102,9 @@ def rounds(lengths: ThroughputLengths, entry: Scheduled, committed: list[list[in
     """Proposes sevens round after round; how many of them were verified each time."""
     history = []
     for tokens in committed:
-        entry.draft = [7] * 4
+        entry.draft = sevens(4)
         (kept,) = verify(lengths, [entry], [[0.6] * 4], rows=1, decoding=1)
-        del entry.draft[kept:]
+        entry.draft = shortened(entry.draft, kept)
         lengths.observe(entry, tokens[: kept + 1])
         history.append(kept)
     return history
@@ -126,12 +133,12 @@ def test_confidence_is_taken_for_what_came_of_it() -> None:
     lengths = ThroughputLengths(costs([1, 2], [1.0, 1.5]))
     for turn in range(200):
         sure = turn % 2 == 0
-        entry.draft = [7]
+        entry.draft = sevens(1)
         verify(lengths, [entry], [[0.9 if sure else 0.3]], rows=1, decoding=1)
         lengths.observe(entry, [8] if sure else [7, 7])
 
     def verified(confidence: float) -> int:
-        entry.draft = [7]
+        entry.draft = sevens(1)
         return verify(lengths, [entry], [[confidence]], rows=1, decoding=1)[0]
 
     assert (verified(0.9), verified(0.3)) == (0, 1)
@@ -144,14 +151,18 @@ def test_drafts_that_stand_grow() -> None:
 
 
 def asked(lengths: ThroughputLengths, batch: list[Scheduled]) -> list[int]:
-    return lengths.draft_lengths(batch, rows=len(batch), decoding=len(batch))
+    return [bound.length for bound in bounds(lengths, batch)]
+
+
+def bounds(lengths: ThroughputLengths, batch: list[Scheduled]) -> list[Bound]:
+    return lengths.draft_lengths(batch, rows=len(batch), decoding=len(batch), longest=64)
 
 
 def dear(seconds: float, parallel: bool = True, step: tuple = ([1, 64], [1.0, 1.0])) -> Costs:
     """A drafter `d` that takes so long for a draft of 6, or for each of its tokens."""
     made = Costs(StepCost(*step), {"d": parallel})
     for requests in (1, 2):
-        made.of("d").proposed([6] * requests, 6, seconds if parallel else 6 * seconds)
+        made.of("d").add_proposal([6] * requests, 6, seconds if parallel else 6 * seconds)
     return made
 
 
@@ -160,7 +171,7 @@ def test_a_drafter_that_costs_more_than_it_brings_is_not_asked() -> None:
     assert asked(ThroughputLengths(KNEE), batch) == [6]  # nothing is known of its cost yet
     assert asked(ThroughputLengths(dear(0.2)), batch) == [6]
     assert asked(ThroughputLengths(dear(30.0)), batch) == [0]
-    assert batch[0].cut_by == "cost"
+    assert bounds(ThroughputLengths(dear(30.0)), batch)[0].why is CutReason.COST
 
 
 def test_a_drafter_of_one_pass_pays_once_for_any_length() -> None:
@@ -180,14 +191,13 @@ def fail(
     for _ in range(count):
         history.append(asked(lengths, batch))
         for entry, length in zip(batch, history[-1], strict=True):
-            entry.draft = [7] * length
-            entry.cut_by = None
+            entry.draft = sevens(length)
         drafted = [entry for entry in batch if entry.draft]
         kept = verify(
             lengths, drafted, [[0.6] * 6] * len(drafted), rows=len(batch), decoding=len(batch)
         )
         for entry, length in zip(drafted, kept, strict=True):
-            del entry.draft[length:]
+            entry.draft = shortened(entry.draft, length)
         for entry in batch:
             lengths.observe(entry, committed[: len(entry.draft) + 1])
     return history
@@ -217,7 +227,7 @@ def test_a_drafter_with_nothing_to_say_is_asked_less() -> None:
     lengths, rounds_asked = ThroughputLengths(dear(0.3)), 0
     for _ in range(100):
         rounds_asked += asked(lengths, [entry]) != [0]
-        entry.draft = []
+        entry.draft = sevens(0)
         lengths.observe(entry, GOOD[:1])
     assert rounds_asked < 30
 
@@ -290,7 +300,7 @@ def test_nobody_is_asked_or_shown_where_the_load_leaves_no_room_and_all_when_it_
     lengths = ThroughputLengths(dear(0.1, step=([1, 16, 64], [1.0, 1.0, 49.0])))
     crowd, few = entries(16, 6), entries(2, 6)
     for entry in crowd:
-        entry.draft = []
+        entry.draft = sevens(0)
     for _ in range(40):
         assert not any(asked(lengths, crowd))
         for entry in crowd:

@@ -20,6 +20,7 @@ from paceline.engine import engine as engine_module
 from paceline.engine.lossy import EnsembleMatch, EnsembleToken
 from paceline.engine.sampler import TargetRows
 from paceline.engine.verify import MatchVerifier, TokenVerifier
+from tests.deltas import run_to_end, stats_of
 from tests.engine.oracle import EXACT, LENGTH, VOCAB, P, Q, error
 from tests.engine.test_lossless_oracle import law
 from tests.engine.test_streams import collect, expected, jobs, run
@@ -124,11 +125,8 @@ def test_what_is_ruled_out_never_stands() -> None:
 def lossy_stream(engine: Any, epsilon: float, **options: Any) -> tuple[Any, Any]:
     params = SamplingParams(max_tokens=80, seed=3, **options)
     wish = SpeculativeParams(lossy=epsilon)
-    engine.add(engine.make_requests([5, 6, 7] * 6, params, wish, request_id="r"))
-    deltas = []
-    while engine.has_work:
-        deltas += engine.step()
-    return collect(deltas), deltas[-1].stats
+    deltas = run_to_end(engine, engine.make_requests([5, 6, 7] * 6, params, wish, request_id="r"))
+    return collect(deltas), stats_of(deltas)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

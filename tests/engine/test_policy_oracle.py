@@ -17,11 +17,11 @@ from paceline.core import DraftBatch, Request, SamplingParams
 from paceline.drafters.draft_model import _Draft
 from paceline.drafters.draw import DRAWS, draw_token
 from paceline.engine import sampler
-from paceline.engine.budget import StepCost
 from paceline.engine.costs import Costs
 from paceline.engine.drafting import Drafting
-from paceline.engine.lengths import EmaLengths, FixedLengths, LengthController, ThroughputLengths
+from paceline.engine.lengths import FixedLengths, LengthController, ThroughputLengths
 from paceline.engine.scheduler import Scheduled
+from paceline.engine.step_cost import StepCost
 from paceline.engine.verify import make_verifier
 from tests.engine.oracle import (
     BIASED,
@@ -91,15 +91,16 @@ def law(
         )
         drafting.lengths = policy()
         while request.output_len < LENGTH:
-            entry = Scheduled(request, len(request.tokens) - 1, 1, draft_room=length)
-            q = drafting.draft([entry]).get(request.id)
+            entry = Scheduled(request, len(request.tokens) - 1, 1, draft_limit=length)
+            drafting.draft([entry])
+            draft = entry.draft.verified
             seen.add(len(entry.draft))
-            ends = [(*request.output_ids, *entry.draft[:i]) for i in range(len(entry.draft) + 1)]
+            ends = [(*request.output_ids, *draft[:i]) for i in range(len(draft) + 1)]
             rows = torch.stack([logits(P, context) for context in ends])
             argmax, finite = rows.argmax(-1).tolist(), [True] * len(rows)
-            target = sampler.TargetRows(request, rows, argmax, finite, entry.draft)
-            verdict = verifier.verify(target, entry.draft, q)
-            committed = [*entry.draft[: verdict.accepted], verdict.next_token]
+            target = sampler.TargetRows(request, rows, argmax, finite, draft)
+            verdict = verifier.verify(target, draft, entry.draft.q)
+            committed = [*draft[: verdict.accepted], verdict.next_token]
             request.tokens += committed
             drafting.lengths.observe(entry, committed)
         return tuple(request.output_ids[:LENGTH])
@@ -114,14 +115,13 @@ def throughput(cuts: bool) -> ThroughputLengths:
     """So dear that one failed round makes the next draft shorter, or none; and cuts are made."""
     costs = Costs(StepCost([1, 2, 4], [1.0, 1.4, 2.2]), {"d": True})
     for requests in (1, 2):
-        costs.of("d").proposed([GAMMA] * requests, GAMMA, 0.05 + 0.01 * requests)
+        costs.of("d").add_proposal([GAMMA] * requests, GAMMA, 0.05 + 0.01 * requests)
     return ThroughputLengths(costs, cuts)
 
 
 POLICIES: dict[str, Callable[[bool], LengthController]] = {
     "throughput": throughput,
     "fixed": lambda cuts: FixedLengths(),
-    "ema": lambda cuts: EmaLengths(start=0.9),
 }
 
 

@@ -164,7 +164,7 @@ def test_int8_streams_equal_speculation_off(
     engine = make("auto")
     truth = expected(make, work)
     assert run(engine, work, together=together) == truth
-    assert engine.stats().spec_accepted_tokens > 0
+    assert engine.stats().speculation.accepted_tokens > 0
     assert truth != expected(make_engine, work), "int8 changed nothing: nothing was tested"
 
 
@@ -178,7 +178,7 @@ def test_int8_drafters_change_no_token(
     engine = make(f"d={drafter}")
     watch(engine, dflash_truth(truth, work), rate=0.7)
     assert run(engine, work, together=4) == truth
-    assert engine.stats().spec_accepted_tokens > 0
+    assert engine.stats().speculation.accepted_tokens > 0
     small = make(f"small=draft_model:{save_tiny(tmp_path)},max_draft_len=4")
     assert run(small, work, together=4) == truth
-    assert small.stats().spec_accepted_tokens > 0
+    assert small.stats().speculation.accepted_tokens > 0

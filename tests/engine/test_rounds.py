@@ -9,9 +9,10 @@ import pytest
 
 from paceline.core import OutputDelta, SamplingParams, SpeculativeParams, TokenKind
 from paceline.engine import admission
-from paceline.engine.budget import StepCost
 from paceline.engine.costs import Costs
 from paceline.engine.engine import Engine
+from paceline.engine.step_cost import StepCost
+from tests.deltas import run_to_end, stats_of
 from tests.engine.test_grammar import GRAMMARS
 from tests.engine.tiny import EngineFactory
 from tests.models.dflash.tiny import write_drafter
@@ -29,35 +30,33 @@ def explained(engine: Engine, wish: Any = None, **options: Any) -> list[OutputDe
     (request,) = engine.make_requests(
         PROMPT, params, SpeculativeParams.parse(wish), request_id="r", cohort="app", explain=True
     )
-    engine.add([request])
-    deltas = []
-    while engine.has_work:
-        deltas += engine.step()
-    return deltas
+    return run_to_end(engine, [request])
 
 
 def test_rounds_add_up(make_engine: EngineFactory) -> None:
     for options in ({}, {"grammar": GRAMMARS["schema"]}, {"temperature": 1.0, "top_k": 4}):
         deltas = explained(make_engine("ngram,min_ngram=1,max_draft_len=6"), **options)
-        stats, position = deltas[-1].stats, 0
+        stats, position = stats_of(deltas), 0
         drafted = accepted = forced = 0
         for delta in deltas:
-            assert delta.round is not None
-            record, verified = delta.round.record, delta.round.verified
+            assert delta.round is not None and delta.explained is not None
+            record, verified = delta.round, delta.explained.verified
             assert record.position == position
             position += len(delta.token_ids)
             assert record.verified == len(verified) <= 6
-            assert record.proposed == len(delta.round.drafted)
+            assert record.proposed == len(delta.explained.drafted)
             assert record.accepted == delta.kinds.count(TokenKind.ACCEPTED)
             assert record.forced == delta.kinds.count(TokenKind.FORCED)
-            stand = record.accepted + sum(i < record.accepted for i in delta.round.forced)
-            assert list(verified[:stand]) == delta.token_ids[:stand]
-            drafted += record.verified - len(delta.round.forced)
+            stand = record.accepted + sum(i < record.accepted for i in delta.explained.forced)
+            assert verified[:stand] == delta.token_ids[:stand]
+            assert record.drafted == record.verified - len(delta.explained.forced)
+            drafted += record.drafted
             accepted += record.accepted
             forced += record.forced
-            assert record.step_requests == 1 and record.step_ms > 0
-            assert (record.rule, record.cohort, record.drafter) == ("match", "app", "ngram")
-            assert record.grammar == ("grammar" in options)
+            assert record.step.requests == 1 and record.step.seconds > 0
+            stream = record.stream
+            assert (stream.rule, stream.cohort, stream.drafter) == ("match", "app", "ngram")
+            assert stream.grammar == ("grammar" in options)
         assert position == deltas[-1].completion_tokens
         counted = stats.draft_tokens, stats.accepted_tokens, stats.forced_tokens
         assert (drafted, accepted, forced) == counted and drafted
@@ -70,17 +69,17 @@ def test_the_part_that_drafted_is_named(
     folder = write_drafter(tmp_path / "d") if kind == "hybrid" else None
     deltas = explained(make_engine(kind if folder is None else f"{kind}:{folder}"))
     counted: dict[str, list[int]] = {}
-    for one in (delta.round for delta in deltas if delta.round is not None):
-        assert one.record.part is None or one.drafted
-        if one.verified and one.record.part is not None:
-            counts = counted.setdefault(one.record.part, [0, 0, 0])
-            for index, value in enumerate((1, one.record.verified, one.record.accepted)):
+    for round in (delta.round for delta in deltas if delta.round is not None):
+        assert round.part is None or round.proposed
+        if round.verified and round.part is not None:
+            counts = counted.setdefault(round.part, [0, 0, 0])
+            for index, value in enumerate((1, round.verified, round.accepted)):
                 counts[index] += value
-    stats = deltas[-1].stats
+    stats = stats_of(deltas)
     assert set(counted) == EXPECTED_PARTS[kind]
     assert counted == {
         name: [part.draft_rounds, part.draft_tokens, part.accepted_tokens]
-        for name, part in stats.by_part().items()
+        for name, part in stats.parts.items()
     }
     if kind != "ngram":
         assert sum(counts[2] for counts in counted.values()) == stats.accepted_tokens > 0
@@ -90,11 +89,11 @@ def test_who_did_not_ask_gets_none(make_engine: EngineFactory) -> None:
     engine = make_engine("ngram")
     engine.add(engine.make_requests(PROMPT, SamplingParams(max_tokens=5), request_id="r"))
     while engine.has_work:
-        assert all(delta.round is None for delta in engine.step())
+        assert all(delta.explained is None for delta in engine.step())
 
 
 def reasons(deltas: list[OutputDelta]) -> list[str | None]:
-    return [delta.round.record.cut_by for delta in deltas if delta.round is not None]
+    return [delta.round.cut_by for delta in deltas if delta.round is not None]
 
 
 def test_reasons(make_engine: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,15 +117,15 @@ def test_confidence_is_that_of_the_tokens_that_fit(make_engine: EngineFactory) -
     deltas = explained(
         make_engine("suffix,max_draft_len=6"), grammar=GRAMMARS["lark"], max_tokens=90
     )
-    told = [delta.round for delta in deltas if delta.round and delta.round.record.confidence]
-    assert told
-    for one in told:
-        assert len(one.record.confidence) <= one.record.proposed
-        assert all(0 <= value <= 1 for value in one.record.confidence)
+    confident = [delta for delta in deltas if delta.explained and delta.explained.confidence]
+    assert confident
+    for delta in confident:
+        assert len(delta.explained.confidence) <= delta.round.proposed
+        assert all(0 <= value <= 1 for value in delta.explained.confidence)
 
 
 def test_a_draft_of_ones_own_is_shown_whole(make_engine: EngineFactory) -> None:
     deltas = explained(make_engine("suffix,min_token_prob=0"), temperature=1.0)
-    rounds = [delta.round for delta in deltas if delta.round is not None]
-    assert any(len(one.drafted) > one.record.accepted for one in rounds)
-    assert all(len(one.drafted) == one.record.proposed and not one.hidden for one in rounds)
+    assert any(len(d.explained.drafted) > d.round.accepted for d in deltas)
+    for delta in deltas:
+        assert len(delta.explained.drafted) == delta.round.proposed and not delta.explained.hidden

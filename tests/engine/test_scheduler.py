@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from paceline.core import Request, SamplingParams
-from paceline.engine.budget import StepCost
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.scheduler import Plan, Scheduler
+from paceline.engine.step_cost import StepCost
 from paceline.models.batch import BLOCK_SIZE
 
 
@@ -72,12 +72,12 @@ def test_drafts_get_slots_and_give_way_when_memory_is_short() -> None:
     s = scheduler(blocks=3)
     s.add(r := request("a", BLOCK_SIZE * 2))
     run(s, s.plan(no_draft))
-    assert s.plan(lambda _: 10).scheduled[0].draft_room == 10
+    assert s.plan(lambda _: 10).scheduled[0].draft_limit == 10
     assert len(r.blocks) == 3
     r.tokens += [1] * (BLOCK_SIZE - 2)
     r.computed = len(r.tokens) - 1
     plan = s.plan(lambda _: 10)
-    assert plan.scheduled[0].draft_room < 3 and not plan.preempted
+    assert plan.scheduled[0].draft_limit < 3 and not plan.preempted
 
 
 def test_a_draft_never_takes_another_requests_row_or_slot() -> None:
@@ -89,17 +89,17 @@ def test_a_draft_never_takes_another_requests_row_or_slot() -> None:
     s.waiting.append(request("long", 100))
     plan = s.plan(lambda _: 15)
     assert [e.count for e in plan.scheduled] == [1] * 8  # eight seats: `long` waits for one
-    assert [e.draft_room for e in plan.scheduled] == [1] * 8
+    assert [e.draft_limit for e in plan.scheduled] == [1] * 8
     s.remove(s.running[-1])
     plan = s.plan(lambda _: 15)
-    assert plan.scheduled[-1].count == 9 and sum(e.draft_room for e in plan.scheduled) == 0
+    assert plan.scheduled[-1].count == 9 and sum(e.draft_limit for e in plan.scheduled) == 0
 
     tight = scheduler(blocks=2)
     for name in "ab":
         tight.add(request(name, BLOCK_SIZE - 2))
     run(tight, tight.plan(no_draft))
     plan = tight.plan(lambda _: 15)
-    assert [(e.count, e.draft_room) for e in plan.scheduled] == [(1, 1), (1, 1)]
+    assert [(e.count, e.draft_limit) for e in plan.scheduled] == [(1, 1), (1, 1)]
     assert not plan.preempted
 
 
@@ -108,7 +108,7 @@ def test_what_one_draft_cannot_use_goes_to_the_others() -> None:
     for name in "ab":
         s.add(request(name, 3))
     run(s, s.plan(no_draft))
-    rooms = [e.draft_room for e in s.plan(lambda r: 2 if r.id == "a" else 15).scheduled]
+    rooms = [e.draft_limit for e in s.plan(lambda r: 2 if r.id == "a" else 15).scheduled]
     assert rooms == [2, 10]
 
 

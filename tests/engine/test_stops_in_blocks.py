@@ -13,6 +13,7 @@ import pytest
 
 from paceline.core import FinishReason, OutputDelta, SamplingParams, SpeculativeParams
 from paceline.engine.engine import Engine
+from tests.deltas import stats_of
 from tests.engine.test_streams import Finished, collect
 from tests.engine.tiny import EngineFactory, byte_tokenizer
 
@@ -91,7 +92,7 @@ def test_every_kind_of_end_at_every_draft_position(make_engine: EngineFactory) -
             assert len(got.logprobs) == len(got.tokens) == sum(len(d.kinds) for d in deltas), where
             # One round for the prompt, one that accepted the block the end lies in. The last token
             # before max_tokens is never drafted: it comes as the bonus.
-            stats = deltas[-1].stats
+            stats = stats_of(deltas)
             assert stats.rounds == 2, where
             assert stats.accepted_tokens == index - by_length, where
 
@@ -107,4 +108,4 @@ def test_an_end_before_min_tokens_is_not_one(make_engine: EngineFactory, kind: s
     engine.drafters["replay"].learn(prompt, wanted.tokens)
     deltas = stream(engine, prompt, **how)
     assert collect(deltas) == wanted
-    assert len(wanted.tokens) >= 10 and deltas[-1].stats.accepted_tokens > 0
+    assert len(wanted.tokens) >= 10 and stats_of(deltas).accepted_tokens > 0

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from paceline.core import OutputDelta, SamplingParams, SpeculativeParams, Verdict
-from paceline.engine.budget import StepCost
 from paceline.engine.costs import Costs
 from paceline.engine.engine import Engine
+from paceline.engine.step_cost import StepCost
 from tests.drafters.watched import watch
 from tests.engine.tiny import EngineFactory, save_tiny
 from tests.models.dflash.tiny import write_drafter
@@ -107,7 +107,9 @@ def test_streams_equal_speculation_off(
     work = jobs(16)
     engine = make_engine(drafter)
     assert run(engine, work, together=together) == expected(make_engine, work)
-    assert engine.stats().spec_accepted_tokens > 0, "no draft was accepted: nothing was tested"
+    assert engine.stats().speculation.accepted_tokens > 0, (
+        "no draft was accepted: nothing was tested"
+    )
 
 
 @pytest.mark.parametrize("drafter", ["auto", "ngram"])
@@ -120,7 +122,7 @@ def test_streams_equal_when_lengths_follow_the_cost(
     engine.scheduler.cost = None  # nothing is learned from this machine's steps
     engine.drafting.use(Costs(StepCost([1, 12, 64], [1.0, 1.1, 6.0])))
     assert run(engine, work, together=6) == expected(make_engine, work)
-    assert engine.stats().spec_accepted_tokens > 0
+    assert engine.stats().speculation.accepted_tokens > 0
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 8])
@@ -163,7 +165,7 @@ def test_replayed_truth_is_accepted_whole(make_engine: EngineFactory) -> None:
         engine.drafters["replay"].learn(prompt, result.tokens)
     assert run(engine, work, together=4) == truth
     stats = engine.stats()
-    assert 1 + stats.spec_accepted_tokens / stats.spec_drafts > 3
+    assert 1 + stats.speculation.accepted_tokens / stats.speculation.draft_rounds > 3
 
 
 def test_control_a_verifier_that_believes_every_draft_changes_the_text(
@@ -228,7 +230,7 @@ def test_a_draft_model_changes_no_token(
     work = jobs(12)
     engine = make_engine(f"small=draft_model:{save_tiny(tmp_path)},max_draft_len=4")
     assert run(engine, work, together=together) == expected(make_engine, work)
-    assert engine.stats().spec_accepted_tokens > 0
+    assert engine.stats().speculation.accepted_tokens > 0
 
 
 def test_a_draft_model_survives_preemption_and_prefix_hits(
@@ -272,7 +274,7 @@ def test_a_dflash_drafter_changes_no_token(
     watch(engine, dflash_truth(truth, work), rate=0.7)
     assert run(engine, work, together=together) == truth
     stats = engine.stats()
-    assert stats.spec_accepted_tokens > 0.2 * stats.spec_draft_tokens
+    assert stats.speculation.accepted_tokens > 0.2 * stats.speculation.draft_tokens
 
 
 @pytest.mark.parametrize("shape", DFLASH)

@@ -10,9 +10,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from paceline.core import FinishReason, OutputDelta, Request, SamplingParams, TokenKind
+from paceline.core import FinishReason, Request, SamplingParams, TokenKind
 from paceline.engine.grammar import GrammarFailed, GrammarState
-from paceline.engine.output import Output
+from paceline.engine.output import Commit, Output
 from paceline.engine.text import TextStream
 from tests.engine.tiny import byte_tokenizer
 
@@ -146,14 +146,14 @@ def test_a_stop_string_behind_an_unfinished_character_ends_the_stream(
     request.eos_ids = frozenset({eos}) if how == "eos" else frozenset()
     grammar = cast(GrammarState, FailsAtEnd(eos)) if how == "grammar" else None
     output = Output(request, TextStream(tokenizer, [], params.stop), grammar)
-    delta = OutputDelta(request_id="r", choice=0)
-    output.commit(delta, tokens, [TokenKind.BONUS] * len(tokens), lambda row, token: None)
+    commit = Commit()
+    output.commit(commit, tokens, [TokenKind.BONUS] * len(tokens), lambda row, token: None)
     if minimum < 3:
-        assert (delta.text, request.stop_reason, delta.error) == ("aaa", "b", None)
+        assert (commit.text, request.stop_reason, commit.error) == ("aaa", "b", None)
         assert request.finish_reason is FinishReason.STOP
     else:  # the stop string lies within the minimum: it is plain text
-        assert delta.text == "aaab\ufffd" and request.stop_reason != "b"
-        assert (delta.error is not None) == (how == "grammar")
+        assert commit.text == "aaab\ufffd" and request.stop_reason != "b"
+        assert (commit.error is not None) == (how == "grammar")
 
 
 class FailsAtEnd:

@@ -19,8 +19,7 @@ from paceline.drafters.suffix import SuffixDrafter
 from paceline.evaluate import measure, numbers
 from paceline.evaluate.evaluation import Settings, evaluate
 from paceline.evaluate.warm import HeldCache, hold
-from paceline.models.identity import identity
-from paceline.models.loader import load_model
+from paceline.models.loader import identity, load_model
 from tests.engine.tiny import save_tiny
 from tests.evaluate.made import FULLY, synth_row, synth_set
 from tests.models.dflash.tiny import write_drafter

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from paceline.kernels import abi, build, int8
-from paceline.kernels.packing import Arena, pack, packed_bytes, padded, unpack, unpack_rows
-from paceline.models.native_parts import quantize_weight
+from paceline.kernels.packing import Arena, pack, packed_bytes, padded, unpack_rows
+from paceline.models.packed_weights import quantize_weight
 
 from .test_single_ops import at, random
 
@@ -119,6 +119,6 @@ def test_packing_keeps_every_weight(n: int, k: int) -> None:
     whole = torch.randint(-127, 128, (n, k), dtype=torch.int8)
     packed = torch.empty(padded(n, 16) // 16, padded(k, 64) // 4, 16, dtype=torch.int32)
     pack(whole, packed)
-    assert torch.equal(unpack(packed, n, k, torch.int8), whole)
+    assert torch.equal(unpack_rows(packed, torch.arange(n), k, torch.int8), whole)
     ids = torch.tensor([n - 1, 0])
     assert torch.equal(unpack_rows(packed, ids, k, torch.int8), whole[ids])

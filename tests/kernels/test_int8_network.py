@@ -7,7 +7,7 @@ import torch
 
 from paceline.models.native_network import NativeNetwork
 from paceline.models.network import TorchNetwork
-from paceline.models.recipe import INT8, LINEARS, UNQUANTIZED, Recipe
+from paceline.models.quantized import INT8, LINEARS, UNQUANTIZED, Recipe
 
 from .tiny import CONFIGS, LENGTH, Sequences, bf16_weights, ids_of
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from paceline.core import ModelError
-from paceline.kernels.packing import pack, padded, unpack
+from paceline.kernels.packing import pack, padded, unpack_rows
 from paceline.models.native_network import NativeNetwork
 from paceline.models.network import TorchNetwork
 
@@ -90,4 +90,4 @@ def test_packing_keeps_every_weight(n: int, k: int) -> None:
     weight = torch.randn(n, k).bfloat16()
     packed = torch.empty(padded(n, 16) // 16, padded(k, 32) // 2, 16, dtype=torch.int32)
     pack(weight, packed)
-    assert torch.equal(unpack(packed, n, k), weight)
+    assert torch.equal(unpack_rows(packed, torch.arange(n), k), weight)

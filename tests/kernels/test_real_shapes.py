@@ -38,7 +38,7 @@ def weights(vocab: int) -> Mapping[str, torch.Tensor]:
 
 
 class Rows:
-    """What a network says of parts (sequence, first position, ids): features and logits."""
+    """Return a network's output for parts (sequence, first position, ids): features and logits."""
 
     def __init__(self, network: NativeNetwork, count: int) -> None:
         self.network, self.sequences = network, Sequences(network, count, LENGTH)

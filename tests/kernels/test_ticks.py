@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from paceline.core.spans import OFF, Lane, Recording, Span
+from paceline.models.batch import forward_parts
 from paceline.models.native_network import NativeNetwork
 from paceline.models.network import TorchNetwork
-from paceline.models.parts import forward_parts
-from paceline.models.recipe import INT8, UNQUANTIZED, Recipe
+from paceline.models.quantized import INT8, UNQUANTIZED, Recipe
 from tests.kernels.tiny import CONFIGS, LENGTH, Sequences, bf16_weights, ids_of, native_network
 
 ROWS = (1, 2, 3, 40)  # below and above what every thread prepares for itself

@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from paceline.core import ModelError
 from paceline.models.config import ModelConfig
-from paceline.models.families import config_from_hf
+from paceline.models.families import ARCHITECTURES, FAMILIES, config_from_hf
 from paceline.models.rope import rope_tables
 
 LLAMA: dict[str, Any] = {
@@ -65,7 +65,7 @@ def test_rope_tables_equal_transformers_in_every_spelling(scaling: dict[str, Any
         rope_parameters=parameters,
     )
     cos, sin = LlamaRotaryEmbedding(hf)(torch.zeros(1), torch.arange(4096)[None])
-    ours = rope_tables(spellings[0], 4096)
+    ours = rope_tables(spellings[0].rope, spellings[0].head_dim, 4096)
     assert ours[0].dtype == torch.float32 and ours[0].shape == (4096, 8)
     # An angle of 4096 carries a rounding of its own of 2e-4 in float32.
     assert (ours[0] - cos[0, :, :8]).abs().max() < 5e-4
@@ -120,6 +120,14 @@ def test_context_is_capped_by_a_window_that_is_used(
     assert config.max_context == (window or 4096)
 
 
+def test_each_family_is_one_row_that_reads_its_config() -> None:
+    assert len(FAMILIES) == len(ARCHITECTURES)
+    for family in FAMILIES:
+        config = read(architectures=["Unknown", family.architecture])
+        assert family.architecture.lower().startswith(config.family)
+    assert [family.architecture for family in FAMILIES if family.gguf_pairs] == ["LlamaForCausalLM"]
+
+
 def test_families_differ_where_they_should() -> None:
     qwen2 = read(architectures=["Qwen2ForCausalLM"])
     assert (qwen2.qkv_bias, qwen2.o_bias, qwen2.qk_norm) == (True, False, False)
@@ -149,6 +157,9 @@ def test_families_differ_where_they_should() -> None:
         ({"hidden_size": 66}, ["hidden_size", "66"]),
         ({"intermediate_size": None}, ["intermediate_size"]),
         ({"num_hidden_layers": 1.5}, ["num_hidden_layers", "1.5"]),
+        ({"attention_bias": "no"}, ["attention_bias", "no", "true or false"]),
+        ({"rope_scaling": "linear"}, ["rope_scaling", "linear", "an object"]),
+        ({"architectures": "LlamaForCausalLM"}, ["architectures", "a list of names"]),
     ],
 )
 def test_unsupported_config_is_refused_by_name(changes: dict[str, Any], named: list[str]) -> None:

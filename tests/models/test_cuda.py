@@ -9,8 +9,8 @@ from paceline.core import InvalidRequest
 from paceline.kernels import fp8
 from paceline.models.config import ModelConfig, RopeConfig
 from paceline.models.network import TorchNetwork
+from paceline.models.quantized import Recipe, recipe_of
 from paceline.models.random_weights import random_weights
-from paceline.models.recipe import Recipe, recipe_of
 from tests.models.tiny import random_ids, run_in_chunks
 
 pytestmark = [
@@ -65,7 +65,7 @@ def test_chunk_borders_do_not_change_bits_in_fp8(recipe: Recipe, sizes: list[int
 
 
 def test_fp8_products_equal_their_twin(recipe: Recipe) -> None:
-    """What the CPU computes in float32 from the same fp8 numbers."""
+    """Return the CPU's result in float32 from the same fp8 numbers."""
     generator = torch.Generator().manual_seed(1)
     weight, x = (torch.randn(n, 896, generator=generator) for n in (512, 32))
     small, scales = fp8.quantize_rows(weight)

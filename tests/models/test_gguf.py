@@ -39,7 +39,7 @@ def gguf_name(name: str) -> str:
 
 
 def permute(values: np.ndarray, heads: int) -> np.ndarray:
-    """What llama.cpp's converter does to q and k of Llama models."""
+    """Reorder q and k of Llama models as llama.cpp's converter does."""
     halves = values.reshape(heads, 2, -1, *values.shape[1:])
     return halves.swapaxes(1, 2).reshape(values.shape)
 

@@ -1,4 +1,4 @@
-"""What tells one target from another."""
+"""The digests that tell one target from another."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from paceline.models.identity import identity, template_digest
-from paceline.models.loader import load_model
+from paceline.models.loader import identity, load_model, template_digest
 
 from .tiny import save_model
 

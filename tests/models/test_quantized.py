@@ -9,8 +9,16 @@ from paceline.core import InvalidRequest, ModelError
 from paceline.kernels import fp8, int8
 from paceline.models.dflash.tensors import linear_of
 from paceline.models.layers import Linear
-from paceline.models.quantized import Fp8Linear, Int8Linear, make_linear
-from paceline.models.recipe import FP8, INT8, UNQUANTIZED, Recipe, recipe_of
+from paceline.models.quantized import (
+    FP8,
+    INT8,
+    UNQUANTIZED,
+    Fp8Linear,
+    Int8Linear,
+    Recipe,
+    make_linear,
+    recipe_of,
+)
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -1,16 +1,29 @@
-"""What the tests of this room share: the configs, geometric acceptance, Finn's model."""
+"""Helpers of this room's tests: configs, geometric acceptance, Finn's model, plain optima."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from paceline.roofline.acceptance import AcceptanceModel
 from paceline.roofline.architecture import Architecture, Layers, read_architecture
-from paceline.roofline.correlation import distinct_experts
-from paceline.roofline.hardware import Hardware
-from paceline.roofline.work import Options, Work, Workload
+from paceline.roofline.architecture.components import Component
+from paceline.roofline.architecture.correlation import distinct_experts
+from paceline.roofline.architecture.work import Work
+from paceline.roofline.cost import (
+    Deployment,
+    DrafterCost,
+    Options,
+    SpeedupRow,
+    StepTime,
+    Workload,
+    speedup_curve,
+)
+from paceline.roofline.device import IDEAL, Calibration, Hardware
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -21,8 +34,38 @@ def model(name: str, **options: Any) -> Architecture:
     return read_architecture(file, **options)
 
 
+def forward_time(
+    architecture: Architecture,
+    hardware: Hardware,
+    load: Workload,
+    options: Options | None = None,
+    calibration: Calibration = IDEAL,
+) -> StepTime:
+    deployment = Deployment(architecture, hardware, options or Options())
+    return deployment.forward_time(load, calibration)
+
+
+def optimum(curve: Iterable[SpeedupRow]) -> SpeedupRow:
+    """The fastest row; of equals the shortest draft."""
+    return max(curve, key=lambda row: (row.speedup, -row.draft_length))
+
+
+def by_batch(
+    deployment: Deployment,
+    drafter: DrafterCost,
+    acceptance: AcceptanceModel,
+    batches: Sequence[int],
+) -> list[tuple[int, SpeedupRow]]:
+    """(batch, optimum): the plain twin of what `scenario.views` computes for all batches at
+    once."""
+    return [
+        (batch, optimum(speedup_curve(deployment, drafter, acceptance, Workload(batch))))
+        for batch in batches
+    ]
+
+
 @dataclass(frozen=True)
-class Geometric:
+class Geometric(AcceptanceModel):
     """Every drafted token is accepted with the same chance."""
 
     alpha: float
@@ -32,23 +75,17 @@ class Geometric:
             return draft_length + 1.0
         return (1 - self.alpha ** (draft_length + 1)) / (1 - self.alpha)
 
+    def survival(self, draft_length: int) -> np.ndarray:
+        raise NotImplementedError("the plain curve asks for expected lengths alone")
+
 
 @dataclass(frozen=True)
-class _FinnPart:
+class _FinnPart(Component):
     """Finn's units: bytes at the full bandwidth, so a device of 1 byte/s with ridges for peaks."""
 
     name: str
-    parameters = 0
-    active_parameters = 0
-    weight_bytes = 0.0
 
-    def cache_bytes(self, context: int) -> float:
-        return 0.0
-
-    def cache_share(self, options: Options) -> float:
-        return 1.0
-
-    def work(self, load: Workload, whole: Workload, options: Options) -> Iterator[Work]:
+    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
         rows = load.rows
         if self.name == "projections":
             yield Work(self.name, "matmul", 2 * 107e6 * rows, 107e6, "fp8", rows)
@@ -71,4 +108,6 @@ FINN = Architecture(
     layers=(Layers(1, tuple(map(_FinnPart, ("projections", "experts", "attention")))),),
     head=(),
 )
-FINN_DEVICE = Hardware("ridges", 1.0, {"fp8": 563, "fp4": 1125, "bf16": 281}, 1e12)
+FINN_DEVICE = Hardware(
+    name="ridges", memory_bandwidth=1.0, peak={"fp8": 563, "fp4": 1125, "bf16": 281}, memory=1e12
+)

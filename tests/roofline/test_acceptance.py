@@ -16,8 +16,8 @@ from paceline.roofline.acceptance import (
     Trace,
     acceptance_of,
     of_length,
-    parse_acceptance,
 )
+from paceline.roofline.scenario.lines import acceptance_of_line
 
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 10, 15, 16]
 TABLE = {
@@ -128,7 +128,7 @@ def test_positions_that_no_round_reached_are_unknown_and_those_after_a_zero_are_
     ],
 )
 def test_as_users_write_it(text: str, length: int, al: float) -> None:
-    assert parse_acceptance(text).expected_length(length) == pytest.approx(al)
+    assert acceptance_of(acceptance_of_line(text)).expected_length(length) == pytest.approx(al)
 
 
 @pytest.mark.parametrize(
@@ -138,20 +138,24 @@ def test_as_users_write_it(text: str, length: int, al: float) -> None:
         ({"alpha": 0.8, "al": 3}, "expected alpha; or al"),
         ({"alpha": 1.2}, "alpha: got 1.2; expected a probability from 0 to 1"),
         ({"alpha": "x"}, "alpha: got 'x'"),
-        ({"al": 9, "draft_length": 7}, "al: got 9; expected from 1 to 8"),
+        ({"beta": None}, "acceptance: got {'beta': None}; expected alpha; or al"),
+        ({"al": 9, "draft_length": 7}, "al: got 9.0; expected from 1 to 8"),
         ({"unconditional": [0.5, 0.6]}, "position 2 does. Are they conditional?"),
         ({"conditional": 0.5}, "conditional: got 0.5; expected a list"),
-        ({"conditional": [0.5, -1]}, "conditional: got -1"),
+        ({"conditional": [0.5, -1]}, "conditional[1]: got -1"),
         ({"beta": [1]}, "beta: got [1]; expected two numbers"),
-        ({"beta": [0, 1]}, "beta a: got 0; expected a number above 0"),
-        ({"first": 0.9, "al": 2, "draft_length": 7}, "al: got 2; expected above 5.69"),
+        ({"beta": [0, 1]}, "beta a: got 0.0; expected a number above 0"),
+        ({"first": 0.9, "al": 2, "draft_length": 7}, "al: got 2.0; expected above 5.69"),
         ({"accepted": [3], "drafted": 2}, "accepted: got 3"),
         ({"accepted": [1, 1], "drafted": [1, 1, 1]}, "drafted: got 3; expected as many as"),
         ({"accepted": [], "drafted": 2}, "at least one round"),
-        ({"accepted": [1], "drafted": [1.5]}, "drafted: got 1.5; expected whole numbers from 0"),
-        ({"accepted": [1], "drafted": [None]}, "drafted: got None; expected whole numbers"),
-        ({"accepted": [1], "drafted": [[1]]}, "drafted: got [1]; expected whole numbers"),
-        ({"accepted": [1.5, 1], "drafted": [2, 2]}, "accepted: got 1.5"),
+        (
+            {"accepted": [1], "drafted": [1.5]},
+            "drafted[0]: got 1.5; expected a whole number",
+        ),
+        ({"accepted": [1], "drafted": [None]}, "drafted[0]: got None; expected a whole number"),
+        ({"accepted": [1], "drafted": [[1]]}, "drafted[0]: got [1]; expected a whole number"),
+        ({"accepted": [1.5, 1], "drafted": [2, 2]}, "accepted[0]: got 1.5"),
         ({"accepted": [1], "drafted": []}, "drafted: got 0; expected as many as"),
     ],
 )
@@ -169,4 +173,4 @@ def test_a_draft_deeper_than_what_is_known_is_refused() -> None:
 @pytest.mark.parametrize("text", ["0.8", "alpha=0.8,alpha=0.9", "alpha=0.8,0.9", "=3"])
 def test_lines_that_are_no_pairs_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="acceptance: got"):
-        parse_acceptance(text)
+        acceptance_of(acceptance_of_line(text))

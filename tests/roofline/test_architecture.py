@@ -8,7 +8,7 @@ import pytest
 
 from paceline.core import InvalidRequest, ModelError
 from paceline.roofline.architecture import model_names, read_architecture
-from paceline.roofline.families import FAMILIES
+from paceline.roofline.architecture.families import FAMILIES
 from tests.roofline.golden import CONFIGS, model
 
 PARAMETERS = {  # of the text model, in billions, as their makers state them

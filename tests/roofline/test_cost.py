@@ -7,17 +7,21 @@ from dataclasses import replace
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.roofline.calibration import PRESETS, Calibration, preset
-from paceline.roofline.correlation import MEASURED, Correlation, distinct_experts
-from paceline.roofline.cost import Options, Workload, forward_time
-from paceline.roofline.hardware import hardware
-from tests.roofline.golden import model
+from paceline.roofline.architecture.correlation import MEASURED, Correlation, distinct_experts
+from paceline.roofline.cost import Options, Workload
+from paceline.roofline.device import IDEAL, PRESETS, Calibration, hardware, preset
+from tests.roofline.golden import forward_time, model
 
 B200 = hardware("B200")
 
 
-def seconds(name: str, load: Workload, options: Options | None = None) -> float:
-    return forward_time(model(name), B200, load, options).total
+def seconds(
+    name: str,
+    load: Workload,
+    options: Options | None = None,
+    calibration: Calibration = IDEAL,
+) -> float:
+    return forward_time(model(name), B200, load, options, calibration).total
 
 
 def test_a_single_row_takes_the_weights_and_the_cache_at_full_bandwidth() -> None:
@@ -150,7 +154,7 @@ def test_a_device_without_a_link_stands_alone() -> None:
 def test_a_calibration_is_the_identity_by_default_and_never_faster() -> None:
     load = Workload(8, 4, 4096)
     ideal = seconds("Qwen3-8B", load)
-    assert seconds("Qwen3-8B", load, Options(calibration=Calibration())) == ideal
+    assert seconds("Qwen3-8B", load, calibration=Calibration()) == ideal
     for change in (
         {"memory_efficiency": 0.5},
         {"overlap": 0.0},
@@ -163,8 +167,8 @@ def test_a_calibration_is_the_identity_by_default_and_never_faster() -> None:
         {"request_overhead": 1e-6},
         {"row_overhead": 1e-6},
     ):
-        slower = Options(calibration=Calibration.from_dict(change))
-        assert seconds("Qwen3-8B", load, slower) > ideal, change
+        slower = Calibration.read(change)
+        assert seconds("Qwen3-8B", load, calibration=slower) > ideal, change
 
 
 def test_overheads_are_per_step_layer_request_and_row() -> None:
@@ -172,7 +176,7 @@ def test_overheads_are_per_step_layer_request_and_row() -> None:
     slow = Calibration(
         step_overhead=1.0, layer_overhead=1.0, request_overhead=1.0, row_overhead=1.0
     )
-    extra = seconds("Qwen3-8B", load, Options(calibration=slow)) - seconds("Qwen3-8B", load)
+    extra = seconds("Qwen3-8B", load, calibration=slow) - seconds("Qwen3-8B", load)
     assert extra == pytest.approx(1 + 36 * (1 + 8 + 32))
 
 
@@ -189,15 +193,14 @@ def test_presets_and_their_refusals() -> None:
         {"speed": 1},
     ):
         with pytest.raises(InvalidRequest, match=rf"calibration\.{next(iter(wrong))}"):
-            Calibration.from_dict(wrong)
+            Calibration.read(wrong)
 
 
 def test_what_autoregressive_decoding_measured_on_llama() -> None:
     """158.3 tok/s: Llama-3.1-8B, one H100, SGLang, one request (EAGLE-3 paper)."""
-    tuned = Options(calibration=preset("dense-tuned"))
-    step = forward_time(
-        model("Meta-Llama-3.1-8B"), hardware("H100-SXM"), Workload(1, 1, 256), tuned
-    )
+    dense, device = model("Meta-Llama-3.1-8B"), hardware("H100-SXM")
+    tuned = preset("dense-tuned")
+    step = forward_time(dense, device, Workload(1, 1, 256), calibration=tuned)
     assert 1 / step.total == pytest.approx(158.3, rel=0.05)
 
 
@@ -215,11 +218,9 @@ def test_what_autoregressive_decoding_measured_on_qwen(
 ) -> None:
     """Tokens per second by concurrency: B200, SGLang (cards of z-lab's drafters, LMSYS). The preset
     was set by the first of each row; the others are its predictions."""
-    tuned = Options(
-        tensor_parallel=devices, communication="ignored", calibration=preset("hybrid-sglang")
-    )
+    options = Options(tensor_parallel=devices, communication="ignored")
     for batch, measured in speeds.items():
-        found = forward_time(model(name), B200, Workload(batch, 1, 2048), tuned).total
+        found = seconds(name, Workload(batch, 1, 2048), options, preset("hybrid-sglang"))
         assert batch / found == pytest.approx(measured, rel=0.12), batch
 
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paceline.core import InvalidRequest, ModelError
-from paceline.roofline.calibration import Calibration
-from paceline.roofline.cost import Options, Workload, forward_time
-from paceline.roofline.drafters import block, eagle, mtp, small_model
-from paceline.roofline.drafting import DrafterCost, Fraction, Ideal, Lookup
-from paceline.roofline.hardware import hardware
+from paceline.roofline.cost import (
+    Deployment,
+    DrafterCost,
+    Workload,
+    free_drafts,
+    look_up,
+    share_of_step,
+)
+from paceline.roofline.cost.drafters import block, eagle, mtp, small_model
+from paceline.roofline.cost.grid import Grid
+from paceline.roofline.device import Calibration, hardware
 from tests.roofline.golden import model
 
 B200, LOAD = hardware("B200"), Workload(1, 1, 0)
@@ -41,12 +48,12 @@ EAGLE: dict[str, Any] = {
 
 
 def time(drafter: DrafterCost, length: int, name: str, load: Workload = LOAD) -> float:
-    return drafter.time(length, model(name), B200, load, Options())
+    return drafter.time(length, Deployment(model(name), B200), load)
 
 
 def test_a_fraction_is_paid_per_pass() -> None:
-    step = forward_time(model("Qwen3-8B"), B200, LOAD).total
-    once, blocks = Fraction(0.1), Fraction(0.1, per_block=8)
+    step = Deployment(model("Qwen3-8B"), B200).forward_time(LOAD).total
+    once, blocks = share_of_step(0.1), share_of_step(0.1, per_block=8)
     assert [time(once, length, "Qwen3-8B") for length in (0, 1, 3)] == pytest.approx(
         [0, 0.1 * step, 0.3 * step]
     )
@@ -56,9 +63,9 @@ def test_a_fraction_is_paid_per_pass() -> None:
 
 
 def test_no_draft_and_an_ideal_one_cost_nothing() -> None:
-    assert time(Ideal(), 16, "Qwen3-8B") == 0
-    assert time(Lookup(1e-4), 0, "Qwen3-8B") == 0
-    assert time(Lookup(1e-4), 5, "Qwen3-8B", Workload(4, 1, 0)) == pytest.approx(4e-4)
+    assert time(free_drafts(), 16, "Qwen3-8B") == 0
+    assert time(look_up(1e-4), 0, "Qwen3-8B") == 0
+    assert time(look_up(1e-4), 5, "Qwen3-8B", Workload(4, 1, 0)) == pytest.approx(4e-4)
 
 
 def test_an_mtp_layer_reads_itself_and_the_head_once_per_token() -> None:
@@ -103,12 +110,35 @@ def test_an_eagle_head_has_its_own_small_vocabulary() -> None:
 
 def test_a_small_model_costs_its_own_steps() -> None:
     drafter = small_model("Qwen3-0.6B")
-    own = forward_time(model("Qwen3-0.6B"), B200, LOAD).total
+    own = Deployment(model("Qwen3-0.6B"), B200).forward_time(LOAD).total
     assert time(drafter, 5, "Qwen3-8B") == pytest.approx(5 * own)
 
 
 def test_passes_pay_for_their_layers_but_not_for_another_step() -> None:
-    slow = Options(calibration=Calibration(step_overhead=1.0, layer_overhead=1e-2))
+    slow = Calibration(step_overhead=1.0, layer_overhead=1e-2)
     drafter = small_model("Qwen3-0.6B")
-    found = drafter.time(2, model("Qwen3-8B"), B200, LOAD, slow)
+    found = drafter.time(2, Deployment(model("Qwen3-8B"), B200), LOAD, slow)
     assert found == pytest.approx(2 * 28 * 1e-2, rel=0.01)
+
+
+def test_the_grid_prices_every_drafter_as_the_plain_sum_does() -> None:
+    hybrid, dense = model("Qwen3.5-35B-A3B"), model("Meta-Llama-3.1-8B")
+    calibration = Calibration(memory_efficiency=0.7, step_overhead=1e-3, layer_overhead=1e-5)
+    loads = (Workload(1, 1, 512), Workload(7, 1, 4096))
+    for target, drafter in (
+        (dense, free_drafts()),
+        (dense, share_of_step(0.2, per_block=3)),
+        (dense, look_up(1e-4)),
+        (dense, eagle(EAGLE, dense)),
+        (dense, small_model("Qwen3-0.6B")),
+        (hybrid, mtp(hybrid)),
+        (hybrid, block(DFLASH, hybrid)),
+    ):
+        deployment = Deployment(target, B200)
+        grid = Grid(deployment, loads, {"slow": calibration})
+        plain = {"slow": grid.forwards([1])["slow"]}
+        fast = grid.drafts(drafter, 6, plain)["slow"]
+        slow = [
+            [drafter.time(n, deployment, load, calibration) for n in range(7)] for load in loads
+        ]
+        assert fast == pytest.approx(np.array(slow), rel=1e-12), drafter.name

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.roofline.calibration import IDEAL, Calibration
-from paceline.roofline.cost import Options, Workload, forward_time
-from paceline.roofline.fit import Case, Fit, StepTimes, fit, fit_together
-from paceline.roofline.hardware import Hardware, hardware
-from paceline.roofline.points import Point
-from tests.roofline.golden import model
+from paceline.roofline.architecture import Architecture
+from paceline.roofline.cost import Deployment, Options, Workload
+from paceline.roofline.device import IDEAL, Calibration, Hardware, hardware
+from paceline.roofline.fit import Case, Fit, MeasuredStep, StepTimes, fit_together
+from tests.roofline.golden import forward_time, model
 
 B200 = hardware("B200")
-CPU = Hardware("two cores", 28e9, {"bf16": 4e12}, 24e9)
+CPU = Hardware(name="two cores", memory_bandwidth=28e9, peak={"bf16": 4e12}, memory=24e9)
 TILED = Calibration(
     memory_efficiency=0.8,
     compute_efficiency=0.35,
@@ -43,16 +43,25 @@ ROWWISE = Calibration(
 )
 
 
-def measured(name: str, truth: Calibration, noise: float = 0.03) -> list[Point]:
+def fit(
+    points: Sequence[MeasuredStep],
+    architecture: Architecture,
+    device: Hardware,
+    parameters: Sequence[str] | None = None,
+) -> Fit:
+    return fit_together([Case(points, Deployment(architecture, device))], parameters=parameters)
+
+
+def measured(name: str, truth: Calibration, noise: float = 0.03) -> list[MeasuredStep]:
     """Steps of up to 512 rows, as an engine with that calibration would take them."""
     draw, found = np.random.default_rng(7), []
     sizes = itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 3, 4, 6, 8, 9, 16, 17, 32), (64, 2048))
     for batch, rows, context in sizes:
         if batch * rows <= 512:
             load = Workload(batch, rows, context)
-            step = forward_time(model(name), CPU, load, Options(calibration=truth)).total
+            step = forward_time(model(name), CPU, load, calibration=truth).total
             seconds = step * float(np.exp(draw.normal(0, noise)))
-            found.append(Point(batch, rows, context, seconds))
+            found.append(MeasuredStep(batch, rows, context, seconds))
     order = draw.permutation(len(found))
     return [found[index] for index in order]
 
@@ -64,7 +73,7 @@ def test_a_third_of_the_points_predicts_the_rest(name: str, truth: Calibration) 
     third = len(points) // 3
     learned = fit(points[:third], model(name), CPU)
     rest = points[third:]
-    predicted = StepTimes([Case(rest, model(name), CPU)])(learned.calibration)
+    predicted = StepTimes([Case(rest, Deployment(model(name), CPU))])(learned.calibration)
     errors = np.abs(predicted / np.array([point.seconds for point in rest]) - 1)
     assert np.median(errors) < 0.04 and np.quantile(errors, 0.9) < 0.1
 
@@ -73,7 +82,7 @@ def test_the_articles_row() -> None:
     """Qwen3.5-27B, one B200, SGLang, mocked acceptance lengths: tokens per second."""
     speeds = {1: 75, 2: 140, 4: 268, 8: 422}
     points = [
-        Point(1, length, 6144, length / speed, draft_length=length - 1)
+        MeasuredStep(1, length, 6144, length / speed, draft_length=length - 1)
         for length, speed in speeds.items()
     ]
     learned = fit(points, model("Qwen3.5-27B"), B200)
@@ -94,10 +103,10 @@ def test_one_calibration_explains_a_familys_autoregressive_speeds() -> None:
     }
     cases = [
         Case(
-            [Point(1, 1, 4096, 1 / speed)],
-            model(name),
-            B200,
-            Options(tensor_parallel=devices, communication="ignored"),
+            [MeasuredStep(1, 1, 4096, 1 / speed)],
+            Deployment(
+                model(name), B200, Options(tensor_parallel=devices, communication="ignored")
+            ),
         )
         for name, (speed, devices) in speeds.items()
     ]
@@ -115,9 +124,16 @@ def test_points_without_noise_give_back_what_made_them() -> None:
         "attention_memory_efficiency",
         "step_overhead",
     ]
-    easy = Calibration(0.8, 0.35, 0.3, 0.35, 0.8, step_overhead=5e-3)
+    easy = Calibration(
+        memory_efficiency=0.8,
+        compute_efficiency=0.35,
+        attention_memory_efficiency=0.3,
+        attention_compute_efficiency=0.35,
+        sampling_efficiency=0.8,
+        step_overhead=5e-3,
+    )
     points = [
-        Point(
+        MeasuredStep(
             point.batch,
             point.rows,
             point.context,
@@ -125,7 +141,7 @@ def test_points_without_noise_give_back_what_made_them() -> None:
                 model(name),
                 CPU,
                 Workload(point.batch, point.rows, point.context),
-                Options(calibration=easy),
+                calibration=easy,
             ).total,
         )
         for point in points
@@ -141,12 +157,14 @@ def test_points_without_noise_give_back_what_made_them() -> None:
 def plain_decoding() -> Fit:
     """One request, one row: only the sum of loading and overheads shows."""
     dense, draw = model("Qwen3-8B"), np.random.default_rng(3)
-    truth = Options(calibration=Calibration(0.6, 1.0, 0.6, 1.0, 0.6))
+    truth = Calibration(
+        memory_efficiency=0.6, attention_memory_efficiency=0.6, sampling_efficiency=0.6
+    )
     points = []
     for context in (128, 256, 512, 1024):
-        step = forward_time(dense, B200, Workload(1, 1, context), truth).total
+        step = forward_time(dense, B200, Workload(1, 1, context), calibration=truth).total
         seconds = step * float(np.exp(draw.normal(0, 0.01)))
-        points.append(Point(1, 1, context, seconds))
+        points.append(MeasuredStep(1, 1, context, seconds))
     return fit(points, dense, B200)
 
 
@@ -167,19 +185,21 @@ def test_a_fit_can_be_kept_and_read_again(tmp_path: Path) -> None:
     learned = plain_decoding()
     file = tmp_path / "fit.json"
     file.write_text(json.dumps(learned.to_dict()))
-    assert Calibration.from_file(file) == learned.calibration
+    assert Calibration.from_file(file, "calibration") == learned.calibration
 
 
 def test_an_outlier_does_not_drag_the_rest_along() -> None:
     name = "SmolLM2-135M-Instruct"
     points = measured(name, ROWWISE)[:40]
-    held_up = Point(points[0].batch, points[0].rows, points[0].context, points[0].seconds * 20)
+    held_up = MeasuredStep(
+        points[0].batch, points[0].rows, points[0].context, points[0].seconds * 20
+    )
     learned = fit([held_up, *points[1:]], model(name), CPU)
     assert learned.median_error < 0.05
 
 
 def test_fits_that_cannot_be_are_refused() -> None:
-    dense, point = model("Qwen3-8B"), Point(1, 1, 128, 0.01)
+    dense, point = model("Qwen3-8B"), MeasuredStep(1, 1, 128, 0.01)
     with pytest.raises(InvalidRequest, match="points"):
         fit([], dense, B200)
     with pytest.raises(InvalidRequest, match="'speed'"):
@@ -189,4 +209,4 @@ def test_fits_that_cannot_be_are_refused() -> None:
     for wrong in ({"seconds": 0.0}, {"batch": 0}, {"rows": -1}, {"context": -1}):
         values = {"batch": 1, "rows": 1, "context": 1, "seconds": 1.0, **wrong}
         with pytest.raises(InvalidRequest, match=f"point.{next(iter(wrong))}"):
-            Point(**values)  # type: ignore[arg-type]
+            MeasuredStep(**values)  # type: ignore[arg-type]

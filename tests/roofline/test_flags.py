@@ -9,11 +9,12 @@ import pytest
 
 from paceline.cli import build_parser
 from paceline.models.families import ARCHITECTURES
-from paceline.roofline.flags import METHODS, SERVED, launch_flags
-from paceline.roofline.work import Options
+from paceline.roofline.cost import Options
+from paceline.roofline.scenario import KINDS, launch_flags
+from paceline.roofline.scenario.launch import SERVED
 
 
-@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", [0, 5])
 def test_our_own_line_would_be_accepted_by_our_own_command(kind: str, length: int) -> None:
     line = launch_flags(kind, length, model="./my model", family="qwen2")["paceline"]

@@ -7,14 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.roofline.cost import Options, Workload
-from paceline.roofline.drafting import DrafterCost, Fraction
-from paceline.roofline.hardware import hardware
-from paceline.roofline.speedup import SpeedupRow, by_batch, optimum, speedup_curve
-from tests.roofline.golden import FINN, FINN_DEVICE, Geometric, model
+from paceline.roofline.cost import (
+    Deployment,
+    DrafterCost,
+    Options,
+    SpeedupRow,
+    Workload,
+    share_of_step,
+    speedup_curve,
+)
+from paceline.roofline.device import hardware
+from tests.roofline.golden import FINN, FINN_DEVICE, Geometric, by_batch, model, optimum
 
-MTP = (Fraction(0.10), Geometric(0.75))
-DFLASH = (Fraction(0.10, per_block=16), Geometric(0.89))
+MTP = (share_of_step(0.10), Geometric(0.75))
+DFLASH = (share_of_step(0.10, per_block=16), Geometric(0.89))
 
 FINN_MTP = """1:(1,1.171) 2:(1,1.064) 4:(0,1) 8:(0,1) 16:(3,1.028) 32:(5,1.352) 64:(4,1.668)
  100:(4,1.752) 128:(3,1.743) 256:(3,1.584) 512:(2,1.380) 1000:(1,1.218) 2048:(1,1.114)
@@ -48,14 +54,18 @@ def test_finns_values(
 ) -> None:
     for batch, length, speedup in finn(text):
         load = Workload(batch, 1, context)
-        best = optimum(speedup_curve(FINN, FINN_DEVICE, *drafter, load, max_draft=longest))
+        best = optimum(
+            speedup_curve(Deployment(FINN, FINN_DEVICE), *drafter, load, max_draft=longest)
+        )
         assert (best.draft_length, round(best.speedup, 3)) == (length, speedup), batch
 
 
 def modal(name: str, batch: int, drafter: tuple[DrafterCost, Geometric]) -> SpeedupRow:
     """As Modal's calculator sums: over the layers, without the vocabulary's projection."""
     layers_only = replace(model(name), head=())
-    return optimum(speedup_curve(layers_only, hardware("B200"), *drafter, Workload(batch)))
+    return optimum(
+        speedup_curve(Deployment(layers_only, hardware("B200")), *drafter, Workload(batch))
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +125,7 @@ TABLES = {
 def test_the_reconstructions_tables(name: str, drafter: str) -> None:
     kind = {"mtp": MTP, "dflash": DFLASH}[drafter]
     batches = [2**power for power in range(11)]
-    found = by_batch(model(name), hardware("B200"), *kind, batches)
+    found = by_batch(Deployment(model(name), hardware("B200")), *kind, batches)
     for (batch, best), entry in zip(found, TABLES[name, drafter].split(), strict=True):
         length, speedup = entry.split("/")
         assert abs(best.draft_length - int(length)) <= 1, batch
@@ -125,7 +135,7 @@ def test_the_reconstructions_tables(name: str, drafter: str) -> None:
 def test_without_fp4_units_experts_compute_at_the_fp8_rate() -> None:
     table = "6/1.74 5/1.41 7/1.29 16/1.67 16/2.56 16/3.73 16/4.63 15/4.53 11/3.65 6/2.69 3/1.83"
     batches = [2**power for power in range(11)]
-    found = by_batch(model("DeepSeek-V4-Flash"), hardware("H200"), *DFLASH, batches)
+    found = by_batch(Deployment(model("DeepSeek-V4-Flash"), hardware("H200")), *DFLASH, batches)
     for (batch, best), entry in zip(found, table.split(), strict=True):
         assert best.speedup == pytest.approx(float(entry.split("/")[1]), rel=0.04), batch
 
@@ -134,7 +144,7 @@ def test_dense_falls_with_the_batch_and_a_mixture_makes_a_u() -> None:
     batches = [2**power for power in range(11)]
 
     def speedups(name: str) -> list[float]:
-        found = by_batch(model(name), hardware("B200"), *MTP, batches)
+        found = by_batch(Deployment(model(name), hardware("B200")), *MTP, batches)
         return [best.speedup for _, best in found]
 
     for name in ("Qwen3.5-27B", "Meta-Llama-3.1-8B", "Qwen3-8B"):
@@ -148,20 +158,11 @@ def test_dense_falls_with_the_batch_and_a_mixture_makes_a_u() -> None:
 
 def test_replaying_the_state_keeps_long_drafts_worth_it_in_large_batches() -> None:
     """What a gated delta layer writes per drafted token decides the large-batch result."""
-    replay = by_batch(
-        model("Qwen3.5-35B-A3B"),
-        hardware("B200"),
-        *DFLASH,
-        [128, 1024],
-        options=Options(snapshots="replay"),
-    )
+    device, hybrid = hardware("B200"), model("Qwen3.5-35B-A3B")
+    replayed = Deployment(hybrid, device, Options(snapshots="replay"))
+    replay = by_batch(replayed, *DFLASH, [128, 1024])
     found = [(best.draft_length, best.speedup) for _, best in replay]
     assert found == [(16, pytest.approx(5.64, rel=0.04)), (10, pytest.approx(4.03, rel=0.04))]
-    halved = by_batch(
-        model("Qwen3.5-35B-A3B"),
-        hardware("B200"),
-        *DFLASH,
-        [128],
-        options=Options(state_precision="bf16"),
-    )
+    half = Deployment(hybrid, device, Options(state_precision="bf16"))
+    halved = by_batch(half, *DFLASH, [128])
     assert 3.2 < halved[0][1].speedup < 5.4

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.roofline.hardware import Hardware, hardware, hardware_names
+from paceline.roofline.device import Hardware, hardware, hardware_names
 
 OWN: dict[str, Any] = {
     "name": "my box",
@@ -44,7 +44,7 @@ def test_a_rate_that_is_missing_falls_to_the_next_wider() -> None:
 def test_a_device_of_ones_own_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "box.json"
     file.write_text(json.dumps(OWN))
-    assert Hardware.from_file(file) == Hardware(**OWN)
+    assert Hardware.from_file(file, "hardware") == Hardware(**OWN)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_a_device_of_ones_own_from_a_file(tmp_path: Path) -> None:
 )
 def test_a_wrong_field_is_named(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        Hardware.from_dict({**OWN, **changes})
+        Hardware.read({**OWN, **changes}, "hardware")
     assert refused.value.field == field
 
 
 def test_a_missing_field_and_an_unknown_device_are_named() -> None:
     with pytest.raises(InvalidRequest, match=r"hardware\.memory"):
-        Hardware.from_dict({key: OWN[key] for key in OWN if key != "memory"})
+        Hardware.read({key: OWN[key] for key in OWN if key != "memory"}, "hardware")
     with pytest.raises(InvalidRequest, match=r"'B300X'.*B200"):
         hardware("B300X")

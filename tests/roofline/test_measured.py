@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 
 from paceline.roofline.architecture import read_architecture
-from paceline.roofline.cost import Options
-from paceline.roofline.fit import Case
-from paceline.roofline.hardware import Hardware
-from paceline.roofline.held_out import Judged, fit_and_judge, summary
-from paceline.roofline.points import read_points
+from paceline.roofline.cost import Deployment
+from paceline.roofline.device import Hardware
+from paceline.roofline.fit import Case, Judged, fit_and_judge, read_points, summary
 
 FILES = sorted((Path(__file__).parent / "measured").glob("*.json"))
 
@@ -25,7 +23,8 @@ FILES = sorted((Path(__file__).parent / "measured").glob("*.json"))
 def judged(path: Path) -> Judged:
     told = json.loads(path.read_text("utf-8"))
     model = read_architecture(told["config"], precision=told["precision"], name=told["model"])
-    case = Case(read_points(path), model, Hardware.from_dict(told["hardware"]), Options())
+    device = Hardware.read(told["hardware"], "hardware")
+    case = Case(read_points(path), Deployment(model, device))
     return fit_and_judge(case, Fraction(1, 3))
 
 

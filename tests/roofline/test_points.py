@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.roofline.points import Point, read_points
+from paceline.roofline.fit import MeasuredStep, read_points
 
 # The fields that matter of what `vllm bench serve --save-result` and SGLang's bench_serving write.
 SERVING: dict[str, Any] = {
@@ -39,7 +39,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_our_own_table_in_csv_and_json(tmp_path: Path) -> None:
-    expected = [Point(1, 1, 64, 0.0202), Point(4, 8, 512, 0.0525, draft_length=7)]
+    expected = [MeasuredStep(1, 1, 64, 0.0202), MeasuredStep(4, 8, 512, 0.0525, draft_length=7)]
     table = "batch,rows,context,ms,draft_length\n1,1,64,20.2,\n4,8,512,52.5,7\n"
     assert read_points(written(tmp_path, table)) == expected
     rows = [
@@ -54,7 +54,7 @@ def test_our_own_table_in_csv_and_json(tmp_path: Path) -> None:
 
 def test_a_serving_benchmark_gives_the_mean_batch_and_its_step(tmp_path: Path) -> None:
     """64 requests spend 1000 × 12.5 ms each in decode, in 100 s: 8 of them at once."""
-    expected = [Point(8, 1, 600, 0.0125)]
+    expected = [MeasuredStep(8, 1, 600, 0.0125)]
     assert read_points(written(tmp_path, json.dumps(SERVING))) == expected
     lines = "\n".join(json.dumps({**SERVING, "accept_length": None}) for _ in range(2))
     assert read_points(written(tmp_path, lines)) == expected * 2
@@ -68,7 +68,7 @@ def test_a_serving_benchmark_with_speculation_is_refused(tmp_path: Path) -> None
 
 def test_sglangs_batches(tmp_path: Path) -> None:
     lines = "\n".join(json.dumps({**ONE_BATCH, "batch_size": size}) for size in (1, 8))
-    expected = [Point(1, 1, 272, 0.008), Point(8, 1, 272, 0.008)]
+    expected = [MeasuredStep(1, 1, 272, 0.008), MeasuredStep(8, 1, 272, 0.008)]
     assert read_points(written(tmp_path, lines)) == expected
 
 
@@ -76,7 +76,10 @@ def test_sglangs_batches(tmp_path: Path) -> None:
     ("text", "named"),
     [
         ("batch,rows,context,ms\n1,1,64,fast\n", "points.ms: got 'fast'"),
-        ("batch,rows,context,ms\n1.5,1,64,20\n", "points.batch: got 1.5"),
+        (
+            "batch,rows,context,ms\n1.5,1,64,20\n",
+            "points.batch: got '1.5'; expected a num",
+        ),
         ("batch,rows,context,ms\n1,1,64,-3\n", "point.seconds"),
         ("batch,rows,context,ms,gpu\n1,1,64,20,0\n", "points.gpu"),
         ("batch,rows,context,ms,seconds\n1,1,64,20,0.02\n", "not both"),
@@ -89,8 +92,8 @@ def test_sglangs_batches(tmp_path: Path) -> None:
         (json.dumps({**ONE_BATCH, "input_len": float("nan")}), "points.input_len: got nan"),
         (json.dumps({**ONE_BATCH, "output_len": float("inf")}), "points.output_len: got inf"),
         (json.dumps({**ONE_BATCH, "batch_size": 10**400}), "points.batch_size: got 1000"),
-        (json.dumps({**SERVING, "duration": 0}), "points.duration: got 0.0; expected the run's"),
-        (json.dumps({**SERVING, "duration": -5}), "points.duration: got -5.0"),
+        (json.dumps({**SERVING, "duration": 0}), "points.duration: got 0; expected the run's"),
+        (json.dumps({**SERVING, "duration": -5}), "points.duration: got -5"),
         (json.dumps({**SERVING, "mean_tpot_ms": 1e308}), "points.mean_tpot_ms: got 1e+308"),
         ('[{"tokens": 3}]', "entry 1"),
         ('{"points": 3}', "a list of objects"),

@@ -6,20 +6,27 @@ import json
 import re
 from typing import Any
 
+import jsonschema
 import pytest
+from pydantic import TypeAdapter
 
 from paceline.core import InvalidRequest, PacelineError
+from paceline.roofline.acceptance import AcceptanceModel, Geometric
 from paceline.roofline.architecture import model_config, read_architecture
-from paceline.roofline.calibration import PRESETS
-from paceline.roofline.capacity import max_batch
-from paceline.roofline.correlation import MEASURED
-from paceline.roofline.cost import Options, Workload, forward_time
-from paceline.roofline.drafters import block, mtp
-from paceline.roofline.drafting import DrafterCost, Fraction
-from paceline.roofline.hardware import hardware
-from paceline.roofline.scenario import predict
-from paceline.roofline.speedup import by_batch, speedup_curve
-from paceline.roofline.survival import Acceptance, Geometric
+from paceline.roofline.architecture.correlation import MEASURED
+from paceline.roofline.cost import (
+    Deployment,
+    DrafterCost,
+    Options,
+    Workload,
+    share_of_step,
+    speedup_curve,
+)
+from paceline.roofline.cost.capacity import capacity
+from paceline.roofline.cost.drafters import block, mtp
+from paceline.roofline.device import PRESETS, hardware
+from paceline.roofline.scenario import Prediction, StatedScenario, predict, prediction_schema
+from tests.roofline.golden import by_batch, forward_time
 
 MTP = {"kind": "mtp", "cost": 0.1, "acceptance": {"alpha": 0.75}}
 DFLASH = {"kind": "dflash", "cost": 0.1, "block": 16, "acceptance": {"alpha": 0.89}}
@@ -41,15 +48,20 @@ REPLAY = {**HYBRID, "batch": 64, "snapshots": "replay", "state_precision": "bf16
 
 
 def curve_of(
-    stated: dict[str, Any], cost: DrafterCost, acceptance: Acceptance, calibration: str, most: int
+    stated: dict[str, Any],
+    cost: DrafterCost,
+    acceptance: AcceptanceModel,
+    calibration: str,
+    most: int,
 ) -> Any:
     stated_options = {name: stated[name] for name in RUN if name in stated}
     if stated.get("correlation") == "measured":
         stated_options["correlation"] = MEASURED
-    options = Options(**stated_options, calibration=PRESETS[calibration])
+    options = Options(**stated_options)
     load = Workload(stated.get("batch", 1), 1, stated.get("context", 4096))
-    model, device = read_architecture(stated["model"]), hardware("B200")
-    return speedup_curve(model, device, cost, acceptance, load, max_draft=most, options=options)
+    deployment = Deployment(read_architecture(stated["model"]), hardware("B200"), options)
+    numbers = PRESETS[calibration]
+    return speedup_curve(deployment, cost, acceptance, load, numbers, max_draft=most)
 
 
 @pytest.mark.parametrize("stated", [DENSE, HYBRID, EXPERTS, GROUPS, ALIKE, REPLAY])
@@ -57,7 +69,9 @@ def curve_of(
 def test_the_fast_numbers_are_those_of_the_plain_curve(stated: dict[str, Any], tier: str) -> None:
     answer = predict(stated)
     name = answer["calibration"]["name"] if tier == "calibrated" else "ideal"
-    for drafter, cost in zip(answer["drafters"], (Fraction(0.1), Fraction(0.1, 16)), strict=True):
+    for drafter, cost in zip(
+        answer["drafters"], (share_of_step(0.1), share_of_step(0.1, 16)), strict=True
+    ):
         acceptance = Geometric(0.75 if drafter["kind"] == "mtp" else 0.89)
         plain = curve_of(stated, cost, acceptance, name, 16)
         found = drafter["curve"][tier]
@@ -97,9 +111,8 @@ def test_drafters_that_are_computed_from_configs_agree_with_the_plain_curve() ->
 def test_optima_by_batch_are_the_plain_ones_and_ties_go_to_the_shorter_draft() -> None:
     answer = predict({**DENSE, "batches": [1, 8, 64]})
     found = answer["drafters"][0]["by_batch"]
-    plain = by_batch(
-        read_architecture("Qwen3-8B"), hardware("B200"), Fraction(0.1), Geometric(0.75), [1, 8, 64]
-    )
+    deployment = Deployment(read_architecture("Qwen3-8B"), hardware("B200"))
+    plain = by_batch(deployment, share_of_step(0.1), Geometric(0.75), [1, 8, 64])
     assert found["batch"] == [1, 8, 64]
     assert found["ceiling"]["draft_length"] == [row.draft_length for _, row in plain]
     assert found["ceiling"]["speedup"] == pytest.approx([row.speedup for _, row in plain])
@@ -149,8 +162,8 @@ def test_a_place_says_how_long_a_draft_it_holds() -> None:
 
 def test_drafts_whose_state_snapshots_do_not_fit_are_left_out() -> None:
     """A hybrid keeps a snapshot of its states per drafted row: AR fits where drafts do not."""
-    model, device = read_architecture("Qwen3.5-27B"), hardware("B200")
-    plain = max_batch(model, device, Workload(1, 1, 4096), Options())
+    deployment = Deployment(read_architecture("Qwen3.5-27B"), hardware("B200"))
+    plain = capacity(deployment, Workload(1, 1, 4096)).max_batch
     answer = predict({**HYBRID, "batch": plain, "batches": [plain]})
     shown = answer["drafters"][0]
     assert shown["max_draft"] < 16 and len(shown["curve"]["draft_length"]) < 17
@@ -288,15 +301,15 @@ def test_a_step_without_drafts_is_a_forward_of_one_row() -> None:
         ({"snapshots": "replay"}, "snapshots: got 'replay'; expected per-token: Qwen"),
         ({"state_precision": "bf16"}, "state_precision: got 'bf16'; expected none: Qwen"),
         ({"data_parallel": 0}, "data_parallel: got 0"),
-        ({"speed": 3}, "speed: got 3; expected one of model, hardware, drafters"),
+        ({"speed": 3}, "speed: unknown field; expected one of model, hardware, drafters"),
         ({"model": "gpt-9"}, "model: got 'gpt-9'; expected"),
         ({"model": "/etc/passwd"}, "model: got '/etc/passwd'; expected"),
         ({"model": {"config": {"model_type": "mamba9"}}}, "does not know the family 'mamba9'"),
         ({"model": {"config": {"model_type": "llama"}}}, "hidden_size"),
-        ({"model": {"config": {}, "path": "x"}}, "model: got ['config', 'path']"),
+        ({"model": {"config": {}, "path": "x"}}, "model.path: unknown field; expected one"),
         ({"model": 3}, "model: got 3"),
         ({"hardware": "B9000"}, "hardware: got 'B9000'; expected one of"),
-        ({"hardware": {"name": "x"}}, "hardware.memory_bandwidth: got None"),
+        ({"hardware": {"name": "x"}}, "hardware.memory_bandwidth: missing; it is required"),
         ({"precision": "fp3"}, "precision: got 'fp3'"),
         ({"batch": -1}, "batch: got -1"),
         ({"batch": 4096}, "batch: got 4096; expected at most"),
@@ -310,10 +323,10 @@ def test_a_step_without_drafts_is_a_forward_of_one_row() -> None:
         ({"calibration": {"memory_efficiency": 0}}, "calibration.memory_efficiency: got 0"),
         ({"batches": "1,2"}, "batches: got '1,2'; expected a list"),
         ({"drafters": []}, "drafters: got []; expected a list of 1 to 3"),
-        ({"drafters": [MTP] * 4}, "drafters: got 4"),
+        ({"drafters": [MTP] * 4}, "drafters: got 4 items; expected up to 3 drafters"),
         ({"drafters": [MTP, MTP]}, "drafters: got ['mtp', 'mtp']; expected a name of its own"),
         ({"drafters": [{**MTP, "kind": "medusa"}]}, "drafters[0].kind: got 'medusa'; expected one"),
-        ({"drafters": [{**MTP, "tree": 4}]}, "drafters[0].tree: got 4; expected one of kind"),
+        ({"drafters": [{**MTP, "tree": 4}]}, "drafters[0].tree: unknown field; expected"),
         ({"drafters": [{**MTP, "cost": -1}]}, "cost: got -1"),
         ({"drafters": [{**MTP, "block": 4}]}, "drafters[0].block: got 4; expected no block for"),
         ({"drafters": [{**DFLASH, "block": 0}]}, "drafters[0].block: got 0; expected tokens that"),
@@ -332,7 +345,7 @@ def test_a_step_without_drafts_is_a_forward_of_one_row() -> None:
         ({"drafters": [{"kind": "ngram", "seconds": -1, "acceptance": {"alpha": 0.5}}]}, "seconds"),
         ({"drafters": [{**MTP, "checkpoint": 3}]}, "drafters[0].checkpoint: got 3"),
         ({"drafters": [{**MTP, "acceptance": {"first": 0.7, "al": "x", "draft_length": 7}}]},
-         "al: got 'x'; expected from 1 to 8"),
+         "drafters[0].acceptance.al: got 'x'; expected a valid number"),
         ({"batch": float("nan")}, "scenario: got 'Out of range"),
         ({"drafters": [{"kind": "draft_model", "config": {**TINY, "head_dim": {}},
                         "acceptance": {"alpha": 0.5}}]}, "head_dim"),
@@ -348,7 +361,7 @@ def test_what_is_refused(change: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize("key", ["model", "hardware", "drafters"])
 def test_what_must_be_stated(key: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"{key}: got None; expected a value"):
+    with pytest.raises(InvalidRequest, match=f"{key}: missing; it is required"):
         predict({name: value for name, value in DENSE.items() if name != key})
 
 
@@ -362,3 +375,18 @@ def test_a_config_of_endless_layers_keeps_nobody_busy() -> None:
     config = {**model_config("Qwen3-8B"), "num_hidden_layers": 10**9}
     with pytest.raises(InvalidRequest, match="num_hidden_layers: got 1000000000"):
         predict({**DENSE, "model": {"config": config}})
+
+
+@pytest.mark.parametrize("stated", [DENSE, {**HYBRID, "contexts": [1024, 8192], "batch": 64}])
+def test_an_answer_is_what_its_schema_says(stated: dict[str, Any]) -> None:
+    answer = json.loads(json.dumps(predict(stated)))
+    assert TypeAdapter(Prediction).validate_python(answer, strict=True) == answer
+    jsonschema.validate(answer, {**prediction_schema(), "additionalProperties": False})
+
+
+def test_a_scenario_has_a_schema_and_each_field_a_description() -> None:
+    schema = StatedScenario.model_json_schema()
+    jsonschema.validate(DENSE, schema)
+    for name, part in {"StatedScenario": schema, **schema["$defs"]}.items():
+        for field, told in part["properties"].items():
+            assert told.get("description"), f"{name}.{field}"

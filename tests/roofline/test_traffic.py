@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.roofline.traffic import Spread, Traffic, amdahl, judge
-from paceline.roofline.traffic_log import read_log
-from paceline.roofline.traffic_metrics import parse_metrics, traffic_of, watch
+from paceline.roofline.traffic.log import read_log
+from paceline.roofline.traffic.metrics import parse_metrics, traffic_of, watch
+from paceline.roofline.traffic.worth import Spread, TrafficProfile, amdahl, judge
 
 LINE: dict[str, Any] = {
     "usage": {"prompt_tokens": 100, "completion_tokens": 50},
@@ -161,9 +161,9 @@ def test_a_server_that_does_not_answer_is_named() -> None:
 # -- Amdahl ----------------------------------------------------------------------------------------
 
 
-def traffic(share: float | None, decoding: float = 1.0) -> Traffic:
+def traffic(share: float | None, decoding: float = 1.0) -> TrafficProfile:
     size = Spread(100, 100, 100, 100)
-    return Traffic(
+    return TrafficProfile(
         source="here", requests=100, prompt_tokens=size, output_tokens=size, latency=1.0, ttft=0.1,
         tpot=0.01, decode_share=share, concurrency=decoding, decoding=decoding, context=150.0,
     )  # fmt: skip

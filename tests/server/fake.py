@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import cycle
 from types import SimpleNamespace
@@ -18,7 +19,9 @@ from paceline.core import (
     OutputDelta,
     Request,
     RequestMetrics,
+    Round,
     SamplingParams,
+    SpeculationStats,
     SpeculativeParams,
     TokenKind,
     TokenLogprobs,
@@ -28,7 +31,7 @@ from paceline.engine.admission import Admission
 from paceline.engine.async_engine import EngineDead, Stream
 from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.grammar import Compiler
-from paceline.engine.room import Place, Room
+from paceline.engine.reservations import Reservation, StreamLimit
 
 REPLY = "Ein Gruß 🚴! "  # several bytes in two of its characters, which bursts of 3 tokens cut
 BURST = 3
@@ -105,7 +108,7 @@ class FakeAsyncEngine:
         )
         self.step, self.fail, self.others, self.part = step, fail, 0, part
         self.reply, self.bursts, self.token_time = reply, bursts, token_time
-        self.room = Room(capacity, lambda: len(self._running) + self.others, lambda: 0)
+        self.room = StreamLimit(capacity, lambda: len(self._running) + self.others, lambda: 0)
         self.draining, self.alive = False, True
         self.error: BaseException | None = None
         self.submitted: list[Request] = []
@@ -117,7 +120,10 @@ class FakeAsyncEngine:
             drafters,
             self.engine.default_drafter,
         )
-        self._counters = EngineStats(kv_blocks_total=100, kv_blocks_free=100)
+        # What stats() says beside what the streams do: tests write their own numbers here.
+        self.counts: dict[str, Any] = {"kv_blocks_total": 100, "kv_blocks_free": 100}
+        self.speculation = SpeculationStats()
+        self._finished: dict[str, int] = {}
         self._running: dict[str, tuple[Request, Stream]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -140,7 +146,7 @@ class FakeAsyncEngine:
             await asyncio.sleep(0.005)
         return self.error
 
-    def reserve(self, n: int, prompts: int = 1) -> Place:
+    def reserve(self, n: int, prompts: int = 1) -> Reservation:
         if not self.alive:
             raise EngineDead("the engine has stopped")
         return self.room.reserve(n, prompts)
@@ -156,9 +162,9 @@ class FakeAsyncEngine:
         share_answers: bool = True,
         cohort: str = "",
         explain: bool = False,
-        place: Place | None = None,
+        reservation: Reservation | None = None,
     ) -> Stream:
-        assert place is not None, "the server reserves room before it encodes a prompt"
+        assert reservation is not None, "the server reserves room before it encodes a prompt"
         requests = self._admission.make_requests(
             prompt_ids,
             params,
@@ -168,12 +174,12 @@ class FakeAsyncEngine:
             share_answers=share_answers,
             cohort=cohort,
         )
-        place.take(len(requests))
+        reservation.take(len(requests))
         assert not any(request.id in self._running for request in requests)
         stream = Stream(self, requests)  # type: ignore[arg-type]
         self.submitted += requests
         for request in requests:
-            request.arrival = place.arrival
+            request.arrival = reservation.arrival
             self._running[request.id] = (request, stream)
         task = asyncio.get_running_loop().create_task(self._generate(requests))
         self._tasks.add(task)
@@ -187,8 +193,8 @@ class FakeAsyncEngine:
                 self._end(request_id, FinishReason.ABORT, OutputDelta(request_id="", choice=0))
 
     def stats(self) -> EngineStats:
-        self._counters.running = len(self._running)
-        return self._counters
+        counts = {"running": len(self._running), "requests_finished": self._finished, **self.counts}
+        return EngineStats(speculation=self.speculation.copy(), **counts)
 
     async def drain(self, timeout: float) -> None:
         self.draining = True
@@ -221,19 +227,26 @@ class FakeAsyncEngine:
             tokens, reason = [self.engine.tokenizer.eos_token_id], FinishReason.STOP
         request.tokens += tokens
         request.first_token = request.first_token or time.monotonic()
-        if request.drafter:
-            request.stats.record(min(4, count), count - 1, self.part)
         if request.output_len >= request.max_tokens:
             reason = reason or FinishReason.LENGTH
-        delta = OutputDelta(request_id="", choice=0, token_ids=tokens)
-        delta.kinds = [TokenKind.ACCEPTED] * (len(tokens) - 1) + [TokenKind.BONUS]
-        delta.text = self._fresh_text(request, before, last=reason is not None)
+        drafted = min(4, count) if request.drafter else 0
+        round = Round(before, drafted, count - 1, part=self.part if drafted else None)
+        self.speculation.add(round)
+        logprobs = None
         if request.params.logprobs is not None:
             top = tuple((t, -0.5 - t) for t in range(request.params.logprobs))
-            delta.logprobs = [TokenLogprobs(token, -0.25, top) for token in tokens]
+            logprobs = tuple(TokenLogprobs(token, -0.25, top) for token in tokens)
+        delta = OutputDelta(
+            request_id="",
+            choice=0,
+            token_ids=tuple(tokens),
+            kinds=(TokenKind.ACCEPTED,) * (len(tokens) - 1) + (TokenKind.BONUS,),
+            text=self._fresh_text(request, before, last=reason is not None),
+            logprobs=logprobs,
+            round=round,
+        )
         if reason is not None:
             return self._end(request.id, reason, delta)
-        self._counters.generation_tokens += len(tokens)
         self._running[request.id][1].put([self._filled(request, delta)])
 
     def _fresh_text(self, request: Request, before: int, *, last: bool) -> str:
@@ -251,20 +264,26 @@ class FakeAsyncEngine:
     def _end(self, request_id: str, reason: FinishReason, delta: OutputDelta) -> None:
         request, stream = self._running.pop(request_id)
         request.finish_reason, request.finished = reason, time.monotonic()
-        finished = self._counters.requests_finished
-        finished[reason] = finished.get(reason, 0) + 1
+        self._finished[reason] = self._finished.get(reason, 0) + 1
         stream.put([self._filled(request, delta)])
 
     def _filled(self, request: Request, delta: OutputDelta) -> OutputDelta:
-        delta.request_id, delta.choice = request.id, request.choice
-        delta.finish_reason, delta.stop_reason = request.finish_reason, request.stop_reason
-        delta.prompt_tokens, delta.cached_tokens = request.prompt_len, request.prompt_len // 2
-        delta.completion_tokens, delta.seed = request.output_len, request.seed
-        delta.stats = request.stats
-        if delta.finished:
+        metrics = None
+        if request.finish_reason is not None:
             first, end = request.first_token or time.monotonic(), time.monotonic()
             count = request.output_len
             tpot = (end - first) / (count - 1) if count > 1 else None
             times = (first - request.arrival, tpot, end - request.arrival)
-            delta.metrics = RequestMetrics(0.001, *times)
-        return delta
+            metrics = RequestMetrics(0.001, *times)
+        return replace(
+            delta,
+            request_id=request.id,
+            choice=request.choice,
+            finish_reason=request.finish_reason,
+            stop_reason=request.stop_reason,
+            prompt_tokens=request.prompt_len,
+            cached_tokens=request.prompt_len // 2,
+            completion_tokens=request.output_len,
+            seed=request.seed,
+            metrics=metrics,
+        )

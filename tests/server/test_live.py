@@ -10,12 +10,12 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from paceline.core import FinishReason, OutputDelta, RequestMetrics, SpeculationStats
+from paceline.core import FinishReason, OutputDelta, RequestMetrics, Round, SpeculationStats
 from paceline.engine.config import EngineStats
 from paceline.server import live as live_module
 from paceline.server.live import Live, holdback
 from paceline.server.settings import ServerSettings
-from paceline.server.tally import Counted, Group, Lengths, Times, Traffic
+from paceline.server.tally import StreamGroup, Times, Traffic
 
 from .conftest import Client, eventually, listening
 from .fake import FakeAsyncEngine
@@ -100,14 +100,12 @@ def test_samples_are_taken_while_nobody_looks(base: str) -> None:
     assert told(base, since=points[-2]["time"])["history"][0] == points[-1]
 
 
-def fed(stats: EngineStats) -> tuple[Live, Traffic]:
-    traffic = Traffic()
-    return Live(lambda: stats, traffic), traffic
+def tokens_so_far(count: int) -> EngineStats:
+    return EngineStats(speculation=SpeculationStats(tokens=count))
 
 
 def test_nothing_measured_is_no_number() -> None:
-    live, _ = fed(EngineStats())
-    shown = live.snapshot()
+    shown = Live(EngineStats, Traffic()).snapshot()
     assert shown["speedup_vs_ar"] is None and shown["prefix_hit_rate"] is None
     assert shown["speculation"]["acceptance_length"] is None
     assert shown["latency"]["tpot"] is None and shown["holdback"] is None
@@ -118,11 +116,11 @@ def test_the_history_is_bounded_and_windows_look_back(monkeypatch: pytest.Monkey
     clock = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(time, "time", lambda: clock[0] + 5e5)
-    stats = EngineStats()
-    live, _ = fed(stats)
+    tokens = [0]
+    live = Live(lambda: tokens_so_far(tokens[0]), Traffic())
     for _ in range(2000):
         clock[0] += 1
-        stats.generation_tokens += 10 if clock[0] <= 2900 else 30
+        tokens[0] += 10 if clock[0] <= 2900 else 30
         live.sample()
     shown = live.snapshot(window=60)
     assert shown["window"] == 60 and shown["tokens_per_second"] == 30
@@ -134,34 +132,35 @@ def test_the_history_is_bounded_and_windows_look_back(monkeypatch: pytest.Monkey
     assert fresh == shown["history"][-3:]
 
 
-def test_a_stream_is_counted_once_however_its_counts_are_read() -> None:
-    _, traffic = fed(EngineStats())
+def test_a_delta_counts_its_round_and_the_last_one_its_times() -> None:
+    traffic = Traffic()
     request: Any = type("R", (), {"drafter": "auto", "cohort": "m"})()
-    stats, counted = SpeculationStats(), Counted()
-    delta = OutputDelta(request_id="r", choice=0, stats=stats)
-    stats.record(0, 0)
-    delta.completion_tokens = 1
-    traffic.note(request, delta, counted)
-    stats.record(4, 2, "suffix")
-    stats.record(0, 0)  # the engine is a round ahead of what was delivered
-    stats.forced_tokens = 3
-    delta.completion_tokens = 4
-    traffic.note(request, delta, counted)
-    delta.completion_tokens = 8
-    delta.finish_reason = FinishReason.STOP
-    delta.metrics = RequestMetrics(queue=0.1, ttft=0.2, tpot=0.03, total=1.0)
-    traffic.note(request, delta, counted)
-    tally = traffic.tallies[Group("auto", "m")]
-    assert tally.lengths == Lengths([2, 0, 0, 0, 1], [0, 0, 1])
-    assert tally.parts == {"suffix": Lengths([0, 0, 0, 0, 1], [0, 0, 1])}
-    assert (tally.tokens, tally.forced) == (8, 3)
-    assert tally.lengths.by_position() == [(1, 1), (1, 1), (1, 0), (1, 0)]
-    assert [one.tpot for one in traffic.times] == [0.03]
+    first, second = Round(0, 0, 0), Round(1, 4, 2, forced=3, part="suffix")
+    traffic.note(request, OutputDelta(request_id="r", choice=0, round=first))
+    traffic.note(request, OutputDelta(request_id="r", choice=0, round=second))
+    before = traffic.copies()
+    times = RequestMetrics(queue=0.1, ttft=0.2, tpot=0.03, total=1.0)
+    last = OutputDelta(
+        request_id="r",
+        choice=0,
+        round=Round(7, 0, 0),
+        finish_reason=FinishReason.STOP,
+        metrics=times,
+    )
+    traffic.note(request, last)
+    group = StreamGroup("auto", "m")
+    stats = before[group]
+    assert stats.rounds_by_draft_length == [1, 0, 0, 0, 1] and stats.rounds_by_accepted == [0, 0, 1]
+    assert stats.parts["suffix"].rounds_by_accepted == [0, 0, 1]
+    assert (stats.tokens, stats.forced_tokens) == (7, 3)
+    assert stats.by_position() == [(1, 1), (1, 1), (1, 0), (1, 0)]
+    assert traffic.by_group[group].rounds == 3, "a copy stays as it was"
+    assert [stream.tpot for stream in traffic.times] == [0.03]
 
 
 def test_holdback_is_measured_or_not_said() -> None:
     def ended(tpot: float, held: bool | None) -> Times:
-        return Times(0.0, Group(None, "m"), 0.0, 0.1, tpot, 1.0, held)
+        return Times(0.0, StreamGroup(None, "m"), 0.0, 0.1, tpot, 1.0, held)
 
     assert holdback([ended(0.1, False), ended(0.2, None)]) is None
     both = [ended(0.1, False), ended(0.3, True), ended(9.0, None)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from paceline.core import FinishReason, OutputDelta, RequestMetrics
+from paceline.core import FinishReason, OutputDelta, RequestMetrics, Round, SpeculationStats
 from paceline.engine.config import EngineStats
 from paceline.server.metrics import ServerMetrics
 from paceline.server.settings import ServerSettings
@@ -41,21 +41,25 @@ def test_latencies_are_counted_per_stream(client: Client) -> None:
 
 
 def test_counters_and_gauges_come_from_the_engine(client: Client) -> None:
-    stats = client.engine.stats()
-    stats.waiting, stats.kv_usage, stats.preemptions = 3, 0.25, 4
-    stats.prompt_tokens, stats.prefix_queries, stats.prefix_hits = 100, 90, 40
-    stats.generation_tokens = 50
-    stats.spec_drafts, stats.spec_draft_tokens, stats.spec_accepted_tokens = 10, 30, 12
-    stats.spec_accepted_per_pos = [8, 4, 0]
-    stats.spec_draft_tokens_per_pos = [10, 10, 10]
-    stats.requests_finished = {"stop": 5, "abort": 1}
+    client.engine.counts = {
+        "waiting": 3,
+        "kv_usage": 0.25,
+        "preemptions": 4,
+        "prompt_tokens": 100,
+        "prefix_queries": 90,
+        "prefix_hits": 40,
+        "requests_finished": {"stop": 5, "abort": 1},
+    }
+    # of ten rounds with three draft tokens each two accept none, four one and four two of them
+    accepted = [0] * 2 + [1] * 4 + [2] * 4
+    client.engine.speculation = SpeculationStats.of(Round(1, 3, count) for count in accepted)
     seen = samples(client)
     expected = {
         ("vllm:num_requests_running", ""): 0,
         ("vllm:num_requests_waiting", ""): 3,
         ("vllm:kv_cache_usage_perc", ""): 0.25,
         ("vllm:prompt_tokens_total", ""): 100,
-        ("vllm:generation_tokens_total", ""): 50,
+        ("vllm:generation_tokens_total", ""): 22,
         ("vllm:prefix_cache_queries_total", ""): 90,
         ("vllm:prefix_cache_hits_total", ""): 40,
         ("vllm:num_preemptions_total", ""): 4,
@@ -75,8 +79,7 @@ def test_counters_and_gauges_come_from_the_engine(client: Client) -> None:
 
 
 def test_the_live_baseline_is_shown(client: Client) -> None:
-    stats = client.engine.stats()
-    stats.decode_seconds, stats.ar_seconds, stats.speedup_vs_ar = 10.0, 25.0, 2.75
+    client.engine.counts = {"decode_seconds": 10.0, "ar_seconds": 25.0, "speedup_vs_ar": 2.75}
     seen = samples(client)
     assert seen["paceline:speedup_vs_ar", ""] == 2.75
     assert seen["paceline:decode_seconds_total", ""] == 10

@@ -13,6 +13,7 @@ import pytest
 
 from paceline.core import Request, SamplingParams
 from paceline.engine.async_engine import AsyncEngine, EngineDead
+from paceline.engine.config import EngineStats
 from paceline.server.app import create_app
 from paceline.server.prompts import PromptEncoder
 from paceline.server.settings import ServerSettings
@@ -33,6 +34,10 @@ class IdleEngine:
         self.scheduler = SimpleNamespace(running=[])
         self.grammars = SimpleNamespace(compiler=SimpleNamespace(close=lambda: None))
         self.before_requests: Callable[[], None] = lambda: None
+        self.admission = self
+
+    def stats(self) -> EngineStats:
+        return EngineStats()
 
     def make_requests(
         self, prompt_ids: list[int], params: SamplingParams, *_: Any, request_id: str, **__: Any

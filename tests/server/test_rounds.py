@@ -16,10 +16,13 @@ import pytest
 
 from paceline.bench.rounds import page, summary, table
 from paceline.core import (
+    CutReason,
     ExplainedRound,
     FinishReason,
     OutputDelta,
-    RoundRecord,
+    Round,
+    StepInfo,
+    StreamInfo,
     TokenKind,
     TokenLogprobs,
 )
@@ -98,21 +101,27 @@ def delta(tokens: int = 4, *, last: FinishReason | None = None, choice: int = 0)
     """What a round brings, with objects of its own as in a running engine."""
     # ids past the small numbers that all of Python shares
     ids = [1000 + random.getrandbits(15) for _ in range(tokens)]
-    record = RoundRecord(
-        request="".join(["cmpl-", "0" * 32, "-0#0"]),
-        time=time.time(), cohort="tiny", drafter="auto", version="1", part="suffix",
-        position=random.getrandbits(15), proposed=tokens, verified=tokens, accepted=tokens,
-        forced=0, cut_by="cost", confidence=tuple(random.random() for _ in ids), rule="match",
-        temperature=1.0, grammar=False, step_requests=1, step_rows=300 + tokens,
-        draft_ms=random.random(), step_ms=random.random(),
+    stream = StreamInfo(
+        request="".join(["cmpl-", "0" * 32, "-0#0"]), cohort="tiny", drafter="auto", version="1",
+        rule="match", temperature=1.0, grammar=False,
     )  # fmt: skip
-    made = OutputDelta(request_id="r", choice=choice, token_ids=list(ids), finish_reason=last)
-    made.kinds = [TokenKind.ACCEPTED] * tokens
-    made.logprobs = [TokenLogprobs(token, -0.5) for token in ids]
-    made.text = "x" * 1000
-    drafts = [1000 + random.getrandbits(15) for _ in ids]
-    made.round = ExplainedRound(record, tuple(drafts), tuple(drafts), ())
-    return made
+    step = StepInfo(time.time(), 1, 300 + tokens, random.random(), random.random())
+    drafts = tuple(1000 + random.getrandbits(15) for _ in ids)
+    return OutputDelta(
+        request_id="r",
+        choice=choice,
+        token_ids=tuple(ids),
+        kinds=(TokenKind.ACCEPTED,) * tokens,
+        logprobs=tuple(TokenLogprobs(token, -0.5) for token in ids),
+        text="x" * 1000,
+        finish_reason=last,
+        round=Round(
+            random.getrandbits(15), tokens, tokens, proposed=tokens, verified=tokens,
+            part="suffix", cut_by=CutReason.COST, seconds=random.random(),
+            ar_seconds=random.random(), stream=stream, step=step,
+        ),
+        explained=ExplainedRound(drafts, drafts, (), tuple(random.random() for _ in ids)),
+    )  # fmt: skip
 
 
 def opened(store: RoundStore, name: str, choices: int = 1) -> RoundLog:

@@ -119,9 +119,12 @@ def test_numbers_and_types_that_no_device_has_are_refused_by_name(
 
 
 def test_the_page_sends_back_what_cannot_be_encoded(client: Client) -> None:
-    body = {**SCENARIO, "checkpoint": "\ud800"}
+    config = {**model_config("Qwen3-8B"), "note": "\ud800"}
+    body = {**SCENARIO, "model": {"config": config}}
     answer = client.send("/ui/predict", json.dumps(body))
-    assert answer.json()["scenario"]["checkpoint"] == "\ud800"
+    assert answer.json()["scenario"]["model"]["config"]["note"] == "\ud800"
+    refused = client.send("/ui/predict", json.dumps({**SCENARIO, "checkpoint": "\ud800"}))
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "checkpoint"
 
 
 def test_bodies_of_the_page_are_bounded(client: Client) -> None:

@@ -9,8 +9,7 @@ import pytest
 from paceline import LLM, SamplingParams
 from paceline.dataset.loops import MIN_TOKENS
 from paceline.dataset.training_set import Manifest, Row, write_manifest, write_shard
-from paceline.models.identity import identity
-from paceline.models.loader import load_model
+from paceline.models.loader import identity, load_model
 from tests.engine.tiny import save_tiny
 
 PROMPTS = [f"{first} {second}" for first in ("fox", "zebra", "12", "ab") for second in "abcdef"]

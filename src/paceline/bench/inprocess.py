@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.bench.prompts import Prompt
 from paceline.bench.record import Answer, Drafted
-from paceline.core import OutputDelta, SamplingParams, SpeculativeParams, TokenKind
+from paceline.core import OutputDelta, SamplingParams, SpeculationStats, SpeculativeParams
 from paceline.core.rounds import Round
+from paceline.engine.driver import Driver
 
 if TYPE_CHECKING:
     from paceline.engine.engine import Engine
@@ -46,26 +46,22 @@ def ask_engine(
     cohort: str = "",
 ) -> Answer:
     """Answers one prompt, alone. `salt` is its scope, `cohort` whom it is counted with."""
-    made = Answer(started=time.perf_counter())
+    answer, stats = Answer(started=time.perf_counter()), SpeculationStats()
     requests = engine.make_requests(
         prompt_ids, params, wish, request_id=f"bench-{uuid.uuid4().hex}", salt=salt, cohort=cohort
     )
-    engine.add(requests)
-    while engine.has_work:
-        for delta in engine.step():
-            _take(made, delta, time.perf_counter())
-    return made
-
-
-def _round(position: int, drafted: int, kinds: Sequence[TokenKind]) -> Round:
-    """A round commits one token more than it accepts. Where it has no bonus, the text ended inside
-    the draft, or the grammar left no choice behind it: the last accepted token stands for the
-    bonus, and nothing was there to draft after it.
-
-    What the grammar forced is no merit of a draft: plain decoding gets it without a forward too.
-    """
-    accepted = max(0, len(kinds) - kinds.count(TokenKind.FORCED) - 1)
-    return Round(position, drafted if TokenKind.BONUS in kinds else accepted, accepted)
+    for delta in Driver(engine).run(requests):
+        _take(answer, delta, time.perf_counter())
+        if delta.round is not None:
+            stats.add(delta.round)
+    answer.draft_rounds, answer.draft_tokens = stats.draft_rounds, stats.draft_tokens
+    answer.accepted = stats.accepted_tokens
+    answer.distance, answer.replaced_tokens = stats.distance, stats.replaced_tokens
+    answer.parts = {
+        name: Drafted(part.draft_rounds, part.draft_tokens, part.accepted_tokens)
+        for name, part in stats.parts.items()
+    }
+    return answer
 
 
 def _take(answer: Answer, delta: OutputDelta, now: float) -> None:
@@ -76,18 +72,6 @@ def _take(answer: Answer, delta: OutputDelta, now: float) -> None:
     answer.logprobs += [row.logprob for row in delta.logprobs or ()]
     if delta.finish_reason is not None:
         answer.finish_reason = delta.finish_reason.value
-    if delta.stats is not None:
-        position = delta.completion_tokens - len(delta.token_ids)
-        if position:  # the first token comes with the prompt: nobody could draft it
-            drafted = delta.stats.draft_tokens - answer.draft_tokens
-            answer.rounds.append(_round(position, drafted, delta.kinds))
-        answer.draft_rounds = delta.stats.draft_rounds
-        answer.accepted = delta.stats.accepted_tokens
-        answer.draft_tokens = delta.stats.draft_tokens
-        answer.distance = delta.stats.distance
-        answer.replaced_tokens = delta.stats.replaced_tokens
-        if delta.finished:
-            answer.parts = {
-                name: Drafted(part.draft_rounds, part.draft_tokens, part.accepted_tokens)
-                for name, part in delta.stats.by_part().items()
-            }
+    if delta.round is not None and delta.round.position:  # the first token comes with the prompt
+        judged = delta.round.judged()
+        answer.rounds.append(Round(judged.position, judged.drafted, judged.accepted))

@@ -24,7 +24,7 @@ from paceline.engine.engine import Engine
 from paceline.engine.verify import make_verifier
 from paceline.models.batch import BLOCK_SIZE
 from paceline.models.config import ModelConfig
-from paceline.roofline.acceptance import Acceptance, of_length
+from paceline.roofline.acceptance import AcceptanceModel, of_length
 
 WARM_UP = 3  # steps of each side that do not count
 LENGTHS = (1, 3, 7, 15)
@@ -38,9 +38,9 @@ class Asked:
     at each position; or an acceptance by position."""
 
     acceptance_length: float | None = None
-    profile: Acceptance | None = None
+    profile: AcceptanceModel | None = None
 
-    def at(self, draft_length: int) -> Acceptance | None:
+    def at(self, draft_length: int) -> AcceptanceModel | None:
         """None where drafts of that length cannot have it."""
         if self.acceptance_length is not None:
             if self.acceptance_length > draft_length + 1:
@@ -125,7 +125,7 @@ class Plan:
 class Cell:
     batch: int
     draft_length: int
-    acceptance: Acceptance
+    acceptance: AcceptanceModel
 
     @property
     def acceptance_length(self) -> float:
@@ -134,7 +134,7 @@ class Cell:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Acceptance of each position, once it is reached."""
+        """AcceptanceModel of each position, once it is reached."""
         return tuple(map(float, self.acceptance.conditional(self.draft_length)))
 
 

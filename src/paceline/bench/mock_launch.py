@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from paceline.bench.mock import Cell, Plan
 from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
-from paceline.roofline.flags import METHODS, launch_flags
-from paceline.roofline.work import Options
+from paceline.core.spec_line import SpecLine
+from paceline.roofline.cost import Options
+from paceline.roofline.scenario import KINDS as METHODS
+from paceline.roofline.scenario import launch_flags
 
 OUTPUT = 256  # tokens of each request that is asked while it is measured
 TURNS = 8  # requests one after another in each place of the batch
@@ -37,11 +39,12 @@ class Drafter:
     @classmethod
     def parse(cls, text: str) -> Drafter:
         """Reads KIND or KIND:CHECKPOINT. Raises InvalidRequest."""
-        kind, _, checkpoint = text.partition(":")
-        if kind not in KINDS or METHODS[kind].checkpoint != bool(checkpoint):
+        line = SpecLine.parse(text)
+        plain = line.name is None and not line.options
+        if not plain or line.kind not in KINDS or METHODS[line.kind].checkpoint != bool(line.value):
             forms = [f"{each}:CHECKPOINT" if METHODS[each].checkpoint else each for each in KINDS]
             raise InvalidRequest("drafter", text, "one of " + ", ".join(forms))
-        return cls(kind, checkpoint or None)
+        return cls(line.kind, line.value)
 
 
 def launch_lines(

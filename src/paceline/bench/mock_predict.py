@@ -1,4 +1,4 @@
-"""The roofline's word on what was mocked: ceiling and calibrated, beside what was measured."""
+"""Predictions of the roofline beside mocked measurements: ceiling and calibrated."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from paceline.drafters.mock import MockDrafter
 from paceline.engine.engine import Engine
 from paceline.models.loader import read_json
 from paceline.models.mocked import is_dflash
-from paceline.roofline import drafters
 from paceline.roofline.architecture import Architecture, read_architecture
-from paceline.roofline.calibration import IDEAL, Calibration
-from paceline.roofline.cost import Options, Workload
-from paceline.roofline.drafting import DrafterCost, Fraction, Ideal
-from paceline.roofline.formats import PARTS
-from paceline.roofline.hardware import Hardware
-from paceline.roofline.speedup import SpeedupRow, speedup_curve
+from paceline.roofline.architecture.formats import PARTS
+from paceline.roofline.cost import (
+    Deployment,
+    DrafterCost,
+    SpeedupRow,
+    Workload,
+    free_drafts,
+    share_of_step,
+    speedup_curve,
+)
+from paceline.roofline.cost.drafters import block, small_model
+from paceline.roofline.device import IDEAL, Calibration, Hardware
 
 CEILING, CALIBRATED = "ceiling", "calibrated"
 
@@ -47,29 +52,26 @@ class Predictions:
     ) -> None:
         number = NUMBERS[engine.config.dtype]
         precision = {part: number for part in PARTS if part != "state"}
-        self._architecture = read_architecture(
-            target.config_json, precision=precision, name=target.name
-        )
-        self._hardware = hardware
-        self._drafter = drafter_cost(drafting, engine, self._architecture, precision)
+        model = read_architecture(target.config_json, precision=precision, name=target.name)
+        self._deployment = Deployment(model, hardware)
+        self._drafter = drafter_cost(drafting, engine, model, precision)
         self._tiers = {CEILING: IDEAL}
         if calibration is not None:
             self._tiers[CALIBRATED] = calibration
 
     def of(self, measured: Measured) -> Mapping[str, Compared]:
-        """By tier, at the context that was measured."""
+        """Predict one cell at the context that was measured, by tier."""
         return {tier: self._compare(measured, each) for tier, each in self._tiers.items()}
 
     def _compare(self, measured: Measured, calibration: Calibration) -> Compared:
         cell = measured.cell
         row = speedup_curve(
-            self._architecture,
-            self._hardware,
+            self._deployment,
             self._drafter,
             cell.acceptance,
             Workload(cell.batch, 1, round(measured.context)),
+            calibration,
             max_draft=cell.draft_length,
-            options=Options(calibration=calibration),
         )[-1]
         low, high = measured.speedup_interval
         interval = low / row.speedup, high / row.speedup
@@ -79,13 +81,13 @@ class Predictions:
 def drafter_cost(
     drafting: Drafting, engine: Engine, target: Architecture, precision: Mapping[str, str]
 ) -> DrafterCost:
-    """What was really spent: whole layers, not the share that was asked for; or the network."""
+    """Price the drafter that ran: its network, or the whole layers that stand for a share."""
     if drafting.config is not None:
         with named_drafter():
             hf = read_json(drafting.config)
             if is_dflash(hf):
-                return drafters.block(hf, target)
-            return drafters.small_model(hf, precision=precision)
+                return block(hf, target)
+            return small_model(hf, precision=precision)
     (drafter,) = engine.drafters.values()
     share = drafter.share if isinstance(drafter, MockDrafter) else None
-    return Ideal() if share is None else Fraction(share.fraction, drafting.block)
+    return free_drafts() if share is None else share_of_step(share.fraction, drafting.block)

@@ -15,8 +15,8 @@ from paceline.bench.report import base_table
 from paceline.bench.step_times import point_json
 from paceline.bench.this_machine import NUMBERS
 from paceline.engine.engine import Engine
-from paceline.roofline.hardware import Hardware
-from paceline.roofline.points import Point
+from paceline.roofline.device import Hardware
+from paceline.roofline.fit import MeasuredStep
 
 FORMAT = "paceline-mock/1"
 Predicted = Sequence[Mapping[str, Compared]]  # of each cell, by tier
@@ -104,7 +104,7 @@ def as_json(
         "model": engine.model_name,
         "precision": NUMBERS[engine.config.dtype],
         "network": engine.backend,
-        "hardware": asdict(machine),
+        "hardware": machine.model_dump(),
         "drafter": {
             "spec": engine.config.drafter,
             "share": None if share is None else asdict(share),
@@ -129,11 +129,11 @@ def _cell_json(each: Measured, predicted: Mapping[str, Compared]) -> dict[str, A
     }
 
 
-def _points(each: Measured) -> list[Point]:
+def _points(each: Measured) -> list[MeasuredStep]:
     """The target's step of each side, the drafting left out."""
     batch, context = each.cell.batch, round(each.context)
     verify = each.step_seconds - each.draft_seconds
     return [
-        Point(batch, 1, context, each.ar_seconds),
-        Point(batch, each.cell.draft_length + 1, context, verify),
+        MeasuredStep(batch, 1, context, each.ar_seconds),
+        MeasuredStep(batch, each.cell.draft_length + 1, context, verify),
     ]

@@ -12,7 +12,7 @@ import itertools
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.bench.steady import Group, Steady, quieten
@@ -23,8 +23,8 @@ from paceline.engine.engine import Engine
 from paceline.models.batch import BLOCK_SIZE
 from paceline.models.config import ModelConfig
 from paceline.models.mocked import kv_bytes
-from paceline.roofline.hardware import Hardware
-from paceline.roofline.points import Point
+from paceline.roofline.device import Hardware
+from paceline.roofline.fit import MeasuredStep
 
 FORMAT = "paceline-step-times/1"
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -94,13 +94,13 @@ def engine_config(grid: Grid, shape: ModelConfig, **options: Any) -> EngineConfi
 
 def measure_steps(
     engine: Engine, grid: Grid, progress: Callable[[int, int], None] = lambda done, of: None
-) -> list[Point]:
+) -> list[MeasuredStep]:
     """The median of each point over `grid.rounds` rounds, each of which takes the points in another
     order. A point's context is what its requests really had. `progress(done, of)` is called after
     each batch and context of a round."""
     quieten()
     steady, rng = Steady(engine), random.Random(0)
-    timed: dict[tuple[int, int, int], list[Point]] = {point: [] for point in grid.points}
+    timed: dict[tuple[int, int, int], list[MeasuredStep]] = {point: [] for point in grid.points}
     pairs = sorted({(batch, context) for batch, _, context in grid.points})
     for turn in range(grid.rounds):
         rng.shuffle(pairs)
@@ -119,7 +119,7 @@ def measure_steps(
     return [_middle(found) for found in timed.values()]
 
 
-def _time(steady: Steady, group: Group, rows: int, first: bool) -> Point:
+def _time(steady: Steady, group: Group, rows: int, first: bool) -> MeasuredStep:
     """The median of a few steps; the first of a shape pays for buffers and does not count."""
     group.draft(rows - 1)
     for _ in range(SETTLING if first else 1):
@@ -127,10 +127,10 @@ def _time(steady: Steady, group: Group, rows: int, first: bool) -> Point:
     steps = [steady.step(group) for _ in range(STEPS)]
     context = round(statistics.mean(step.context for step in steps))
     seconds = statistics.median(step.seconds for step in steps)
-    return Point(len(group.requests), rows, context, seconds)
+    return MeasuredStep(len(group.requests), rows, context, seconds)
 
 
-def _middle(found: Sequence[Point]) -> Point:
+def _middle(found: Sequence[MeasuredStep]) -> MeasuredStep:
     """The median of the rounds, at the mean of the contexts that they really had."""
     context = round(statistics.mean(point.context for point in found))
     seconds = statistics.median(point.seconds for point in found)
@@ -143,7 +143,7 @@ def prompts(vocab_size: int, count: int, length: int) -> list[list[int]]:
     return [[rng.randrange(vocab_size) for _ in range(length)] for rng in streams]
 
 
-def as_json(engine: Engine, machine: Hardware, points: Sequence[Point]) -> dict[str, Any]:
+def as_json(engine: Engine, machine: Hardware, points: Sequence[MeasuredStep]) -> dict[str, Any]:
     """What `paceline roofline fit` reads: `points`, and beside them what they were measured on.
     Nothing that was said comes with them: it was accepted by plan."""
     return {
@@ -152,13 +152,13 @@ def as_json(engine: Engine, machine: Hardware, points: Sequence[Point]) -> dict[
         "model": engine.model_name,
         "precision": NUMBERS[engine.config.dtype],
         "network": engine.backend,
-        "hardware": asdict(machine),
+        "hardware": machine.model_dump(),
         "points": [point_json(point) for point in points],
     }
 
 
-def point_json(point: Point) -> dict[str, float]:
-    """As `roofline.points.read_points` reads it."""
+def point_json(point: MeasuredStep) -> dict[str, float]:
+    """As `roofline.fit.read_points` reads it."""
     return {
         "batch": point.batch,
         "rows": point.rows,

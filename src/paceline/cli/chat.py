@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from paceline.cli import options, show
-from paceline.core import FinishReason, OutputDelta, TokenKind
+from paceline.core import FinishReason, OutputDelta, SpeculationStats, TokenKind
 
 HELP = "/reset forgets the conversation, /off and /on switch speculation, /quit leaves"
 
@@ -84,10 +84,13 @@ class Conversation:
     def _answer(self, line: str) -> None:
         messages = [*self._messages, {"role": "user", "content": line}]
         colours, text, last = show.KindColours(self._llm.tokenizer), "", None
+        stats = SpeculationStats()
         stream = self._llm.stream(messages, self._params, speculative=self._wish)
         try:
             for delta in stream:
                 text, last = text + delta.text, delta
+                if delta.round is not None:
+                    stats.add(delta.round)
                 for piece, kind in colours.feed(delta):
                     self._print(piece, kind)
         except KeyboardInterrupt:
@@ -95,16 +98,16 @@ class Conversation:
         self._console.print()
         self._messages = [*messages, {"role": "assistant", "content": text}]
         if last is not None:
-            self._report(last)
+            self._report(last, stats)
 
     def _print(self, piece: str, kind: TokenKind) -> None:
         # soft_wrap: the terminal breaks lines, so that copied text keeps its own
         style = show.STYLES[kind]
         self._console.print(piece, style=style, end="", markup=False, soft_wrap=True)
 
-    def _report(self, last: OutputDelta) -> None:
+    def _report(self, last: OutputDelta, stats: SpeculationStats) -> None:
         if last.finish_reason is FinishReason.ERROR:
             self._console.print(f"the engine failed: {last.error}", style="red")
             return
-        line = show.statistics_line(last.completion_tokens, last.stats, last.metrics)
+        line = show.statistics_line(last.completion_tokens, stats, last.metrics)
         self._console.print(line, style="dim", soft_wrap=True)

@@ -114,9 +114,7 @@ def description(checkpoint: DFlashCheckpoint) -> list[tuple[str, Any]]:
     parameters = sum(torch.Size(size).numel() for size in weights.shapes.values())
     per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
     known = {
-        key: value
-        for key, value in dataclasses.asdict(checkpoint.provenance).items()
-        if value is not None
+        key: value for key, value in checkpoint.provenance.model_dump().items() if value is not None
     }
     head_ids = checkpoint.head_ids
     rows: list[tuple[str, Any]] = [
@@ -206,7 +204,7 @@ def convert(args: argparse.Namespace) -> int:
     head_ids = None if checkpoint.head_ids is None else checkpoint.head_ids.tolist()
     if args.head_ids is not None:
         head_ids = _read_ids(args.head_ids)
-    known = dataclasses.asdict(checkpoint.provenance).items()
+    known = checkpoint.provenance.model_dump().items()
     try:
         save_checkpoint(
             args.out,

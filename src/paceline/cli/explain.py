@@ -75,14 +75,11 @@ def _answered(args: argparse.Namespace) -> dict[str, Any]:
     (request,) = engine.make_requests(
         ids, params, SpeculativeParams.parse(wish), request_id="explained", explain=True
     )
-    engine.add([request])
-    deltas = []
-    while engine.has_work:
-        deltas += engine.step()
+    deltas = list(llm.driver.run([request]))
     choice = {
         "index": 0,
         "finish_reason": request.finish_reason,
-        "rounds": [round_shown(KeptRound.of(delta), texts) for delta in deltas if delta.round],
+        "rounds": [round_shown(KeptRound.of(delta), texts) for delta in deltas if delta.explained],
         "rounds_left_out": 0,
     }
     return {"id": "explained", "model": engine.model_name, "choices": [choice]}

@@ -211,16 +211,16 @@ def _measure(args: argparse.Namespace, plan: Any) -> int:
 
 def hardware_of(text: str) -> Any:
     """A device by name, or from a JSON file."""
-    from paceline.roofline.hardware import Hardware, hardware
+    from paceline.roofline.device import Hardware, hardware
 
-    return Hardware.from_file(text) if Path(text).is_file() else hardware(text)
+    return Hardware.from_file(text, "hardware") if Path(text).is_file() else hardware(text)
 
 
 def calibration_of(text: str) -> Any:
     """A preset by name, or what `paceline roofline fit` wrote."""
-    from paceline.roofline.calibration import Calibration, preset
+    from paceline.roofline.device import Calibration, preset
 
-    return Calibration.from_file(text) if Path(text).is_file() else preset(text)
+    return Calibration.from_file(text, "calibration") if Path(text).is_file() else preset(text)
 
 
 def floats(text: str) -> tuple[float, ...]:

@@ -1,15 +1,21 @@
-"""`paceline predict`: what speculation would buy, before anything is trained or served."""
+"""`paceline predict`: the gain of speculation, before anything is trained or served."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from paceline.core import InvalidRequest
+from paceline.core.documents import read_json_object
+from paceline.core.spec_line import parse_options
+
+if TYPE_CHECKING:
+    from paceline.roofline.scenario import Prediction
+    from paceline.roofline.traffic import TrafficProfile
 
 PRESET_HELP = "a preset (ideal, dense-tuned, hybrid-sglang) or what `paceline roofline fit` wrote"
 
@@ -17,7 +23,7 @@ PRESET_HELP = "a preset (ideal, dense-tuned, hybrid-sglang) or what `paceline ro
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "predict",
-        help="what speculation would buy for a model, on a device, by the roofline",
+        help="predict what speculation would buy for a model on a device",
         description="Speedup by draft length from the roofline model: the ceiling that no engine "
         "passes, and beside it the same with an engine's efficiency and overheads. Nothing is "
         "loaded and nothing runs.",
@@ -104,7 +110,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
-    """Reads 1,8,64."""
+    """Read 1,8,64."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -123,11 +129,11 @@ def run(args: argparse.Namespace) -> int:
 
         check(args.plot)
     traffic = _traffic(args)
-    result = predict(_scenario(args, traffic))
-    verdicts = [] if traffic is None else _judge(traffic, result)
+    prediction = predict(_scenario(args, traffic))
+    result: dict[str, Any] = {**prediction}
     console = Console(highlight=False)
     for shown in predict_show.tables(
-        result,
+        prediction,
         by_batch=args.by_batch is not None,
         by_context=args.by_context is not None,
         components=args.components,
@@ -137,13 +143,14 @@ def run(args: argparse.Namespace) -> int:
         title = f"\nTraffic: {traffic.requests} requests, {traffic.source}"
         console.print(title, style="bold", markup=False)
         console.print(predict_show.traffic_table(traffic))
-        for line in predict_show.verdict_lines(traffic, verdicts):
+        worths = _judge(traffic, prediction)
+        for line in predict_show.worth_lines(traffic, worths):
             console.print(line, soft_wrap=True)
         result["traffic"] = traffic.as_json()
-        result["end_to_end"] = verdicts
-    for line in predict_show.flag_lines(result):
+        result["end_to_end"] = worths
+    for line in predict_show.flag_lines(prediction):
         console.print(line, markup=False, soft_wrap=True)
-    _write(args, result)
+    _write(args, prediction, result)
     return 0
 
 
@@ -151,8 +158,8 @@ RUN = ("tensor_parallel", "data_parallel", "expert_parallel", "correlation", "sn
        "state_precision")  # fmt: skip
 
 
-def _scenario(args: argparse.Namespace, traffic: Any) -> dict[str, Any]:
-    from paceline.roofline import lines
+def _scenario(args: argparse.Namespace, traffic: TrafficProfile | None) -> dict[str, Any]:
+    from paceline.roofline.scenario import lines
 
     otherwise = None if args.acceptance is None else lines.acceptance_of_line(args.acceptance)
     stated: dict[str, Any] = {
@@ -174,54 +181,49 @@ def _scenario(args: argparse.Namespace, traffic: Any) -> dict[str, Any]:
     return stated
 
 
-def read_device(word: str) -> Any:
+def read_device(word: str) -> str | dict[str, Any]:
+    """Read a device's name, or the JSON file that describes one."""
     path = Path(word).expanduser()
-    return _read_json("hardware", path) if path.suffix == ".json" else word
+    return read_json_object(path, "hardware") if path.suffix == ".json" else word
 
 
-def _calibration(word: str | None) -> Any:
+def _calibration(word: str | None) -> str | dict[str, Any] | None:
     if word is None or not (Path(word).expanduser().is_file() or word.endswith(".json")):
         return word
-    return _read_json("calibration", Path(word).expanduser())
+    return read_json_object(Path(word).expanduser(), "calibration")
 
 
-def _read_json(field: str, path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidRequest(field, str(path), f"a readable JSON file ({error})") from error
+def read_precision(text: str | None) -> str | dict[str, str] | None:
+    """Read one format, or formats by part: `fp8`, `experts=fp4,kv=fp8`."""
+    if text is None or "=" not in text:
+        return text
+    return {part: name for part, (name,) in parse_options("precision", text).items()}
 
 
-def read_precision(text: str | None) -> Any:
-    from paceline.roofline.acceptance import read_pairs
-
-    return text if text is None or "=" not in text else read_pairs("precision", text)
-
-
-def _traffic(args: argparse.Namespace) -> Any:
+def _traffic(args: argparse.Namespace) -> TrafficProfile | None:
     if args.traffic is None:
         return None
     if args.traffic.startswith(("http://", "https://")):
-        from paceline.roofline.traffic_metrics import watch
+        from paceline.roofline.traffic import watch
 
         return watch(args.traffic, args.traffic_seconds)
-    from paceline.roofline.traffic_log import read_log
+    from paceline.roofline.traffic import read_log
 
     return read_log(Path(args.traffic).expanduser())
 
 
-def _judge(traffic: Any, result: dict[str, Any]) -> list[dict[str, Any]]:
+def _judge(traffic: TrafficProfile, prediction: Prediction) -> list[dict[str, Any]]:
     from paceline.roofline.traffic import judge
 
-    found = []
-    for drafter in result["drafters"]:
+    worths = []
+    for drafter in prediction["drafters"]:
         best = drafter["optimum"]["calibrated"]
-        verdict = judge(traffic, best["draft_length"], best["speedup"])
-        found.append({"drafter": drafter["name"], **verdict.as_json()})
-    return found
+        worth = judge(traffic, best["draft_length"], best["speedup"])
+        worths.append({"drafter": drafter["name"], **worth.as_json()})
+    return worths
 
 
-def _write(args: argparse.Namespace, result: dict[str, Any]) -> None:
+def _write(args: argparse.Namespace, prediction: Prediction, result: dict[str, Any]) -> None:
     console = Console(highlight=False)
     if args.json is not None:
         args.json.write_text(json.dumps(result) + "\n", encoding="utf-8")
@@ -229,5 +231,5 @@ def _write(args: argparse.Namespace, result: dict[str, Any]) -> None:
     if args.plot is not None:
         from paceline.cli.predict_plot import draw
 
-        draw(result, args.plot)
+        draw(prediction, args.plot)
         console.print(str(args.plot), markup=False, soft_wrap=True)

@@ -1,20 +1,19 @@
-"""Draws a prediction with matplotlib, which the extra `plot` brings."""
+"""Draw a prediction with matplotlib, which the extra `plot` brings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from paceline.core import InvalidRequest, PacelineError
+from paceline.roofline.scenario.answer import CALIBRATED, CEILING, DrafterAnswer, Prediction
 
 FORMATS = (".svg", ".png")
 COLOURS = ("#2563ad", "#c2620e", "#2e8555")
-CEILING, CALIBRATED = "ceiling", "calibrated"
 
 
 def check(path: Path) -> None:
-    """Before anything is computed. Raises where the chart could not be written."""
+    """Check the file before anything is computed. Raises where it could not be written."""
     if path.suffix not in FORMATS:
         raise InvalidRequest("plot", str(path), "a name that ends in .svg or .png")
     if not path.parent.is_dir():
@@ -26,8 +25,11 @@ def check(path: Path) -> None:
         raise PacelineError(message) from None
 
 
-def draw(answer: Mapping[str, Any], path: Path) -> None:
-    """Speedup by draft length, and the optimum by batch; dashed: the ceiling, dots: the optima."""
+def draw(answer: Prediction, path: Path) -> None:
+    """Draw speedup by draft length, and the optimum by batch.
+
+    Dashed lines are the ceiling, dots the optima.
+    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -55,7 +57,7 @@ def draw(answer: Mapping[str, Any], path: Path) -> None:
         figure.savefig(path, dpi=144, metadata=metadata)
 
 
-def _lengths(axes: Any, drafter: Mapping[str, Any], colour: str) -> None:
+def _lengths(axes: Any, drafter: DrafterAnswer, colour: str) -> None:
     curve, name = drafter["curve"], drafter["name"]
     lengths = curve["draft_length"]
     axes.plot(lengths, curve[CALIBRATED]["speedup"], color=colour, label=name)
@@ -66,7 +68,7 @@ def _lengths(axes: Any, drafter: Mapping[str, Any], colour: str) -> None:
         axes.plot(best["draft_length"], best["speedup"], "o", color=colour)
 
 
-def _batches(axes: Any, drafter: Mapping[str, Any], colour: str) -> None:
+def _batches(axes: Any, drafter: DrafterAnswer, colour: str) -> None:
     view = drafter["by_batch"]
     for tier, style in ((CALIBRATED, "-"), (CEILING, "--")):
         speedups = view[tier]["speedup"]

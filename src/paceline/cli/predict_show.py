@@ -1,32 +1,40 @@
-"""What `paceline predict` prints: a table a drafter, optima, components, traffic, launch lines."""
+"""The output of `paceline predict`: tables by drafter, optima, traffic, and launch lines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-TIERS = ("ceiling", "calibrated")
-CONTEXT = ("by_context", "context")
+from paceline.roofline.scenario.answer import (
+    TIERS,
+    BestNumbers,
+    DrafterAnswer,
+    Prediction,
+)
+from paceline.roofline.traffic import TrafficProfile
+
 ENGINES = {"paceline": "Paceline", "vllm": "vLLM", "sglang": "SGLang"}
-Answer = Mapping[str, Any]
 
 
 def tables(
-    answer: Answer, *, by_batch: bool, by_context: bool, components: bool
+    answer: Prediction, *, by_batch: bool, by_context: bool, components: bool
 ) -> Iterator[Table | str]:
     yield from _head(answer)
     for drafter in answer["drafters"]:
         yield f"\n[bold]{escape(drafter['name'])}: by draft length[/] (AL incl. bonus, times in ms)"
         yield curve_table(drafter)
         yield _best(drafter)
-    for wanted, view, over in ((by_batch, "by_batch", "batch"), (by_context, *CONTEXT)):
-        if wanted:
-            yield f"\n[bold]Best by {over}: speedup at draft length[/]"
-            yield optimum_table(answer, view, over)
+    if by_batch:
+        yield "\n[bold]Best by batch: speedup at draft length[/]"
+        yield optimum_table([_by_batch(drafter) for drafter in answer["drafters"]], "batch")
+    if by_context:
+        yield "\n[bold]Best by context: speedup at draft length[/]"
+        yield optimum_table([_by_context(drafter) for drafter in answer["drafters"]], "context")
     if components:
         yield "\n[bold]Where a step's time goes, ms[/]"
         yield components_table(answer)
@@ -34,7 +42,7 @@ def tables(
         yield f"[dim]note: {escape(note)}[/]"
 
 
-def _head(answer: Answer) -> Iterator[str]:
+def _head(answer: Prediction) -> Iterator[str]:
     model, device, stated = answer["model"], answer["hardware"], answer["scenario"]
     active = model["active_parameters"]
     sizes = f"{model['parameters'] / 1e9:.2f}B parameters, {active / 1e9:.2f}B active"
@@ -46,11 +54,11 @@ def _head(answer: Answer) -> Iterator[str]:
     plain = {tier: answer["ar"][tier]["tpot_ms"] for tier in TIERS}
     yield (
         f"without speculation: {plain['ceiling']:.2f} ms a token at the ceiling, "
-        f"{plain['calibrated']:.2f} ms calibrated ({escape(answer['calibration']['name'])})"
+        f"{plain['calibrated']:.2f} ms calibrated ({escape(str(answer['calibration']['name']))})"
     )
 
 
-def curve_table(drafter: Answer) -> Table:
+def curve_table(drafter: DrafterAnswer) -> Table:
     """One row a draft length; `<` marks each tier's best."""
     table = plain_table()
     for name in ("draft", "AL", "step\nceiling", "\ncalibr.", "TPOT\nceiling", "\ncalibr.",
@@ -60,8 +68,8 @@ def curve_table(drafter: Answer) -> Table:
     for length in curve["draft_length"]:
         best = [drafter["optimum"][tier]["draft_length"] == length for tier in TIERS]
         cells = [str(length), f"{curve['acceptance_length'][length]:.2f}"]
-        for name in ("step_ms", "tpot_ms"):
-            cells += [f"{curve[tier][name][length]:.2f}" for tier in TIERS]
+        cells += [f"{curve[tier]['step_ms'][length]:.2f}" for tier in TIERS]
+        cells += [f"{curve[tier]['tpot_ms'][length]:.2f}" for tier in TIERS]
         for tier, marked in zip(TIERS, best, strict=True):
             speedup = f"{curve[tier]['speedup'][length]:.2f}×"
             cells.append(f"[bold green]{speedup}<[/]" if marked else f"{speedup} ")
@@ -70,7 +78,7 @@ def curve_table(drafter: Answer) -> Table:
     return table
 
 
-def _best(drafter: Answer) -> str:
+def _best(drafter: DrafterAnswer) -> str:
     best, top = drafter["optimum"]["calibrated"], drafter["optimum"]["ceiling"]
     name = escape(drafter["name"])
     if drafter["max_draft"] == 0:
@@ -85,30 +93,52 @@ def _best(drafter: Answer) -> str:
     )
 
 
-def optimum_table(answer: Answer, view: str, over: str) -> Table:
+@dataclass(frozen=True, slots=True)
+class OptimumColumn:
+    """A drafter's optimum over batches or contexts."""
+
+    name: str
+    places: list[int]
+    max_draft: list[int | None]
+    tiers: tuple[BestNumbers, BestNumbers]  # of TIERS
+
+
+def _by_batch(drafter: DrafterAnswer) -> OptimumColumn:
+    view = drafter["by_batch"]
+    tiers = view["ceiling"], view["calibrated"]
+    return OptimumColumn(drafter["name"], view["batch"], view["max_draft"], tiers)
+
+
+def _by_context(drafter: DrafterAnswer) -> OptimumColumn:
+    view = drafter["by_context"]
+    assert view is not None, "the scenario states contexts"
+    tiers = view["ceiling"], view["calibrated"]
+    return OptimumColumn(drafter["name"], view["context"], view["max_draft"], tiers)
+
+
+def optimum_table(columns: Sequence[OptimumColumn], over: str) -> Table:
     """Best draft length and its speedup over batch or context, for every drafter."""
     table = plain_table()
     table.add_column(over, justify="right")
-    for drafter in answer["drafters"]:
+    for column in columns:
         for tier in TIERS:
-            table.add_column(f"{drafter['name']}\n{tier}", justify="right")
-    for index, place in enumerate(answer["drafters"][0][view][over]):
-        cells = []
-        for drafter in answer["drafters"]:
-            for tier in TIERS:
-                cells.append(_optimum(drafter[view], tier, index))
+            table.add_column(f"{column.name}\n{tier}", justify="right")
+    for index, place in enumerate(columns[0].places):
+        cells = [_optimum(column, best, index) for column in columns for best in column.tiers]
         table.add_row(str(place), *cells)
     return table
 
 
-def _optimum(view: Answer, tier: str, index: int) -> str:
-    length, speedup = (view[tier][name][index] for name in ("draft_length", "speedup"))
+def _optimum(column: OptimumColumn, best: BestNumbers, index: int) -> str:
+    speedup = best["speedup"][index]
     if speedup is None:
         return "does not fit"
-    return f"{speedup:.2f}× at {length}" if view["max_draft"][index] else "no draft fits"
+    if not column.max_draft[index]:
+        return "no draft fits"
+    return f"{speedup:.2f}× at {best['draft_length'][index]}"
 
 
-def components_table(answer: Answer) -> Table:
+def components_table(answer: Prediction) -> Table:
     """Milliseconds of a step: AR, and each drafter's best."""
     table = plain_table()
     table.add_column("")
@@ -128,7 +158,7 @@ def components_table(answer: Answer) -> Table:
     return table
 
 
-def traffic_table(traffic: Any) -> Table:
+def traffic_table(traffic: TrafficProfile) -> Table:
     table = plain_table()
     for name in ("", "mean", "p50", "p90", "p99"):
         table.add_column(name, justify="right" if name else "left")
@@ -138,7 +168,7 @@ def traffic_table(traffic: Any) -> Table:
     return table
 
 
-def verdict_lines(traffic: Any, verdicts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def worth_lines(traffic: TrafficProfile, worths: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     share = traffic.decode_share
     known = "unknown" if share is None else f"{share:.0%}"
     yield (
@@ -150,19 +180,19 @@ def verdict_lines(traffic: Any, verdicts: Sequence[Mapping[str, Any]]) -> Iterat
         yield f"[yellow]this server speculates already[/], with an AL of {length} incl. bonus"
     for note in traffic.notes:
         yield f"[dim]note: {escape(note)}[/]"
-    for verdict in verdicts:
-        name, limit = escape(verdict["drafter"]), verdict["limit"]
-        gain = f"{verdict['gain']:.2f}× from end to end"
+    for worth in worths:
+        name, limit = escape(worth["drafter"]), worth["limit"]
+        gain = f"{worth['gain']:.2f}× from end to end"
         most = "" if limit is None else f" (at most {limit:.2f}× with free decoding)"
-        if verdict["worth_it"]:
+        if worth["worth_it"]:
             yield f"{name}: [bold]{gain}[/]{most}"
         else:
             yield f"{name}: [bold yellow]not worth it[/], {gain}: " + escape(
-                "; ".join(verdict["reasons"])
+                "; ".join(worth["reasons"])
             )
 
 
-def flag_lines(answer: Answer) -> Iterator[str]:
+def flag_lines(answer: Prediction) -> Iterator[str]:
     """Launch lines of each drafter at its calibrated optimum."""
     for drafter in answer["drafters"]:
         length = drafter["optimum"]["calibrated"]["draft_length"]

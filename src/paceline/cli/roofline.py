@@ -18,7 +18,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "roofline",
         help="calibrate predictions with measured steps",
-        description="What makes `paceline predict` speak for your engine.",
+        description="Calibrate `paceline predict` to your engine.",
     )
     jobs = parser.add_subparsers(title="jobs", metavar="JOB", required=True)
     fit = jobs.add_parser(
@@ -53,7 +53,7 @@ def add_to(commands: Any) -> None:
 
 
 def parse_share(text: str) -> Fraction:
-    """Reads 1/3 or 0.5."""
+    """Read 1/3 or 0.5."""
     try:
         share = Fraction(text)
     except (ValueError, ZeroDivisionError):
@@ -66,20 +66,19 @@ def parse_share(text: str) -> Fraction:
 def run(args: argparse.Namespace) -> int:
     from paceline.cli import roofline_show
     from paceline.cli.predict import read_device, read_precision
-    from paceline.roofline.cost import Options
-    from paceline.roofline.fit import Case
-    from paceline.roofline.held_out import fit_and_judge
-    from paceline.roofline.lines import model_of_word
-    from paceline.roofline.points import read_points
-    from paceline.roofline.scenario import read_hardware, read_model
+    from paceline.roofline.cost import Deployment, Options
+    from paceline.roofline.device import Hardware, hardware
+    from paceline.roofline.fit import Case, fit_and_judge, read_points
+    from paceline.roofline.scenario.lines import architecture_of_word
 
     if not args.out.parent.is_dir():
         raise InvalidRequest("out", str(args.out), "a file in a folder that exists")
-    model = read_model(model_of_word(args.model)["model"], read_precision(args.precision))
-    device = read_hardware(read_device(args.hardware))
+    model = architecture_of_word(args.model, read_precision(args.precision))
+    stated = read_device(args.hardware)
+    device = hardware(stated) if isinstance(stated, str) else Hardware.read(stated, "hardware")
     points = [point for path in args.points for point in read_points(path)]
     options = Options(tensor_parallel=args.tensor_parallel)
-    judged = fit_and_judge(Case(points, model, device, options), args.fit_on)
+    judged = fit_and_judge(Case(points, Deployment(model, device, options)), args.fit_on)
     console = Console(highlight=False)
     console.print(roofline_show.title(judged), style="bold", markup=False)
     console.print(roofline_show.parameter_table(judged))

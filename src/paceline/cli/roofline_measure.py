@@ -1,10 +1,9 @@
-"""`paceline roofline measure`: times a model's steps, for `paceline roofline fit` to learn from."""
+"""`paceline roofline measure`: time a model's steps, for `paceline roofline fit` to learn from."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from paceline.cli.mock import whole_numbers
 
 
 def add_to(commands: Any) -> None:
-    """`commands` are the subcommands of `paceline roofline`."""
+    """Add the command to `commands`, the subcommands of `paceline roofline`."""
     parser = commands.add_parser(
         "measure",
         help="time a model's steps over batches, rows and contexts",
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         )
     written = step_times.as_json(engine, machine, points)
     if args.machine is not None:
-        args.machine.write_text(json.dumps(asdict(machine), indent=1) + "\n", "utf-8")
+        args.machine.write_text(json.dumps(machine.model_dump(), indent=1) + "\n", "utf-8")
     args.out.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
     print(f"{args.out}: {len(points)} steps of {engine.model_name} ({engine.backend})")
     return 0

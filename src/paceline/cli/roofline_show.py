@@ -1,31 +1,32 @@
-"""What `paceline roofline fit` prints: what it learned, how far off, what it could not tell."""
+"""The output of `paceline roofline fit`: what it learned, its errors, what it could not tell."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from paceline.cli.predict_show import plain_table
+from paceline.roofline.fit import Judged, summary
 
 SHOWN = 24  # points; of more, those that are furthest off
 UNITS = {"step_overhead": (1e3, "ms"), "layer_overhead": (1e6, "µs"),
          "request_overhead": (1e6, "µs"), "row_overhead": (1e6, "µs")}  # fmt: skip
 
 
-def title(judged: Any) -> str:
-    model, device = judged.case.architecture.name, judged.case.hardware.name
-    return f"{model} on {device}: fitted to {sum(judged.seen)} of {len(judged.points)} points"
+def title(judged: Judged) -> str:
+    deployment = judged.case.deployment
+    name = f"{deployment.architecture.name} on {deployment.hardware.name}"
+    return f"{name}: fitted to {sum(judged.seen)} of {len(judged.points)} points"
 
 
-def parameter_table(judged: Any) -> Table:
+def parameter_table(judged: Judged) -> Table:
     fit = judged.fit
     table = plain_table()
     for name, side in (("learned", "left"), ("value", "right"), ("standard error", "right")):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
-    values = {**fit.calibration.to_dict(), "draft_cost": fit.draft_cost}
+    values = {**fit.calibration.model_dump(), "draft_cost": fit.draft_cost}
     for name, deviation in fit.deviations.items():
         factor, unit = UNITS.get(name, (1.0, ""))
         value = values.get(name)
@@ -36,13 +37,13 @@ def parameter_table(judged: Any) -> Table:
     return table
 
 
-def residual_title(judged: Any) -> str:
+def residual_title(judged: Judged) -> str:
     if len(judged.points) <= SHOWN:
         return "Residuals"
     return f"Residuals: the {SHOWN} points that are furthest off"
 
 
-def residual_table(judged: Any) -> Table:
+def residual_table(judged: Judged) -> Table:
     """The points, by size; of many, those that are furthest off."""
     rows = list(zip(judged.points, judged.predicted, judged.errors, judged.seen, strict=True))
     if len(rows) > SHOWN:
@@ -64,9 +65,7 @@ def residual_table(judged: Any) -> Table:
     return table
 
 
-def lines(judged: Any) -> Iterator[str]:
-    from paceline.roofline.held_out import summary
-
+def lines(judged: Judged) -> Iterator[str]:
     fit = judged.fit
     yield (
         f"fitted points: median error {fit.median_error:.1%}, nine of ten within "

@@ -60,18 +60,16 @@ class KindColours:
             yield "".join(character for character, _ in run), kind
 
 
-def statistics_line(
-    tokens: int, stats: SpeculationStats | None, metrics: RequestMetrics | None
-) -> str:
+def statistics_line(tokens: int, stats: SpeculationStats, metrics: RequestMetrics | None) -> str:
     """`42 tokens · TTFT 31 ms · TPOT 5.2 ms · AL 3.10 incl. bonus (33 of 40 drafted accepted)`."""
     parts = [f"{tokens} tokens"]
     if metrics is not None:
         parts.append(f"TTFT {1000 * metrics.ttft:.0f} ms")
         if metrics.tpot is not None:
             parts.append(f"TPOT {1000 * metrics.tpot:.1f} ms")
-    if stats is not None and stats.draft_rounds:
+    if stats.draft_rounds:
         accepted = f"{stats.accepted_tokens} of {stats.draft_tokens} drafted tokens accepted"
         parts.append(f"AL {stats.acceptance_length:.2f} incl. bonus ({accepted})")
-    elif stats is not None:
+    else:
         parts.append("nothing drafted")
     return " · ".join(parts)

@@ -23,11 +23,10 @@ from paceline.core.results import (
     FinishReason,
     OutputDelta,
     RequestMetrics,
-    RoundRecord,
-    SpeculationStats,
     TokenKind,
     TokenLogprobs,
 )
+from paceline.core.rounds import CutReason, Round, SpeculationStats, StepInfo, StreamInfo
 
 __all__ = [
     "DRAFT_POLICIES",
@@ -35,6 +34,7 @@ __all__ = [
     "MAX_DRAFT_LEN",
     "MAX_LOGPROBS",
     "CacheError",
+    "CutReason",
     "DraftBatch",
     "DraftPolicy",
     "ExplainedRound",
@@ -48,11 +48,13 @@ __all__ = [
     "QueueFull",
     "Request",
     "RequestMetrics",
-    "RoundRecord",
+    "Round",
     "SamplingParams",
     "SparseRow",
     "SpeculationStats",
     "SpeculativeParams",
+    "StepInfo",
+    "StreamInfo",
     "TokenKind",
     "TokenLogprobs",
     "Verdict",

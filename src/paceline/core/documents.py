@@ -7,11 +7,13 @@ JSON schemas, help texts and tables in the docs come from the fields and their d
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from functools import partial, wraps
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Self, TypeVar, dataclass_transform, get_args, overload
 
 from pydantic import (
@@ -32,6 +34,7 @@ from pydantic_core import ArgsKwargs, CoreSchema, PydanticCustomError, core_sche
 from paceline.core.errors import Amount, InvalidRequest
 
 LONGEST_NAME = 64  # characters of a field's name that an error quotes
+MOST_LISTED = 20  # names of fields in an error
 # kinds of pydantic's errors that refusal() words in its own way
 UNSUPPORTED = "unsupported"
 _TOO_MANY = "too_many_items"
@@ -46,9 +49,13 @@ T = TypeVar("T")
 class UnknownField(InvalidRequest):
     """A document holds a field that its model does not have."""
 
-    def __init__(self, field: str, value: object, guess: str | None) -> None:
-        hint = f"; did you mean {guess}?" if guess else ""
-        super().__init__(field, value, "no such field", f"{field}: unknown field{hint}")
+    def __init__(
+        self, field: str, value: object, guess: str | None, names: Sequence[str] = ()
+    ) -> None:
+        expected = f"one of {', '.join(names)}" if names else "no such field"
+        hint = f"; expected {expected}" if names else ""
+        hint = f"; did you mean {guess}?" if guess else hint
+        super().__init__(field, value, expected, f"{field}: unknown field{hint}")
 
 
 class MissingField(InvalidRequest):
@@ -74,16 +81,33 @@ class Document(BaseModel):
         except ValidationError as error:
             raise refusal(error, value, cls, where) from None
 
+    @classmethod
+    def from_file(cls, path: str | FilePath, where: str) -> Self:
+        """Read a document from a JSON file; errors name it `where`."""
+        return cls.read(read_json_object(path, where), where)
+
     @model_validator(mode="before")
     @classmethod
     def _check_size(cls, value: object) -> object:
         """Raise one error for an object with more fields than there are; pydantic would make one
         for each of them."""
-        if isinstance(value, dict) and len(value) > len(cls.model_fields):
+        closed = cls.model_config.get("extra") == "forbid"
+        if closed and isinstance(value, dict) and len(value) > len(cls.model_fields):
             names = field_names(cls)
             name = next(key for key in value if key not in names)
             raise PydanticCustomError(_UNKNOWN_FIELD, "unknown field", {"name": name})
         return value
+
+
+def read_json_object(path: str | FilePath, field: str) -> dict[str, Any]:
+    """Read a JSON file that holds one object. Raises InvalidRequest for `field`."""
+    try:
+        value = json.loads(FilePath(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(field, str(path), f"a readable JSON file ({error})") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(field, str(path), "a file with one JSON object")
+    return value
 
 
 @overload
@@ -137,6 +161,17 @@ def fields_of(model: type[Any]) -> dict[str, FieldInfo]:
 def field_names(model: type[Any]) -> set[str]:
     """Return the keys that an object of `model` may have."""
     return {field.alias or name for name, field in fields_of(model).items()}
+
+
+def fields_table(model: type[BaseModel]) -> str:
+    """Write the fields of a document as a table in Markdown, for the docs."""
+    rows = ["| field | default | |", "|---|---|---|"]
+    for name, field in model.model_fields.items():
+        default = "required"
+        if not field.is_required():
+            default = "" if field.default in (None, "") else f"`{json.dumps(field.default)}`"
+        rows.append(f"| `{field.alias or name}` | {default} | {field.description or ''} |")
+    return "\n".join(rows)
 
 
 # -- types of fields -------------------------------------------------------------------------------
@@ -225,6 +260,39 @@ class Between:
         while "schema" in schema:
             schema = schema["schema"]
         return str(schema["type"])
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Annotates a field: an error says `text` in place of pydantic's words."""
+
+    text: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.custom_error_schema(
+            handler(source), custom_error_type="expected", custom_error_message=self.text
+        )
+
+
+@dataclass(frozen=True)
+class OneOfTypes:
+    """Annotates a union: a value of no type in `types` is refused with `text`; a value of one of
+    them gets the errors of its own branch."""
+
+    types: tuple[type, ...]
+    text: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def _check(self, value: object) -> object:
+        if not isinstance(value, self.types) or isinstance(value, bool):
+            raise ValueError(self.text)
+        return value
 
 
 @dataclass(frozen=True)
@@ -338,7 +406,21 @@ def unknown_field(path: Path, document: object, model: type[Any], where: str = "
     close, name = [], str(path[-1])
     if len(name) <= LONGEST_NAME:
         close = difflib.get_close_matches(name, sorted(_all_names(model)), n=1, cutoff=0.8)
-    return UnknownField(written(path, where), _value(document, path), next(iter(close), None))
+    guess = next(iter(close), None)
+    return UnknownField(written(path, where), _value(document, path), guess, _names_at(path, model))
+
+
+def _names_at(path: Path, model: type[Any]) -> list[str]:
+    """The fields beside the one at `path`, as far as they are few enough for an error to list."""
+    for step in path[:-1]:
+        if isinstance(step, str):
+            field = fields_of(model).get(step)
+            models = [] if field is None else list(_models_in(field.annotation))
+            if len(models) != 1:
+                return []
+            (model,) = models
+    names = list(fields_of(model))
+    return names if len(names) <= MOST_LISTED else []
 
 
 def written(path: Path, where: str = "") -> str:

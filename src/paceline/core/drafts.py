@@ -1,4 +1,4 @@
-"""What drafters give and rules decide."""
+"""Drafts as drafters give them, and the verdicts of verification rules."""
 
 from __future__ import annotations
 

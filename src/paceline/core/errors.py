@@ -1,4 +1,4 @@
-"""What Paceline raises on purpose, and the checks that raise it."""
+"""The errors that Paceline raises on purpose, and the checks that raise them."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from paceline.core.params import SamplingParams, SpeculativeParams
-from paceline.core.results import FinishReason, SpeculationStats
+from paceline.core.results import FinishReason
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -52,7 +52,6 @@ class Request:
     first_scheduled: float | None = None
     first_token: float | None = None
     finished: float | None = None
-    stats: SpeculationStats = field(default_factory=SpeculationStats)
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -81,7 +80,8 @@ class Request:
 
     @property
     def decoding(self) -> bool:
-        """Whether only the last chosen token, and what the grammar forced after it, is pending."""
+        """Return whether only the last chosen token, and what the grammar forced after it, is
+        pending."""
         return self.pending <= 1 + self.forced_tail
 
     @property

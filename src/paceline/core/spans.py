@@ -1,4 +1,4 @@
-"""Where time goes: spans on the monotonic clock, one lane for each thread that records.
+"""Spans of time on the monotonic clock, one lane for each thread that records.
 
 Whoever does the work says `with spans("draft"):`, and need not know whether anybody listens. OFF is
 what everyone holds until a profile is asked for: it takes no clock and keeps nothing.
@@ -100,7 +100,7 @@ class Lane(Spans):
         return len(self._names)
 
     def spans(self) -> list[Span]:
-        """What was recorded; not while a span is open."""
+        """Return what was recorded; not while a span is open."""
         assert not self._open, f"{self._names[self._open[-1]]} is still going on"
         rows = zip(self._names, self._starts, self._ends, self._parents, strict=False)
         return [Span(*row, self._counts.get(index)) for index, row in enumerate(rows)]

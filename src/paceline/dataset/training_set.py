@@ -60,7 +60,7 @@ class Shard:
 @dataclass(slots=True)
 class Manifest:
     """What a set is. `target` has name, weights_sha256, tokenizer_sha256 and template (a digest, as
-    in identity.template_digest); `app` is the application as it was read, and what its
+    in loader.template_digest); `app` is the application as it was read, and what its
     answers were bound to (binding.read_binding); `counts` says what was dropped, and why."""
 
     target: dict[str, Any]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from paceline.drafters import auto, dflash, draft_model, hybrid, mock, ngram, replay, suffix
+from paceline.drafters import dflash, draft_model, hybrid, mock, ngram, replay, suffix
 from paceline.drafters.base import build, kinds
 from paceline.drafters.spec import make_drafters, parse_spec
 
 __all__ = [
-    "auto",
     "build",
     "dflash",
     "draft_model",

@@ -1,4 +1,4 @@
-"""What the engine knows of drafters: one protocol, one registry.
+"""The protocol and the registry of drafters: all that the engine knows of them.
 
 A drafter proposes tokens. It knows nothing of scheduling, verification rules or commits, and the
 engine knows nothing of how tokens are found.
@@ -17,8 +17,8 @@ from paceline.models.loader import LoadedModel
 
 @dataclass(slots=True)
 class TargetInfo:
-    """What a drafter may share of the target. `network` gives embeddings and head; None when
-    mocked."""
+    """The parts of the target that a drafter may share. `network` gives embeddings and head; None
+    when mocked."""
 
     name: str
     vocab_size: int
@@ -162,7 +162,7 @@ class Reporting(Protocol):
 
 
 class Recorded(Protocol):
-    """What both kinds of networks offer those who ask where time goes: see `models.batch`."""
+    """A network whose time can be recorded by part: see `models.batch`."""
 
     streamed_parts: dict[str, int]
 

@@ -5,37 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.core import DraftBatch, KVSpec, Request
+from paceline.core import DraftBatch, Request
 from paceline.drafters.base import Drafter, ObservedRows, TargetInfo
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.suffix import SuffixDrafter
+from paceline.drafters.text import TextDrafter
 
 
-class ChainDrafter:
+class ChainDrafter(TextDrafter):
     """Several drafters, best first: each request gets the first draft that is not empty.
 
     For drafters that need neither features nor KV, which the engine hands out to one at a time.
-    A part that gives no confidence counts as 1/2 for each token. `start_up_rows` are said in the
-    start-up table.
+    A part that gives no confidence counts as 1/2 for each token. `start_up_rows` are shown in
+    the start-up table.
     """
 
-    feature_layers: tuple[int, ...] = ()
-    kv: KVSpec | None = None
-    lookback = 0
-    parallel = True
-    reach: int | None = None
-    weight_bytes = 0
-
     def __init__(
-        self,
-        name: str,
-        parts: Sequence[Drafter],
-        start_up_rows: Sequence[tuple[str, str]] = (),
+        self, name: str, parts: Sequence[Drafter], start_up_rows: Sequence[tuple[str, str]] = ()
     ) -> None:
-        self.name, self.parts = name, tuple(parts)
+        super().__init__(name, max(part.max_draft_len for part in parts))
+        self.parts = tuple(parts)
         self.start_up_rows = list(start_up_rows)
         self.version = "+".join(f"{part.name}-{part.version}" for part in parts)
-        self.max_draft_len = max(part.max_draft_len for part in parts)
 
     def attach(self, target: TargetInfo) -> None:
         for part in self.parts:
@@ -49,9 +40,6 @@ class ChainDrafter:
         for part in self.parts:
             part.observe(rows)
 
-    def held_tokens(self, request: Request) -> int:
-        return 0
-
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         tokens: list[list[int]] = [[] for _ in requests]
         confidence: list[list[float]] = [[] for _ in requests]
@@ -63,8 +51,8 @@ class ChainDrafter:
             for row, index in enumerate(open_):
                 tokens[index], parts[index] = batch.tokens[row], part.name
                 from_others[index] = batch.is_from_others(row)
-                known = batch.confidence
-                confidence[index] = [0.5] * len(tokens[index]) if known is None else known[row]
+                usual = [0.5] * len(tokens[index])
+                confidence[index] = usual if batch.confidence is None else batch.confidence[row]
             open_ = [index for index in open_ if not tokens[index]]
         return DraftBatch(
             tokens=tokens, confidence=confidence, parts=parts, from_others=from_others

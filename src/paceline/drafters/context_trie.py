@@ -72,7 +72,7 @@ Branches: TypeAlias = dict[int, Entry]
 
 
 class ContextTrie:
-    """Contexts of one or more texts, one after the other; each starts with `begin_text`."""
+    """Contexts of one or more texts, one after the other. `begin_text` starts a text."""
 
     def __init__(self, max_context: int) -> None:
         self.max_context = max_context
@@ -86,16 +86,16 @@ class ContextTrie:
         return EMPTY_BYTES + self.entry_bytes + TOKEN_BYTES * len(self._text)
 
     def __len__(self) -> int:
-        """Tokens held, boundaries included."""
+        """Return the number of tokens held, with boundaries."""
         return len(self._text)
 
     def begin_text(self, context: Sequence[int] = ()) -> None:
-        """Starts a text, with tokens that serve as context only: they are never proposed."""
+        """Start a text, with tokens that serve as context only: they are never proposed."""
         self._text.append(BOUNDARY)
         self._text.extend(context)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Appends tokens to the text begun last, each counted as what followed its contexts."""
+        """Append tokens to the text begun last, each counted as what followed its contexts."""
         for token in tokens:
             self._append(token)
 
@@ -115,16 +115,16 @@ class ContextTrie:
                 return
             if not isinstance(entry, Fork):
                 positions = entry if isinstance(entry, list) else [entry]
-                known = text[positions[0] - self._base]
-                if known == token:
+                follower = text[positions[0] - self._base]
+                if follower == token:
                     self._join(branches, nearest, positions, position)
                     return
-                entry = branches[nearest] = self._split(positions, known, end - index)
+                entry = branches[nearest] = self._split(positions, follower, end - index)
             entry.add(token)
             branches = entry.longer
 
     def _join(self, branches: Branches, nearest: int, positions: list[int], position: int) -> None:
-        """Adds an occurrence that agrees with those before it."""
+        """Add an occurrence that agrees with those before it."""
         self.entry_bytes += POINTER_BYTES
         if len(positions) == 1:
             branches[nearest] = positions
@@ -132,7 +132,7 @@ class ContextTrie:
         positions.append(position)
 
     def _split(self, positions: list[int], token: int, depth: int) -> Fork:
-        """The fork for a context of `depth` tokens; longer contexts get its occurrences."""
+        """Return the fork for a context of `depth` tokens; longer contexts get its occurrences."""
         fork = Fork(token, len(positions))
         self.entry_bytes += FORK_BYTES - _listed_bytes(positions)
         if depth == self.max_context:
@@ -153,7 +153,7 @@ class ContextTrie:
     # -- taking out the oldest text ---------------------------------------------------------------
 
     def forget(self, context: int, counted: int) -> None:
-        """Takes out the oldest text, which began with `context` tokens and grew by `counted`."""
+        """Take out the oldest text, which began with `context` tokens and grew by `counted`."""
         first = self._base + 1 + context
         for position in range(first, first + counted):
             self._remove(position)
@@ -192,7 +192,7 @@ class ContextTrie:
     def draft(
         self, context: Sequence[int], length: int, floor: float
     ) -> tuple[list[int], list[float]]:
-        """The most frequent continuation of `context`, up to `length` tokens, with estimates.
+        """Return the most frequent continuation of `context`, up to `length` tokens, and estimates.
 
         Every token is the most frequent follower of the longest context (request and draft so far,
         at most max_context tokens) that has one; of equals the one seen last. Its estimate is
@@ -228,21 +228,21 @@ class ContextTrie:
         return tokens, estimates
 
     def _longest(self, window: list[int]) -> tuple[Entry | None, int]:
-        """The entry of the longest context that ends `window`, and how deep it lies."""
+        """Return the entry of the longest context that ends `window`, and how deep it lies."""
         branches, depth = self._root, 0
-        found: Entry | None = None
+        deepest: Entry | None = None
         for index in range(len(window) - 1, max(-1, len(window) - 1 - self.max_context), -1):
             entry = branches.get(window[index])
             if entry is None:
                 break
-            found, depth = entry, depth + 1
+            deepest, depth = entry, depth + 1
             if not isinstance(entry, Fork):
                 break
             branches = entry.longer
-        return found, depth
+        return deepest, depth
 
     def _agreeing(self, window: list[int], positions: list[int]) -> int:
-        """How many tokens before the best of the latest `positions` equal the end of `window`.
+        """Return how many tokens before the best of the latest `positions` agree with `window`.
 
         Up to max_context: what agrees for longer is as good as certain.
         """

@@ -8,7 +8,6 @@ draft layers, once, at the target's own slots; a draft is then a single forward 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,23 +16,18 @@ import numpy as np
 import torch
 
 from paceline.core import DraftBatch, InvalidRequest, KVSpec, ModelError, Request
-from paceline.drafters.base import (
-    BuildContext,
-    DrafterSpec,
-    ObservedRows,
-    TargetInfo,
-    register,
-)
-from paceline.drafters.draw import DRAWS, Drawn, draw_token
-from paceline.drafters.selector import CandidateSelector
+from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.block_draws import BlockDraws, CandidateWalk
+from paceline.drafters.draw import DRAWS, Drawn, draft_batch
+from paceline.drafters.packing import Stretch, pack_blocks
 from paceline.drafters.spec import draft_len, one_of, read_options, whole
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch
-from paceline.models.dflash.batch import BlockOutput, DFlashNetwork
+from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import check_mask
 from paceline.models.dflash.networks import build_dflash, planned_bytes
 from paceline.models.networks import DTYPES
-from paceline.models.recipe import INT8, QUANTIZE, UNQUANTIZED
+from paceline.models.quantized import INT8, QUANTIZE, UNQUANTIZED
 
 HEADS = ("auto", "full", "cut")
 
@@ -83,10 +77,9 @@ class DFlashDrafter:
         max_draft_len: int | None = None,
         draw: str = "argmax",
     ) -> None:
-        """Raises InvalidRequest for a draft longer than the block, and for a head to cut where the
+        """Raise InvalidRequest for a draft longer than the block, and for a head to cut where the
         checkpoint ships no list."""
-        config = checkpoint.config
-        most = config.max_draft_len
+        config, most = checkpoint.config, checkpoint.config.max_draft_len
         if max_draft_len is not None and max_draft_len > most:
             expected = f"at most {most}: it drafts blocks of {config.block_size}"
             raise InvalidRequest(f"drafter {name}, max_draft_len", max_draft_len, expected)
@@ -100,21 +93,19 @@ class DFlashDrafter:
         self._head_ids = None if head == "full" else checkpoint.head_ids
         self._dtype, self._backend, self.window, self._draw = dtype, backend, window, draw
         self._quantize = None if quantize == "none" else quantize
-        shape = config.layers
-        itemsize = DTYPES[dtype].itemsize
-        self.kv: KVSpec | None = KVSpec(
-            shape.num_layers, shape.num_kv_heads, shape.head_dim, itemsize
-        )
+        shape, size = config.layers, DTYPES[dtype].itemsize
+        self.kv: KVSpec | None = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, size)
         recipe = UNQUANTIZED if self._quantize is None else INT8
         self.weight_bytes = planned_bytes(config, DTYPES[dtype], self._head_ids, recipe)
         self.network: DFlashNetwork | None = None
-        self._selector: CandidateSelector | None = None
+        self._selector: CandidateWalk | None = None
+        self._draws = BlockDraws(config, draw, self._head_ids)
         self._max_positions = shape.max_context
         self.reach: int | None = None
         self._contexts: dict[tuple[str, int], _Context] = {}
 
     def attach(self, target: TargetInfo) -> None:
-        """Builds the network around the target's embedding and head, with KV for its blocks."""
+        """Build the network around the target's embedding and head, with KV for its blocks."""
         check_target(self.name, self.checkpoint, target)
         self._max_positions = min(
             self.config.layers.max_context, target.max_model_len + self.config.block_size
@@ -133,33 +124,26 @@ class DFlashDrafter:
         self._try_out(target)
         self.weight_bytes = self.network.weight_bytes
         if self.config.second is not None:
-            self._selector = CandidateSelector(
-                self.config.second, self.checkpoint.weights, self.network
-            )
+            weights = self.checkpoint.weights
+            self._selector = CandidateWalk(self.config.second, weights, self.network)
+            self._draws.selector = self._selector
             self.weight_bytes += self._selector.weight_bytes
 
     def _try_out(self, target: TargetInfo) -> None:
-        """Drafts once, in blocks that nobody owns yet. Raises ModelError where no number comes
+        """Draft once, in blocks that nobody owns yet. Raises ModelError where no number comes
         out: weights can be finite, and damaged all the same."""
         assert self.network is not None
         context, size = BLOCK_SIZE, self.max_draft_len + 1
-        positions = np.arange(context + size, dtype=np.int32)
-        blocks = -(-len(positions) // BLOCK_SIZE)
-        if blocks > target.num_blocks or len(positions) > self._max_positions:
+        blocks = range(-(-(context + size) // BLOCK_SIZE))
+        if len(blocks) > target.num_blocks or context + size > self._max_positions:
             return
+        places = np.arange(context, dtype=np.int32)
         generator = torch.Generator().manual_seed(0)
         features = torch.randn(context, self.config.feature_size, generator=generator)
         device, dtype = self.network.device, self.network.dtype
-        self.network.inject(features.to(device, dtype), positions[:context], positions[:context])
-        output = self.network.draft(
-            ForwardBatch(
-                ids=np.full(size, self.config.mask_token_id, dtype=np.int32),
-                positions=positions[context:],
-                seq_starts=np.array([0, size], dtype=np.int32),
-                block_tables=np.arange(blocks, dtype=np.int32)[None],
-                logit_rows=np.arange(1, size, dtype=np.int32),
-            )
-        )
+        self.network.inject(features.to(device, dtype), places, places)
+        masks = [self.config.mask_token_id] * size
+        output = self.network.draft(pack_blocks([Stretch(blocks, context, masks)]))
         if not bool(torch.isfinite(output.confidence).all()):
             raise ModelError(f"drafter {self.name}: its drafts are NaN: the weights are damaged")
         self.network.allocate_kv(target.num_blocks)
@@ -167,19 +151,11 @@ class DFlashDrafter:
     @torch.inference_mode()
     def rehearse(self, requests: int, length: int) -> None:
         assert self.network is not None
-        size = min(length + 1, self._max_positions)
-        blocks = -(-size // BLOCK_SIZE)
-        rows = np.arange(requests * size, dtype=np.int32)
-        self.network.draft(
-            ForwardBatch(
-                ids=np.full(len(rows), self.config.mask_token_id, dtype=np.int32),
-                positions=rows % size,
-                seq_starts=np.arange(requests + 1, dtype=np.int32) * np.int32(size),
-                block_tables=np.arange(requests * blocks, dtype=np.int32).reshape(requests, -1),
-                logit_rows=np.flatnonzero(rows % size).astype(np.int32),
-            ),
-            logits=self._selector is not None,
-        )
+        masks = [self.config.mask_token_id] * min(length + 1, self._max_positions)
+        used = -(-len(masks) // BLOCK_SIZE)
+        blocks = [range(i * used, (i + 1) * used) for i in range(requests)]
+        batch = pack_blocks([Stretch(of_request, 0, masks) for of_request in blocks])
+        self.network.draft(batch, logits=self._selector is not None)
 
     def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
         for request, leading in zip(requests, held, strict=True):
@@ -187,7 +163,7 @@ class DFlashDrafter:
 
     @torch.inference_mode()
     def observe(self, rows: Sequence[ObservedRows]) -> None:
-        """Injects what was committed into the draft KV; the features are not kept."""
+        """Inject the committed rows into the draft KV; their features are not kept."""
         assert self.network is not None
         features: list[torch.Tensor] = []
         positions: list[int] = []
@@ -225,23 +201,23 @@ class DFlashDrafter:
         if asked:
             chosen = [requests[index] for index in asked]
             counts = [slots[index] for index in asked]
-            sampled = any(not request.params.greedy for request in chosen)
-            logits = self._selector is not None or (sampled and self._draw != "argmax")
+            logits = self._draws.need_logits(chosen)
             output = self.network.draft(self._blocks(chosen, counts), logits=logits)
-            for index, drawn in zip(asked, self._draw_all(chosen, counts, output), strict=True):
-                drafts[index] = self._past_forced(requests[index], drawn)
-        return DraftBatch(
-            tokens=[[drawn.token for drawn in draft] for draft in drafts],
-            q=[_q_rows(draft) for draft in drafts],
-            confidence=[[drawn.confidence for drawn in draft] for draft in drafts],
-        )
+            forced = [request.tokens[self._anchor(request) + 1 :] for request in chosen]
+            drawn = self._draws.draw(chosen, counts, forced, output)
+            for index, draft in zip(asked, drawn, strict=True):
+                drafts[index] = draft
+        return draft_batch(drafts)
 
     # -- inside -----------------------------------------------------------------------------------
 
     def _slots(self, request: Request, length: int) -> int:
-        """Slots to predict, as far as this drafter's positions reach. The block begins at the first
-        token without features, which is the last one but for those that a grammar forced after it;
-        the selector draws slot by slot from the last token, and does not skip any."""
+        """Return the number of slots to predict, as far as this drafter's positions reach.
+
+        The block begins at the first token without features, which is the last one but for those
+        that a grammar forced after it; the selector draws slot by slot from the last token, and
+        does not skip any.
+        """
         context = self._contexts.get((request.id, request.choice))
         if context is None:
             return 0
@@ -252,88 +228,29 @@ class DFlashDrafter:
         count = min(min(length, self.max_draft_len) + forced, most)
         return count if count > forced else 0
 
-    def _past_forced(self, request: Request, drawn: list[Drawn]) -> list[Drawn]:
-        """What a block says after the tokens that were forced, if it foresaw those: otherwise it
-        goes on from a text that is not there."""
-        forced = len(request.tokens) - 1 - self._anchor(request)
-        known = request.tokens[len(request.tokens) - forced :]
-        foreseen = [one.token for one in drawn[:forced]] == known
-        return drawn[forced:] if foreseen else []
-
     def _anchor(self, request: Request) -> int:
         return self._contexts[request.id, request.choice].end
 
     def _blocks(self, requests: Sequence[Request], counts: Sequence[int]) -> ForwardBatch:
-        starts = np.concatenate([[0], np.cumsum([count + 1 for count in counts])]).astype(np.int32)
-        ids = np.full(starts[-1], self.config.mask_token_id, dtype=np.int32)
-        anchors = np.array([self._anchor(request) for request in requests], dtype=np.int32)
-        ids[starts[:-1]] = [request.tokens[self._anchor(request)] for request in requests]
-        within = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
-        pairs = list(zip(requests, anchors + np.array(counts), strict=True))
-        tables = np.zeros((len(requests), max(end for _, end in pairs) // BLOCK_SIZE + 1), np.int32)
-        for row, (request, end) in enumerate(pairs):
-            used = end // BLOCK_SIZE + 1
-            tables[row, :used] = request.blocks[:used]
-        return ForwardBatch(
-            ids=ids,
-            positions=np.repeat(anchors, np.diff(starts)) + within,
-            seq_starts=starts,
-            block_tables=tables,
-            logit_rows=np.flatnonzero(within).astype(np.int32),
-            first=np.array([self._first(request) for request in requests], dtype=np.int32),
-        )
+        mask, stretches = self.config.mask_token_id, []
+        for request, count in zip(requests, counts, strict=True):
+            anchor = self._anchor(request)
+            ids = [request.tokens[anchor], *[mask] * count]
+            stretches.append(Stretch(request.blocks, anchor, ids))
+        batch = pack_blocks(stretches)
+        batch.first = np.array([self._first(request) for request in requests], dtype=np.int32)
+        return batch
 
     def _first(self, request: Request) -> int:
-        """The first position that the draft sees."""
+        """Return the first position that the draft sees."""
         first = self._contexts[request.id, request.choice].first
         if self.window is None:
             return first
         return max(first, self._anchor(request) - self.window)
 
-    def _draw_all(
-        self, requests: Sequence[Request], counts: Sequence[int], output: BlockOutput
-    ) -> list[list[Drawn]]:
-        argmax, confidence = output.argmax.tolist(), output.confidence.tolist()
-        drafts: list[list[Drawn]] = []
-        end = 0
-        for request, count in zip(requests, counts, strict=True):
-            rows = slice(end, end + count)
-            end += count
-            if not all(map(math.isfinite, confidence[rows])):
-                drafts.append([])  # its context overflowed: no number, no draft
-            elif self._selector is not None:
-                drafts.append(self._selector.walk(request, output, rows, self._draw))
-            elif request.params.greedy or self._draw == "argmax":
-                pairs = zip(argmax[rows], confidence[rows], strict=True)
-                drafts.append([Drawn(token, None, sure) for token, sure in pairs])
-            else:
-                drafts.append(self._draw_rows(request, output, rows))
-        return drafts
-
-    def _draw_rows(self, request: Request, output: BlockOutput, rows: slice) -> list[Drawn]:
-        assert output.logits is not None
-        drawn = []
-        forced = len(request.tokens) - 1 - self._anchor(request)
-        for index, row in enumerate(range(rows.start, rows.stop), -forced):
-            logits = self._whole(output.logits[row])
-            drawn.append(draw_token(logits, int(output.argmax[row]), request, index, self._draw))
-        return drawn
-
-    def _whole(self, logits: torch.Tensor) -> torch.Tensor:
-        """A row over the whole vocabulary; what a cut head lacks is impossible."""
-        if self._head_ids is None:
-            return logits
-        row = logits.new_full((self.config.layers.vocab_size,), -torch.inf)
-        row[self._head_ids.to(logits.device)] = logits
-        return row
-
-
-def _q_rows(draft: list[Drawn]) -> list[Any] | None:
-    return [drawn.q for drawn in draft] if draft and draft[0].q is not None else None
-
 
 def check_target(name: str, checkpoint: DFlashCheckpoint, target: TargetInfo) -> None:
-    """Raises ModelError where the drafter was not made for this target, naming what differs."""
+    """Raise ModelError where the drafter was not made for this target, naming what differs."""
     config = checkpoint.config
     for field, ours, theirs in (
         ("hidden_size", config.layers.hidden_size, target.hidden_size),
@@ -368,7 +285,7 @@ def _build(spec: DrafterSpec, context: BuildContext) -> DFlashDrafter:
 
 
 def dflash_defaults(context: BuildContext) -> dict[str, Any]:
-    """The settings of a drafter that a spec leaves open."""
+    """Return the settings of a drafter that a spec leaves open."""
     return {**context.network_settings(device=False), **context.draw, "window": context.window}
 
 

@@ -15,20 +15,15 @@ import numpy as np
 import torch
 
 from paceline.core import DraftBatch, InvalidRequest, KVSpec, ModelError, Request
-from paceline.drafters.base import (
-    BuildContext,
-    DrafterSpec,
-    ObservedRows,
-    TargetInfo,
-    register,
-)
-from paceline.drafters.draw import DRAWS, Drawn, draw_token
+from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.draw import DRAWS, Drawn, draft_batch, draw_token
+from paceline.drafters.packing import Stretch, pack
 from paceline.drafters.spec import draft_len, one_of, read_options, real
 from paceline.kernels import ops
-from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Network
+from paceline.models.batch import BLOCK_SIZE, ForwardOutput, Network
 from paceline.models.loader import load_model
 from paceline.models.networks import build_network
-from paceline.models.recipe import QUANTIZE
+from paceline.models.quantized import QUANTIZE
 
 # So many rows cost a forward about what one does: they can wait for the next draft's forward.
 FREE_ROWS = 16
@@ -49,7 +44,7 @@ class _State:
     drafted: list[int] = field(default_factory=list)
 
     def settle(self, tokens: Sequence[int]) -> None:
-        """Counts the computed draft tokens that were committed since."""
+        """Count the computed draft tokens that were committed since."""
         if len(tokens) == self.computed:
             return
         for token in self.drafted:
@@ -57,19 +52,6 @@ class _State:
                 break
             self.computed += 1
         self.drafted = []
-
-
-@dataclass(slots=True)
-class _Span:
-    """Consecutive tokens of one request that go into a forward, from position `start`."""
-
-    request: Request
-    start: int
-    ids: list[int]
-
-    @property
-    def end(self) -> int:
-        return self.start + len(self.ids)
 
 
 @dataclass(slots=True)
@@ -82,7 +64,7 @@ class _Draft:
     survival: float = 1.0  # estimated probability that all tokens so far are accepted
 
     def append(self, drawn: Drawn, floor: float) -> None:
-        """Takes a token. What cannot pay for its forward, or nobody will read, is not wanted.
+        """Take a token, and end the draft where a further one cannot pay or would not be read.
 
         A token that was drawn stays, so this cut is safe under every rule: whether a token is
         there never depends on which token it is.
@@ -96,10 +78,6 @@ class _Draft:
     @property
     def tokens(self) -> list[int]:
         return [drawn.token for drawn in self.drawn]
-
-    def q_rows(self) -> list[Any] | None:
-        sampled = self.drawn and self.drawn[0].q is not None
-        return [drawn.q for drawn in self.drawn] if sampled else None
 
 
 class DraftModelDrafter:
@@ -139,7 +117,7 @@ class DraftModelDrafter:
         self._states: dict[tuple[str, int], _State] = {}
 
     def attach(self, target: TargetInfo) -> None:
-        """Allocates KV for the target's blocks. Raises ModelError where vocabularies differ."""
+        """Allocate KV for the target's blocks. Raises ModelError where vocabularies differ."""
         if target.block_size != BLOCK_SIZE:
             raise ModelError(
                 f"drafter {self.name}: blocks of {BLOCK_SIZE} tokens, but {target.name} has blocks "
@@ -152,30 +130,23 @@ class DraftModelDrafter:
 
     def rehearse(self, requests: int, length: int) -> None:
         for position in range(min(length, BLOCK_SIZE)):
-            self.network.forward(
-                ForwardBatch(
-                    ids=np.zeros(requests, dtype=np.int32),
-                    positions=np.full(requests, position, dtype=np.int32),
-                    seq_starts=np.arange(requests + 1, dtype=np.int32),
-                    block_tables=np.arange(requests, dtype=np.int32)[:, None],
-                    logit_rows=np.arange(requests, dtype=np.int32),
-                )
-            )
+            rows = [Stretch([block], position, [0]) for block in range(requests)]
+            self.network.forward(pack(rows))
 
     def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
         for request, computed in zip(requests, held, strict=True):
             self._states[request.id, request.choice] = _State(computed)
 
     def observe(self, rows: Sequence[ObservedRows]) -> None:
-        """Computes prompt chunks at once, so that no step pays for a long prompt as a whole."""
-        spans = []
+        """Compute prompt chunks at once, so that no step pays for a long prompt as a whole."""
+        stretches = []
         for row in rows:
             state = self._state(row.request)
             end = min(row.start + row.count, self._max_positions)
             if state is not None and end - state.computed > FREE_ROWS:
-                spans.append(self._catch_up(row.request, state, end))
-        if spans:
-            self._forward(spans, logits=False)
+                stretches.append(self._catch_up(row.request, state, end))
+        if stretches:
+            self._forward(stretches, logits=False)
 
     def held_tokens(self, request: Request) -> int:
         state = self._state(request)
@@ -191,20 +162,16 @@ class DraftModelDrafter:
         drafts = [_Draft(request, self._wanted(request, length)) for request, length in pairs]
         running = [draft for draft in drafts if draft.wanted > 0]
         while running:
-            spans = [self._next_span(draft) for draft in running]
-            output = self._forward(spans)
-            for row, (draft, span) in enumerate(zip(running, spans, strict=True)):
-                if span.end >= len(draft.request.tokens):  # else it is still catching up
+            stretches = [self._next_stretch(draft) for draft in running]
+            output = self._forward(stretches)
+            for row, (draft, stretch) in enumerate(zip(running, stretches, strict=True)):
+                if stretch.end >= len(draft.request.tokens):  # else it is still catching up
                     draft.append(self._draw_row(output, row, draft), self._min_token_prob)
             running = [draft for draft in running if 0 < len(draft.drawn) < draft.wanted]
         for draft in drafts:
             if draft.drawn:
                 self._states[draft.request.id, draft.request.choice].drafted = draft.tokens[:-1]
-        return DraftBatch(
-            tokens=[draft.tokens for draft in drafts],
-            q=[draft.q_rows() for draft in drafts],
-            confidence=[[drawn.confidence for drawn in draft.drawn] for draft in drafts],
-        )
+        return draft_batch([draft.drawn for draft in drafts])
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -215,45 +182,34 @@ class DraftModelDrafter:
         return state
 
     def _wanted(self, request: Request, length: int) -> int:
-        """The draft length, as far as this model's context reaches; the last token has no row."""
+        """Return the draft length, bounded by this model's context: the last token has no row."""
         if self._state(request) is None:
             return 0
-        room = self._max_positions - len(request.tokens) + 1
-        return min(length, self.max_draft_len, room)
+        reachable = self._max_positions - len(request.tokens) + 1
+        return min(length, self.max_draft_len, reachable)
 
-    def _next_span(self, draft: _Draft) -> _Span:
+    def _next_stretch(self, draft: _Draft) -> Stretch:
         request = draft.request
         if draft.drawn:
             position = len(request.tokens) + len(draft.drawn) - 1
-            return _Span(request, position, [draft.drawn[-1].token])
+            return Stretch(request.blocks, position, [draft.drawn[-1].token])
         state = self._states[request.id, request.choice]
         return self._catch_up(request, state, len(request.tokens))
 
-    def _catch_up(self, request: Request, state: _State, end: int) -> _Span:
-        """The next rows on the way to `end`, at least one: the last row's logits start a draft."""
+    def _catch_up(self, request: Request, state: _State, end: int) -> Stretch:
+        """Return the next rows on the way to `end`, at least one: a draft starts from the last."""
         start = min(state.computed, end - 1)
-        span = _Span(request, start, request.tokens[start : min(end, start + MOST_ROWS)])
-        state.computed = span.end
-        return span
+        ids = request.tokens[start : min(end, start + MOST_ROWS)]
+        state.computed = start + len(ids)
+        return Stretch(request.blocks, start, ids)
 
-    def _forward(self, spans: Sequence[_Span], logits: bool = True) -> ForwardOutput:
-        """Computes the spans' rows; logits come back for the last row of each, if wanted."""
-        counts = [len(span.ids) for span in spans]
-        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        ids = np.array([token for span in spans for token in span.ids], dtype=np.int32)
-        blocks = [-(-span.end // BLOCK_SIZE) for span in spans]
-        tables = np.zeros((len(spans), max(blocks)), dtype=np.int32)
-        for row, (span, used) in enumerate(zip(spans, blocks, strict=True)):
-            tables[row, :used] = span.request.blocks[:used]
-        positions = [np.arange(span.start, span.end, dtype=np.int32) for span in spans]
-        batch = ForwardBatch(
-            # An id that only the target has gets a stand-in, to keep the positions after it right.
-            ids=np.minimum(ids, self.network.vocab_size - 1),
-            positions=np.concatenate(positions),
-            seq_starts=starts,
-            block_tables=tables,
-            logit_rows=starts[1:] - 1 if logits else starts[:0],
-        )
+    def _forward(self, stretches: Sequence[Stretch], logits: bool = True) -> ForwardOutput:
+        """Compute rows; logits come back for the last row of each stretch, if wanted."""
+        batch = pack(stretches)
+        # An id that only the target has gets a stand-in, to keep the positions after it right.
+        batch.ids = np.minimum(batch.ids, self.network.vocab_size - 1)
+        if not logits:
+            batch.logit_rows = batch.logit_rows[:0]
         return self.network.forward(batch)
 
     def _draw_row(self, output: ForwardOutput, row: int, draft: _Draft) -> Drawn:
@@ -270,7 +226,7 @@ class DraftModelDrafter:
 
 
 def check_same_tokens(name: str, ours: Any, target_name: str, theirs: Any) -> None:
-    """Raises ModelError naming the first id that means one token here and another to the target.
+    """Raise ModelError naming the first id that means one token here and another to the target.
 
     Ids that only one of the two has are let pass: vocabularies are padded, special tokens added.
     Models without a tokenizer (random weights) have nothing to compare.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from paceline.core import Request, SamplingParams, SparseRow
+from paceline.core import DraftBatch, Request, SamplingParams, SparseRow
 from paceline.kernels import ops
 
 DRAWS = ("coupled", "sample", "argmax")
@@ -23,7 +24,7 @@ class Drawn:
 
 
 def draw_token(logits: torch.Tensor, argmax: int, request: Request, index: int, how: str) -> Drawn:
-    """Draws token `index` (from 0) of the draft of `request`; `logits` float32 [vocabulary].
+    """Draw token `index` (from 0) of the draft of `request`; `logits` float32 [vocabulary].
 
     coupled   argmax(logits / T + the target's own Gumbel noise of that position): under the rule
               `match` it equals the target's token whenever the two distributions allow it
@@ -41,7 +42,7 @@ def draw_token(logits: torch.Tensor, argmax: int, request: Request, index: int, 
         return Drawn(argmax, None, confidence)
     inv_temperature = 1.0 / params.temperature
     threshold, tie_id = _keep(logits, params, inv_temperature)
-    own_noise = {"round_start": request.position, "role": ops.ROLE_DRAFT}
+    draft_noise = {"round_start": request.position, "role": ops.ROLE_DRAFT}
     token = ops.gumbel_argmax(
         logits,
         inv_temperature=inv_temperature,
@@ -50,7 +51,7 @@ def draw_token(logits: torch.Tensor, argmax: int, request: Request, index: int, 
         position=request.position + index,
         threshold=threshold,
         tie_id=tie_id,
-        **(own_noise if how == "sample" else {}),  # the target's noise is the default
+        **(draft_noise if how == "sample" else {}),  # the target's noise is the default
     )
     if how == "coupled":
         return Drawn(token, None, confidence)
@@ -66,3 +67,15 @@ def _keep(
     if params.top_k <= 0 and params.top_p >= 1 and params.min_p <= 0:
         return -torch.inf, ops.NO_TIE
     return ops.top_threshold(logits, inv_temperature, params.top_k, params.top_p, params.min_p)
+
+
+def draft_batch(drafts: Sequence[Sequence[Drawn]]) -> DraftBatch:
+    """Return the drafts, one list of drawn tokens for each request, as the engine takes them."""
+    return DraftBatch(
+        tokens=[[drawn.token for drawn in draft] for draft in drafts],
+        q=[
+            [drawn.q for drawn in draft] if draft and draft[0].q is not None else None
+            for draft in drafts
+        ],
+        confidence=[[drawn.confidence for drawn in draft] for draft in drafts],
+    )

@@ -1,4 +1,4 @@
-"""`hybrid`: what a text repeats is looked up, everything else is drafted by DFlash.
+"""`hybrid`: look-ups draft what a text repeats, DFlash drafts everything else.
 
 Each is strong where the other is weak. A look-up takes no time and is near perfect where a text
 says again what was said before; DFlash knows what the model is about to say for the first time.
@@ -10,6 +10,8 @@ Who drafts is decided for each request in each round, before DFlash runs:
 
 What goes into that was said, or drawn and judged, in earlier rounds. So no rule of verification is
 biased by the choice: it is made before a token of this round is drawn.
+
+`auto` is `hybrid` with the drafter that is shipped for the target, else look-ups alone.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 from paceline.core import DraftBatch, InvalidRequest, KVSpec, Request
 from paceline.drafters.base import (
     BuildContext,
+    Drafter,
     DrafterSpec,
     ObservedRows,
     TargetInfo,
@@ -28,12 +31,14 @@ from paceline.drafters.base import (
 )
 from paceline.drafters.chain import ChainDrafter, look_up_drafter
 from paceline.drafters.dflash import DFLASH_OPTIONS, DFlashDrafter, dflash_defaults
-from paceline.drafters.spec import read_options
+from paceline.drafters.shipped import find
+from paceline.drafters.spec import read_options, refuse_value
 from paceline.drafters.suffix import SUFFIX_OPTIONS, expected_accepted
 from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import load_checkpoint
 
 DFLASH = "dflash"  # the part's name; look-ups have their own
+SHIPPED_ROW = "shipped drafter"  # label in the start-up table
 
 # Half or twice of any of these changes the acceptance length by a percent at most: replayed over 40
 # answers of SmolLM2-135M, with drafters from poor to good.
@@ -44,8 +49,8 @@ KEPT = 0.95  # what a judged draft leaves of those before it: a text changes its
 
 @dataclass(slots=True)
 class Standing:
-    """How DFlash's drafts do in one request. `proposal` was to follow the first `end` tokens, and
-    is still to be judged."""
+    """The record of DFlash's drafts in one request. `proposal` was to follow the first `end`
+    tokens, and is still to be judged."""
 
     stood: float = USUAL * PRIOR
     judged: float = PRIOR
@@ -53,14 +58,14 @@ class Standing:
     end: int = 0
 
     def judge(self, tokens: Sequence[int]) -> None:
-        """By what the text says now, up to the first token that is wrong, whether it was verified
-        or not."""
+        """Compare the proposal with the text of now, up to the first wrong token, whether the
+        proposal was verified or not."""
         if not self.proposal or len(tokens) <= self.end:
             return
         stood = judged = 0
-        for drafted, said in zip(self.proposal, tokens[self.end :], strict=False):
+        for drafted, committed in zip(self.proposal, tokens[self.end :], strict=False):
             judged += 1
-            if drafted != said:
+            if drafted != committed:
                 break
             stood += 1
         self.stood = KEPT * self.stood + stood
@@ -68,13 +73,13 @@ class Standing:
         self.proposal = []
 
     def expected(self, length: int) -> float:
-        """Accepted tokens of a draft of so many."""
+        """Return the expected number of accepted tokens in a draft of `length`."""
         rate = self.stood / self.judged
         return sum(rate**k for k in range(1, length + 1))
 
 
 class HybridDrafter:
-    """Look-ups and one DFlash drafter, whose features, KV and weights are the whole's.
+    """Look-ups and one DFlash drafter, whose features, KV and weights are the hybrid's.
 
     DFlash sees every row that it is shown, whoever drafted it. Past the end of its positions a
     request gets what is looked up.
@@ -132,17 +137,17 @@ class HybridDrafter:
     def look_up(
         self, requests: Sequence[Request], lengths: Sequence[int]
     ) -> tuple[DraftBatch, list[bool]]:
-        found = self.lookup.propose(requests, lengths)
-        assert found.confidence is not None, "a chain gives one for every token"
-        pairs = zip(requests, lengths, found.confidence, strict=True)
-        return found, [self._enough(*pair) for pair in pairs]
+        looked_up = self.lookup.propose(requests, lengths)
+        assert looked_up.confidence is not None, "a chain gives one for every token"
+        pairs = zip(requests, lengths, looked_up.confidence, strict=True)
+        return looked_up, [self._enough(*pair) for pair in pairs]
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
-        """DFlash's drafts: look_up() has been asked before."""
+        """Return DFlash's drafts."""
         drafted = self.dflash.propose(requests, lengths)
         drafted.parts = [DFLASH] * len(requests)
         for request, tokens in zip(requests, drafted.tokens, strict=True):
-            standing = self._standings[request.id, request.choice]
+            standing = self._standing(request)
             standing.proposal, standing.end = list(tokens), len(request.tokens)
         return drafted
 
@@ -153,13 +158,18 @@ class HybridDrafter:
             self._standings.pop((request.id, request.choice), None)
 
     def _enough(self, request: Request, length: int, confidence: Sequence[float]) -> bool:
-        """Whether what was looked up, if anything, is as good as what DFlash would bring."""
-        standing = self._standings[request.id, request.choice]
-        standing.judge(request.tokens)
+        """Return whether a look-up with this confidence is as good as DFlash's draft would be."""
+        standing = self._standing(request)
         if self.dflash.reach is not None and len(request.tokens) > self.dflash.reach:
             return True
         most = min(length, self.longest_proposed)
         return expected_accepted(confidence) >= standing.expected(most)
+
+    def _standing(self, request: Request) -> Standing:
+        """Return the record of a request, with its last proposal judged."""
+        standing = self._standings[request.id, request.choice]
+        standing.judge(request.tokens)
+        return standing
 
 
 @register("hybrid")
@@ -195,3 +205,18 @@ def hybrid_drafter(
         DFlashDrafter(name, checkpoint, **dflash),
         start_up_rows,
     )
+
+
+@register("auto")
+def _build_auto(spec: DrafterSpec, context: BuildContext) -> Drafter:
+    refuse_value(spec)
+    settings = read_options(spec, SUFFIX_OPTIONS)
+    target = context.target
+    shipped = None if target is None else find(target)
+    if target is None or shipped is None:
+        return look_up_drafter(spec.name, settings)
+    if shipped.mismatch is not None:
+        rows = [(SHIPPED_ROW, f"NOT used: {shipped.mismatch}")]
+        return look_up_drafter(spec.name, settings, rows)
+    rows = [(SHIPPED_ROW, f"used: DFlash, trained for these weights of {target.name}")]
+    return hybrid_drafter(spec.name, str(shipped.folder), settings, context, rows)

@@ -15,21 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, KVSpec, Request
-from paceline.drafters.base import (
-    BuildContext,
-    Drafter,
-    DrafterSpec,
-    ObservedRows,
-    TargetInfo,
-    register,
-)
+from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, Request
+from paceline.drafters.base import BuildContext, Drafter, DrafterSpec, TargetInfo, register
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.draft_model import DraftModelDrafter
+from paceline.drafters.packing import Stretch, pack
 from paceline.drafters.spec import draft_len, one_of, read_options, real, whole
-from paceline.models.batch import BLOCK_SIZE, ForwardBatch
+from paceline.drafters.text import TextDrafter
 from paceline.models.leading import LeadingLayers, Share, nearest_share
 from paceline.models.loader import read_json
 from paceline.models.mocked import (
@@ -40,26 +32,19 @@ from paceline.models.mocked import (
     read_config_file,
 )
 from paceline.models.networks import BACKENDS, DEVICES, DTYPES, build_network
-from paceline.models.recipe import QUANTIZE
+from paceline.models.quantized import QUANTIZE
 
 DEFAULT_LENGTH = 15  # what a block of 16 drafts behind its anchor
 _STRIDE = 2654435761  # golden ratio of 2^32: neighbours in the draft are far apart
 
 
-class MockDrafter:
+class MockDrafter(TextDrafter):
     """Drafts arbitrary tokens, as many as asked for; a pass costs `cost` of the target's forward.
 
     A draft of n tokens takes ceil(n / block) passes, one row of each request per pass: so many of
     the target's first layers, and its head or not, as come closest to that share of its weights.
     `share` says which, once attached.
     """
-
-    version = "1"
-    feature_layers: tuple[int, ...] = ()
-    kv: KVSpec | None = None
-    lookback = 0
-    reach: int | None = None
-    weight_bytes = 0
 
     def __init__(
         self,
@@ -69,8 +54,8 @@ class MockDrafter:
         block: int = 1,
         max_draft_len: int = DEFAULT_LENGTH,
     ) -> None:
-        self.name, self.cost, self.block = name, cost, block
-        self.max_draft_len = max_draft_len
+        super().__init__(name, max_draft_len)
+        self.cost, self.block = cost, block
         self.parallel = not cost or block >= max_draft_len
         self.share: Share | None = None
         self._layers: LeadingLayers | None = None
@@ -81,18 +66,6 @@ class MockDrafter:
         if self.cost:
             self.share = nearest_share(target.network.config, self.cost)
             self._layers = LeadingLayers(target.network, self.share)
-
-    def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
-        """Needs nothing: there is nothing to remember."""
-
-    def observe(self, rows: Sequence[ObservedRows]) -> None:
-        """Needs nothing."""
-
-    def held_tokens(self, request: Request) -> int:
-        return 0
-
-    def release(self, requests: Sequence[Request]) -> None:
-        """Holds nothing."""
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         drafts = [self._draft(*pair) for pair in zip(requests, lengths, strict=True)]
@@ -108,31 +81,17 @@ class MockDrafter:
     def _spend(
         self, layers: LeadingLayers, requests: Sequence[Request], drafts: Sequence[list[int]]
     ) -> None:
-        """The passes of a round: a request takes part in as many as its own draft needs."""
+        """Run the passes of a round: a request takes part in as many as its own draft needs, with
+        the next slot of its draft in each."""
         passes = [-(-len(draft) // self.block) for draft in drafts]
         for turn in range(max(passes, default=0)):
             taking = [r for r, count in zip(requests, passes, strict=True) if count > turn]
-            layers.forward(_one_row_each(taking, turn))
+            layers.forward(
+                pack([Stretch(r.blocks, len(r.tokens) - 1 + turn, r.tokens[-1:]) for r in taking])
+            )
 
 
-def _one_row_each(requests: Sequence[Request], ahead: int) -> ForwardBatch:
-    """A row of each request, `ahead` positions behind its last token: a slot of the draft's."""
-    count = len(requests)
-    positions = np.array([len(r.tokens) - 1 + ahead for r in requests], dtype=np.int32)
-    tables = np.zeros((count, int(positions.max()) // BLOCK_SIZE + 1), dtype=np.int32)
-    for row, (request, position) in enumerate(zip(requests, positions, strict=True)):
-        used = position // BLOCK_SIZE + 1
-        tables[row, :used] = request.blocks[:used]
-    return ForwardBatch(
-        ids=np.array([request.tokens[-1] for request in requests], dtype=np.int32),
-        positions=positions,
-        seq_starts=np.arange(count + 1, dtype=np.int32),
-        block_tables=tables,
-        logit_rows=np.arange(count, dtype=np.int32),
-    )
-
-
-_OWN = {"cost": real(0.0, 1.0), "block": whole(1, MAX_DRAFT_LEN), "max_draft_len": draft_len()}
+_SPENT = {"cost": real(0.0, 1.0), "block": whole(1, MAX_DRAFT_LEN), "max_draft_len": draft_len()}
 _NETWORK = {
     "max_draft_len": draft_len(),
     "dtype": one_of(*DTYPES),
@@ -147,7 +106,7 @@ def _build(spec: DrafterSpec, context: BuildContext) -> Drafter:
     if spec.value is not None:
         settings = context.network_settings(device=True) | read_options(spec, _NETWORK)
         return _network(spec.name, spec.value, settings)
-    settings = read_options(spec, _OWN)
+    settings = read_options(spec, _SPENT)
     if "block" in settings and not settings.get("cost"):
         expected = "a cost beside it: a draft that costs nothing has no passes"
         raise InvalidRequest(f"drafter {spec.name}, block", settings["block"], expected)

@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last time that the text ended like this?
+"""Prompt lookup: propose the tokens that followed when the text last ended like this.
 
 The longest n-gram, from `max_ngram` down to `min_ngram`, that ends the request's tokens and stands
 earlier in them is looked up, and what followed its most recent occurrence is proposed.
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.core import DraftBatch, InvalidRequest, KVSpec, Request
-from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.core import DraftBatch, InvalidRequest, Request
+from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, register
 from paceline.drafters.spec import draft_len, read_options, refuse_value, whole
+from paceline.drafters.text import TextDrafter
 
 _TOKEN_BITS = 32
 
 
 class NgramIndex:
-    """Where each n-gram of a growing text was last followed by something.
+    """The latest occurrence of each n-gram of a growing text, but for one that ends the text.
 
     One dict per n: n-gram -> index of the token after its latest occurrence. An n-gram is entered
     when the token after it arrives, so a lookup of the text's own end finds earlier occurrences
@@ -30,7 +31,7 @@ class NgramIndex:
         self._indexed = 1  # n-grams that end before this index are in
 
     def extend(self, tokens: Sequence[int], end: int) -> None:
-        """Enters the n-grams of tokens[:end] that are not in yet."""
+        """Enter the n-grams of tokens[:end] that are not in yet."""
         low, high, after = self.min_ngram, self.max_ngram, self._after
         for follower in range(self._indexed, end):
             key = 0
@@ -41,28 +42,21 @@ class NgramIndex:
         self._indexed = max(self._indexed, end)
 
     def find(self, tokens: Sequence[int]) -> int | None:
-        """Index of what followed the longest known n-gram that ends `tokens`; None if none does."""
-        key, found = 0, None
+        """Return the index of the token that followed the longest n-gram that ends `tokens` and
+        occurred before; None if none did."""
+        key, latest = 0, None
         for n in range(1, min(self.max_ngram, len(tokens)) + 1):
             key = key << _TOKEN_BITS | tokens[-n]
             if n >= self.min_ngram:
                 follower = self._after[n - self.min_ngram].get(key)
                 if follower is None:  # a longer n-gram contains this one: it is new as well
                     break
-                found = follower
-        return found
+                latest = follower
+        return latest
 
 
-class NgramDrafter:
+class NgramDrafter(TextDrafter):
     """Drafts from the request's own tokens; holds one NgramIndex per running request."""
-
-    version = "1"
-    feature_layers: tuple[int, ...] = ()
-    kv: KVSpec | None = None
-    lookback = 0
-    parallel = True
-    reach: int | None = None
-    weight_bytes = 0
 
     def __init__(
         self, name: str = "ngram", max_draft_len: int = 15, min_ngram: int = 2, max_ngram: int = 5
@@ -70,12 +64,9 @@ class NgramDrafter:
         if min_ngram > max_ngram:
             field = f"drafter {name}, min_ngram"
             raise InvalidRequest(field, min_ngram, f"at most max_ngram ({max_ngram})")
-        self.name, self.max_draft_len = name, max_draft_len
+        super().__init__(name, max_draft_len)
         self.min_ngram, self.max_ngram = min_ngram, max_ngram
         self._indexes: dict[tuple[str, int], NgramIndex] = {}
-
-    def attach(self, target: TargetInfo) -> None:
-        """Fits every target: token ids are all it needs."""
 
     def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
         for request in requests:
@@ -84,14 +75,11 @@ class NgramDrafter:
                 self._indexes[request.id, request.choice] = index
 
     def observe(self, rows: Sequence[ObservedRows]) -> None:
-        """Indexes along with the prompt's chunks: no step pays for a long prompt at once."""
+        """Index along with the prompt's chunks: no step pays for a long prompt at once."""
         for row in rows:
             index = self._indexes.get((row.request.id, row.request.choice))
             if index is not None:
                 index.extend(row.request.tokens, row.start + row.count)
-
-    def held_tokens(self, request: Request) -> int:
-        return 0
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         pairs = zip(requests, lengths, strict=True)

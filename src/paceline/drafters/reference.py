@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from paceline.core import Round, SpeculationStats
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.models.batch import Network
 from paceline.models.dflash.config import DFlashConfig
-from paceline.models.dflash.features import sequence_features
 from paceline.models.dflash.module import DFlashModule, draft_logits
+from paceline.models.networks import sequence_features
 
 ANCHORS = 48  # of each text, at most, for judging a reading of the checkpoint
 
@@ -129,7 +130,7 @@ class Trained:
     def acceptance_length(self, config: DFlashConfig, starts: dict[str, int], shift: int) -> float:
         """Of drafts from anchors all over the answers, which begin at `starts`, had they been
         judged by the text itself; `shift` 1 reads slot k as the token k + 1 places on."""
-        size, accepted, drafted = config.max_draft_len, 0, 0
+        size, stats = config.max_draft_len, SpeculationStats()
         for name, tokens in self.texts.items():
             last = len(tokens) - size - shift
             spread = torch.linspace(starts[name], last - 1, ANCHORS).long().unique()
@@ -140,5 +141,6 @@ class Trained:
                 guesses = self.head_ids[guesses]
             slots = spread[:, None] + torch.arange(1, size + 1) + shift
             right = (guesses == torch.tensor(tokens)[slots]).int().cumprod(1)
-            accepted, drafted = accepted + int(right.sum()), drafted + len(spread)
-        return 1 + accepted / drafted if drafted else 1.0
+            for anchor, accepted in zip(spread.tolist(), right.sum(1).tolist(), strict=True):
+                stats.add(Round(anchor, size, accepted))
+        return stats.acceptance_length or 1.0

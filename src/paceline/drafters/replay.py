@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
-from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, KVSpec, Request
-from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, TargetInfo, register
-from paceline.drafters.spec import draft_len, read_options, real
+from pydantic import NonNegativeInt
+
+from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, Request
+from paceline.core.documents import Document
+from paceline.drafters.base import BuildContext, DrafterSpec, TargetInfo, register
+from paceline.drafters.spec import Reader, draft_len, read_options, real
+from paceline.drafters.text import TextDrafter
 
 _Key = tuple[tuple[int, ...], int]  # prompt ids, choice
 
 
 @lru_cache(maxsize=1024)
 def constant_rate(acceptance_length: float, length: int) -> float:
-    """The acceptance rate a, equal at every position, with a + a² + … + a^length = AL - 1.
+    """Return the acceptance rate a, equal at every position, with a + a² + … + a^length = AL - 1.
 
     So a draft of `length` tokens commits `acceptance_length` tokens in expectation, the bonus
     included. 1.0 when that many cannot be had from so short a draft.
@@ -43,6 +46,14 @@ def constant_rate(acceptance_length: float, length: int) -> float:
     return (low + high) / 2
 
 
+class LearnedStream(Document):
+    """One answer in a file that a replay drafter learns: token ids of a prompt and of a choice."""
+
+    prompt_ids: list[NonNegativeInt]
+    output_ids: list[NonNegativeInt]
+    choice: NonNegativeInt = 0
+
+
 @dataclass(slots=True)
 class _Following:
     """A running request and its learned continuation; `checked` output tokens agree so far."""
@@ -51,16 +62,16 @@ class _Following:
     checked: int = 0
 
     def agrees(self, request: Request) -> bool:
-        start, said = request.prompt_len, request.output_len
-        ours = self.output_ids[self.checked : said]
-        if ours != tuple(request.tokens[start + self.checked : start + said]):
-            self.output_ids = ()  # another stream than the one learned: nothing to say from here on
+        start, end = request.prompt_len, request.output_len
+        ours = self.output_ids[self.checked : end]
+        if ours != tuple(request.tokens[start + self.checked : start + end]):
+            self.output_ids = ()  # another stream than the one learned: no drafts from here on
             return False
-        self.checked = said
+        self.checked = end
         return True
 
 
-class ReplayDrafter:
+class ReplayDrafter(TextDrafter):
     """Proposes learned continuations, spoiled at a drawn place.
 
     Give one of: `al`, the mean acceptance length incl. bonus, or `profile`, the acceptance rate of
@@ -69,17 +80,9 @@ class ReplayDrafter:
     With `al` the rate is the same at each position and solved for the length of the draft at hand
     (`constant_rate`). The number of true tokens is the first position at which one uniform number,
     drawn per round from (seed, choice, position), exceeds the product of the rates so far; the
-    tokens from there on are wrong. A request that was not learned, or that says something else than
+    tokens from there on are wrong. A request that was not learned, or whose text differs from what
     was learned, gets no draft.
     """
-
-    version = "1"
-    feature_layers: tuple[int, ...] = ()
-    kv: KVSpec | None = None
-    lookback = 0
-    parallel = True
-    reach: int | None = None
-    weight_bytes = 0
 
     def __init__(
         self,
@@ -92,7 +95,7 @@ class ReplayDrafter:
             given = "neither" if al is None else "both"
             raise InvalidRequest(f"drafter {name}", given, "one of al and profile")
         default = 15 if profile is None else len(profile)
-        self.name, self.max_draft_len = name, max_draft_len or default
+        super().__init__(name, max_draft_len or default)
         if al is not None and not 1 <= al <= self.max_draft_len + 1:
             expected = f"from 1 to max_draft_len + 1 = {self.max_draft_len + 1}"
             raise InvalidRequest(f"drafter {name}, al", al, expected)
@@ -104,7 +107,7 @@ class ReplayDrafter:
     def learn(
         self, prompt_ids: Sequence[int], output_ids: Sequence[int], *, choice: int = 0
     ) -> None:
-        """Remembers what the `choice`-th stream of a prompt says, EOS included if it was said."""
+        """Remember the output of a prompt's `choice`-th stream, with its EOS if it ended in one."""
         self._learned[tuple(prompt_ids), choice] = tuple(output_ids)
 
     def attach(self, target: TargetInfo) -> None:
@@ -116,12 +119,6 @@ class ReplayDrafter:
             if output_ids is not None:
                 self._running[request.id, request.choice] = _Following(output_ids)
 
-    def observe(self, rows: Sequence[ObservedRows]) -> None:
-        """Needs nothing: what was committed is in the request when it drafts."""
-
-    def held_tokens(self, request: Request) -> int:
-        return 0
-
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         drafts = [self._draft(*pair) for pair in zip(requests, lengths, strict=True)]
         return DraftBatch(tokens=[d[0] for d in drafts], confidence=[d[1] for d in drafts])
@@ -130,16 +127,16 @@ class ReplayDrafter:
         following = self._running.get((request.id, request.choice))
         if following is None or not following.agrees(request):
             return [], []
-        said = request.output_len
-        length = min(length, self.max_draft_len, len(following.output_ids) - said)
-        draft = list(following.output_ids[said : said + length])
+        start = request.output_len
+        length = min(length, self.max_draft_len, len(following.output_ids) - start)
+        draft = list(following.output_ids[start : start + length])
         rates = self.rates(length)
         for index in range(true_tokens(request, rates), len(draft)):
             draft[index] = (draft[index] + 1) % self._vocab_size
         return draft, rates
 
     def rates(self, length: int) -> list[float]:
-        """Acceptance rate of each position, given that those before it were accepted."""
+        """Return the acceptance rate of each position, given that those before it were accepted."""
         if self._al is not None:
             return [constant_rate(self._al, length)] * length
         beyond = length - len(self._profile)
@@ -151,7 +148,7 @@ class ReplayDrafter:
 
 
 def true_tokens(request: Request, rates: Sequence[float]) -> int:
-    """How many tokens of this round's draft are true: P(at least i) is the product of i rates."""
+    """Return how many tokens of a draft are true: P(at least i) is the product of i rates."""
     key = struct.pack("<QQQ", request.seed % 2**64, request.choice, request.position)
     uniform = int.from_bytes(blake2b(key, digest_size=8).digest(), "little") / 2**64
     survival, count = 1.0, 0
@@ -170,7 +167,7 @@ def _profile(field: str, text: str) -> tuple[float, ...]:
 
 
 def _read(drafter: ReplayDrafter, path: str) -> None:
-    """Learns a JSON file: a list of {"prompt_ids": [...], "output_ids": [...], "choice": 0}."""
+    """Learn a JSON file: a list of {"prompt_ids": [...], "output_ids": [...], "choice": 0}."""
     field = f"drafter {drafter.name}"
     expected = 'a JSON file: a list of objects with "prompt_ids" and "output_ids" (token ids)'
     try:
@@ -180,20 +177,11 @@ def _read(drafter: ReplayDrafter, path: str) -> None:
     if not isinstance(records, list):
         raise InvalidRequest(field, path, expected)
     for index, record in enumerate(records):
-        if not _is_record(record):
-            raise InvalidRequest(f"{field}, {path}[{index}]", record, expected)
-        drafter.learn(record["prompt_ids"], record["output_ids"], choice=record.get("choice", 0))
+        learned = LearnedStream.read(record, f"{field}, {path}[{index}]")
+        drafter.learn(learned.prompt_ids, learned.output_ids, choice=learned.choice)
 
 
-def _is_record(record: Any) -> bool:
-    known = {"prompt_ids", "output_ids", "choice"}
-    if not isinstance(record, dict) or not {"prompt_ids", "output_ids"} <= set(record) <= known:
-        return False
-    ids = [record["prompt_ids"], record["output_ids"], [record.get("choice", 0)]]
-    return all(isinstance(i, list) and all(type(t) is int and t >= 0 for t in i) for i in ids)
-
-
-_READERS: dict[str, Callable[[str, str], Any]] = {
+_READERS: dict[str, Reader] = {
     "al": real(1.0, MAX_DRAFT_LEN + 1.0),
     "profile": _profile,
     "max_draft_len": draft_len(),

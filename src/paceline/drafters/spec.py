@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest
+from paceline.core.spec_line import GRAMMAR, SpecLine
 from paceline.drafters.base import BuildContext, Drafter, DrafterSpec, build, kinds
 from paceline.models.catalog import CATALOGUE, HUB_ID, pull
 from paceline.models.dflash.checkpoint import is_drafter
 
 MODEL_KIND, DRAFTER_KIND = "draft_model", "dflash"
-GRAMMAR = "[NAME=]KIND[:VALUE][,key=value...]"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 Reader = Callable[[str, str], Any]  # (field, text) -> value, or InvalidRequest
 
@@ -42,38 +42,27 @@ def make_drafters(texts: Iterable[str], context: BuildContext) -> dict[str, Draf
 
 
 def parse_spec(text: str) -> DrafterSpec:
-    """Parses one drafter. Raises InvalidRequest for bad syntax and for an unknown kind."""
-    head, *options = (part.strip() for part in text.split(","))
-    name, kind, value = _parse_head(text, head)
-    pairs: dict[str, str] = {}
-    for option in options:
-        key, equals, setting = option.partition("=")
-        if not (key and equals and setting):
-            raise InvalidRequest("drafter", text, f"{GRAMMAR}; {option!r} is no key=value")
-        if key in pairs:
-            raise InvalidRequest("drafter", text, f"each option once; {key} is there twice")
-        pairs[key] = setting
-    return DrafterSpec(name=name or kind, kind=kind, value=value, options=tuple(pairs.items()))
+    """Parse one drafter. Raises InvalidRequest for bad syntax and for an unknown kind."""
+    line = SpecLine.parse(text)
+    name, kind, value = _resolve_kind(line)
+    options = tuple((key, setting) for key, (setting,) in line.options.items())
+    return DrafterSpec(name=name or kind, kind=kind, value=value, options=options)
 
 
-def _parse_head(text: str, head: str) -> tuple[str | None, str, str | None]:
-    """Splits `[NAME=]KIND[:VALUE]` into name, kind, value. A '=' in a path belongs to the path."""
-    before, equals, after = head.partition("=")
-    name, rest = (before, after) if equals and "/" not in before else (None, head)
-    if not rest or (name is not None and not _NAME.fullmatch(name)):
+def _resolve_kind(line: SpecLine) -> tuple[str | None, str, str | None]:
+    """Return the name, the kind and the value of a line whose kind may be left out."""
+    name, head = line.name, line.head
+    if name is not None and not _NAME.fullmatch(name):
         expected = f"{GRAMMAR}; names are letters, digits, '.', '_', '-'"
-        raise InvalidRequest("drafter", text, expected)
-    kind, colon, value = rest.partition(":")
-    if kind in kinds():
-        if colon and not value:
-            raise InvalidRequest("drafter", text, f"a value after {kind!r}:")
-        return name, kind, value or None
+        raise InvalidRequest("drafter", line.text, expected)
+    if line.kind in kinds():
+        return name, line.kind, line.value
     if name in kinds():  # `replay=answers.json` says the same as `replay:answers.json`
-        return name, name, rest
-    if not _looks_like_model(rest):
+        return name, name, head
+    if not _looks_like_model(head):
         expected = "one of " + ", ".join(kinds()) + ", or a model (folder, GGUF file, hub id, name)"
-        raise InvalidRequest("drafter", kind, expected)
-    return name, _kind_of(rest), rest
+        raise InvalidRequest("drafter", line.kind, expected)
+    return name, _kind_of(head), head
 
 
 def _kind_of(model: str) -> str:

@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
-from paceline.core import DraftBatch, KVSpec, Request
-from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.core import DraftBatch, Request
+from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, register
 from paceline.drafters.context_trie import ContextTrie
 from paceline.drafters.spec import draft_len, read_options, real, refuse_value, whole
+from paceline.drafters.text import TextDrafter
 
 MIB = 2**20
 
 
 @dataclass(slots=True)
 class _Response:
-    """What has to be known of a cached response to take it out again."""
+    """The numbers of a cached response that its removal needs."""
 
     scope: bytes
     context: int
@@ -55,7 +56,7 @@ class ResponseCache:
         return self._tries.get(scope)
 
     def store(self, scope: bytes, context: Sequence[int], response: Sequence[int]) -> None:
-        """Adds a response; the last tokens of `context`, what came before it, lead into it."""
+        """Add a response; the last tokens of `context`, the text before it, lead into it."""
         if not response or self.max_bytes == 0:
             return
         context = context[-self.max_context :]
@@ -83,7 +84,7 @@ class ResponseCache:
 
 
 @dataclass(slots=True)
-class _Own:
+class _Text:
     """A running request's own tokens."""
 
     trie: ContextTrie
@@ -95,16 +96,8 @@ class _Own:
             self.indexed = end
 
 
-class SuffixDrafter:
+class SuffixDrafter(TextDrafter):
     """Drafts by counts from the request's own text and from past responses of its scope."""
-
-    version = "1"
-    feature_layers: tuple[int, ...] = ()
-    kv: KVSpec | None = None
-    lookback = 0
-    parallel = True
-    reach: int | None = None
-    weight_bytes = 0
 
     def __init__(
         self,
@@ -114,30 +107,24 @@ class SuffixDrafter:
         min_token_prob: float = 0.1,
         max_bytes: int = 64 * MIB,
     ) -> None:
-        self.name, self.max_draft_len = name, max_draft_len
+        super().__init__(name, max_draft_len)
         self.max_context, self.min_token_prob = max_context, min_token_prob
         self.cache = ResponseCache(max_bytes, max_context)
-        self._own: dict[tuple[str, int], _Own] = {}
-
-    def attach(self, target: TargetInfo) -> None:
-        """Fits every target: token ids are all it needs."""
+        self._texts: dict[tuple[str, int], _Text] = {}
 
     def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
         for request in requests:
             if request.max_draft_len > 0:  # a request that never drafts costs nothing
-                own = _Own(ContextTrie(self.max_context))
-                own.trie.begin_text()
-                self._own[request.id, request.choice] = own
+                text = _Text(ContextTrie(self.max_context))
+                text.trie.begin_text()
+                self._texts[request.id, request.choice] = text
 
     def observe(self, rows: Sequence[ObservedRows]) -> None:
-        """Indexes along with the prompt's chunks: no step pays for a long prompt at once."""
+        """Index along with the prompt's chunks: no step pays for a long prompt at once."""
         for row in rows:
-            own = self._own.get((row.request.id, row.request.choice))
-            if own is not None:
-                own.extend(row.request.tokens, row.start + row.count)
-
-    def held_tokens(self, request: Request) -> int:
-        return 0
+            text = self._texts.get((row.request.id, row.request.choice))
+            if text is not None:
+                text.extend(row.request.tokens, row.start + row.count)
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         drafts = [self._draft(*pair) for pair in zip(requests, lengths, strict=True)]
@@ -148,33 +135,33 @@ class SuffixDrafter:
         )
 
     def _draft(self, request: Request, length: int) -> tuple[list[int], list[float], bool]:
-        """Returns the draft, its estimates, and whether it comes from past responses."""
-        own = self._own.get((request.id, request.choice))
+        """Return the draft, its estimates, and whether it comes from past responses."""
+        text = self._texts.get((request.id, request.choice))
         length = min(length, self.max_draft_len)
-        if own is None or length <= 0:
+        if text is None or length <= 0:
             return [], [], False
-        own.extend(request.tokens, len(request.tokens))
-        tokens, estimates = own.trie.draft(request.tokens, length, self.min_token_prob)
+        text.extend(request.tokens, len(request.tokens))
+        tokens, estimates = text.trie.draft(request.tokens, length, self.min_token_prob)
         scope = request.answers_scope
         responses = None if scope is None else self.cache.trie(scope)
         if responses is not None:
-            others, their_estimates = responses.draft(request.tokens, length, self.min_token_prob)
-            if expected_accepted(their_estimates) > expected_accepted(estimates):
-                return others, their_estimates, True
+            shared, shared_estimates = responses.draft(request.tokens, length, self.min_token_prob)
+            if expected_accepted(shared_estimates) > expected_accepted(estimates):
+                return shared, shared_estimates, True
         return tokens, estimates, False
 
     def release(self, requests: Sequence[Request]) -> None:
-        """Drops their own text; the responses of those that ended are kept for their scope."""
+        """Drop the requests' own texts; keep the responses of those that ended for their scope."""
         for request in requests:
-            own = self._own.pop((request.id, request.choice), None)
+            text = self._texts.pop((request.id, request.choice), None)
             scope = request.answers_scope
-            if own is not None and scope is not None and request.finish_reason is not None:
+            if text is not None and scope is not None and request.finish_reason is not None:
                 self.cache.store(scope, request.prompt_ids, request.output_ids)
 
 
 def expected_accepted(estimates: Sequence[float]) -> float:
-    """Sum of the path's probabilities: the mean number of tokens that would be accepted."""
-    return sum(accumulate(estimates, mul))
+    """Return the mean number of tokens that would be accepted, by a draft's estimates."""
+    return float(sum(accumulate(estimates, mul)))
 
 
 @register("suffix")

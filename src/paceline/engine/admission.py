@@ -1,4 +1,4 @@
-"""The door: a prompt and its wishes become Requests, or are refused by name."""
+"""Admission: a prompt and its options become Requests, or are refused by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ THROUGHPUT = DraftPolicy("throughput")
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What an engine can honour. `seed` is the base for requests that bring none, or None.
+    """The limits of an engine, against which requests are made. `seed` is the base for requests
+    that bring none, or None.
 
     `policy` is that of requests that name none. `holdback` is the share of requests without any
     wish about speculation that run without it, to compare the others with. `rule` is the engine's
@@ -55,7 +56,7 @@ class Admission:
         cohort: str = "",
         explain: bool = False,
     ) -> list[Request]:
-        """One Request per choice, checked against this engine's limits; nothing is queued yet.
+        """Make one Request per choice, checked against this engine's limits; none is queued yet.
 
         `salt` is the scope of cached prefixes. With `share_answers` drafts may also be looked up in
         past answers of that scope, and the answer is kept for it. A request whose verification is

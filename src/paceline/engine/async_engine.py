@@ -25,7 +25,7 @@ from paceline.drafters.base import Drafter
 from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.engine import Engine
 from paceline.engine.grammar import Compiler
-from paceline.engine.room import Place, Room
+from paceline.engine.reservations import Reservation, StreamLimit
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +74,14 @@ class Stream:
 class AsyncEngine:
     """Runs an Engine on its own thread and hands its deltas to asyncio.
 
-    submit() and Stream belong to the event loop; the engine itself is touched by its thread only.
+    submit() and Stream belong to the event loop. Only the engine's own thread touches the engine;
+    it hands out immutable values: deltas, and snapshots of its statistics.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._stats = engine.stats()
+        self._admission = engine.admission  # immutable: any thread may ask it
         self.error: BaseException | None = None
         self._on_death: list[Callable[[], object]] = []
         self.draining = False
@@ -86,10 +89,10 @@ class AsyncEngine:
         self._wake = threading.Condition()
         self._stopping = False
         self._streams: dict[str, tuple[asyncio.AbstractEventLoop, Stream]] = {}
-        self._room = Room(
+        self._limit = StreamLimit(
             engine.config.max_waiting + engine.config.max_num_seqs,
             held=lambda: len(self._streams),
-            running=lambda: len(engine.scheduler.running),
+            running=lambda: self._stats.running,
         )
         self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
 
@@ -155,15 +158,16 @@ class AsyncEngine:
         assert self.error is not None
         return self.error
 
-    def reserve(self, n: int, prompts: int = 1) -> Place:
-        """Room for `n` streams of each prompt, before the work of encoding those. Use it as a
-        context manager, and submit within.
+    def reserve(self, n: int, prompts: int = 1) -> Reservation:
+        """Reserve places for `n` streams of each prompt, before the work of encoding those.
+
+        Use the reservation as a context manager, and submit within.
 
         Raises InvalidRequest naming what can never fit, QueueFull past the bound, EngineDead after
         a crash.
         """
         self._check_open()
-        return self._room.reserve(n, prompts)
+        return self._limit.reserve(n, prompts)
 
     def submit(
         self,
@@ -176,15 +180,15 @@ class AsyncEngine:
         share_answers: bool = True,
         cohort: str = "",
         explain: bool = False,
-        place: Place | None = None,
+        reservation: Reservation | None = None,
     ) -> Stream:
         """Queues a request, one stream per choice. Call it on the event loop.
 
-        Its times count from when `place` was reserved, or from now. Raises InvalidRequest naming
+        Its times count from the `reservation`, or from now. Raises InvalidRequest naming
         the field, QueueFull past the bound, EngineDead after a crash.
         """
         self._check_open()
-        requests = self.engine.make_requests(
+        requests = self._admission.make_requests(
             prompt_ids,
             params,
             speculative,
@@ -199,10 +203,10 @@ class AsyncEngine:
         # Under the lock that the thread ends under: a stream it does not know of would never end.
         with self._wake:
             self._check_open()
-            place = place or self._room.reserve(len(requests))
-            place.take(len(requests))
+            reservation = reservation or self._limit.reserve(len(requests))
+            reservation.take(len(requests))
             for request in requests:
-                request.arrival = place.arrival
+                request.arrival = reservation.arrival
                 self._streams[request.id] = (loop, stream)
             self._send(lambda: self._add(requests))
         return stream
@@ -217,7 +221,8 @@ class AsyncEngine:
         self._send(do)
 
     def stats(self) -> EngineStats:
-        return self.engine.stats()
+        """The latest snapshot, from any thread: the engine's thread makes one after each step."""
+        return self._stats
 
     async def drain(self, timeout: float) -> None:
         """Stops admitting, waits up to `timeout` seconds for what runs, then aborts the rest."""
@@ -270,6 +275,7 @@ class AsyncEngine:
                 deltas = [delta for job in jobs for delta in job()]
                 if self.engine.has_work:
                     deltas += self.engine.step()
+                self._stats = self.engine.stats()
                 self._deliver_or_fail(deltas)
         except BaseException as error:
             log.exception("the engine's thread has stopped")
@@ -294,7 +300,7 @@ class AsyncEngine:
             self._end_streams([name for name in names if name in self._streams], error)
 
     def _deliver(self, deltas: list[OutputDelta]) -> None:
-        """One call into each event loop per step, however many streams it feeds."""
+        """Make one call into each event loop per step, however many streams it feeds."""
         batches: dict[asyncio.AbstractEventLoop, dict[Stream, list[OutputDelta]]] = {}
         for delta in deltas:
             entry = self._streams.get(delta.request_id)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.core import OutputDelta, TokenKind
-from paceline.engine.budget import StepCost
 from paceline.engine.scheduler import Scheduled
+from paceline.engine.step_cost import StepCost
 
 HORIZON = 60.0  # seconds of decoding that the recent speedup looks back on
 
@@ -30,36 +29,34 @@ class Baseline:
         self,
         cost: StepCost,
         scheduled: Sequence[Scheduled],
-        deltas: Sequence[OutputDelta],
+        chosen: Sequence[int],
         step: float,
         drafting: float,
-    ) -> None:
-        """A step took `step` seconds, and `drafting` beside it, and committed `deltas`, whose
-        requests' own counts it adds to. Steps of prompts alone are the same either way and left
-        out."""
-        requests, decoding = len(scheduled), len(deltas)
-        # What a grammar forces comes without speculation as well, in the same step.
-        committed = [
-            max(1, len(delta.token_ids) - delta.kinds.count(TokenKind.FORCED)) for delta in deltas
-        ]
+    ) -> list[float]:
+        """Count a step that took `step` seconds and `drafting` seconds beside it.
+
+        `chosen` are the tokens that each request with a round committed by choice: what a grammar
+        forces comes without speculation as well, in the same step. Return, for each of them, the
+        seconds of as many steps without drafts. Steps of prompts alone are the same either way and
+        left out.
+        """
+        requests, decoding = len(scheduled), len(chosen)
         if not decoding:
-            return
+            return []
+        tokens = [max(1, count) for count in chosen]
         rows = sum(entry.count for entry in scheduled)
         drafted = sum(len(entry.draft) for entry in scheduled)
         pace = step / cost(rows + drafted, requests)
         # The first token of each comes from a step with the same prompts beside it.
-        more = (sum(committed) - decoding) / decoding
+        more = (sum(tokens) - decoding) / decoding
         first, others = pace * cost(rows, requests), pace * cost(decoding, decoding)
         plain = first + more * others
-        for delta, tokens in zip(deltas, committed, strict=True):
-            if delta.stats is not None:
-                delta.stats.seconds += step + drafting
-                delta.stats.ar_seconds += first + (tokens - 1) * others
         self.seconds += step + drafting
         self.ar_seconds += plain
         kept = max(0.0, 1 - (step + drafting) / HORIZON)
         self._recent = kept * self._recent + step + drafting
         self._recent_ar = kept * self._recent_ar + plain
+        return [first + (count - 1) * others for count in tokens]
 
     @property
     def speedup(self) -> float:

@@ -79,7 +79,8 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
 
 
 def _identity(config: EngineConfig, loaded: LoadedModel, network: str) -> dict[str, Any]:
-    """What a step's cost hangs on, beside the machine: shapes and types, not what weights say."""
+    """The facts that a step's cost depends on, beside the machine: shapes and types, not the
+    values of weights."""
     return {
         "model": loaded.name,
         "shape": hashlib.sha256(repr(loaded.config).encode()).hexdigest()[:16],

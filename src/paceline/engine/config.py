@@ -1,11 +1,12 @@
-"""Options of an engine, validated on construction, and the engine's counters."""
+"""The options of an engine, and snapshots of its statistics."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from paceline.core import DraftPolicy, InvalidRequest
+from paceline.core import DraftPolicy, InvalidRequest, SpeculationStats
 from paceline.core.documents import Between, Flag, OneOf, Several, checked
 
 LOSSLESS_RULES = ("match", "token", "block")
@@ -94,9 +95,9 @@ class EngineConfig:
         return (self.drafter,) if isinstance(self.drafter, str) else self.drafter
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """Counters since start and gauges of now; what /metrics shows."""
+    """A snapshot of the engine's counters since its start and of its gauges."""
 
     running: int = 0
     waiting: int = 0
@@ -104,20 +105,19 @@ class EngineStats:
     kv_blocks_total: int = 0
     kv_blocks_free: int = 0
     prompt_tokens: int = 0
-    generation_tokens: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
     preemptions: int = 0
     steps: int = 0
     failed_steps: int = 0
     drafter_failures: int = 0
-    spec_drafts: int = 0
-    spec_draft_tokens: int = 0
-    spec_accepted_tokens: int = 0
-    forced_tokens: int = 0
-    spec_draft_tokens_per_pos: list[int] = field(default_factory=list)
-    spec_accepted_per_pos: list[int] = field(default_factory=list)
+    speculation: SpeculationStats = field(default_factory=SpeculationStats)
     decode_seconds: float = 0.0  # steps in which somebody decoded, drafting included
     ar_seconds: float = 0.0  # what the same tokens would have taken without speculation
     speedup_vs_ar: float = 1.0  # the ratio of the two, over about the last minute of decoding
-    requests_finished: dict[str, int] = field(default_factory=dict)
+    requests_finished: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def generation_tokens(self) -> int:
+        """Committed tokens."""
+        return self.speculation.tokens

@@ -17,9 +17,9 @@ from typing import Any
 from paceline.core import CacheError
 from paceline.core.cache import cache_dir, load_json, save_json
 from paceline.drafters.base import Drafter, Rehearsing, longest_proposed
-from paceline.engine.budget import REPEATS, StepCost, timed
 from paceline.engine.costs import Costs
 from paceline.engine.machine import cpu_name, usable_cores
+from paceline.engine.step_cost import REPEATS, StepCost, timed
 from paceline.models.batch import BLOCK_SIZE
 from paceline.version import __version__
 
@@ -32,7 +32,7 @@ TOGETHER = 8  # requests that a drafter's rehearsal drafts for, beside a single 
 
 @dataclass(frozen=True, slots=True)
 class CostSource:
-    """How to time a step, and what the timings hang on.
+    """The steps to time at start-up, and the facts that the timings depend on.
 
     `forward(rows, requests)` computes a step over blocks that nobody owns yet, of at most `rows`
     rows and `requests` requests. `identity` names everything that a cached table must agree in;

@@ -1,4 +1,4 @@
-"""What a step and its drafts cost: the target's step by rows, each drafter by what it is asked.
+"""Seconds of a step and of its drafts: the target's step by rows, each drafter by its requests.
 
 Everything that decides about drafts, or says what they brought, reads the same seconds from here.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from paceline.engine.budget import StepCost, timed
+from paceline.engine.step_cost import StepCost, timed
 
 KEPT = 0.98  # what a timing leaves of those before it: costs follow the contexts and the machine
 OUTLIER = 3.0  # a timing this many times above what is known was held up by others
@@ -72,13 +72,13 @@ class DraftCost:
         self.parallel = parallel
         self._pass, self._row = Line(), Line()
 
-    def propose(self, lengths: Sequence[int]) -> float:
+    def draft_seconds(self, lengths: Sequence[int]) -> float:
         """Seconds to draft up to so many tokens for each request."""
         if self.parallel:
             return self._pass(sum(lengths) + len(lengths))
         return max(lengths, default=0) * self._pass(len(lengths))
 
-    def observe(self, rows: float) -> float:
+    def observe_seconds(self, rows: float) -> float:
         """Seconds to take in so many committed rows."""
         return self._row(rows)
 
@@ -98,21 +98,21 @@ class DraftCost:
         going to commit in any case."""
         return self.marginal_row + (self.marginal_slot if self.parallel else 0.0)
 
-    def proposed(self, lengths: Sequence[int], longest: int, seconds: float) -> None:
+    def add_proposal(self, lengths: Sequence[int], longest: int, seconds: float) -> None:
         """Drafting up to `lengths` tokens took `seconds`; the longest draft has `longest`."""
         if self.parallel:
             self._pass.add(sum(lengths) + len(lengths), seconds)
         elif longest:
             self._pass.add(len(lengths), seconds / longest)
 
-    def observed(self, rows: int, seconds: float) -> None:
+    def add_observation(self, rows: int, seconds: float) -> None:
         self._row.add(rows, seconds)
 
     def rehearse(self, draft: Callable[[int, int], object], requests: int, length: int) -> None:
         """Times `draft(count, length)` for one request and for several: the minimum of a few."""
         draft(requests, length)
         for count in sorted({1, requests}):
-            self.proposed(
+            self.add_proposal(
                 [length] * count, length, min(timed(draft, count, length) for _ in range(REPEATS))
             )
 

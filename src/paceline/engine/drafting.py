@@ -1,4 +1,8 @@
-"""What the engine tells its drafters and asks of them."""
+"""The draft pipeline: what the engine shows its drafters and what it asks of them.
+
+Drafting.draft() takes the entries of a step through the stages look up, price, propose, fit and
+cut; `engine.draft` has the value that travels.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from paceline.core import DraftBatch, Request
+from paceline.core import CutReason, Request
 from paceline.core.spans import OFF, Spans
 from paceline.drafters.base import (
     Drafter,
@@ -20,6 +24,7 @@ from paceline.drafters.base import (
 )
 from paceline.engine.backlog import Backlog
 from paceline.engine.costs import Costs
+from paceline.engine.draft import Draft, fitted, no_draft, shortened, taken
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.lengths import FixedLengths, LengthController, make_lengths
 from paceline.engine.masks import Grammars
@@ -70,9 +75,9 @@ class Drafting:
             if isinstance(drafter, Networked) and drafter.network is not None:
                 drafter.network.record(spans)
 
-    def feature_layers(self, scheduled: Iterable[Scheduled]) -> tuple[int, ...]:
-        """The target's layers to tap in a step of these rows, each drafter's side by side; none
-        where nobody's drafter looks at any. Decides whose rows their drafters see."""
+    def choose_taps(self, scheduled: Iterable[Scheduled]) -> tuple[int, ...]:
+        """Decide whose rows of this step their drafters see, and return the target's layers to tap
+        for them, each drafter's side by side; none where no drafter looks at any."""
         watched = [entry.request for entry in scheduled if self._sees(entry.request)]
         self._watched = frozenset(request.id for request in watched)
         used = any(self.drafters[r.drafter].feature_layers for r in watched if r.drafter)
@@ -88,7 +93,8 @@ class Drafting:
         return most is not None and len(request.tokens) > most
 
     def watches(self, request: Request) -> bool:
-        """Whether its drafter sees its rows of this step, as feature_layers() has decided."""
+        """Return whether the drafter sees the request's rows of this step, as choose_taps() has
+        decided."""
         return request.id in self._watched
 
     def begin(self, admitted: Iterable[Request]) -> None:
@@ -102,8 +108,12 @@ class Drafting:
             self.drafters[name].begin(requests, held)
 
     def observe(self, rows: Iterable[ObservedRows]) -> None:
-        """Shows each drafter its requests' rows; `features` come with all that feature_layers()
-        asked for, and go to a drafter with its own. Who was not asked for a draft has time."""
+        """Show each drafter the rows of its requests, with the features of its own layers out of
+        all that were tapped.
+
+        Rows of requests that were not drafted in this step are queued: the backlog shows them to
+        the drafter later.
+        """
         start = time.perf_counter()
         by_drafter: dict[str, list[ObservedRows]] = defaultdict(list)
         for row in rows:
@@ -131,7 +141,7 @@ class Drafting:
         self.drafters[name].observe(rows)
         if self.costs is not None:
             seconds = time.perf_counter() - start
-            self.costs.of(name).observed(sum(row.count for row in rows), seconds)
+            self.costs.of(name).add_observation(sum(row.count for row in rows), seconds)
 
     def _own_columns(self, name: str, features: Any) -> Any:
         layers = self.drafters[name].feature_layers
@@ -164,144 +174,110 @@ class Drafting:
             return None
         return self._key(request.drafter), self.drafters[request.drafter].held_tokens(request)
 
-    def draft(self, scheduled: list[Scheduled]) -> dict[str, list[Any]]:
-        """Asks each drafter for its requests' drafts and cuts them to what pays; returns the q rows
-        of sampled ones."""
+    def draft(self, scheduled: Sequence[Scheduled]) -> None:
+        """Give each entry its draft: looked up or proposed where it pays, fitted to the grammar,
+        and cut to what is worth verifying."""
         start = time.perf_counter()
         by_drafter: dict[str, list[Scheduled]] = defaultdict(list)
         for entry in scheduled:
-            if entry.draft_room:
+            if entry.draft_limit:
                 assert entry.request.drafter is not None
                 if self._too_long(entry.request):
-                    entry.cut_by = "context"
+                    entry.draft = no_draft(CutReason.CONTEXT)
                 else:
                     by_drafter[entry.request.drafter].append(entry)
-        q: dict[str, list[Any]] = {}
         self._asked = frozenset()
         if not by_drafter:
-            return q
+            return
         asked: list[Scheduled] = []
         for name, entries in by_drafter.items():
-            welcome = [(e, e.draft_room) for e in entries if self.lengths.looks_up(e.request)]
-            done = self._look_up(name, welcome)
-            open_ = [entry for entry in entries if entry.request.id not in done]
-            if open_:
-                asked += self._ask(name, open_, scheduled, q)
+            early = [(e, e.draft_limit) for e in entries if self.lengths.looks_up(e.request)]
+            complete = self._look_up(name, early)
+            rest = [entry for entry in entries if entry.request.id not in complete]
+            if rest:
+                asked += self._ask(name, rest, scheduled)
         self._asked = frozenset(entry.request.id for entry in asked)
-        self._cut(scheduled, [entry for entry in scheduled if entry.draft], q)
+        self._cut(scheduled)
         self.seconds += time.perf_counter() - start
-        return q
 
-    def _look_up(self, name: str, wanted: list[tuple[Scheduled, int]]) -> set[str]:
-        """Gives requests what their drafter can draft in no time, up to these lengths, where it
-        can; returns the ids of those that should get no more than that."""
+    def _look_up(self, name: str, wanted: Sequence[tuple[Scheduled, int]]) -> set[str]:
+        """Give requests what their drafter can draft in no time, up to these lengths. Return the
+        ids of those that should get no more than that."""
         drafter = self.drafters[name]
         if not wanted or not isinstance(drafter, LookingUp):
             return set()
         requests = [entry.request for entry, _ in wanted]
         with self._spans("look up"):
-            drafts, enough = drafter.look_up(requests, [length for _, length in wanted])
+            batch, complete = drafter.look_up(requests, [length for _, length in wanted])
         for index, (entry, length) in enumerate(wanted):
-            self._put(entry, drafts, index, length)
-            entry.looked_up = bool(entry.draft)
-            entry.longest_proposed = drafter.longest_proposed
-        return {request.id for request, is_done in zip(requests, enough, strict=True) if is_done}
+            draft = taken(batch, index, length, entry.draft.cut_by, looked_up=True)
+            entry.draft = self._fitted(entry, draft)
+        return {request.id for request, is_all in zip(requests, complete, strict=True) if is_all}
 
     def _ask(
-        self, name: str, entries: list[Scheduled], scheduled: list[Scheduled], q: dict[str, Any]
+        self, name: str, entries: Sequence[Scheduled], scheduled: Sequence[Scheduled]
     ) -> list[Scheduled]:
-        """Has one drafter draft for those of whom the controller thinks that it pays; returns them.
-        The others keep what was looked up, or get that now, as long as the controller says."""
+        """Have one drafter draft for the requests of which the controller thinks that it pays.
+        Return those; the others keep what was looked up, or get that now, as long as the
+        controller says."""
         rows, decoding = _plain_rows(scheduled)
-        here = {entry.request.id for entry in entries}
-        rows += sum(len(e.draft) for e in scheduled if e.looked_up and e.request.id not in here)
-        lengths = self.lengths.draft_lengths(entries, rows=rows, decoding=decoding)
-        wanted = [(e, n) for e, n in zip(entries, lengths, strict=True) if n]
-        late = [(e, n) for e, n in wanted if not self.lengths.looks_up(e.request)]
-        done, most = self._look_up(name, late), longest_proposed(self.drafters[name])
-        asked = [(e, min(n, most)) for e, n in wanted if e.request.id not in done]
+        here, longest = {e.request.id for e in entries}, longest_proposed(self.drafters[name])
+        looked_up = [e for e in scheduled if e.draft.looked_up and e.request.id not in here]
+        rows += sum(len(entry.draft) for entry in looked_up)
+        bounds = self.lengths.draft_lengths(entries, rows=rows, decoding=decoding, longest=longest)
+        wanted = []
+        for entry, bound in zip(entries, bounds, strict=True):
+            entry.draft = entry.draft.because(bound.why)
+            if bound.length:
+                wanted.append((entry, bound.length))
+        late = [(e, length) for e, length in wanted if not self.lengths.looks_up(e.request)]
+        complete = self._look_up(name, late)
+        asked = [(e, min(n, longest)) for e, n in wanted if e.request.id not in complete]
         if not asked:
             return []
         with self._spans("catch up"):
             self._show(name, self._backlog.take(entry.request.id for entry, _ in asked))
-        return self._propose(name, asked, q)
-
-    def _propose(
-        self, name: str, asked: list[tuple[Scheduled, int]], q: dict[str, list[Any]]
-    ) -> list[Scheduled]:
-        """One drafter's drafts, put into their entries."""
-        start = time.perf_counter()
-        requests = [entry.request for entry, _ in asked]
-        with self._spans("propose"):
-            drafts = self.drafters[name].propose(requests, [length for _, length in asked])
-        seconds = time.perf_counter() - start
-        for index, (entry, length) in enumerate(asked):
-            if entry.looked_up and not drafts.tokens[index]:
-                continue  # better than nothing
-            entry.looked_up, entry.forced = False, frozenset()
-            if entry.cut_by == "grammar":  # so it was with what was looked up
-                entry.cut_by = None
-            self._put(entry, drafts, index, length)
-            rows = drafts.q_rows(index)
-            if rows is not None:
-                q[entry.request.id] = rows
-        longest = max(drafts.lengths)
-        if longest and self.costs is not None:
-            self.costs.of(name).proposed([length for _, length in asked], longest, seconds)
+        self._propose(name, asked)
         return [entry for entry, _ in asked]
 
-    def _put(self, entry: Scheduled, drafts: DraftBatch, index: int, length: int) -> None:
-        """A draft into its entry, with what its drafter says of it."""
-        entry.draft = drafts.tokens[index][:length]
-        entry.drafted = list(entry.draft)
-        entry.part = drafts.part(index) if entry.drafted else None
-        entry.from_others = drafts.is_from_others(index)
-        known = None if drafts.confidence is None else drafts.confidence[index][:length]
-        entry.confidence = self._fit(entry, known, sampled=drafts.q_rows(index) is not None)
+    def _propose(self, name: str, asked: Sequence[tuple[Scheduled, int]]) -> None:
+        """Have one drafter propose drafts up to these lengths."""
+        start = time.perf_counter()
+        requests, lengths = [e.request for e, _ in asked], [length for _, length in asked]
+        with self._spans("propose"):
+            batch = self.drafters[name].propose(requests, lengths)
+        seconds = time.perf_counter() - start
+        for index, (entry, length) in enumerate(asked):
+            if entry.draft.looked_up and not batch.tokens[index]:
+                continue  # what was looked up is better than nothing
+            reason = entry.draft.cut_by
+            if reason is CutReason.GRAMMAR:  # that was said of what was looked up
+                reason = None
+            draft = taken(batch, index, length, reason, looked_up=False)
+            entry.draft = self._fitted(entry, draft)
+        longest = max(batch.lengths)
+        if longest and self.costs is not None:
+            self.costs.of(name).add_proposal(lengths, longest, seconds)
 
-    def _fit(
-        self, entry: Scheduled, confidence: Sequence[float] | None, *, sampled: bool
-    ) -> Sequence[float] | None:
-        """Makes a draft fit its request's grammar; returns the confidence of what is left of it,
-        forced tokens aside.
-
-        A draft that was sampled and is judged by its q keeps the first token that the grammar does
-        not allow: to drop it would be a cut that has looked at the drawn token. The rule rejects
-        it, and what comes after it is never looked at.
-        """
+    def _fitted(self, entry: Scheduled, draft: Draft) -> Draft:
         grammar = self._grammars.of(entry.request)
-        if grammar is None:
-            return confidence
-        if sampled and self._needs_q:
-            del entry.draft[grammar.valid(entry.draft) + 1 :]
-            return confidence
-        entry.draft, origin = grammar.fit(entry.draft, entry.draft_room)
-        entry.forced = frozenset(i for i, drafted in enumerate(origin) if drafted is None)
-        kept = [drafted for drafted in origin if drafted is not None]
-        if len(kept) < len(entry.drafted) and len(origin) < entry.draft_room:
-            entry.cut_by = "grammar"
-        return None if confidence is None else [confidence[drafted] for drafted in kept]
+        return fitted(draft, grammar, entry.draft_limit, judged_by_q=self._needs_q)
 
-    def _cut(
-        self,
-        scheduled: list[Scheduled],
-        drafted: list[Scheduled],
-        q: dict[str, list[Any]],
-    ) -> None:
-        """Leaves of each draft what is worth verifying. A draft that was sampled and is judged by
-        its q stays whole: a cut that has seen the drawn tokens would bias the output."""
-        if self._needs_q and self.lengths.anticipating:
-            drafted = [entry for entry in drafted if entry.request.id not in q]
-        drafted = [entry for entry in drafted if entry.draft]
+    def _cut(self, scheduled: Sequence[Scheduled]) -> None:
+        """Leave of each draft what is worth verifying.
+
+        A draft that was sampled and is judged by its q stays whole: a cut that has seen the drawn
+        tokens would bias the output.
+        """
+        whole = self._needs_q and self.lengths.anticipating
+        drafted = [e for e in scheduled if e.draft and not (whole and e.draft.q is not None)]
         if not drafted:
             return
-        cuttable = {entry.request.id for entry in drafted}
-        rows = sum(e.count if e.request.id in cuttable else e.rows for e in scheduled)
-        decoding = _plain_rows(scheduled)[1]
+        plain, decoding = _plain_rows(scheduled)
+        rows = plain + sum(len(e.draft) for e in scheduled) - sum(len(e.draft) for e in drafted)
         lengths = self.lengths.verify_lengths(drafted, rows=rows, decoding=decoding)
         for entry, length in zip(drafted, lengths, strict=True):
-            del entry.draft[length:]
-            entry.forced = frozenset(index for index in entry.forced if index < length)
+            entry.draft = shortened(entry.draft, length)
 
     def _key(self, name: str) -> str:
         return f"{name}@{self.drafters[name].version}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,9 @@ from paceline.core import (
     FinishReason,
     OutputDelta,
     Request,
+    StepInfo,
     TokenKind,
+    Verdict,
 )
 from paceline.core.spans import OFF, Spans
 from paceline.drafters.base import Drafter, ObservedRows
@@ -22,22 +24,33 @@ from paceline.engine.admission import Admission
 from paceline.engine.baseline import Baseline
 from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.costs import Costs
-from paceline.engine.counts import count_admission, count_round, count_step
+from paceline.engine.counts import Counters, count_step
+from paceline.engine.draft import no_draft
 from paceline.engine.drafting import Drafting
 from paceline.engine.grammar import Compiler
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.lossy import verifier_for
 from paceline.engine.masks import Grammars, RowMasks
 from paceline.engine.memory import MemoryPlan
+from paceline.engine.output import Commit
 from paceline.engine.quality import Quality
 from paceline.engine.recovery import Recovery
 from paceline.engine.roster import Roster
-from paceline.engine.rounds import Explainer, Step
+from paceline.engine.rounds import RoundMaker, explained
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows, draw_first
 from paceline.engine.scheduler import Plan, Scheduled, Scheduler
 from paceline.engine.verify import make_verifier
 from paceline.models.batch import ForwardOutput, Network
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A round whose tokens are committed."""
+
+    entry: Scheduled
+    commit: Commit
+    verdict: Verdict
 
 
 @dataclass(slots=True)
@@ -84,12 +97,12 @@ class Engine:
         )
         self.runner = Runner(network, max_num_seqs=config.max_num_seqs, max_model_len=max_model_len)
         self.verifier = make_verifier(config.rule, config.synthetic)
-        self.explainer = Explainer(self.drafters, config.rule)
+        self._rounds = RoundMaker(lambda name: self.drafters[name].version, config.rule)
         self.grammars = Grammars(Compiler(tokenizer, network.vocab_size, eos_ids))
         self.drafting = Drafting(
             self.drafters, self.cache, self.grammars, needs_q=self.verifier.needs_q
         )
-        self._counters = EngineStats()
+        self._counters = Counters()
         self._roster = Roster(
             tokenizer,
             self.cache,
@@ -97,13 +110,14 @@ class Engine:
             self.runner,
             self.grammars,
             self.drafting,
+            self._rounds,
             self._counters,
         )
         self._recovery = Recovery(
             model_name, network, max_model_len, self.cache, self.scheduler, self._roster
         )
         self.baseline = Baseline()
-        self.make_requests = Admission(
+        self.admission = Admission(
             network.vocab_size,
             max_model_len,
             eos_ids,
@@ -114,7 +128,7 @@ class Engine:
             config.holdback,
             rule=config.rule,
             compiled=self.grammars.compiler.compiled,
-        ).make_requests
+        )
         self.plan, self.quality, self.backend = plan, quality, backend
         self.spans: Spans = OFF
         self.use_costs(costs)
@@ -133,6 +147,12 @@ class Engine:
 
     # -- taking requests in -----------------------------------------------------------------------
 
+    @property
+    def make_requests(self) -> Callable[..., list[Request]]:
+        """The admission's make_requests(): a prompt and its options become Requests, or are
+        refused by name."""
+        return self.admission.make_requests
+
     def add(self, requests: Iterable[Request]) -> list[OutputDelta]:
         """Queue requests, without bound: a server bounds its queue before it comes here. Returns
         the deltas of those that failed at once."""
@@ -145,21 +165,34 @@ class Engine:
         if request is None:
             return None
         self._roster.close(request, FinishReason.ABORT)
-        return self._roster.fill(request)
+        return self._roster.delta(request)
 
     @property
     def has_work(self) -> bool:
         return bool(self._roster.requests)
 
     def stats(self) -> EngineStats:
-        """Counters since start, gauges of now."""
-        stats = self._counters
-        stats.running, stats.waiting = len(self.scheduler.running), len(self.scheduler.waiting)
-        stats.kv_usage = self.cache.usage
-        stats.kv_blocks_total, stats.kv_blocks_free = self.cache.num_blocks, self.cache.free_blocks
-        stats.decode_seconds, stats.ar_seconds = self.baseline.seconds, self.baseline.ar_seconds
-        stats.speedup_vs_ar = self.baseline.speedup
-        return stats
+        """A snapshot: counters since the start, gauges of now."""
+        counters, baseline = self._counters, self.baseline
+        return EngineStats(
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            kv_usage=self.cache.usage,
+            kv_blocks_total=self.cache.num_blocks,
+            kv_blocks_free=self.cache.free_blocks,
+            prompt_tokens=counters.prompt_tokens,
+            prefix_queries=counters.prefix_queries,
+            prefix_hits=counters.prefix_hits,
+            preemptions=counters.preemptions,
+            steps=counters.steps,
+            failed_steps=counters.failed_steps,
+            drafter_failures=counters.drafter_failures,
+            speculation=counters.speculation.copy(),
+            decode_seconds=baseline.seconds,
+            ar_seconds=baseline.ar_seconds,
+            speedup_vs_ar=baseline.speedup,
+            requests_finished=dict(counters.requests_finished),
+        )
 
     def check_integrity(self) -> None:
         """Raises AssertionError when a block of KV is leaked, shared wrongly or freed twice."""
@@ -202,64 +235,59 @@ class Engine:
         if not plan.scheduled:
             return []
         drafting = self.drafting.seconds
-        q = self._draft(plan.scheduled)
+        self._draft(plan.scheduled)
         start = time.perf_counter()
         building = self.grammars.build(plan.scheduled)
-        layers = self.drafting.feature_layers(plan.scheduled)
+        layers = self.drafting.choose_taps(plan.scheduled)
         output = self.runner.forward(plan.scheduled, layers)
         with self.spans("grammar"):
             masks = {} if building is None else building.result()
-        rounds, deltas, observed = self._judge(plan, output, masks, q, progress.ended)
-        seconds, rows = time.perf_counter() - start, sum(entry.rows for entry in plan.scheduled)
+        judged, observed = self._judge(plan, output, masks, progress.ended)
+        seconds = time.perf_counter() - start
         self._observe(observed)
-        cost, drafting = self.scheduler.cost, self.drafting.seconds - drafting
-        self.explainer.explain(rounds, deltas, Step(len(plan.scheduled), rows, drafting, seconds))
-        if cost is not None:
-            self.baseline.add(cost, plan.scheduled, deltas, seconds, drafting)
-            cost.observe(rows, seconds, len(plan.scheduled))
+        drafting = self.drafting.seconds - drafting
+        deltas = self._report(plan.scheduled, judged, seconds, drafting)
         with self.spans("settle"):
             going_on = self._settle_all(plan.scheduled, deltas, progress.ended)
         self._counters.steps += 1
-        self.spans.count(count_step, plan.scheduled, rounds, deltas)
+        self.spans.count(count_step, plan.scheduled, [each.entry for each in judged], deltas)
         return progress.ended + going_on
 
     def _begin(self, admitted: list[Request]) -> None:
         for request in admitted:
             self.runner.begin(request)
             if request.preemptions == 0:
-                count_admission(self._counters, request)
+                self._counters.count_admission(request)
         try:
             self.drafting.begin(admitted)
         except Exception as error:
             self._roster.stop_drafting(admitted, error)
 
-    def _draft(self, scheduled: list[Scheduled]) -> dict[str, list[Any]]:
-        """Drafts for the step and the q rows of sampled ones. A drafter that raises an error costs
-        speed, not requests: those of the step go on without drafts."""
+    def _draft(self, scheduled: list[Scheduled]) -> None:
+        """Draft for the step. A drafter that raises an error costs speed, not requests: those of
+        the step go on without drafts."""
         try:
             with self.spans("draft"):
-                return self.drafting.draft(scheduled)
+                self.drafting.draft(scheduled)
         except Exception as error:
             for entry in scheduled:
-                entry.drop_draft()
+                entry.draft = no_draft()
             self._roster.stop_drafting([entry.request for entry in scheduled], error)
-            return {}
 
     def _judge(
         self,
         plan: Plan,
         output: ForwardOutput,
         masks: Mapping[str, RowMasks | Exception],
-        q: Mapping[str, list[Any]],
         ended: list[OutputDelta],
-    ) -> tuple[list[Scheduled], list[OutputDelta], list[ObservedRows]]:
-        """Verify and commit every round. Returns the entries that got tokens, their deltas, and
-        the rows that drafters see. An error in one request ends that request, in `ended`."""
+    ) -> tuple[list[_Judged], list[ObservedRows]]:
+        """Verify and commit every round. Return the rounds, and the rows that drafters see. An
+        error in one request ends that request, in `ended`."""
         with self.spans("sample"):
             argmax, finite = output.argmax.tolist(), output.finite.tolist()
             # The rules that judge by q do not ask for the target's own token.
             first = {} if self.verifier.needs_q else draw_first(plan.first_rows(), output.logits)
-        rounds, deltas, observed, row, out = [], [], [], 0, 0
+        judged, observed, row, out = [], [], 0, 0
         for entry in plan.scheduled:
             request, before, end = entry.request, entry.request.computed, out + entry.outputs
             try:
@@ -272,15 +300,14 @@ class Engine:
                         output.logits[out:end],
                         argmax[out:end],
                         finite[out:end],
-                        entry.draft,
+                        entry.draft.verified,
                         edits=self._roster.edits.get(request.id),
                         masks=mask,
-                        forced=entry.forced,
+                        forced=entry.draft.forced,
                         first=first.get(out),
                         spans=self.spans,
                     )
-                    deltas.append(self._round(entry, rows, q.get(request.id)))
-                    rounds.append(entry)
+                    judged.append(self._round(entry, rows))
                 else:
                     request.computed += entry.count
                 if self.drafting.watches(request):
@@ -290,7 +317,7 @@ class Engine:
             except Exception as error:
                 ended.append(self._roster.fail(request, error))
             row, out = row + entry.rows, end
-        return rounds, deltas, observed
+        return judged, observed
 
     def _observe(self, observed: list[ObservedRows]) -> None:
         try:
@@ -320,36 +347,54 @@ class Engine:
                 by_request.pop(request.id, None)
         return list(by_request.values())
 
-    def _round(self, entry: Scheduled, rows: TargetRows, q: list[Any] | None) -> OutputDelta:
-        """Verifies one request's draft and commits what stands, up to where the stream ends, and
-        what the grammar leaves no choice about after that."""
-        request = entry.request
+    def _round(self, entry: Scheduled, rows: TargetRows) -> _Judged:
+        """Verify one request's draft and commit what stands, up to where the stream ends, and what
+        the grammar leaves no choice about after that."""
+        request, draft = entry.request, entry.draft
         with self.spans("verify"):
-            verdict = verifier_for(request, self.verifier).verify(rows, entry.draft, q)
-        tokens = [*entry.draft[: verdict.accepted], verdict.next_token]
-        delta = OutputDelta(request_id=request.id, choice=request.choice)
+            verifier = verifier_for(request, self.verifier)
+            verdict = verifier.verify(rows, draft.verified, draft.q)
+        tokens = [*draft.tokens[: verdict.accepted], verdict.next_token]
         if request.first_token is None:
             request.first_token = time.monotonic()
         kinds = [
-            TokenKind.FORCED if index in entry.forced else TokenKind.ACCEPTED
-            for index in range(verdict.accepted)
+            TokenKind.FORCED if place in draft.forced else TokenKind.ACCEPTED
+            for place in range(verdict.accepted)
         ]
         kinds.append(TokenKind.FORCED if rows.only(verdict.accepted) else TokenKind.BONUS)
-        output = self._roster.outputs[request.id]
+        output, commit = self._roster.outputs[request.id], Commit()
         with self.spans("commit"):
-            output.commit(delta, tokens, kinds, rows.logprobs)
-        committed = len(delta.token_ids)
+            output.commit(commit, tokens, kinds, rows.logprobs)
+        committed = len(commit.token_ids)
         # The rows of the anchor and of every draft token that stands are computed and verified; the
         # last committed token has no KV yet. Rejected rows stay behind, to be overwritten.
         request.computed = entry.start + entry.count + committed - 1
         with self.spans("commit"):
-            request.forced_tail = output.force(delta, rows.logprobs)
-        request.stats.distance += verdict.distance
-        request.stats.replaced_tokens += verdict.replaced
+            request.forced_tail = output.force(commit, rows.logprobs)
         if request.drafter is not None:
-            self.drafting.lengths.observe(entry, delta.token_ids[:committed])
-        count_round(self._counters, entry, delta)
-        return self._roster.fill(request, delta)
+            self.drafting.lengths.observe(entry, commit.token_ids[:committed])
+        return _Judged(entry, commit, verdict)
+
+    def _report(
+        self, scheduled: list[Scheduled], judged: list[_Judged], seconds: float, drafting: float
+    ) -> list[OutputDelta]:
+        """Make the rounds of a step that took `seconds`, and `drafting` beside it, count them, and
+        return the delta of each stream that got tokens."""
+        cost, rows = self.scheduler.cost, sum(entry.rows for entry in scheduled)
+        step = StepInfo(time.time(), len(scheduled), rows, drafting, seconds)
+        chosen = [len(j.commit.kinds) - j.commit.kinds.count(TokenKind.FORCED) for j in judged]
+        plain = [0.0] * len(judged)
+        if cost is not None:
+            plain = self.baseline.add(cost, scheduled, chosen, seconds, drafting)
+            cost.observe(rows, seconds, len(scheduled))
+        deltas = []
+        for each, ar_seconds in zip(judged, plain, strict=True):
+            entry, commit = each.entry, each.commit
+            round = self._rounds.make(entry, commit, each.verdict, step, ar_seconds)
+            self._counters.speculation.add(round)
+            tokens = explained(entry.draft, commit.token_ids) if entry.request.explain else None
+            deltas.append(self._roster.delta(entry.request, commit, round, tokens))
+        return deltas
 
     def _settle(self, request: Request) -> None:
         """Hash the blocks that were verified, and free those of a request that has ended."""

@@ -1,4 +1,4 @@
-"""What a grammar allows next: compiled once, walked along with each stream (llguidance).
+"""Grammars (llguidance): compiled once, walked along with each stream.
 
 The mask of a row depends on the committed tokens and the draft before it, so it is the same with
 speculation on and off. Where it leaves a single token, that token is forced: it is committed at
@@ -236,7 +236,7 @@ def embedded(schema: Any) -> str:
 
 
 class GrammarState:
-    """Where one stream stands in its grammar: behind its last committed token.
+    """The state of one stream in its grammar: behind its last committed token.
 
     Drafts are walked along on copies. Taking their tokens back afterwards would be the obvious way,
     but in llguidance 1.9 a mask that was computed on the way can come back in later masks.
@@ -294,7 +294,7 @@ class GrammarState:
         return fitted, origin
 
     def valid(self, draft: Sequence[int]) -> int:
-        """How many tokens of the draft the grammar allows."""
+        """Return how many tokens of the draft the grammar allows."""
         return self._matcher.deep_copy().validate_tokens(list(draft))
 
     def fill(self, masks: np.ndarray, draft: Sequence[int], skip: Iterable[int] = ()) -> None:

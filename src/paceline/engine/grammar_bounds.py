@@ -39,7 +39,7 @@ KINDS = dict.fromkeys(DATA, "data") | dict.fromkeys(NAMED, "names")
 KINDS |= dict.fromkeys(("const", "enum"), "constant")
 
 
-class Node(NamedTuple):
+class SchemaNode(NamedTuple):
     """A value within a schema. `way` holds the steps to it as linked pairs; `kind` is "schema",
     "names" (its keys are names of schemas), "constant" (within enum or const), or "data"."""
 
@@ -72,7 +72,7 @@ def check_grammar(grammar: Grammar) -> None:
 def check_schema(schema: Any, field: str) -> None:
     """Raises InvalidRequest for a schema past these bounds, naming the place below `field`."""
     references: dict[str, list[str]] = {}
-    nodes = [Node(schema, "schema", (), 1)]
+    nodes = [SchemaNode(schema, "schema", (), 1)]
     while nodes:
         node = nodes.pop()
         if node.depth > MAX_DEPTH:
@@ -85,7 +85,7 @@ def check_schema(schema: Any, field: str) -> None:
                 references.setdefault(_definition(node.way), []).append(target)
         elif isinstance(node.value, list):
             nodes += [
-                Node(item, node.kind, (node.way, index), node.depth + 1)
+                SchemaNode(item, node.kind, (node.way, index), node.depth + 1)
                 for index, item in enumerate(node.value)
             ]
     last = past_chain(references, "#", MAX_REFERENCES)
@@ -158,17 +158,17 @@ LARK = re.compile(
 )
 
 
-def _within(node: Node) -> Iterator[Node]:
+def _within(node: SchemaNode) -> Iterator[SchemaNode]:
     for key, value in node.value.items():
         kind = node.kind
         if node.kind == "names":
             kind = "schema"
         elif node.kind == "schema":
             kind = KINDS.get(key, "schema")
-        yield Node(value, kind, (node.way, key), node.depth + 1)
+        yield SchemaNode(value, kind, (node.way, key), node.depth + 1)
 
 
-def _check_value(field: str, node: Node) -> None:
+def _check_value(field: str, node: SchemaNode) -> None:
     value, key = node.value, node.way[1] if node.way else ""
     if isinstance(value, dict) and len(value) > MAX_PROPERTIES:
         raise _refused(field, node, f"at most {MAX_PROPERTIES:,} entries", f"{len(value):,}")
@@ -190,8 +190,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_written(number: float) -> bool:
-    """Whether llguidance writes this constant as it is. A whole number goes through a double, and
-    through int64 where that holds it."""
+    """Return whether llguidance writes this constant as it is. A whole number goes through a
+    double, and through int64 where that holds it."""
     if isinstance(number, float):
         return math.isfinite(number)
     if abs(number) <= EXACT or number == HIGHEST:
@@ -217,5 +217,5 @@ def _steps(way: tuple[Any, ...]) -> Path:
     return tuple(reversed(steps))
 
 
-def _refused(field: str, node: Node, expected: str, got: object) -> InvalidRequest:
+def _refused(field: str, node: SchemaNode, expected: str, got: object) -> InvalidRequest:
     return InvalidRequest(field + written(_steps(node.way)), got, expected)

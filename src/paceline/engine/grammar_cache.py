@@ -1,4 +1,4 @@
-"""What compiling lately came to, so that the same grammar is compiled and tried out once."""
+"""Results of recent compilations: the same grammar is compiled and tried out once."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ PROBES = 16  # token ids that are tried before the mask is searched
 REASON = 2000  # characters of llguidance's message that are handed on
 
 
-class Settings(TypedDict):
-    """What a server tells its child first."""
+class TrialSettings(TypedDict):
+    """Settings that a server sends to its child first."""
 
     tokenizer: str  # the JSON of Hugging Face's tokenizers
     vocab_size: int
@@ -63,7 +63,7 @@ class Settings(TypedDict):
 
 
 @dataclass(slots=True)
-class Fork:
+class TrialProcess:
     """A running trial. `since` is when it began to run, or went on."""
 
     number: int
@@ -81,14 +81,14 @@ class Child:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         _, payload = read_frame(control)
-        self._settings: Settings = json.loads(payload)
+        self._settings: TrialSettings = json.loads(payload)
         self._tokenizer = LLTokenizer(
             self._settings["tokenizer"],
             n_vocab=self._settings["vocab_size"],
             eos_token=self._settings["eos_ids"],
         )
         self._waiting: list[tuple[int, bytes]] = []  # grammars without a fork yet
-        self._running: dict[int, Fork] = {}  # by the pipe that its report comes through
+        self._running: dict[int, TrialProcess] = {}  # by the pipe that its report comes through
         self._stopped: deque[int] = deque()  # pipes of old forks whose turn has not come
         self._later: deque[tuple[int, bytes]] = deque()  # old trials that were dropped
         self._events = selectors.DefaultSelector()
@@ -130,7 +130,7 @@ class Child:
         while self._waiting and self._count(young=True) < FRESH:
             self._start(*self._waiting.pop())
 
-    def _set_aside(self, pipe: int, fork: Fork) -> None:
+    def _set_aside(self, pipe: int, fork: TrialProcess) -> None:
         """Stops a fork that is no longer young until its turn comes. Where many are stopped, it is
         ended, and its trial starts anew later: each takes memory."""
         if len(self._stopped) < MOST_STOPPED:
@@ -160,7 +160,7 @@ class Child:
             finally:
                 os._exit(1)
         os.close(send)
-        self._running[receive] = Fork(number, pid, time.monotonic(), grammar, young)
+        self._running[receive] = TrialProcess(number, pid, time.monotonic(), grammar, young)
         if not young:
             os.setpriority(os.PRIO_PROCESS, pid, 10)
         self._events.register(receive, selectors.EVENT_READ)
@@ -189,7 +189,8 @@ class Child:
 
 
 def parser_limits(limits: dict[str, int]) -> LLParserLimits:
-    """What one token may cost. Without `verbose_errors`, which would quote the whole grammar."""
+    """Limits on the cost of one token. Without `verbose_errors`, which would quote the whole
+    grammar."""
     return LLParserLimits(
         step_lexer_fuel=limits["step_lexer_fuel"],
         step_max_items=limits["step_max_items"],
@@ -218,7 +219,7 @@ def _read_exactly(sock: socket.socket, count: int) -> bytes:
 # -- in a fork -------------------------------------------------------------------------------------
 
 
-def trial(tokenizer: LLTokenizer, settings: Settings, grammar: str, report: int) -> None:
+def trial(tokenizer: LLTokenizer, settings: TrialSettings, grammar: str, report: int) -> None:
     """Compiles and walks one grammar in this process, which may die of it."""
     stacks = settings["compile_stack"] + settings["walk_stack"]
     data = 1024 * _status("VmData") + settings["memory"] + stacks
@@ -247,7 +248,7 @@ def trial(tokenizer: LLTokenizer, settings: Settings, grammar: str, report: int)
     os._exit(0)
 
 
-def walk(matcher: LLMatcher, settings: Settings) -> dict[str, Any]:
+def walk(matcher: LLMatcher, settings: TrialSettings) -> dict[str, Any]:
     """Walks a random text as the engine walks streams, and says what went wrong, if anything."""
     chance = random.Random(0)
     for step in range(settings["steps"]):
@@ -272,7 +273,7 @@ def walk(matcher: LLMatcher, settings: Settings) -> dict[str, Any]:
     return {}
 
 
-def _choose(mask: bytes, settings: Settings, chance: random.Random) -> int:
+def _choose(mask: bytes, settings: TrialSettings, chance: random.Random) -> int:
     """A token that the mask allows, one that does not end the text where there is such a token."""
     last, ends = settings["vocab_size"] - 1, settings["eos_ids"]
     for _ in range(PROBES):

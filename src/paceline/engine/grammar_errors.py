@@ -1,4 +1,4 @@
-"""Where in a grammar an error is: llguidance says what is wrong, seldom where."""
+"""Find the place of an error in a grammar: llguidance says what is wrong, seldom where."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def _find(schema: Any, names: list[str], reason: str, below: Path) -> tuple[Path
 
 
 def _quotes(reason: str, value: Any) -> bool:
-    """Whether a message is about a keyword's value; of a reference to elsewhere, about its file."""
+    """Return whether a message is about a keyword's value; of a reference to elsewhere, about its
+    file."""
     if not isinstance(value, str) or not value:
         return False
     file, _, pointer = value.partition("#")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from paceline.core import PacelineError
-from paceline.engine.grammar_child import HEAD, Settings, read_frame
+from paceline.engine.grammar_child import HEAD, TrialSettings, read_frame
 
 MIB = 1 << 20
 CPU_SECONDS = 2.0  # to compile and to walk; real schemas of 100 kB take 0.3 on an idle machine
@@ -59,7 +59,7 @@ class ChildEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What compiling the grammar costs: seconds of CPU time, and bytes."""
+    """The cost of compiling a grammar: seconds of CPU time, and bytes."""
 
     seconds: float
     bytes: int
@@ -83,7 +83,7 @@ class Trial:
     _shared: ClassVar[weakref.WeakValueDictionary[bytes, Trial]] = weakref.WeakValueDictionary()
     _sharing: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TrialSettings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
         self._child: _Child | None = None
@@ -91,7 +91,7 @@ class Trial:
     @classmethod
     def of(cls, tokenizer: str, vocab_size: int, eos_ids: list[int]) -> Trial:
         """The trial of this vocabulary: engines of one process that share it share a child."""
-        settings: Settings = {
+        settings: TrialSettings = {
             "tokenizer": tokenizer,
             "vocab_size": vocab_size,
             "eos_ids": eos_ids,
@@ -171,7 +171,7 @@ class Trial:
 class _Child:
     """One running child: a process, a socket, and a thread that reads what the child reports."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TrialSettings) -> None:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", str(MAIN), str(theirs.fileno())]
         try:

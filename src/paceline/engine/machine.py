@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores and memory, a container's limits included."""
+"""Cores and memory that this process may use, a container's limits included."""
 
 from __future__ import annotations
 

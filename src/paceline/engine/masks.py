@@ -18,8 +18,8 @@ from paceline.engine.scheduler import Scheduled
 
 
 class RowMasks:
-    """What the grammar allows in the rows of one round; row i comes after the draft's first i
-    tokens. `bits` is uint32 [rows, ceil(vocabulary / 32)], lowest bit first."""
+    """The tokens that the grammar allows in the rows of one round; row i comes after the draft's
+    first i tokens. `bits` is uint32 [rows, ceil(vocabulary / 32)], lowest bit first."""
 
     def __init__(self, bits: np.ndarray, vocab_size: int) -> None:
         self._bits, self._vocab_size = bits, vocab_size
@@ -28,7 +28,7 @@ class RowMasks:
         return bool(self._bits[row, token >> 5] >> (token & 31) & 1)
 
     def only(self, row: int) -> bool:
-        """Whether a single token is allowed."""
+        """Return whether a single token is allowed."""
         return int(np.bitwise_count(self._bits[row]).sum()) == 1
 
     def apply(self, row: int, logits: torch.Tensor) -> torch.Tensor:
@@ -75,16 +75,17 @@ class Grammars:
         return self._thread.submit(self._fill, entries) if entries else None
 
     def _fill(self, entries: list[Scheduled]) -> dict[str, RowMasks | Exception]:
-        rows = sum(1 + len(entry.draft) for entry in entries)
+        rows = sum(entry.outputs for entry in entries)
         if rows > len(self._bits):
             self._bits = np.zeros((2 * rows, self._words), dtype=np.uint32)
         masks: dict[str, RowMasks | Exception] = {}
         start = 0
         for entry in entries:
-            end = start + 1 + len(entry.draft)
+            end = start + entry.outputs
             bits = self._bits[start:end]
             try:
-                self.held[entry.request.id].fill(bits, entry.draft, entry.forced)
+                draft = entry.draft
+                self.held[entry.request.id].fill(bits, draft.verified, draft.forced)
                 masks[entry.request.id] = RowMasks(bits, self._vocab_size)
             except Exception as error:
                 masks[entry.request.id] = error

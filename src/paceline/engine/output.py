@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from paceline.core import FinishReason, OutputDelta, Request, TokenKind, TokenLogprobs
+from paceline.core import FinishReason, Request, TokenKind, TokenLogprobs
 from paceline.core.spans import OFF, Spans
 from paceline.engine.grammar import GrammarFailed, GrammarState
 from paceline.engine.text import TextStream
@@ -12,8 +13,19 @@ from paceline.engine.text import TextStream
 GRAMMAR_FAILED = "grammar_failed"  # stop reason of a stream whose grammar gave up
 
 
+@dataclass(slots=True)
+class Commit:
+    """The tokens that one step adds to one stream, while they are being added."""
+
+    token_ids: list[int] = field(default_factory=list)
+    kinds: list[TokenKind] = field(default_factory=list)
+    text: str = ""
+    logprobs: list[TokenLogprobs] | None = None
+    error: str | None = None
+
+
 class Output:
-    """What one request has said. commit() is for the tokens of a round, force() adds those that its
+    """The output of one request. commit() is for the tokens of a round, force() adds those that its
     grammar leaves no choice about; both stop where the stream ends."""
 
     def __init__(
@@ -29,12 +41,12 @@ class Output:
 
     def commit(
         self,
-        delta: OutputDelta,
+        commit: Commit,
         tokens: Sequence[int],
         kinds: Sequence[TokenKind],
         logprobs: Callable[[int, int], TokenLogprobs],
     ) -> None:
-        """Appends a round's `tokens`, token i chosen in row i, to the stream and to `delta`.
+        """Appends a round's `tokens`, token i chosen in row i, to the stream and to `commit`.
 
         `logprobs` is asked for row and token where the request wants them: of a token that was
         forced there is nothing to ask.
@@ -44,82 +56,82 @@ class Output:
                 if self.grammar is not None:
                     self.grammar.check_row(row)
             except GrammarFailed as error:
-                self._fail(delta, error)
+                self._fail(commit, error)
             else:
-                self._extend(delta, row, token, kind, logprobs)
+                self._extend(commit, row, token, kind, logprobs)
             if self.request.finish_reason is not None:
                 return
 
     def _extend(
         self,
-        delta: OutputDelta,
+        commit: Commit,
         row: int,
         token: int,
         kind: TokenKind,
         logprobs: Callable[[int, int], TokenLogprobs],
     ) -> None:
         wanted = self.request.params.logprobs is not None
-        if wanted and delta.logprobs is None:
-            delta.logprobs = []
-        if delta.logprobs is not None:
+        if wanted and commit.logprobs is None:
+            commit.logprobs = []
+        if commit.logprobs is not None:
             certain = kind is TokenKind.FORCED
-            delta.logprobs.append(self._certain(token) if certain else logprobs(row, token))
-        delta.token_ids.append(token)
-        delta.kinds.append(kind)
-        self._append(delta, token)
+            commit.logprobs.append(self._certain(token) if certain else logprobs(row, token))
+        commit.token_ids.append(token)
+        commit.kinds.append(kind)
+        self._append(commit, token)
 
-    def force(self, delta: OutputDelta, logprobs: Callable[[int, int], TokenLogprobs]) -> int:
+    def force(self, commit: Commit, logprobs: Callable[[int, int], TokenLogprobs]) -> int:
         """Commits what the grammar forces next; returns how many tokens that were."""
         before = self.request.output_len
         while self.grammar is not None and self.request.finish_reason is None:
             try:
                 tokens = self.grammar.forced()
             except GrammarFailed as error:
-                self._fail(delta, error)
+                self._fail(commit, error)
                 break
             if not tokens:
                 break
             for token in tokens:
-                self._extend(delta, 0, token, TokenKind.FORCED, logprobs)
+                self._extend(commit, 0, token, TokenKind.FORCED, logprobs)
                 if self.request.finish_reason is not None:
                     break
         return self.request.output_len - before
 
-    def _append(self, delta: OutputDelta, token: int) -> None:
+    def _append(self, commit: Commit, token: int) -> None:
         request, params = self.request, self.request.params
         request.tokens.append(token)
         if token in request.eos_ids and not params.ignore_eos:
-            self._end(delta, FinishReason.STOP)
+            self._end(commit, FinishReason.STOP)
             return
         if token in self._stop_ids:
-            self._end(delta, FinishReason.STOP, token)
+            self._end(commit, FinishReason.STOP, token)
             return
         past_minimum = request.output_len > params.min_tokens or params.min_tokens == 0
         with self._spans("detokenise"):
-            delta.text += self._text.push(token, check_stop=past_minimum)
+            commit.text += self._text.push(token, check_stop=past_minimum)
         if self._text.stopped_by is not None:
-            self._end(delta, FinishReason.STOP, self._text.stopped_by)
+            self._end(commit, FinishReason.STOP, self._text.stopped_by)
         elif request.output_len >= request.max_tokens:
-            self._end(delta, FinishReason.LENGTH)
+            self._end(commit, FinishReason.LENGTH)
         elif self.grammar is not None:
             try:
                 self.grammar.advance(token)
             except GrammarFailed as error:
-                self._fail(delta, error)
+                self._fail(commit, error)
 
-    def _end(self, delta: OutputDelta, reason: FinishReason, stop: str | int | None = None) -> None:
+    def _end(self, commit: Commit, reason: FinishReason, stop: str | int | None = None) -> None:
         """Ends the stream for `reason`, or at a stop string in the text that only now is final:
         the stop string came before whatever else ended the stream."""
         with self._spans("detokenise"):
-            delta.text += self._text.flush()
+            commit.text += self._text.flush()
         if self._text.stopped_by is not None:
             reason, stop = FinishReason.STOP, self._text.stopped_by
         self.request.finish_reason, self.request.stop_reason = reason, stop
 
-    def _fail(self, delta: OutputDelta, error: GrammarFailed) -> None:
-        self._end(delta, FinishReason.ERROR, GRAMMAR_FAILED)
+    def _fail(self, commit: Commit, error: GrammarFailed) -> None:
+        self._end(commit, FinishReason.ERROR, GRAMMAR_FAILED)
         if self.request.finish_reason is FinishReason.ERROR:
-            delta.error = str(error)
+            commit.error = str(error)
 
     def _certain(self, token: int) -> TokenLogprobs:
         top = ((token, 0.0),) if self.request.params.logprobs else ()

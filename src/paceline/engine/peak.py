@@ -1,4 +1,4 @@
-"""What this machine could do at most, measured: how fast it reads, how fast it multiplies."""
+"""The measured limits of this machine: how fast it reads and how fast it multiplies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from paceline.kernels import build
-from paceline.models.native_parts import read_bytes
+from paceline.models.kernel_network import read_bytes
 
 PROBE = 2048  # rows of the product that the peak is measured with
 READS = 5

@@ -1,4 +1,4 @@
-"""What quantising costs a model in quality, against the same model unquantised, on real text.
+"""The quality that quantising costs a model, measured on real text against the unquantised one.
 
 Perplexity is exp of the mean negative log-likelihood of each token, given up to 511 before it;
 greedy agreement is the share of positions with the same argmax. The text is our own and shipped, so
@@ -29,7 +29,7 @@ from paceline.engine.machine import available_memory, usable_cores
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
-from paceline.models.recipe import VERSION, recipe_of
+from paceline.models.quantized import VERSION, recipe_of
 from paceline.models.weights import SafetensorWeights, stored_bytes
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Quality:
 
     @property
     def change(self) -> float:
-        """How much larger perplexity is, as a share."""
+        """The increase of perplexity, as a share."""
         return self.perplexity / self.reference - 1
 
     def describe(self, dtype: str) -> str:
@@ -189,7 +189,7 @@ def _measure_if_it_fits(
 def remembered(
     config: EngineConfig, loaded: LoadedModel, work: Callable[[], Quality | None]
 ) -> Quality | None:
-    """What the cache knows of this model, recipe and text, else what `work` finds."""
+    """Return the cached measurement of this model, recipe and text, else that of `work`."""
     file = _cache_file(config, loaded)
     if file is None:
         return work()

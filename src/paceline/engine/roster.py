@@ -7,14 +7,21 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from paceline.core import FinishReason, OutputDelta, PacelineError, Request
+from paceline.core import (
+    ExplainedRound,
+    FinishReason,
+    OutputDelta,
+    PacelineError,
+    Request,
+    Round,
+)
 from paceline.core.spans import Spans
-from paceline.engine.config import EngineStats
-from paceline.engine.counts import times
+from paceline.engine.counts import Counters, times
 from paceline.engine.drafting import Drafting
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.masks import Grammars
-from paceline.engine.output import Output
+from paceline.engine.output import Commit, Output
+from paceline.engine.rounds import RoundMaker
 from paceline.engine.row_edits import RowEdits, edits_of
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import NotFinite
@@ -41,11 +48,12 @@ class Roster:
         runner: Runner,
         grammars: Grammars,
         drafting: Drafting,
-        counters: EngineStats,
+        rounds: RoundMaker,
+        counters: Counters,
     ) -> None:
         self._tokenizer, self._cache, self._scheduler = tokenizer, cache, scheduler
         self._runner, self._grammars, self._drafting = runner, grammars, drafting
-        self.counters = counters
+        self._rounds, self.counters = rounds, counters
         self.requests: dict[str, Request] = {}
         self.outputs: dict[str, Output] = {}
         self.edits: dict[str, RowEdits] = {}
@@ -84,6 +92,7 @@ class Roster:
             table.pop(request.id, None)
         self._grammars.close(request)
         self._drafting.lengths.forget(request.id)
+        self._rounds.forget(request.id)
         finished = self.counters.requests_finished
         finished[reason] = finished.get(reason, 0) + 1
 
@@ -104,8 +113,7 @@ class Roster:
             self._cache.forget_prefix(request)
         self.close(request, FinishReason.ERROR, stop_reason)
         shown = str(error) if isinstance(error, PacelineError) else repr(error)
-        delta = OutputDelta(request_id=request.id, choice=request.choice, error=shown)
-        return self.fill(request, delta)
+        return self.delta(request, Commit(error=shown))
 
     def stop_drafting(self, requests: Collection[Request], error: Exception) -> None:
         """Let requests go on without drafts after an error of their drafter."""
@@ -115,14 +123,31 @@ class Roster:
             if request.drafter is not None:
                 self._drafting.give_up(request)
 
-    def fill(self, request: Request, delta: OutputDelta | None = None) -> OutputDelta:
-        """Fill in what every delta carries; without a delta, make one."""
-        if delta is None:
-            delta = OutputDelta(request_id=request.id, choice=request.choice)
-        delta.finish_reason, delta.stop_reason = request.finish_reason, request.stop_reason
-        delta.prompt_tokens, delta.cached_tokens = request.prompt_len, request.cached_tokens
-        delta.completion_tokens, delta.seed = request.output_len, request.seed
-        delta.stats = request.stats
-        if delta.finished:
-            delta.metrics = times(request)
-        return delta
+    def delta(
+        self,
+        request: Request,
+        commit: Commit | None = None,
+        round: Round | None = None,
+        explained: ExplainedRound | None = None,
+    ) -> OutputDelta:
+        """Make the delta of a stream: what a step added, or without a commit that it ended."""
+        commit = commit or Commit()
+        finished = request.finish_reason is not None
+        return OutputDelta(
+            request_id=request.id,
+            choice=request.choice,
+            token_ids=tuple(commit.token_ids),
+            kinds=tuple(commit.kinds),
+            text=commit.text,
+            logprobs=None if commit.logprobs is None else tuple(commit.logprobs),
+            finish_reason=request.finish_reason,
+            stop_reason=request.stop_reason,
+            error=commit.error,
+            prompt_tokens=request.prompt_len,
+            cached_tokens=request.cached_tokens,
+            completion_tokens=request.output_len,
+            seed=request.seed,
+            round=round,
+            explained=explained,
+            metrics=times(request) if finished else None,
+        )

@@ -1,4 +1,4 @@
-"""What a request's options change in its rows of logits: bias, bans and penalties.
+"""The edits that a request's options make to its rows of logits: bias, bans and penalties.
 
 Everything that does not depend on the row is prepared once per request, as arrays. The counts that
 penalties need grow with the output and are never built again. numpy edits the rows, on the CPU: for
@@ -16,7 +16,7 @@ from paceline.core import Request
 
 
 class TokenCounts:
-    """What frequency and presence penalties take from each token of a growing output.
+    """The amounts that frequency and presence penalties take from the tokens of a growing output.
 
     Tokens have places in the order of their first occurrence, those of the prompt first: `ids`
     int64 [n], and `amounts` float32 [n], 0 for a token of the prompt alone, are views that the
@@ -119,7 +119,7 @@ class RowEdits:
     # -- inside -----------------------------------------------------------------------------------
 
     def _shift(self, banned: bool, vocab: int) -> np.ndarray:
-        """What bias and bans add to a row: however many they are, it takes one pass over it."""
+        """Return what bias and bans add to a row, however many they are, in one array."""
         if banned not in self._shifts:
             shift = np.zeros(vocab, dtype=np.float32)
             shift[self._bias_ids] = self._bias

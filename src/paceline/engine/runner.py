@@ -59,7 +59,7 @@ class Runner:
         for entry in scheduled:
             end = entry.start + entry.count
             ids += entry.request.tokens[entry.start : end]
-            ids += entry.draft
+            ids += entry.draft.verified
             positions.append(np.arange(entry.start, entry.start + entry.rows, dtype=np.int32))
             starts.append(len(ids))
             if entry.samples:

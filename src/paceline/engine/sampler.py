@@ -128,7 +128,7 @@ class TargetRows:
             return self._token(row)
 
     def only(self, row: int) -> bool:
-        """Whether the grammar leaves a single token at row `row`."""
+        """Return whether the grammar leaves a single token at row `row`."""
         return self._masks is not None and self._masks.only(row)
 
     def prob(self, row: int, token: int) -> float:
@@ -141,7 +141,7 @@ class TargetRows:
         return math.exp(float(logits[token]) - ops.logsumexp(logits))
 
     def possible(self, row: int, token: int) -> bool:
-        """Whether no ban, filter or grammar rules `token` out at row `row`."""
+        """Return whether no ban, filter or grammar rules `token` out at row `row`."""
         if row in self._forced:
             return token == self.draft[row]
         if self._masks is not None and not self._masks.allows(row, token):

@@ -1,4 +1,4 @@
-"""Who gets rows in the next step.
+"""The scheduler: which requests get how many rows in the next step.
 
 One rule: each request has `computed` tokens and `tokens` + drafted ones, and every step hands out
 rows so that the first catches up with the second (after vLLM's V1 scheduler). A prompt chunk, a
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from paceline.core import Request
-from paceline.engine.budget import StepCost
+from paceline.core import CutReason, Request
+from paceline.engine.draft import Draft, no_draft
 from paceline.engine.kv_cache import KVCache
+from paceline.engine.step_cost import StepCost
 from paceline.models.batch import BLOCK_SIZE
 
 
@@ -22,55 +23,33 @@ from paceline.models.batch import BLOCK_SIZE
 class Scheduled:
     """Rows of one request in this step: `count` committed tokens from `start`, then the draft.
 
-    `cut_by` says what kept the draft shorter than the drafter could have made it: "room" (budget,
-    memory or the end of the output), "context" (past what the drafter can do), and what its length
-    controller says: "cost", "rest" or "ema". None: nothing did, or there is no drafter.
+    `draft_limit` is the most draft tokens that slots and budget allow.
     """
 
     request: Request
     start: int
     count: int
-    draft_room: int = 0  # most draft tokens that slots and budget allow
-    draft: list[int] = field(default_factory=list)
-    forced: frozenset[int] = frozenset()  # which of the draft's tokens the grammar leaves no choice
-    drafted: list[int] = field(default_factory=list)  # as the drafter gave it, before any cut
-    confidence: Sequence[float] | None = None  # of what is left of it once it fits the grammar
-    part: str | None = None  # of the drafter, where it has several, that made the draft
-    from_others: bool = False  # the draft was looked up in the text of other requests
-    cut_by: str | None = None
-    looked_up: bool = False  # the draft took no time: it is not one that its drafter was asked for
-    longest_proposed: int | None = None  # draft that it would be asked for; None: as `draft_room`
+    draft_limit: int = 0
+    draft: Draft = field(default_factory=no_draft)
 
     @property
     def rows(self) -> int:
-        return self.count + len(self.draft)
+        return self.count + self.draft.length
 
     @property
     def outputs(self) -> int:
         """Rows whose logits are wanted."""
-        return 1 + len(self.draft) if self.samples else 0
-
-    def drop_draft(self) -> None:
-        """Go on as if nothing had been drafted."""
-        self.draft, self.drafted, self.forced = [], [], frozenset()
-        self.confidence, self.part, self.looked_up = None, None, False
-
-    @property
-    def ask_room(self) -> int:
-        """Most draft tokens that its drafter can be asked for."""
-        if self.longest_proposed is None:
-            return self.draft_room
-        return min(self.draft_room, self.longest_proposed)
+        return 1 + self.draft.length if self.samples else 0
 
     @property
     def samples(self) -> bool:
-        """Whether this step reaches the end of what is known, so that the next token is chosen."""
+        """Return whether this step reaches the last known token, so that the next one is chosen."""
         return self.start + self.count == len(self.request.tokens)
 
 
 @dataclass(slots=True)
 class Plan:
-    """One step: who runs, who was let in, who had to give its memory back."""
+    """One step: requests that run, that were admitted, and that had to give their memory back."""
 
     scheduled: list[Scheduled] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
@@ -82,7 +61,7 @@ class Plan:
         for entry in self.scheduled:
             if entry.samples:
                 yield entry.request, row
-                row += 1 + len(entry.draft)
+                row += entry.outputs
 
 
 class Scheduler:
@@ -148,7 +127,7 @@ class Scheduler:
                     budget -= self._schedule_chunk(request, budget, plan)
             if not plan.preempted:
                 self._admit(budget, plan)
-        self._give_draft_room(plan, {request.id for request in decoding}, draft_length)
+        self._limit_drafts(plan, {request.id for request in decoding}, draft_length)
         return plan
 
     # -- inside ---------------------------------------------------------------------------------
@@ -160,7 +139,7 @@ class Scheduler:
             return left
         return min(left, self.cost.chunk_rows(decode_rows, self.max_stretch, self.token_budget))
 
-    def _give_draft_room(
+    def _limit_drafts(
         self, plan: Plan, decoding: set[str], draft_length: Callable[[Request], int]
     ) -> None:
         """Shares the rows that are left evenly; what one cannot use goes to those after it."""
@@ -171,9 +150,9 @@ class Scheduler:
             tokens = entry.start + entry.count
             while wanted and not self.cache.allocate(entry.request, tokens + wanted):
                 wanted //= 2
-            entry.draft_room = wanted
+            entry.draft_limit = wanted
             if wanted < entry.request.max_draft_len:
-                entry.cut_by = "room"
+                entry.draft = no_draft(CutReason.ROOM)
             left -= wanted
 
     def _schedule_chunk(self, request: Request, budget: int, plan: Plan) -> int:
@@ -230,8 +209,8 @@ class Scheduler:
         return True
 
     def _leader_is_busy(self, request: Request) -> bool:
-        """Whether another choice of the same prompt is computing it right now: its KV will be
-        shared."""
+        """Return whether another choice of the same prompt is computing it right now: its KV will
+        be shared."""
         leader = request.leader
         return (
             leader is not None

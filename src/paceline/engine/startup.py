@@ -7,7 +7,7 @@ import time
 from paceline.drafters.base import Drafter, Reporting
 from paceline.engine.engine import Engine
 from paceline.engine.memory import MemoryPlan
-from paceline.models.recipe import recipe_of
+from paceline.models.quantized import recipe_of
 
 READS = 5
 
@@ -65,7 +65,7 @@ def _rows_of(drafter: Drafter) -> list[tuple[str, str]]:
 
 
 def _quantized(engine: Engine) -> list[tuple[str, str]]:
-    """What is quantised, and what that costs; nothing where nothing is."""
+    """Rows that say what is quantised, and what that costs; none where nothing is."""
     config = engine.config
     if config.quantize is None:
         return []

@@ -25,7 +25,7 @@ class CallableFunction(Protocol):
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """How a call is written: `opening`, {"name": …, `arguments`: …}, `closing`.
+    """The form in which a call is written: `opening`, {"name": …, `arguments`: …}, `closing`.
 
     `sign` is a text in the chat templates of models that write so. A call may begin without its
     opening where `optional_opening` says so; the whole answer is calls then, or none.

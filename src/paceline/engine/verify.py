@@ -19,7 +19,7 @@ from paceline.engine.sampler import one_hot
 
 
 class Rows(Protocol):
-    """What a rule sees of the target; `sampler.TargetRows` is the real one, an oracle may be
+    """The target as a rule sees it; `sampler.TargetRows` is the real one, an oracle may be
     another."""
 
     position: int

@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
-from paceline.core import ModelError, SamplingParams
+from paceline.core import ModelError, SamplingParams, SpeculationStats
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.reference import RecordedDraft, Recorder, Trained
-from paceline.llm import LLM
+from paceline.llm import LLM, Result
 from paceline.models.dflash.config import DFlashConfig
-from paceline.models.identity import template_digest
-from paceline.models.loader import load_model
+from paceline.models.loader import load_model, template_digest
 
 BETTER = 1.3  # another reading is the right one when it accepts so many times more
 CLOSE = {"float32": 1e-3, "bfloat16": 0.1}  # relative error of logits that rounding explains
@@ -92,7 +91,7 @@ def examine(
         raise ModelError(f"drafter {drafter!r} is no DFlash drafter; expected a folder or hub id")
     report.checks.append(Check("the checkpoint", True, "complete, and made for this model"))
     recorder = Recorder(patient)
-    llm.engine.drafters[name] = llm.engine.drafting.drafters[name] = recorder  # type: ignore
+    llm.driver.wrap_drafter(name, lambda _: recorder)
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
     results = llm.generate([encoded(llm, conversation) for conversation in conversations], params)
     _measure(report, results)
@@ -113,20 +112,11 @@ def encoded(llm: LLM, conversation: Sequence[dict[str, str]]) -> list[int]:
     return list(llm.tokenizer(text)["input_ids"])
 
 
-def _measure(report: Report, results: Sequence[Any]) -> None:
-    most = max((max(r.stats.per_step_drafted, default=0) for r in results), default=0)
-    drafted, accepted = [0] * most, [0] * most
-    for result in results:
-        stats = result.stats
-        report.rounds += stats.draft_rounds
-        pairs = zip(stats.per_step_drafted, stats.per_step_accepted, strict=True)
-        for length, right in pairs:
-            for k in range(length):
-                drafted[k] += 1
-                accepted[k] += k < right
-    report.acceptance = [a / d for a, d in zip(accepted, drafted, strict=True)]
-    if report.rounds:
-        report.acceptance_length = 1 + sum(accepted) / report.rounds
+def _measure(report: Report, results: Sequence[Result]) -> None:
+    stats = SpeculationStats.of(round for result in results for round in result.choices[0].rounds)
+    report.rounds = stats.draft_rounds
+    report.acceptance = [accepted / drafted for drafted, accepted in stats.by_position()]
+    report.acceptance_length = stats.acceptance_length or 1.0
 
 
 def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterator[Check]:

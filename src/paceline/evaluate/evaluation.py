@@ -34,8 +34,7 @@ from paceline.evaluate.sets import EvalSet, SetSpec, load_set, parse_sets
 from paceline.evaluate.warm import hold
 from paceline.evaluate.words import FORMAT
 from paceline.llm import LLM
-from paceline.models.identity import template_digest, tokenizer_digest
-from paceline.models.loader import load_model
+from paceline.models.loader import load_model, template_digest, tokenizer_digest
 from paceline.version import __version__
 
 MOST_TOKENS = 256  # longer answers of small models loop, and loops flatter

@@ -163,7 +163,7 @@ class Bench:
             "same_text": {name: _same(side, text) for name, side in sides.items() if name != AR},
             "seconds": {name: [_seconds(a, counted) for a in side.answers]
                         for name, side in sides.items() if name not in ONCE},
-            "rounds": {name: [list(r) for r in side.answers[0].rounds]
+            "rounds": {name: [[r.position, r.drafted, r.accepted] for r in side.answers[0].rounds]
                        for name, side in sides.items() if name != AR},
         }  # fmt: skip
 

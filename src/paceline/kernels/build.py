@@ -62,19 +62,19 @@ class Native:
 
 @cache
 def load(path: str | None = None) -> Native:
-    """Builds (or finds in the cache) and loads the kernels for `path`, or the best path there is.
+    """Build (or find in the cache) and load the kernels for `path`, or the best path there is.
 
     Raises BuildError. AMX needs the kernel's permission as well; without it the next path is taken,
     unless AMX was asked for by name.
     """
     forced = path or os.environ.get("PACELINE_KERNELS")
-    known = {**PATHS, **EMULATED}
-    if forced and forced not in known:
+    paths = {**PATHS, **EMULATED}
+    if forced and forced not in paths:
         raise BuildError(f"PACELINE_KERNELS is {forced!r}; expected one of {', '.join(PATHS)}")
     compiler = _compiler()
     macros = _macros(compiler)
     for name in [forced] if forced else PATHS:
-        needs, flags = known[name]
+        needs, flags = paths[name]
         if needs and needs not in macros:
             if forced:
                 raise MissingHardware(
@@ -90,7 +90,7 @@ def load(path: str | None = None) -> Native:
 
 
 def available() -> tuple[bool, str]:
-    """Whether the native kernels run here, and the path they take or the reason they don't."""
+    """Return whether the native kernels run here, and their path or the reason."""
     try:
         return True, load().path
     except BuildError as error:
@@ -101,8 +101,8 @@ def _compiler() -> str:
     if sys.platform != "linux":
         raise BuildError(f"native kernels run on Linux only, this is {sys.platform}")
     for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
-        if name and (found := shutil.which(name)):
-            return found
+        if name and (path := shutil.which(name)):
+            return path
     raise BuildError("no C++ compiler found (looked for $CXX, g++, clang++, c++)")
 
 
@@ -111,13 +111,13 @@ def _native_flag() -> str:
 
 
 def _macros(compiler: str) -> str:
-    """Everything the compiler defines for this machine: instruction sets and its own version."""
+    """Return all that the compiler defines for this machine: instruction sets, its own version."""
     command = [compiler, _native_flag(), "-dM", "-E", "-x", "c++", os.devnull]
     return "\n".join(sorted(_run(command).splitlines()))
 
 
 def _openmp_library() -> str:
-    """The OpenMP runtime torch brought into this process: a second one would fight over cores."""
+    """Return the OpenMP runtime that torch loaded: a second one would fight over cores."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         file = line.split()[-1]
         if Path(file).name.startswith(("libgomp", "libiomp5", "libomp")):
@@ -129,7 +129,7 @@ def _openmp_library() -> str:
 
 
 def _library(compiler: str, macros: str, path: str, flags: tuple[str, ...]) -> ctypes.CDLL:
-    """Loads the library from the cache, where it is built first if it is missing or damaged.
+    """Load the library from the cache, where it is built first if it is missing or damaged.
 
     Where the cache cannot be written, the library is built for this process alone.
     """
@@ -166,11 +166,11 @@ def _opened(folder: Path) -> ctypes.CDLL:
 def _compile_and_link(
     compiler: str, flags: tuple[str, ...], openmp: str, folder: Path, target: Path
 ) -> None:
-    """Writes the library `target`, with its objects in `folder`. Raises OSError for a full disk."""
+    """Write the library `target`, with its objects in `folder`. Raises OSError for a full disk."""
     jobs, objects = [], []
-    for source, own in SOURCES.items():
+    for source, source_flags in SOURCES.items():
         objects.append(str(folder / f"{source}.o"))
-        command = [compiler, *COMMON_FLAGS, _native_flag(), *flags, *own]
+        command = [compiler, *COMMON_FLAGS, _native_flag(), *flags, *source_flags]
         command += ["-c", str(NATIVE / source), "-o", objects[-1]]
         jobs.append(
             subprocess.Popen(
@@ -200,9 +200,10 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C"}  # messages in English, which _failure() reads
 
 
-def _failure(compiler: str, said: str) -> Exception:
-    """What a compiler's failure is to be raised as, by what it said."""
-    if "No space left on device" in said:
+def _failure(compiler: str, messages: str) -> Exception:
+    """Return the exception for a compiler's failure, by its messages."""
+    if "No space left on device" in messages:
         return OSError(errno.ENOSPC, "No space left on device")
-    lines = [line for line in said.splitlines() if "error" in line.lower()] or said.splitlines()
+    lines = messages.splitlines()
+    lines = [line for line in lines if "error" in line.lower()] or lines
     return BuildError(f"{compiler} failed: {lines[0] if lines else 'no message'}")

@@ -13,14 +13,14 @@ LEAST = 1e-30
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [rows, k] as (fp8 [rows, k], scales float32 [rows]): x is about the one times the other."""
+    """Return x [rows, k] as (fp8 [rows, k], scales float32 [rows]), about whose product x is."""
     wide = x.float()
     scales = wide.abs().amax(-1).clamp(min=LEAST) / LARGEST
     return (wide / scales[:, None]).clamp(-LARGEST, LARGEST).to(FP8), scales
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """x [rows, k] times what quantize_rows() made of a weight [n, k], bfloat16 [rows, n].
+    """Return x [rows, k] times what quantize_rows() made of a weight [n, k], bfloat16 [rows, n].
 
     On CUDA the product is torch._scaled_mm's, which wants n and k in multiples of 16.
     """

@@ -17,13 +17,13 @@ SMALLEST_BLOCK = 16
 
 
 def rotation_block(k: int) -> int:
-    """Size of the blocks that rows of k elements are rotated in; 1 where they stay as they are."""
+    """Return the size of the blocks that rows of k elements are rotated in; 1 for no rotation."""
     block = k & -k
     return block if block >= SMALLEST_BLOCK else 1
 
 
 def rotate(x: torch.Tensor) -> torch.Tensor:
-    """x [rows, k] float32 times the (symmetric) Hadamard matrix of +1 and -1, block by block."""
+    """Return x [rows, k] float32 times the (symmetric) Hadamard matrix of ±1, block by block."""
     distance = 1
     while distance < rotation_block(x.shape[1]):
         a, b = x.view(len(x), -1, 2, distance).unbind(2)
@@ -33,7 +33,7 @@ def rotate(x: torch.Tensor) -> torch.Tensor:
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [rows, k] as (q int8 [rows, k], scales float32 [rows]): rotated, x is about q * scale."""
+    """Return x [rows, k] as (q int8 [rows, k], scales float32 [rows]): rotated, x is q * scale."""
     wide = rotate(x.float())
     largest = wide.abs().amax(-1)
     # Divided, not `127.0 / largest`, which torch makes a product with the rounded reciprocal.
@@ -42,17 +42,17 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def quantize_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """weight [n, k] as (int8 [n, k], scales float32 [n]) for products with quantised rows."""
-    whole, scales = quantize_rows(weight)
-    return whole, scales / rotation_block(weight.shape[1])
+    """Return weight [n, k] as (int8 [n, k], scales float32 [n]), for products with such rows."""
+    quantised, scales = quantize_rows(weight)
+    return quantised, scales / rotation_block(weight.shape[1])
 
 
-def restore(whole: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """About the weight [n, k] that quantize_weight() took, float32."""
-    return rotate(whole.float()) * scales[:, None]
+def restore(quantised: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Return about the weight [n, k] that quantize_weight() took, float32."""
+    return rotate(quantised.float()) * scales[:, None]
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """x [rows, k] times what quantize_weight() made of a weight, as float32 [rows, n]."""
+    """Return x [rows, k] times what quantize_weight() made of a weight, as float32 [rows, n]."""
     q, by_row = quantize_rows(x)
     return torch._int_mm(q, weight.T).float() * by_row[:, None] * scales

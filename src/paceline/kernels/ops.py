@@ -54,7 +54,7 @@ class _Noise(ctypes.Structure):
 
 
 def argmax(logits: torch.Tensor) -> int:
-    """Id of the largest of `logits` [V]; ties to the lowest id."""
+    """Return the id of the largest of `logits` [V]; ties to the lowest id."""
     if logits.device.type == "cpu":  # numpy takes a twentieth of torch's time for one row
         return int(logits.numpy().argmax())
     return int(logits.argmax())
@@ -72,7 +72,7 @@ def gumbel_argmax(
     threshold: float = -math.inf,
     tie_id: int = NO_TIE,
 ) -> int:
-    """argmax of logits * inv_temperature + noise over the kept ids; ties to the lowest id.
+    """Return argmax(logits * inv_temperature + noise) over the kept ids; ties to the lowest id.
 
     `logits` is float32 [V] without NaN. Kept are ids with logit > threshold, and those with
     logit == threshold up to `tie_id`. The noise is a function of (seed, choice, position,
@@ -92,9 +92,10 @@ def gumbel_argmax(
             tie_id=tie_id,
         )
     noise = _noise(seed, choice, position, round_start, role)
-    return native.pl_gumbel_argmax(
+    token = native.pl_gumbel_argmax(
         logits.data_ptr(), len(logits), noise, inv_temperature, threshold, tie_id
     )
+    return int(token)
 
 
 def gumbel_argmax_rows(
@@ -106,8 +107,8 @@ def gumbel_argmax_rows(
     choices: Sequence[int],
     positions: Sequence[int],
 ) -> list[int]:
-    """gumbel_argmax() of some rows of `logits` [R, V], the target's noise for each: on the CPU the
-    rows are shared out among the threads."""
+    """Return gumbel_argmax() of some rows of `logits` [R, V], the target's noise for each: on the
+    CPU the rows are shared out among the threads."""
     keys = list(zip(seeds, choices, positions, strict=True))
     native = _native(logits)
     if native is None:
@@ -145,7 +146,7 @@ def gumbel_noise(
     round_start: int = 0,
     role: int = ROLE_TARGET,
 ) -> torch.Tensor:
-    """The noise that gumbel_argmax adds, float32 [vocab]."""
+    """Return the noise that gumbel_argmax adds, float32 [vocab]."""
     out = torch.empty(vocab)
     native = _native(out)
     if native is None:
@@ -159,7 +160,8 @@ def gumbel_noise(
 def top_threshold(
     logits: torch.Tensor, inv_temperature: float, top_k: int, top_p: float, min_p: float
 ) -> tuple[float, int]:
-    """What min_p, then top_k, then top_p (over the renormalised rest) keep of `logits` [V].
+    """Return the bound of the tokens of `logits` [V] that min_p, then top_k, then top_p (over the
+    renormalised rest) keep.
 
     Returns (threshold, tie_id): kept are logits above the threshold, and those equal to it with ids
     up to tie_id. Ties go to the lowest ids; top_p keeps the shortest prefix that reaches it. 0 or
@@ -185,8 +187,8 @@ def top_threshold(
 
 
 def logsumexp(logits: torch.Tensor) -> float:
-    """log(sum(exp(logits))) of float32 [V], the same in any order of summation. Raises ValueError
-    for logits that hold NaN or infinity."""
+    """Return log(sum(exp(logits))) of float32 [V], the same in any order of summation. Raises
+    ValueError for logits that hold NaN or infinity."""
     native = _native(logits)
     if native is None:
         return reference.logsumexp(logits)
@@ -211,7 +213,7 @@ def _native(row: torch.Tensor) -> ctypes.CDLL | None:
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """The kernels with the signatures of the sampling ops; None where they cannot be built."""
+    """Return the kernels with the sampling ops' signatures; None where they cannot be built."""
     try:
         library = build.load().library
     except build.BuildError:

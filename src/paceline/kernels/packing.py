@@ -26,7 +26,7 @@ def packed_bytes(n: int, k: int, itemsize: int = 2) -> int:
 
 
 def pack(weight: torch.Tensor, out: torch.Tensor) -> None:
-    """Writes `weight` [n, k], int8 or else as bf16, into `out`, int32 [panels, words, 16]."""
+    """Write `weight` [n, k], int8 or else as bf16, into `out`, int32 [panels, words, 16]."""
     panels, words, _ = out.shape
     n, k = weight.shape
     if weight.dtype == torch.int8:
@@ -35,31 +35,20 @@ def pack(weight: torch.Tensor, out: torch.Tensor) -> None:
         rows = weight.to(torch.bfloat16).contiguous()
     columns = words * 4 // rows.itemsize
     if (n, k) != (panels * LANES, columns):
-        whole = rows.new_zeros(panels * LANES, columns)
-        whole[:n, :k] = rows
-        rows = whole
+        padded_rows = rows.new_zeros(panels * LANES, columns)
+        padded_rows[:n, :k] = rows
+        rows = padded_rows
     out.copy_(rows.view(torch.int32).view(panels, LANES, words).transpose(1, 2))
-
-
-def unpack(
-    packed: torch.Tensor, n: int, k: int, dtype: torch.dtype = torch.bfloat16
-) -> torch.Tensor:
-    """The matrix [n, k] that `packed`, int32 [panels, words, 16], was made from."""
-    return _matrix(packed.transpose(1, 2).flatten(0, 1), k, dtype)[:n]
 
 
 def unpack_rows(
     packed: torch.Tensor, ids: torch.Tensor, k: int, dtype: torch.dtype = torch.bfloat16
 ) -> torch.Tensor:
-    """Rows `ids` of the matrix [n, k] that `packed` was made from, [len(ids), k]."""
-    return _matrix(packed[ids // LANES, :, ids % LANES], k, dtype)
-
-
-def _matrix(rows: torch.Tensor, k: int, dtype: torch.dtype) -> torch.Tensor:
-    """Rows of int32 words as what they hold."""
+    """Return rows `ids` of the matrix [n, k] that `packed` was made from, [len(ids), k]."""
+    rows = packed[ids // LANES, :, ids % LANES].contiguous()
     if dtype == torch.int8:
-        return (rows.contiguous().view(torch.uint8)[:, :k] ^ 0x80).view(torch.int8)
-    return rows.contiguous().view(dtype)[:, :k].contiguous()
+        return (rows.view(torch.uint8)[:, :k] ^ 0x80).view(torch.int8)
+    return rows.view(dtype)[:, :k].contiguous()
 
 
 class Arena:
@@ -74,16 +63,16 @@ class Arena:
         self.used = 0
 
     def take(self, size: int) -> torch.Tensor:
-        """The next `size` bytes, uint8, page-aligned."""
+        """Return the next `size` bytes, uint8, page-aligned."""
         start, self.used = self.used, self.used + padded(size, PAGE)
         return self.data[start : start + size]
 
     def take_matrix(self, n: int, k: int, itemsize: int = 2) -> torch.Tensor:
-        """Room for a packed [n, k] matrix: int32 [panels, words, 16]."""
+        """Return storage for a packed [n, k] matrix: int32 [panels, words, 16]."""
         shape = (padded(n, LANES) // LANES, padded(k * itemsize, K_BYTES) // 4, LANES)
         return self.take(packed_bytes(n, k, itemsize)).view(torch.int32).view(shape)
 
 
 def arena_bytes(sizes: Sequence[int]) -> int:
-    """Size of an arena for pieces of so many bytes."""
+    """Return the size of an arena for pieces of so many bytes."""
     return sum(padded(size, PAGE) for size in sizes)

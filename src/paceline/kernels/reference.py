@@ -75,7 +75,7 @@ def philox(words: list[Word], seed: int) -> list[Word]:
 
 
 def log(x: torch.Tensor) -> torch.Tensor:
-    """Natural logarithm of positive normal float32, by the fixed sequence of the specification."""
+    """Return the natural logarithm of positive normal float32, as the specification spells it."""
     bits = x.view(torch.int32)
     exponent = (bits - 0x3F3504F3) >> 23
     f = (bits - (exponent << 23)).view(torch.float32) - 1.0
@@ -90,7 +90,7 @@ def log(x: torch.Tensor) -> torch.Tensor:
 
 
 def gumbel_of_bits(x: torch.Tensor) -> torch.Tensor:
-    """Standard Gumbel noise, float32, from 32 random bits each (int64)."""
+    """Return standard Gumbel noise, float32, from 32 random bits each (int64)."""
     v = ((x.float() + 0.5) * 2.0**-32).clamp(max=1 - 2.0**-24)
     u = 1.0 - v
     exponential = log(u) + ((1.0 - u) - v) * (2.0 - u)
@@ -107,10 +107,10 @@ def gumbel_noise(
     role: int = ROLE_TARGET,
     device: torch.device | str = "cpu",
 ) -> torch.Tensor:
-    """The noise of every token id at one position, float32 [vocab]."""
+    """Return the noise of every token id at one position, float32 [vocab]."""
     index = torch.arange(-(-vocab // 4), device=device)
-    rest = (position & _MASK, round_start & _MASK, choice | role << 16)
-    words = philox([index, *(torch.full_like(index, word) for word in rest)], seed)
+    key = (position & _MASK, round_start & _MASK, choice | role << 16)
+    words = philox([index, *(torch.full_like(index, word) for word in key)], seed)
     return gumbel_of_bits(torch.stack(words, dim=1).flatten()[:vocab])
 
 
@@ -123,10 +123,10 @@ def gumbel_noise_of(
     round_start: int = 0,
     role: int = ROLE_TARGET,
 ) -> torch.Tensor:
-    """The noise of single tokens: ids and positions int64 of one shape, the result float32."""
+    """Return the noise of single tokens, float32; ids and positions are int64 of that shape."""
     index = ids // 4
-    rest = (torch.full_like(index, word) for word in (round_start & _MASK, choice | role << 16))
-    words = torch.stack(philox([index, positions & _MASK, *rest], seed), dim=-1)
+    key = (torch.full_like(index, word) for word in (round_start & _MASK, choice | role << 16))
+    words = torch.stack(philox([index, positions & _MASK, *key], seed), dim=-1)
     return gumbel_of_bits(words.gather(-1, (ids % 4)[..., None])[..., 0])
 
 
@@ -162,7 +162,7 @@ def uniform(
 
 
 def weights(logits: torch.Tensor, inv_temperature: float) -> torch.Tensor:
-    """exp((logits - max) * inv_temperature) in units of 2^-40, rounded down, int64."""
+    """Return exp((logits - max) * inv_temperature) in units of 2^-40, rounded down, int64."""
     x = ((logits - logits.max()) * inv_temperature).clamp(min=-64.0)
     n = (x * LOG2_E + 12582912.0) - 12582912.0
     r = (x - n * LN2_HIGH) - n * LN2_LOW

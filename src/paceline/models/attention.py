@@ -38,7 +38,7 @@ class Chunk:
 
 
 @dataclass(slots=True)
-class Plan:
+class AttentionPlan:
     """Index tensors of one forward, on the network's device, shared by all layers.
 
     Rows are padded to a multiple of TILE with copies of token 0 at position 0; what they compute is
@@ -61,8 +61,8 @@ def make_plan(
     kv_heads: int,
     device: torch.device,
     kinds: Sequence[Attention] = (CAUSAL,),
-) -> Plan:
-    """Lays out one forward whose layers look around as `kinds` say, with one upload.
+) -> AttentionPlan:
+    """Lay out one forward whose layers look around as `kinds` say, with one upload.
 
     `zero_slot` is a KV slot that is always zero. Positions out of a sequence's range
     read it, so that stale numbers there (infinities even) never reach a product.
@@ -90,7 +90,7 @@ def make_plan(
         "table": table.reshape(-1),
     }
     uploaded = torch.from_numpy(np.concatenate(list(arrays.values()))).to(device)
-    parts = uploaded.split([len(array) for array in arrays.values()])
+    parts = torch.split(uploaded, [len(array) for array in arrays.values()])
     on_device = dict(zip(arrays, parts, strict=True))
     slots = on_device.pop("table").view(table.shape)
     owner = on_device.pop("tile_sequence")
@@ -102,13 +102,13 @@ def make_plan(
             _chunk(c, int((reach > c).sum()), slots, owner, low, high, kv_heads)
             for c in range(int(low_rows.min()) // KEY_CHUNK, int(reach[0]))
         ]
-    return Plan(rows=rows, chunks=chunks, **on_device)
+    return AttentionPlan(rows=rows, chunks=chunks, **on_device)
 
 
 def _in_sight(
     kind: Attention, positions: np.ndarray, first: np.ndarray, last: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first and the last position that each row sees, [rows] each."""
+    """Return the first and the last position that each row sees, [rows] each."""
     low, high = first.astype(np.int64), positions if kind.causal else last
     if kind.window is None:
         return low, high
@@ -123,7 +123,7 @@ def _padded(values: np.ndarray, size: int) -> np.ndarray:
 def _tiles(
     starts: np.ndarray, counts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cuts every sequence's rows into tiles, the longest contexts first.
+    """Cut every sequence's rows into tiles, the longest contexts first.
 
     Returns the tiles' sequences [tiles], the rows in their places [tiles * QUERY_TILE] and each
     row's place [rows].
@@ -144,12 +144,12 @@ def _tiles(
 def _slot_table(
     block_tables: np.ndarray, first: np.ndarray, ends: np.ndarray, zero_slot: int
 ) -> np.ndarray:
-    """KV slot of every position of every sequence, up to a whole number of chunks."""
+    """Return the KV slot of every position of every sequence, up to a full number of chunks."""
     position = np.arange(-(-int(ends.max()) // KEY_CHUNK) * KEY_CHUNK)
     column = np.minimum(position // BLOCK_SIZE, block_tables.shape[1] - 1)
     slots = block_tables[:, column].astype(np.int64) * BLOCK_SIZE + position % BLOCK_SIZE
-    known = (position >= first[:, None]) & (position < ends[:, None])
-    return np.where(known, slots, zero_slot)
+    in_range = (position >= first[:, None]) & (position < ends[:, None])
+    return np.where(in_range, slots, zero_slot)
 
 
 def _chunk(
@@ -175,10 +175,10 @@ def attend(
     q: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    plan: Plan,
+    plan: AttentionPlan,
     kind: Attention = CAUSAL,
 ) -> torch.Tensor:
-    """Attention of every row over its own sequence's cache, scaled by head_dim ** -0.5.
+    """Return the attention of every row over its own sequence's cache, scaled by head_dim ** -0.5.
 
     q [padded rows, heads, head_dim]; keys and values [blocks, BLOCK_SIZE, kv_heads, head_dim], with
     this forward's rows already written. Returns [padded rows, heads * head_dim] in q's dtype.

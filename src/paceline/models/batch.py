@@ -1,4 +1,4 @@
-"""One forward's worth of rows, packed without padding, and what comes back."""
+"""One forward: its rows, packed without padding, its parts, its output, and who computes it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,26 @@ from paceline.core import KVSpec
 from paceline.core.spans import Spans
 
 BLOCK_SIZE = 16  # tokens in a KV block: also the tile that the kernels read
+
+
+class Part:
+    """Names of a forward's parts, as profiles show them. Recipes call its products the same.
+
+    A norm counts with the product that follows it in the fused kernels, and is a part of its own in
+    the torch twin.
+    """
+
+    EMBED, NORM, ROTARY, ATTENTION = "embed", "norm", "rotary", "attention"
+    QKV, OUTPUT, GATE_UP, DOWN = "qkv", "o", "gate_up", "down"
+    TAPS, HEAD = "taps", "head"
+    CONVOLUTION = "convolution"  # of DFlash 2: read in qkv, o, gate_up and down of its layers
+    CONTEXT = "context"  # a DFlash drafter's projection of features
+
+
+def forward_parts(layers: int) -> tuple[str, ...]:
+    """Return names for the ticks of the kernels (native/abi.h): one less than there are ticks."""
+    layer = (Part.QKV, Part.ROTARY, Part.ATTENTION, Part.OUTPUT, Part.GATE_UP, Part.DOWN, Part.TAPS)
+    return (Part.EMBED, *layer * layers, Part.HEAD)
 
 
 @dataclass(slots=True)
@@ -58,31 +78,30 @@ class Network(Protocol):
     kv_spec: KVSpec
     weight_bytes: int  # bytes of all weights in memory
     streamed_bytes: int  # those of them that one decode step reads
-    streamed_parts: dict[str, int]  # the same by part of the forward (models.parts)
+    streamed_parts: dict[str, int]  # the same by part of the forward (Part)
     device: torch.device
 
     def allocate_kv(self, num_blocks: int) -> None:
-        """Allocates zeroed KV for `num_blocks` blocks of BLOCK_SIZE tokens, in place of any."""
+        """Allocate zeroed KV for `num_blocks` blocks of BLOCK_SIZE tokens, in place of any."""
         ...
 
     def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
-        """Computes every row and writes its KV; logits come back for `batch.logit_rows`."""
+        """Compute every row and write its KV; logits come back for `batch.logit_rows`."""
         ...
 
     def record(self, spans: Spans) -> None:
-        """Every forward from now on tells `spans` what its parts took, within the open span."""
+        """Let every forward from now on tell `spans` what its parts took, within the open span."""
         ...
 
     def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Input embeddings of token ids int64 [n], in the network's dtype [n, hidden]; a copy."""
+        """Return a copy of the embeddings of ids int64 [n], in the network's dtype [n, hidden]."""
         ...
 
     def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows of the output head for token ids int64 [n], in the network's dtype [n, hidden]; a
-        copy."""
+        """Return a copy of the head's rows of ids int64 [n], in the network's dtype [n, hidden]."""
         ...
 
     def read_weights(self) -> None:
-        """Reads every weight byte once, with the forward's threads, and does nothing else: its
+        """Read every weight byte once, with the forward's threads, and do nothing else: its
         duration is the bandwidth bound of a decode step."""
         ...

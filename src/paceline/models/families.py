@@ -1,40 +1,109 @@
-"""The registry of architectures: who reads which Hugging Face config into a ModelConfig."""
+"""The families of networks that are served. To add one, add its row to FAMILIES and, where its
+config has fields of its own, a function that reads them.
+
+A family that computes something new needs an option in ModelConfig too, its tensors in
+`tensors.layer_tensors`, and both networks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from paceline.core import ModelError
-from paceline.models.config import ModelConfig
-from paceline.models.llama import read_llama, read_mistral
-from paceline.models.qwen2 import read_qwen2
-from paceline.models.qwen3 import read_qwen3
+from paceline.core.config_fields import ConfigFields
+from paceline.models.config import ModelConfig, read_config
 
-ARCHITECTURES: dict[str, Callable[[Mapping[str, Any]], ModelConfig]] = {
-    "LlamaForCausalLM": read_llama,
-    "MistralForCausalLM": read_mistral,
-    "Qwen2ForCausalLM": read_qwen2,
-    "Qwen3ForCausalLM": read_qwen3,
-}
+DEFAULT_WINDOW = 4096  # what transformers assumes where a config does not mention its window
 
 
-def named_architectures(hf: Mapping[str, Any]) -> list[str]:
-    """The classes that a config names, or none. Raises ModelError where that is no list."""
-    names = hf.get("architectures") or []
-    if not isinstance(names, list):
-        raise ModelError(f"config.json: architectures is {names!r}; expected a list of names")
-    return [str(name) for name in names]
+def read_llama(fields: ConfigFields) -> ModelConfig:
+    """Llama 2 and 3.x, SmolLM2. `attention_bias` means all four attention projections, `mlp_bias`
+    all three of the MLP."""
+    bias = fields.flag("attention_bias")
+    mlp_bias = fields.flag("mlp_bias")
+    return read_config(fields, "llama", qkv_bias=bias, o_bias=bias, mlp_bias=mlp_bias)
 
 
-def config_from_hf(hf: Mapping[str, Any]) -> ModelConfig:
-    """Reads a Hugging Face config dict. Raises ModelError naming what is not supported."""
-    names = named_architectures(hf)
-    reader = next((ARCHITECTURES[name] for name in names if name in ARCHITECTURES), None)
-    if reader is None:
+def read_mistral(fields: ConfigFields) -> ModelConfig:
+    """Mistral attends through one window in every layer, unless `sliding_window` is null."""
+    return read_config(fields, "mistral", sliding_window=_window(fields))
+
+
+def read_qwen2(fields: ConfigFields) -> ModelConfig:
+    """Qwen2 and Qwen2.5 (Coder included): Llama with biases on the q, k and v projections."""
+    return read_config(fields, "qwen2", qkv_bias=True, sliding_window=_qwen_window(fields))
+
+
+def read_qwen3(fields: ConfigFields) -> ModelConfig:
+    """Qwen3 dense: RMS norm per head on q and k, and a head size of its own. `attention_bias` means
+    all four attention projections; published models have none."""
+    bias, window = fields.flag("attention_bias"), _qwen_window(fields)
+    return read_config(
+        fields,
+        "qwen3",
+        qkv_bias=bias,
+        o_bias=bias,
+        qk_norm=True,
+        head_dim=128,
+        sliding_window=window,
+    )
+
+
+def _qwen_window(fields: ConfigFields) -> int | None:
+    """Return the window where `use_sliding_window` is set and some layer has one.
+
+    `layer_types` says which layers do; without it, every layer from `max_window_layers` on.
+    """
+    if not fields.flag("use_sliding_window"):
+        return None
+    if fields.has("layer_types"):
+        windowed = "sliding_attention" in fields.words("layer_types")
+    else:
+        first = fields.integer("max_window_layers", default=28, low=0)
+        windowed = first < fields.integer("num_hidden_layers")
+    return _window(fields) if windowed else None
+
+
+def _window(fields: ConfigFields) -> int | None:
+    if fields.is_null("sliding_window"):
+        return None
+    return fields.integer("sliding_window", default=DEFAULT_WINDOW)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkFamily:
+    """One architecture, as transformers calls its class, and the function that reads its config.
+
+    `gguf` is its name in GGUF files, None where llama.cpp has no name of its own for it;
+    `gguf_pairs` says that those files hold the two members of a rotary pair side by side.
+    """
+
+    architecture: str
+    read: Callable[[ConfigFields], ModelConfig]
+    gguf: str | None = None
+    gguf_pairs: bool = False
+
+
+FAMILIES = (
+    NetworkFamily("LlamaForCausalLM", read_llama, gguf="llama", gguf_pairs=True),
+    NetworkFamily("MistralForCausalLM", read_mistral),
+    NetworkFamily("Qwen2ForCausalLM", read_qwen2, gguf="qwen2"),
+    NetworkFamily("Qwen3ForCausalLM", read_qwen3, gguf="qwen3"),
+)
+ARCHITECTURES = {family.architecture: family for family in FAMILIES}
+GGUF_FAMILIES = {family.gguf: family for family in FAMILIES if family.gguf}
+
+
+def config_from_hf(hf: Mapping[str, object]) -> ModelConfig:
+    """Read a Hugging Face config. Raises ModelError naming what is not supported."""
+    fields = ConfigFields(hf)
+    names = fields.words("architectures")
+    family = next((ARCHITECTURES[name] for name in names if name in ARCHITECTURES), None)
+    if family is None:
         named = ", ".join(names) or "none named"
         raise ModelError(
             f"config.json: architecture {named} is not supported; "
             f"supported: {', '.join(ARCHITECTURES)}"
         )
-    return reader(hf)
+    return family.read(fields)

@@ -1,23 +1,19 @@
-"""A GGUF file's metadata and tensor names, said in Hugging Face's words."""
+"""Translate a GGUF file's metadata and tensor names into Hugging Face's words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from paceline.core import ModelError
-from paceline.models.config import RopeConfig, yarn_attention_factor
-from paceline.models.rope import rope_frequencies
+from paceline.core.config_fields import ConfigFields
+from paceline.models.families import GGUF_FAMILIES
+from paceline.models.rope import RopeConfig, rope_frequencies, yarn_attention_factor
 
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
 LAYER_NAMES = {
     "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
@@ -43,11 +39,9 @@ LLAMA3_ROPES = [
     RopeConfig(type="llama3", factor=factor, original_max_positions=8192) for factor in (8.0, 32.0)
 ]
 
-Field = Callable[[str], Any]
-
 
 def hf_name(name: str) -> str | None:
-    """The Hugging Face name of a GGUF tensor; None for one that becomes part of the config.
+    """Return the Hugging Face name of a GGUF tensor; None for one that becomes part of the config.
 
     Raises ModelError for a name that none of the supported architectures has.
     """
@@ -62,102 +56,101 @@ def hf_name(name: str) -> str | None:
 
 
 def hf_config(
-    field: Field, shapes: dict[str, list[int]], rope_factors: np.ndarray | None
-) -> dict[str, Any]:
-    """The config.json of a GGUF file.
+    metadata: Mapping[str, object], shapes: Mapping[str, list[int]], rope_factors: np.ndarray | None
+) -> dict[str, object]:
+    """Return the config.json of a GGUF file.
 
-    `field` gives a metadata value or None; `shapes` the tensors' shapes as torch has them;
-    `rope_factors` the tensor of that name. Raises ModelError for what cannot be served.
+    `metadata` holds its values, `shapes` the tensors' shapes as torch has them, `rope_factors` the
+    tensor of that name. Raises ModelError for what cannot be served.
     """
-    arch = field("general.architecture")
-    if arch not in ARCHITECTURES:
-        raise ModelError(
-            f"GGUF: architecture {arch!r} is not supported; supported: {', '.join(ARCHITECTURES)}"
-        )
-
-    def get(key: str, default: Any = None) -> Any:
-        value = field(f"{arch}.{key}")
-        return default if value is None else value
-
-    if get("expert_count", 0):
-        raise ModelError(
-            f"GGUF: {arch}.expert_count is {get('expert_count')}; "
-            "mixtures of experts are not supported"
-        )
-    heads, hidden = get("attention.head_count"), get("embedding_length")
-    if isinstance(heads, list) or isinstance(get("attention.head_count_kv"), list):
-        raise ModelError("GGUF: head counts that differ by layer are not supported")
-    if not heads or not hidden:
-        raise ModelError(f"GGUF: {arch}.attention.head_count or {arch}.embedding_length is missing")
-    head_dim = get("attention.key_length", hidden // heads)
-    if get("rope.dimension_count", head_dim) != head_dim:
-        raise ModelError(
-            f"GGUF: {arch}.rope.dimension_count is {get('rope.dimension_count')}; "
-            f"only full rotary embedding ({head_dim}) is supported"
-        )
-    window = get("attention.sliding_window")
-    config = {
-        "architectures": [ARCHITECTURES[arch]],
+    arch = str(metadata.get("general.architecture"))
+    if arch not in GGUF_FAMILIES:
+        supported = ", ".join(GGUF_FAMILIES)
+        raise ModelError(f"GGUF: architecture {arch!r} is not supported; supported: {supported}")
+    prefix = f"{arch}."
+    values = {key.removeprefix(prefix): value for key, value in metadata.items()}
+    fields = ConfigFields(values, "GGUF", prefix)
+    if experts := fields.get("expert_count"):
+        expected = "none: mixtures of experts are not supported"
+        raise fields.error("expert_count", experts, expected)
+    heads, kv_heads, head_dim = _heads(fields)
+    context = fields.integer("context_length")
+    # A file says that there is a window, not which layers have it. Up to its size none matters.
+    window = fields.integer("attention.sliding_window", default=0, low=0)
+    return {
+        "architectures": [GGUF_FAMILIES[arch].architecture],
         "model_type": arch,
         "vocab_size": shapes.get("token_embd.weight", [0])[0],
-        "hidden_size": hidden,
-        "intermediate_size": get("feed_forward_length"),
-        "num_hidden_layers": get("block_count"),
+        "hidden_size": fields.integer("embedding_length"),
+        "intermediate_size": fields.get("feed_forward_length"),
+        "num_hidden_layers": fields.get("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": get("attention.head_count_kv", heads),
+        "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
-        "rms_norm_eps": _decimal(get("attention.layer_norm_rms_epsilon")),
-        "max_position_embeddings": get("context_length"),
+        "rms_norm_eps": _decimal(fields.get("attention.layer_norm_rms_epsilon")),
+        "max_position_embeddings": min(window or context, context),
         "hidden_act": "silu",
         "tie_word_embeddings": "output.weight" not in shapes,
         "attention_bias": "blk.0.attn_q.bias" in shapes,
         "mlp_bias": "blk.0.ffn_up.bias" in shapes,
-        "rope_parameters": _rope(get, head_dim, rope_factors),
-        "bos_token_id": field("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": field("tokenizer.ggml.eos_token_id"),
+        "rope_parameters": _rope(fields, head_dim, rope_factors),
+        "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": metadata.get("tokenizer.ggml.eos_token_id"),
         "dtype": "bfloat16",
     }
-    # A file says that there is a window, not which layers have it. Up to its size none matters.
-    if window:
-        config["max_position_embeddings"] = min(window, config["max_position_embeddings"])
-    return config
+
+
+def _heads(fields: ConfigFields) -> tuple[int, int, int]:
+    """Return the numbers of query heads and of KV heads, and the size of a head."""
+    names = ("attention.head_count", "attention.head_count_kv")
+    if any(isinstance(fields.get(name), list) for name in names):
+        raise ModelError("GGUF: head counts that differ by layer are not supported")
+    heads = fields.integer(names[0])
+    kv_heads = fields.integer(names[1], default=heads)
+    hidden = fields.integer("embedding_length")
+    head_dim = fields.integer("attention.key_length", default=hidden // heads)
+    rotated = fields.integer("rope.dimension_count", default=head_dim)
+    if rotated != head_dim:
+        expected = f"{head_dim}: only full rotary embedding is supported"
+        raise fields.error("rope.dimension_count", rotated, expected)
+    return heads, kv_heads, head_dim
 
 
 def _decimal(value: float | None) -> float | None:
-    """The number a person wrote, 1e-05, from the float32 nearest to it, which GGUF stores."""
+    """Return the number a person wrote, 1e-05, from the float32 nearest to it, which GGUF has."""
     return None if value is None else float(str(np.float32(value)))
 
 
-def _rope(get: Field, head_dim: int, factors: np.ndarray | None) -> dict[str, Any]:
-    theta = float(get("rope.freq_base") or 10000.0)
-    kind = get("rope.scaling.type") or "none"
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": theta}
+def _rope(fields: ConfigFields, head_dim: int, factors: np.ndarray | None) -> dict[str, object]:
+    theta = fields.number("rope.freq_base", default=10000.0)
+    kind = fields.get("rope.scaling.type") or "none"
     if factors is not None:
         return _llama3(theta, head_dim, factors)
     if kind == "none":
-        return rope
+        return {"rope_type": "default", "rope_theta": theta}
     if kind not in ("linear", "yarn"):
         raise ModelError(
             f"GGUF: rope.scaling.type {kind!r} is not supported; supported: none, linear, yarn"
         )
-    rope |= {"rope_type": kind, "factor": float(get("rope.scaling.factor") or 1.0)}
+    factor = fields.number("rope.scaling.factor", default=1.0)
+    rope = {"rope_type": kind, "rope_theta": theta, "factor": factor}
     if kind == "linear":
         return rope
     # llama.cpp multiplies its own YaRN temperature by this, where transformers takes the product.
-    extra = float(get("rope.scaling.attn_factor") or 1.0)
+    extra = fields.number("rope.scaling.attn_factor", default=1.0)
     return rope | {
-        "original_max_position_embeddings": get("rope.scaling.original_context_length"),
-        "beta_fast": float(get("rope.scaling.yarn_beta_fast") or 32),
-        "beta_slow": float(get("rope.scaling.yarn_beta_slow") or 1),
-        "attention_factor": extra * yarn_attention_factor(rope["factor"]),
+        "original_max_position_embeddings": fields.get("rope.scaling.original_context_length"),
+        "beta_fast": fields.number("rope.scaling.yarn_beta_fast", default=32),
+        "beta_slow": fields.number("rope.scaling.yarn_beta_slow", default=1),
+        "attention_factor": extra * yarn_attention_factor(factor),
     }
 
 
-def _llama3(theta: float, head_dim: int, factors: np.ndarray) -> dict[str, Any]:
-    """Recognises the settings whose frequencies, divided into the plain ones, give `factors`."""
+def _llama3(theta: float, head_dim: int, factors: np.ndarray) -> dict[str, object]:
+    """Recognise the settings whose frequencies, divided into the plain ones, give `factors`."""
     plain = rope_frequencies(RopeConfig(theta), head_dim)
-    for known in LLAMA3_ROPES:
-        rope = RopeConfig(theta, "llama3", known.factor, known.original_max_positions)
+    for published in LLAMA3_ROPES:
+        rope = replace(published, theta=theta)
         divisors = plain / rope_frequencies(rope, head_dim)
         if len(factors) == len(divisors) and torch.allclose(
             torch.tensor(factors, dtype=torch.float32), divisors, rtol=1e-3

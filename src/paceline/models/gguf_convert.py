@@ -1,4 +1,4 @@
-"""A GGUF file becomes a Hugging Face folder, once: dequantised to bfloat16, with its tokenizer."""
+"""Convert a GGUF file to a Hugging Face folder: dequantised to bfloat16, with its tokenizer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
@@ -20,21 +19,21 @@ from transformers import AutoTokenizer
 
 from paceline.core import ModelError
 from paceline.core.cache import cache_dir, cached_folder
-from paceline.models.families import config_from_hf
+from paceline.core.config_fields import ConfigFields
+from paceline.models.families import GGUF_FAMILIES, config_from_hf
 from paceline.models.gguf_config import ROPE_FACTORS, hf_config, hf_name
-from paceline.models.progress import byte_progress
-from paceline.models.weights import INDEX, check_shapes
+from paceline.models.weights import INDEX, byte_progress, check_shapes
 
 CONVERSION = 1  # part of the cache key: raise it when the conversion gives another result
 SHARD_BYTES = 2 << 30
 
 # Splitting rules of byte-level vocabularies that transformers applies by itself…
-KNOWN_SPLITS = {
+LIBRARY_SPLITS = {
     "default", "gpt-2", "llama3", "llama-v3", "llama-bpe", "falcon3", "smaug-bpe", "tekken",
     "qwen2", "deepseek-r1-qwen",
 }  # fmt: skip
 # …and those that we add: SmolLM takes every digit as a word.
-OWN_SPLITS = {
+ADDED_SPLITS = {
     "smollm": lambda: pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
@@ -45,7 +44,7 @@ OWN_SPLITS = {
 
 
 def convert_cached(path: Path) -> Path:
-    """The converted folder of a GGUF file, made on first use.
+    """Return the converted folder of a GGUF file, made on first use.
 
     The key is the file's path, size, modification time and first megabyte: a file of many gigabytes
     need not be hashed at every start. Raises ModelError for what cannot be served.
@@ -61,33 +60,42 @@ def convert_cached(path: Path) -> Path:
 
 
 def convert(path: Path, folder: Path) -> None:
-    """Writes a GGUF file's Hugging Face folder. Raises ModelError for what cannot be served."""
+    """Write a GGUF file's Hugging Face folder. Raises ModelError for what cannot be served."""
     try:
         reader = gguf.GGUFReader(path)
     except (ValueError, OSError, KeyError, IndexError) as error:
         raise ModelError(f"{path}: not a readable GGUF file ({error})") from error
 
-    def field(name: str) -> Any:
-        found = reader.get_field(name)
-        return None if found is None else found.contents()
-
+    metadata = _metadata(reader)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     shapes = {name: [int(n) for n in reversed(tensor.shape)] for name, tensor in tensors.items()}
     factors = tensors[ROPE_FACTORS].data if ROPE_FACTORS in tensors else None
     try:
-        config = hf_config(field, shapes, factors)
+        config = hf_config(metadata, shapes, factors)
         names = {name: target for name in tensors if (target := hf_name(name)) is not None}
         named_shapes = {target: tuple(shapes[name]) for name, target in names.items()}
         check_shapes(named_shapes, config_from_hf(config), "GGUF")
     except ModelError as error:
         raise ModelError(f"{path.name}: {error}") from error
     _write_json(folder / "config.json", config)
-    _write_tokenizer(path, field, folder)  # first: it is quick to fail
+    _write_tokenizer(path, metadata, folder)  # first: it is quick to fail
     _write_weights([(tensors[name], target) for name, target in names.items()], config, folder)
 
 
-def _write_weights(tensors: list[tuple[Any, str]], config: dict[str, Any], folder: Path) -> None:
-    """Streams the tensors into shards, so that memory holds one shard and not the model."""
+def _metadata(reader: gguf.GGUFReader) -> dict[str, object]:
+    """Return the file's values, without the long lists that the tokenizer's own reader reads."""
+    lists = gguf.GGUFValueType.ARRAY
+    return {
+        name: field.contents()
+        for name, field in reader.fields.items()
+        if not (name.startswith("tokenizer.") and field.types[:1] == [lists])
+    }
+
+
+def _write_weights(
+    tensors: list[tuple[gguf.ReaderTensor, str]], config: dict[str, object], folder: Path
+) -> None:
+    """Write the tensors into shards, so that memory holds one shard and not the model."""
     shards: list[list[str]] = []
     shard: dict[str, torch.Tensor] = {}
 
@@ -119,16 +127,16 @@ def _write_weights(tensors: list[tuple[Any, str]], config: dict[str, Any], folde
     _write_json(folder / INDEX, {"metadata": {}, "weight_map": weight_map})
 
 
-def _permuted_heads(target: str, config: dict[str, Any]) -> int | None:
-    """How many heads' rows llama.cpp has reordered in this tensor; None for none."""
-    if config["model_type"] != "llama":
+def _permuted_heads(target: str, config: dict[str, object]) -> int | None:
+    """Return how many heads' rows llama.cpp has reordered in this tensor; None for none."""
+    if not GGUF_FAMILIES[str(config["model_type"])].gguf_pairs:
         return None
     keys = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
     key = keys.get(target.split(".")[-2])
-    return config[key] if key else None
+    return ConfigFields(config).integer(key) if key else None
 
 
-def _dequantise(tensor: Any, heads: int | None) -> torch.Tensor:
+def _dequantise(tensor: gguf.ReaderTensor, heads: int | None) -> torch.Tensor:
     try:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
     except NotImplementedError as error:
@@ -143,7 +151,7 @@ def _dequantise(tensor: Any, heads: int | None) -> torch.Tensor:
 
 
 def unpermute(values: np.ndarray, heads: int) -> np.ndarray:
-    """Undoes llama.cpp's row order of q and k; `values` is [heads * head_dim, …].
+    """Undo llama.cpp's row order of q and k; `values` is [heads * head_dim, …].
 
     There the two members of a rotary pair lie side by side, here half a head apart.
     """
@@ -151,11 +159,11 @@ def unpermute(values: np.ndarray, heads: int) -> np.ndarray:
     return pairs.swapaxes(1, 2).reshape(values.shape)
 
 
-def _write_tokenizer(path: Path, field: Any, folder: Path) -> None:
-    split = field("tokenizer.ggml.pre") or "default"
-    byte_level = field("tokenizer.ggml.model") == "gpt2"
-    if byte_level and split not in KNOWN_SPLITS and split not in OWN_SPLITS:
-        supported = ", ".join(sorted(KNOWN_SPLITS | set(OWN_SPLITS)))
+def _write_tokenizer(path: Path, metadata: Mapping[str, object], folder: Path) -> None:
+    split = str(metadata.get("tokenizer.ggml.pre") or "default")
+    byte_level = metadata.get("tokenizer.ggml.model") == "gpt2"
+    if byte_level and split not in LIBRARY_SPLITS and split not in ADDED_SPLITS:
+        supported = ", ".join(sorted(LIBRARY_SPLITS | set(ADDED_SPLITS)))
         raise ModelError(
             f"{path.name}: tokenizer.ggml.pre {split!r} is not supported; supported: {supported}"
         )
@@ -163,12 +171,12 @@ def _write_tokenizer(path: Path, field: Any, folder: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     except (ValueError, KeyError, OSError, ImportError) as error:
         raise ModelError(f"{path.name}: no usable tokenizer in the file: {error}") from error
-    if byte_level and split in OWN_SPLITS:
-        tokenizer.backend_tokenizer.pre_tokenizer = OWN_SPLITS[split]()
+    if byte_level and split in ADDED_SPLITS:
+        tokenizer.backend_tokenizer.pre_tokenizer = ADDED_SPLITS[split]()
     with _errors_of_the_system(folder):
         tokenizer.save_pretrained(folder)
-    ends = [field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-    eos = sorted({end for end in ends if end is not None})
+    ends = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    eos = sorted({end for end in ends if isinstance(end, int)})
     _write_json(folder / "generation_config.json", {"eos_token_id": eos})
 
 
@@ -187,5 +195,5 @@ def _errors_of_the_system(path: Path) -> Iterator[None]:
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
+def _write_json(path: Path, value: dict[str, object]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

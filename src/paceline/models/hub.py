@@ -16,7 +16,7 @@ UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 
 
 def download(repo_id: str, revision: str | None = None) -> Path:
-    """Fetches (or finds in the hub's own cache) a model and returns its folder.
+    """Fetch (or find in the hub's own cache) a model and return its folder.
 
     Raises ModelError saying whether the id, the revision, access or the network is to blame, and
     CacheError where the hub's cache cannot be written.

@@ -24,25 +24,25 @@ class Linear:
         self.weight, self.bias = weight, bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [rows, in] -> [rows, out], one tile at a time."""
-        tiles = [self.product(tile) for tile in x.split(TILE)]
+        """Return the outputs [rows, out] of x [rows, in], one tile at a time."""
+        tiles = [self.product(tile) for tile in torch.split(x, TILE)]
         return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias)
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Rows `ids` of the weight, a copy."""
+        """Return rows `ids` of the weight, a copy."""
         return self.weight.index_select(0, ids).to(dtype)
 
     def outputs_from(self, first: int) -> Linear:
-        """The layer without its first outputs."""
+        """Return the layer without its first outputs."""
         return self._with(lambda name: getattr(self, name)[first:])
 
-    def above(self, others: Sequence[Linear]) -> Linear:
-        """This layer's outputs, then those of others of its kind."""
-        every = (self, *others)
-        return self._with(lambda name: torch.cat([getattr(linear, name) for linear in every]))
+    def above(self, lower: Sequence[Linear]) -> Linear:
+        """Return this layer's outputs, then those of others of its kind."""
+        linears = (self, *lower)
+        return self._with(lambda name: torch.cat([getattr(linear, name) for linear in linears]))
 
     def _with(self, change: Callable[[str], torch.Tensor]) -> Linear:
         other = copy(self)
@@ -52,7 +52,7 @@ class Linear:
         return other
 
     def read(self) -> None:
-        """Reads the weight once and does nothing else with it."""
+        """Read the weight once and do nothing else with it."""
         words = self.weight.flatten().view(torch.uint8)
         # As float32, whose sum keeps up with memory; that of bfloat16 would not.
         words[: len(words) // 4 * 4].view(torch.float32).sum()
@@ -64,14 +64,14 @@ class Linear:
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """RMSNorm (arXiv 1910.07467) over the last dimension, in float32; rounds to x's dtype once."""
+    """Return RMSNorm (arXiv 1910.07467) over the last dimension: in float32, rounded once."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale * weight.float()).to(x.dtype)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding of x [rows, heads, head_dim] by angles [rows, head_dim // 2], in float32.
+    """Rotate x [rows, heads, head_dim] by angles [rows, head_dim // 2] (RoFormer), in float32.
 
     Dimension i is paired with i + head_dim / 2.
     """
@@ -81,7 +81,7 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up (arXiv 2002.05202) of [rows, 2 * size], in float32.
+    """Return silu(gate) * up (arXiv 2002.05202) of [rows, 2 * size], in float32.
 
     Spelled with exp: torch's own silu rounds the last few elements of a thread's share differently,
     so a row's bits would depend on how many rows there are.
@@ -91,5 +91,5 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
 
 
 def pad_rows(count: int) -> int:
-    """The next multiple of TILE."""
+    """Return the next multiple of TILE."""
     return -(-count // TILE) * TILE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from paceline.models.catalog import pull
 from paceline.models.config import ModelConfig
 from paceline.models.families import config_from_hf
 from paceline.models.tensors import EMBEDDING, HEAD
-from paceline.models.weights import SafetensorWeights, check_weights
+from paceline.models.weights import SafetensorWeights, check_weights, weight_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class LoadedModel:
 
 
 def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
-    """Loads by catalogue name, Hugging Face folder, GGUF file or hub id ("org/name").
+    """Load a model by catalogue name, Hugging Face folder, GGUF file or hub id ("org/name").
 
     Raises ModelError, naming what is missing, unexpected or not supported.
     """
@@ -48,7 +49,7 @@ def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
 
 
 def load_folder(folder: Path, name: str) -> LoadedModel:
-    """Loads a Hugging Face folder: config, headers, tokenizer, in this order, each checked."""
+    """Load a Hugging Face folder: config, headers, tokenizer, in this order, each checked."""
     hf = read_json(folder / "config.json")
     try:
         config = config_from_hf(hf)
@@ -75,7 +76,7 @@ def load_folder(folder: Path, name: str) -> LoadedModel:
 
 
 def _resolve_head(weights: SafetensorWeights, config: ModelConfig) -> ModelConfig:
-    """A tied head that is stored all the same: dropped when equal, else the config is wrong.
+    """Drop a tied head that is stored all the same; where it differs, the config is corrected.
 
     Checkpoints exist whose config says tied and whose stored head differs; like transformers, we
     believe the weights.
@@ -101,14 +102,14 @@ def _load_tokenizer(folder: Path, name: str) -> Any:
 def _eos_ids(folder: Path, hf: Mapping[str, Any], tokenizer: Any) -> frozenset[int]:
     generation_file = folder / "generation_config.json"
     generation = read_json(generation_file) if generation_file.is_file() else {}
-    found: set[int] = set()
+    ids: set[int] = set()
     for value in (generation.get("eos_token_id"), hf.get("eos_token_id"), tokenizer.eos_token_id):
-        found.update(value if isinstance(value, list) else [] if value is None else [value])
-    return frozenset(found)
+        ids.update(value if isinstance(value, list) else [] if value is None else [value])
+    return frozenset(ids)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of a model's folder. Raises ModelError."""
+    """Read a JSON object from a file of a model's folder. Raises ModelError."""
     if not path.is_file():
         raise ModelError(f"{path.parent}: no {path.name}; expected a Hugging Face model folder")
     try:
@@ -118,3 +119,41 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object")
     return value
+
+
+# -- identity --------------------------------------------------------------------------------------
+
+
+def identity(loaded: LoadedModel) -> dict[str, str]:
+    """Return name, weights_sha256, tokenizer_sha256 and template of a target, as a training set's
+    manifest and a drafter's provenance state them. Reads every byte of the weights.
+
+    Files count by name and content, so that a folder may lie anywhere.
+    """
+    return {
+        "name": loaded.name,
+        "weights_sha256": _files_digest(weight_files(loaded.path)),
+        "tokenizer_sha256": tokenizer_digest(loaded.path),
+        "template": template_digest(getattr(loaded.tokenizer, "chat_template", None) or ""),
+    }
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """Return SHA-256 of the tokenizer in a model's folder."""
+    return _files_digest([folder / "tokenizer.json"])
+
+
+def template_digest(template: str) -> str:
+    """Return a short digest of a chat template, enough to tell two apart."""
+    return hashlib.sha256(template.encode()).hexdigest()[:16]
+
+
+def _files_digest(paths: list[Path]) -> str:
+    """Return SHA-256 of one file; of several, over their names and digests."""
+    digests = []
+    for path in sorted(paths):
+        with open(path, "rb") as file:
+            digests.append((path.name, hashlib.file_digest(file, "sha256").hexdigest()))
+    if len(digests) == 1:
+        return digests[0][1]
+    return hashlib.sha256("\n".join(f"{n} {d}" for n, d in digests).encode()).hexdigest()

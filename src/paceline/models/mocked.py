@@ -1,8 +1,7 @@
-"""Models of random weights: everything about them is real but what they say.
+"""Models of random weights, as large and as fast as trained ones.
 
-Only a config.json is read; of a model of the catalogue, the one that is fetched with it. How long
-a step takes hangs on shapes and types, not on what the weights say, so such a model is timed like
-one that was trained.
+Only a config.json is read; for a name of the catalogue, the one that is fetched with it. The time
+of a step depends on shapes and types, not on the values of weights.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from paceline.core import InvalidRequest, ModelError
+from paceline.core.config_fields import ConfigFields
 from paceline.models.batch import BLOCK_SIZE
 from paceline.models.catalog import CATALOGUE, pull
 from paceline.models.config import ModelConfig
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import read_dflash_config
 from paceline.models.dflash.tensors import dflash_tensors
-from paceline.models.families import config_from_hf, named_architectures
+from paceline.models.families import config_from_hf
 from paceline.models.loader import LoadedModel, read_json
 from paceline.models.networks import DTYPES
 from paceline.models.random_weights import RandomTensors
@@ -35,9 +34,9 @@ FIRST_CHARACTER = 0x4E00
 
 
 def find_config(name: str, field: str = "model") -> Path:
-    """The config.json that `name` means: the file itself, a folder that holds one, or a name of the
-    catalogue, which is fetched if it is not there yet. A hub id is refused: for a mock nobody waits
-    for weights.
+    """Return the config.json that `name` means: the file itself, a folder that holds one, or a name
+    of the catalogue, which is fetched if it is not there yet. A hub id is refused: for a mock
+    nobody waits for weights.
 
     Raises InvalidRequest naming `field`.
     """
@@ -47,14 +46,14 @@ def find_config(name: str, field: str = "model") -> Path:
     if path.is_dir():
         path = path / "config.json"
     if not path.is_file() or path.suffix != ".json":
-        known = ", ".join(CATALOGUE)
-        expected = f"a config.json, a folder that holds one, or a name of the catalogue ({known})"
+        names = ", ".join(CATALOGUE)
+        expected = f"a config.json, a folder that holds one, or a name of the catalogue ({names})"
         raise InvalidRequest(field, name, expected)
     return path
 
 
 def read_config_file(path: Path) -> ModelConfig:
-    """A target's config.json. Raises ModelError that names the file and the field."""
+    """Read a target's config.json. Raises ModelError that names the file and the field."""
     try:
         return config_from_hf(read_json(path))
     except ModelError as error:
@@ -62,13 +61,13 @@ def read_config_file(path: Path) -> ModelConfig:
 
 
 def kv_bytes(config: ModelConfig, dtype: str, tokens: int) -> int:
-    """KV memory of so many tokens, in whole blocks."""
+    """Return the bytes of KV for `tokens` tokens, in full blocks."""
     row = 2 * config.num_layers * config.num_kv_heads * config.head_dim * DTYPES[dtype].itemsize
     return -(-tokens // BLOCK_SIZE) * BLOCK_SIZE * row
 
 
 def needed_bytes(config: ModelConfig, dtype: str, kv_tokens: int) -> int:
-    """Weights, KV for `kv_tokens` tokens, and the largest tensor once more, as it is drawn."""
+    """Return the bytes of weights, of KV, and of the largest tensor once more, as it is drawn."""
     shapes = expected_tensors(config)
     largest = max(torch.Size(shape).numel() for shape in shapes.values())
     weights = RandomTensors(shapes, DTYPES[dtype]).nbytes
@@ -76,7 +75,7 @@ def needed_bytes(config: ModelConfig, dtype: str, kv_tokens: int) -> int:
 
 
 def drafter_bytes(path: Path, dtype: str) -> int:
-    """Weights of a drafter that is a network, from its config.json."""
+    """Return the bytes of a drafter's weights, from its config.json."""
     hf = read_json(path)
     if is_dflash(hf):
         shapes = dflash_tensors(read_dflash_config(hf))
@@ -88,7 +87,7 @@ def drafter_bytes(path: Path, dtype: str) -> int:
 def mocked_model(
     config: ModelConfig, name: str, *, dtype: str = "bfloat16", seed: int = 0
 ) -> LoadedModel:
-    """A model of that shape with random weights, and a tokenizer that prints ids as characters.
+    """Make a model of random weights, with a tokenizer that prints ids as characters.
 
     No token ends a stream. The tensors are drawn one by one as the network takes them.
     """
@@ -104,7 +103,7 @@ def mocked_model(
 
 
 def refuse_too_large(needed: int, available: int, field: str, value: object) -> None:
-    """Raises InvalidRequest, with both numbers, for what does not fit memory."""
+    """Raise InvalidRequest, with both numbers, for what does not fit memory."""
     if needed > available:
         expected = (
             f"what fits memory: weights and KV need {needed} bytes ({needed / 2**30:.1f} GiB), "
@@ -114,20 +113,21 @@ def refuse_too_large(needed: int, available: int, field: str, value: object) -> 
 
 
 def id_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
-    """Decodes each id to a character, ids from READABLE on to their number in brackets."""
+    """Decode each id to a character, ids from READABLE on to their number in brackets."""
     vocab = {chr(FIRST_CHARACTER + i) if i < READABLE else f"<{i}>": i for i in range(vocab_size)}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=next(reversed(vocab))))
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def is_dflash(hf: Mapping[str, Any]) -> bool:
-    """Whether a drafter's config.json is a DFlash drafter's, and not a small model's."""
-    return "dflash_config" in hf or any("DFlash" in n for n in named_architectures(hf))
+def is_dflash(hf: Mapping[str, object]) -> bool:
+    """Return whether a drafter's config.json is a DFlash drafter's, and not a small model's."""
+    names = ConfigFields(hf).words("architectures")
+    return "dflash_config" in hf or any("DFlash" in name for name in names)
 
 
 def mocked_dflash(path: Path, *, dtype: str = "bfloat16", seed: int = 0) -> DFlashCheckpoint:
-    """A DFlash drafter of random weights from its config.json. Raises ModelError."""
+    """Make a DFlash drafter of random weights from its config.json. Raises ModelError."""
     hf = read_json(path)
     try:
         config = read_dflash_config(hf)

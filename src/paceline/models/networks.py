@@ -1,22 +1,26 @@
-"""Which of the two networks runs a model here, and why."""
+"""Choose the network that runs a model here, and run whole sequences through one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
 import torch
 
 from paceline.core import ModelError
-from paceline.models.batch import Network
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Network
 from paceline.models.config import ModelConfig
 from paceline.models.loader import LoadedModel
 from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.network import TorchNetwork
-from paceline.models.progress import byte_progress
-from paceline.models.recipe import recipe_of
-from paceline.models.weights import CountedWeights, stored_bytes
+from paceline.models.quantized import recipe_of
+from paceline.models.weights import CountedWeights, byte_progress, stored_bytes
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 DEVICES = ("cpu", "cuda")
 BACKENDS = ("auto", "native", "torch")
+SEQUENCE_ROWS = 512  # of one forward through a whole sequence
 
 
 def build_network(
@@ -28,20 +32,20 @@ def build_network(
     quantize: str | None = None,
     max_positions: int | None = None,
 ) -> tuple[Network, str]:
-    """Reads the weights into a network; the string says which one it is and why.
+    """Read the weights into a network; the string says which one it is and why.
 
     `auto` takes the fused kernels where they run (bfloat16 on CPU, with a compiler), else torch.
     Positions of a batch are below `max_positions` (default: the model's context). Raises ModelError
     for an unknown choice, for a device that is not there, and where "native" cannot run, and
     InvalidRequest where `quantize` cannot be.
     """
-    for field, value, known in (
+    for field, value, choices in (
         ("dtype", dtype, tuple(DTYPES)),
         ("device", device, DEVICES),
         ("backend", backend, BACKENDS),
     ):
-        if value not in known:
-            raise ModelError(f"{field}: got {value!r}; expected one of {', '.join(known)}")
+        if value not in choices:
+            raise ModelError(f"{field}: got {value!r}; expected one of {', '.join(choices)}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ModelError("device: got 'cuda', but torch sees no CUDA device here; expected cpu")
     native, why = _native(loaded.config, dtype, device)
@@ -65,3 +69,34 @@ def _native(config: ModelConfig, dtype: str, device: str) -> tuple[bool, str]:
     if dtype != "bfloat16":
         return False, f"the fused kernels are for bfloat16, not {dtype}"
     return native_available(config)
+
+
+def sequence_features(network: Network, ids: Sequence[int], layers: Sequence[int]) -> torch.Tensor:
+    """Return outputs of the target's `layers` for every token: [tokens, layers * hidden].
+
+    Computes into the network's first blocks: nobody else may be using its KV.
+    """
+    parts = [output.features for _, output in sequence_outputs(network, ids, layers)]
+    return torch.cat([part for part in parts if part is not None])
+
+
+def sequence_outputs(
+    network: Network, ids: Sequence[int], layers: Sequence[int], logits: bool = False
+) -> Iterator[tuple[int, ForwardOutput]]:
+    """Yield the outputs of a sequence in chunks of SEQUENCE_ROWS tokens, each with its first
+    position; with the logits of every token if `logits`. Only the features are copies."""
+    blocks = -(-len(ids) // BLOCK_SIZE)
+    table = np.arange(blocks, dtype=np.int32)[None]
+    for start in range(0, len(ids), SEQUENCE_ROWS):
+        rows = np.array(ids[start : start + SEQUENCE_ROWS], dtype=np.int32)
+        places = np.arange(len(rows), dtype=np.int32)
+        batch = ForwardBatch(
+            ids=rows,
+            positions=start + places,
+            seq_starts=np.array([0, len(rows)], dtype=np.int32),
+            block_tables=table,
+            logit_rows=places if logits else places[:0],
+        )
+        output = network.forward(batch, tuple(layers))
+        assert output.features is not None
+        yield start, replace(output, features=output.features.clone())

@@ -14,7 +14,7 @@ from paceline.models.tensors import expected_tensors
 def random_weights(
     config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> dict[str, torch.Tensor]:
-    """Every tensor of `expected_tensors(config)`, drawn in order of name with `seed`.
+    """Draw every tensor of `expected_tensors(config)`, in order of name with `seed`.
 
     Matrices are scaled by their input size, so that activations keep unit size at any depth and the
     argmax wanders over the vocabulary instead of repeating one token.
@@ -27,8 +27,8 @@ def random_weights(
 
 
 class RandomTensors(Mapping[str, torch.Tensor]):
-    """The same kind of weights, each drawn when it is asked for and not kept: what is packed from
-    them is all that is in memory. Equal names, shapes and seeds give equal tensors."""
+    """Random weights, each drawn when it is asked for and not kept: only the tensors packed from
+    them are in memory. Equal names, shapes and seeds give equal tensors."""
 
     def __init__(
         self, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, seed: int = 0
@@ -49,7 +49,7 @@ class RandomTensors(Mapping[str, torch.Tensor]):
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors together; none is drawn for it."""
+        """Bytes of all tensors together; no tensor is drawn to count them."""
         sizes = (torch.Size(shape).numel() for shape in self.shapes.values())
         return sum(sizes) * self.dtype.itemsize
 

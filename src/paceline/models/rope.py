@@ -1,28 +1,51 @@
-"""Rotary position embedding (RoFormer, arXiv 2104.09864) and the ways models stretch it."""
+"""Rotary position embedding (RoFormer, arXiv 2104.09864) and the ways models stretch it: read from
+a config, and as tables."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
-from paceline.models.config import ModelConfig, RopeConfig
+from paceline.core import ModelError
+from paceline.core.config_fields import ConfigFields, first_with
 
 
-def rope_tables(config: ModelConfig, max_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin of every position's angles, each float32 [max_positions, head_dim // 2].
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary position embedding. Fields beyond `theta` only matter to the types named beside them.
+
+    `attention_factor` multiplies cos and sin; where a config gives yarn's mscale, it is resolved.
+    """
+
+    theta: float = 10000.0
+    type: str = "default"
+    factor: float = 1.0  # linear, llama3, yarn
+    original_max_positions: int = 0  # llama3, yarn: the context the model was pretrained on
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    truncate: bool = True  # yarn: round the ramp's ends to whole dimensions
+    attention_factor: float = 1.0  # yarn
+
+
+def rope_tables(
+    rope: RopeConfig, head_dim: int, max_positions: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cos and sin of every position's angles, float32 [max_positions, head_dim // 2] each.
 
     Dimension i is rotated together with dimension i + head_dim / 2. Yarn's attention factor is
     already multiplied in, so that the caller only ever rotates.
     """
-    frequencies = rope_frequencies(config.rope, config.head_dim)
+    frequencies = rope_frequencies(rope, head_dim)
     angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies)
-    scale = config.rope.attention_factor
-    return angles.cos() * scale, angles.sin() * scale
+    return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
 
 
 def rope_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
-    """Radians per position of each pair of dimensions, float32 [head_dim // 2]."""
+    """Return radians per position of each pair of dimensions, float32 [head_dim // 2]."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     frequencies = 1.0 / rope.theta**exponents
     return _SCALED[rope.type](rope, frequencies, head_dim)
@@ -52,7 +75,7 @@ def _yarn(rope: RopeConfig, frequencies: torch.Tensor, head_dim: int) -> torch.T
     """YaRN (arXiv 2309.00071): a ramp over dimensions from kept to interpolated frequencies."""
 
     def dimension(turns: float) -> float:
-        """The dimension pair that makes so many turns over the pretrained context."""
+        """Return the dimension pair that makes so many turns over the pretrained context."""
         wavelength = rope.original_max_positions / (turns * 2 * math.pi)
         return head_dim * math.log(wavelength) / (2 * math.log(rope.theta))
 
@@ -66,3 +89,85 @@ def _yarn(rope: RopeConfig, frequencies: torch.Tensor, head_dim: int) -> torch.T
 
 
 _SCALED = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
+
+
+# -- reading a config ------------------------------------------------------------------------------
+
+
+def read_rope(fields: ConfigFields, max_positions: int) -> RopeConfig:
+    """Read `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before)."""
+    rope = fields.section("rope_parameters" if fields.get("rope_parameters") else "rope_scaling")
+    kind = rope_type(rope)
+    if any(isinstance(value, dict) for value in rope.values.values()):
+        raise ModelError(
+            f"{fields.where}: rope parameters per layer type are not supported; "
+            "supported: one set for all layers"
+        )
+    if kind not in _SCALED:
+        raise ModelError(
+            f"{fields.where}: rope type {kind!r} is not supported; supported: {', '.join(_SCALED)}"
+        )
+    partial = first_with("partial_rotary_factor", rope, fields).get("partial_rotary_factor")
+    if partial not in (None, 1):
+        raise ModelError(
+            f"{fields.where}: partial_rotary_factor {partial} is not supported; supported: 1"
+        )
+    theta = first_with("rope_theta", rope, fields).number("rope_theta", default=1e4)
+    if kind == "default":
+        return RopeConfig(theta=theta)
+    if kind == "linear":
+        return RopeConfig(theta, kind, rope.number("factor"))
+    key = "original_max_position_embeddings"
+    original = first_with(key, fields, rope).integer(key, default=max_positions)
+    if kind == "llama3":
+        return _read_llama3(rope, theta, original)
+    return _read_yarn(rope, theta, original, max_positions)
+
+
+def rope_type(rope: ConfigFields) -> str:
+    """Return the type that rope parameters name, in the spelling of either release."""
+    return str(rope.get("rope_type", "type") or "default")
+
+
+def _read_llama3(rope: ConfigFields, theta: float, original: int) -> RopeConfig:
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    if high <= low:
+        raise rope.error("high_freq_factor", high, f"more than low_freq_factor ({low:g})")
+    return RopeConfig(
+        theta=theta,
+        type="llama3",
+        factor=rope.number("factor"),
+        original_max_positions=original,
+        low_freq_factor=low,
+        high_freq_factor=high,
+    )
+
+
+def _read_yarn(rope: ConfigFields, theta: float, original: int, max_positions: int) -> RopeConfig:
+    factor = rope.number("factor", default=max_positions / original)
+    mscales = [rope.number(key, default=0, zero=True) for key in ("mscale", "mscale_all_dim")]
+    return RopeConfig(
+        theta=theta,
+        type="yarn",
+        factor=factor,
+        original_max_positions=original,
+        beta_fast=rope.number("beta_fast", default=32),
+        beta_slow=rope.number("beta_slow", default=1),
+        truncate=rope.flag("truncate", default=True),
+        attention_factor=rope.number(
+            "attention_factor", default=yarn_attention_factor(factor, *mscales)
+        ),
+    )
+
+
+def yarn_attention_factor(factor: float, mscale: float = 0, mscale_all_dim: float = 0) -> float:
+    """Return YaRN's temperature on attention (arXiv 2309.00071, eq. 22): 0.1 ln(factor) + 1.
+
+    With both mscales (DeepSeek's variant) it is the ratio of the two scaled temperatures.
+    """
+    if factor <= 1:
+        return 1.0
+    log = 0.1 * math.log(factor)
+    if mscale and mscale_all_dim:
+        return (mscale * log + 1) / (mscale_all_dim * log + 1)
+    return log + 1

@@ -14,7 +14,7 @@ def layer_prefix(layer: int) -> str:
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor; linear weights are [out, in]. A tied head is not listed."""
+    """Return name and shape of every tensor but a tied head; linear weights are [out, in]."""
     tensors: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, config.hidden_size)}
     for layer in range(config.num_layers):
         prefix = layer_prefix(layer)
@@ -26,7 +26,7 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def layer_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of one layer's tensors, without the layer's prefix."""
+    """Return name and shape of one layer's tensors, without the layer's prefix."""
     hidden, ffn = config.hidden_size, config.intermediate_size
     q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     linears = {

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from safetensors import SafetensorError, safe_open
 
 from paceline.core import ModelError
@@ -22,7 +25,7 @@ class SafetensorWeights(Mapping[str, torch.Tensor]):
     """A folder's tensors, by name. Each access maps its file for as long as the tensor lives."""
 
     def __init__(self, folder: Path) -> None:
-        """Reads headers only. Raises ModelError when the folder holds no readable safetensors."""
+        """Read headers only. Raises ModelError when the folder holds no readable safetensors."""
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
         self._files: dict[str, Path] = {}
@@ -42,7 +45,8 @@ class SafetensorWeights(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         with safe_open(self._files[name], framework="pt") as file:
-            return file.get_tensor(name)
+            tensor: torch.Tensor = file.get_tensor(name)
+            return tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
@@ -51,18 +55,18 @@ class SafetensorWeights(Mapping[str, torch.Tensor]):
         return len(self._files)
 
     def identity(self) -> list[tuple[str, int, int]]:
-        """Name, size and time of each file: what tells these weights from others."""
+        """Return name, size and time of each file, which tell these weights from others."""
         files = {(file.name, file.stat()) for file in self._files.values()}
         return sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in files)
 
     def discard(self, name: str) -> None:
-        """Forgets a tensor that is not needed."""
+        """Forget a tensor that is not needed."""
         for table in (self.shapes, self.dtypes, self._files):
             table.pop(name)
 
 
 def stored_bytes(weights: Mapping[str, torch.Tensor]) -> int:
-    """Bytes of all tensors, known without reading files."""
+    """Return the bytes of all tensors, known without reading files."""
     if isinstance(weights, RandomTensors):
         return weights.nbytes
     if isinstance(weights, SafetensorWeights):
@@ -90,7 +94,7 @@ class CountedWeights(Mapping[str, torch.Tensor]):
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that make up the model: what the index lists, or model.safetensors."""
+    """Return the model's safetensors files: those in the index, or model.safetensors."""
     index = folder / INDEX
     if index.is_file():
         try:
@@ -114,7 +118,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def check_weights(weights: SafetensorWeights, config: ModelConfig, where: str) -> None:
-    """Compares the headers with what the config asks for; reads no weights.
+    """Compare the headers with what the config asks for; read no weights.
 
     Rotary frequencies, which old checkpoints store, are forgotten: we compute them. Raises
     ModelError naming a tensor that is missing, unexpected, misshaped or stored in an unknown way.
@@ -126,7 +130,7 @@ def check_weights(weights: SafetensorWeights, config: ModelConfig, where: str) -
 
 
 def check_dtypes(weights: SafetensorWeights, where: str) -> None:
-    """Raises ModelError naming a tensor that is stored in an unknown way."""
+    """Raise ModelError naming a tensor that is stored in an unknown way."""
     for name, dtype in weights.dtypes.items():
         if dtype not in DTYPES:
             raise ModelError(
@@ -135,7 +139,7 @@ def check_dtypes(weights: SafetensorWeights, where: str) -> None:
 
 
 def check_shapes(shapes: Mapping[str, tuple[int, ...]], config: ModelConfig, where: str) -> None:
-    """Raises ModelError unless `shapes` holds just the tensors that the config asks for.
+    """Raise ModelError unless `shapes` holds just the tensors that the config asks for.
 
     A tied head may be stored all the same.
     """
@@ -152,7 +156,7 @@ def check_expected(
     where: str,
     use: str,
 ) -> None:
-    """Raises ModelError naming the first tensor that is missing, unexpected (with the sentence
+    """Raise ModelError naming the first tensor that is missing, unexpected (with the sentence
     `use`) or of another shape."""
     missing = [name for name in expected if name not in shapes]
     if missing:
@@ -168,3 +172,15 @@ def check_expected(
                 f"{where}: tensor {name} has shape {list(shape)}; "
                 f"the config asks for {list(expected[name])}"
             )
+
+
+@contextmanager
+def byte_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Yield a function that adds to the bytes done. Draws only where a terminal shows it."""
+    console = Console(stderr=True)
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with bar:
+        task = bar.add_task(title, total=total)
+        yield lambda count: bar.advance(task, count)

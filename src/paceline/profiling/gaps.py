@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from paceline.drafters.base import Recorded
-from paceline.models import parts
-from paceline.models.batch import Network
+from paceline.models.batch import Network, Part
 from paceline.profiling.tree import Node, Steps
 
 FORWARD, UNACCOUNTED = "forward", "unaccounted"
@@ -84,15 +83,15 @@ def bounds_of(
     forward = (steps.tree.name, FORWARD)
     found: dict[Path, float] = {}
     for name, size in target.streamed_parts.items():
-        rows = "outputs" if name == parts.HEAD else "rows"
+        rows = "outputs" if name == Part.HEAD else "rows"
         times = (roof.product(size, counts[rows]) for counts in steps.counts)
         found[*forward, name] = sum(times) / steps.decode_steps
     seen = target.kv_spec.bytes_per_token * steps.mean("seen")
-    found[*forward, parts.ATTENTION] = roof.bandwidth.time(seen)
+    found[*forward, Part.ATTENTION] = roof.bandwidth.time(seen)
     for path, node in _nodes(steps.tree, ()):
-        if path == forward or drafter is None or parts.HEAD not in node.children:
+        if path == forward or drafter is None or Part.HEAD not in node.children:
             continue
-        passes = node.children[parts.HEAD].spans / steps.decode_steps
+        passes = node.children[Part.HEAD].spans / steps.decode_steps
         for name, size in drafter.streamed_parts.items():
             found[*path, name] = roof.bandwidth.time(size * passes)
     return found
@@ -137,15 +136,15 @@ _BOOKKEEPING = (
     "longer drafts that are accepted share it among more"
 )
 ADVICE = {  # by the name of a line; lines without an entry have none that is known
-    **dict.fromkeys((parts.QKV, parts.OUTPUT, parts.GATE_UP, parts.DOWN, parts.HEAD), _PRODUCT),
-    parts.ATTENTION: (
+    **dict.fromkeys((Part.QKV, Part.OUTPUT, Part.GATE_UP, Part.DOWN, Part.HEAD), _PRODUCT),
+    Part.ATTENTION: (
         "attention takes longer than its keys and values take to read: it grows with rows times "
         "context, so shorter drafts at long contexts help, and more threads"
     ),
-    parts.ROTARY: "it grows with rows: shorter drafts or a smaller batch shrink it",
-    parts.EMBED: "it grows with rows: shorter drafts or a smaller batch shrink it",
-    parts.NORM: "norms are not fused here: --backend native fuses them, where it can run",
-    parts.TAPS: "copies of hidden states for the drafter: one that taps fewer layers has fewer",
+    Part.ROTARY: "it grows with rows: shorter drafts or a smaller batch shrink it",
+    Part.EMBED: "it grows with rows: shorter drafts or a smaller batch shrink it",
+    Part.NORM: "norms are not fused here: --backend native fuses them, where it can run",
+    Part.TAPS: "copies of hidden states for the drafter: one that taps fewer layers has fewer",
     "rest of forward": (
         "starting the forward costs this much: on --backend torch it is what torch does between "
         "the parts, and --backend native has one call for all of it"

@@ -1,10 +1,16 @@
 """The performance model: what speculation buys, for a model, a device, a batch and a context.
 
-Python and numpy only; it imports nobody but `core`. In the order in which a prediction walks
-through it: `hardware` and `architecture` (with `families`, `mixers`, `feed_forward`, `formats`)
-say what there is, `components` what each part asks of a device, `cost` how long a forward takes,
-`calibration` how much longer on a real engine, `drafting` what a draft adds, `speedup` what comes
-out. `fit` learns a calibration from measured steps; `capacity` says what fits into memory.
+It imports no torch, and no other room but `core`. Each subpackage imports only those before it:
+
+    device        devices by their datasheets, and calibrations: how far real engines stay from them
+    architecture  networks read off configs, as components that ask work of a device
+    acceptance    how well a drafter drafts
+    cost          a Deployment: the time and the memory of forwards and drafts, the speedup
+    fit           calibrations learned from measured steps
+    traffic       the shape of a workload, and what speculation is worth to it
+    scenario      what users state, and every view of the prediction
+
+Beside them, `timing` and `recorded` give the event lists that the page's timing pane plays.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Recorded runs: what `paceline evaluate` and `paceline bench --record` wrote, as a trace of
-acceptance and as events to play."""
+"""Recorded runs of `paceline evaluate` and `paceline bench --record`, as a trace of acceptance and
+as events to play."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from paceline.core import InvalidRequest
+from paceline.core.documents import read_json_object
 from paceline.core.errors import check_integer, check_number
-from paceline.roofline.survival import Trace
+from paceline.roofline.acceptance import Trace
 from paceline.roofline.timing import LONGEST_STEP, MOST_TOKENS, Event
 
 ARRIVALS = "paceline-arrivals/1"
@@ -21,7 +21,7 @@ AR = "ar"
 
 
 def read_trace(path: Path) -> Trace:
-    """Accepted and drafted tokens of every counted round of an evaluation's JSON.
+    """Read accepted and drafted tokens of every counted round of an evaluation's JSON.
 
     Rounds after the text began to loop, and those that the limit of tokens would have cut short,
     are left out, as in the report. Raises InvalidRequest.
@@ -41,26 +41,24 @@ def read_trace(path: Path) -> Trace:
 
 
 def read_evaluation(path: Path) -> Mapping[str, Any]:
-    try:
-        result = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidRequest("trace", str(path), f"a readable JSON file ({error})") from error
-    if not isinstance(result, dict) or result.get("format") != EVALUATION:
+    """Read the JSON that `paceline evaluate` writes. Raises InvalidRequest."""
+    result = read_json_object(path, "trace")
+    if result.get("format") != EVALUATION:
         expected = f"what `paceline evaluate` writes ({EVALUATION})"
         raise InvalidRequest("trace", str(path), expected)
     return result
 
 
 def _rows(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for one in result["results"]:
-        yield from one["rows"]
+    for run in result["results"]:
+        yield from run["rows"]
 
 
 def evaluated_events(row: Mapping[str, Any]) -> tuple[list[Event], list[Event]]:
-    """One prompt's row of an evaluation: AR, and the drafter as it would serve.
+    """Return the events of one prompt of an evaluation: AR, and the drafter as it would serve.
 
-    The row knows what each round gave, and the seconds of all rounds together: rounds are spread
-    evenly over them. It does not know the time to the first token, which is 0 here.
+    The row has the tokens of each round, and the seconds of all rounds together: rounds are spread
+    evenly over them. It lacks the time to the first token, which is 0 here.
     """
     counted = row["counted_tokens"]
     plain, drafted = row["seconds"][AR][0], row["seconds"][TIMED][0]
@@ -72,10 +70,10 @@ def evaluated_events(row: Mapping[str, Any]) -> tuple[list[Event], list[Event]]:
         check_number("seconds", seconds, 0, LONGEST_STEP, "seconds of an answer, 0 or more")
     step = 1e3 * plain / (counted - 1)
     alone = [Event(step * index, 1, 0, 1, 0) for index in range(counted)]
-    rounds = [each for each in row["rounds"][TIMED] if each[0] < counted]
+    rounds = [entry for entry in row["rounds"][TIMED] if entry[0] < counted]
     if not rounds:
         raise InvalidRequest("rounds", row.get("prompt"), "at least one round that counts")
-    ends = [each[0] for each in rounds[1:]] + [counted]
+    ends = [position for position, *_ in rounds[1:]] + [counted]
     events = [Event(0.0, 1, 0, 1, 0)]
     for number, ((position, offered, stood), end) in enumerate(zip(rounds, ends, strict=True), 1):
         tokens = end - position
@@ -86,8 +84,8 @@ def evaluated_events(row: Mapping[str, Any]) -> tuple[list[Event], list[Event]]:
 
 
 def arrival_events(arrivals_ms: Sequence[float]) -> list[Event]:
-    """Of one streamed answer: when each token arrived, in ms since the request was sent. Tokens
-    with the same time came in one burst; who drafted them is not known to a reader."""
+    """Return the events of one streamed answer, from each token's time in ms since the request was
+    sent. Tokens with the same time came in one burst; a reader cannot tell who drafted them."""
     events: list[Event] = []
     for at in arrivals_ms:
         if events and events[-1].t_ms == at:

@@ -1,7 +1,7 @@
-"""When tokens arrive: event lists that the timing pane plays, drawn from a model of acceptance.
+"""The arrival times of tokens: event lists that the timing pane plays, drawn from an acceptance.
 
-AR gives one token a step. A speculative step gives a burst: what it accepted and the token that the
-target adds, so many at once as `commits` says, each step by itself and the same for one seed.
+AR gives one token a step. A speculative step gives a burst: the accepted tokens and the one that
+the target adds, so many at once as `commits` says, each step by itself and the same for one seed.
 Times are milliseconds since the request was sent.
 """
 
@@ -10,25 +10,62 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import AfterValidator, Field
 
-from paceline.core import InvalidRequest
-from paceline.core.errors import check_integer, check_number
+from paceline.core.documents import Document, Expected, OneOfTypes
 
 MOST_TOKENS = 100_000
 LONGEST_STEP = 3_600_000.0  # ms
 MOST_COMMITS = 1025
-KEYS = ("tokens", "ttft_ms", "ar_step_ms", "step_ms", "commits", "seed")
+COMMITS = f"1 to {MOST_COMMITS} probabilities of committing 1, 2, … tokens that sum to 1"
+
+
+def _check_sum(commits: list[float]) -> list[float]:
+    if not 1 <= len(commits) <= MOST_COMMITS or abs(sum(commits) - 1) > 1e-6:
+        raise ValueError(COMMITS)
+    return commits
+
+
+Step = Annotated[
+    float,
+    Field(gt=0, le=LONGEST_STEP),
+    Expected("milliseconds, above 0 and up to an hour"),
+]
+Commits = Annotated[
+    list[Annotated[float, Field(ge=0, le=1), Expected("a probability from 0 to 1")]],
+    OneOfTypes((list,), COMMITS),
+    AfterValidator(_check_sum),
+]
+
+
+class StatedTiming(Document):
+    """An answer whose tokens are to be timed, without speculation and with it."""
+
+    tokens: Annotated[
+        int,
+        Field(ge=1, le=MOST_TOKENS),
+        Expected(f"a whole number from 1 to {MOST_TOKENS}"),
+    ] = Field(description="tokens of the answer")
+    ar_step_ms: Step = Field(description="milliseconds of a step without speculation")
+    step_ms: Step = Field(description="milliseconds of a speculative step")
+    commits: Commits = Field(description="probabilities of a step to commit 1, 2, … γ + 1 tokens")
+    ttft_ms: Annotated[
+        float, Field(ge=0, le=LONGEST_STEP), Expected("milliseconds, up to an hour")
+    ] = Field(default=0.0, description="milliseconds to the first token")
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1), Expected("a whole number from 0")] = Field(
+        default=0, description="seed of the draws"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """One step of one request, as its reader sees it: `tokens` = `accepted` + `own`, at `t_ms`.
 
-    `accepted` were drafted, `own` are the target's (the first token, the bonus token, what a
-    grammar forced); of the `drafted` ones, those that were not accepted were thrown away.
+    `accepted` tokens were drafted, `own` tokens are the target's (the first token, the bonus token,
+    forced tokens of a grammar); `drafted` counts the accepted and the rejected ones.
     """
 
     t_ms: float
@@ -40,7 +77,6 @@ class Event:
 
 def autoregressive(tokens: int, step_ms: float, ttft_ms: float = 0.0) -> list[Event]:
     """One token every `step_ms`, the first at `ttft_ms`."""
-    _check(tokens, step_ms, ttft_ms)
     return [Event(ttft_ms + step * step_ms, 1, 0, 1, 0) for step in range(tokens)]
 
 
@@ -50,11 +86,9 @@ def speculative(
     """The first token at `ttft_ms`, then a burst every `step_ms` until there are `tokens`.
 
     `commits` are the probabilities of a step to commit 1, 2, … γ + 1 tokens; the last burst ends
-    where the answer does. Raises InvalidRequest.
+    where the answer does.
     """
-    _check(tokens, step_ms, ttft_ms)
-    check_integer("seed", seed, 0, 2**63 - 1, "a whole number from 0")
-    edges = np.cumsum(_shares(commits))
+    edges = np.cumsum(np.asarray(commits, dtype=float))
     rng = np.random.default_rng(seed)
     events = [Event(ttft_ms, 1, 0, 1, 0)]
     left = tokens - 1
@@ -71,26 +105,12 @@ def speculative(
 
 
 def two_panes(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Both panes as plain JSON, from plain JSON.
-
-    Stated: `tokens` of the answer, `ttft_ms` (0), `ar_step_ms`, `step_ms` of a speculative step,
-    its `commits`, `seed` (0). The answer: "ar" and "speculative", each a list of events with the
-    fields of Event.
-    """
-    for key in stated:
-        if key not in KEYS:
-            raise InvalidRequest(key, stated[key], "one of " + ", ".join(KEYS))
-    for key in ("tokens", "ar_step_ms", "step_ms", "commits"):
-        if key not in stated:
-            raise InvalidRequest(key, None, "a value: it has no default")
-    tokens, ttft = stated["tokens"], stated.get("ttft_ms", 0.0)
-    plain = autoregressive(tokens, stated["ar_step_ms"], ttft)
+    """Compute both panes as plain JSON, "ar" and "speculative": lists of events with the fields of
+    Event. `StatedTiming` lists what can be stated. Raises InvalidRequest."""
+    timing = StatedTiming.read(dict(stated))
+    plain = autoregressive(timing.tokens, timing.ar_step_ms, timing.ttft_ms)
     drafted = speculative(
-        tokens,
-        stated["step_ms"],
-        stated["commits"],
-        ttft_ms=ttft,
-        seed=stated.get("seed", 0),
+        timing.tokens, timing.step_ms, timing.commits, ttft_ms=timing.ttft_ms, seed=timing.seed
     )
     return as_json(plain, drafted)
 
@@ -100,25 +120,3 @@ def as_json(plain: Sequence[Event], drafted: Sequence[Event]) -> dict[str, Any]:
         "ar": [asdict(event) for event in plain],
         "speculative": [asdict(event) for event in drafted],
     }
-
-
-def _check(tokens: int, step_ms: float, ttft_ms: float) -> None:
-    check_integer("tokens", tokens, 1, MOST_TOKENS, f"a whole number from 1 to {MOST_TOKENS}")
-    expected = "milliseconds, above 0 and up to an hour"
-    check_number("step_ms", step_ms, 0, LONGEST_STEP, expected)
-    if step_ms == 0:
-        raise InvalidRequest("step_ms", step_ms, expected)
-    check_number("ttft_ms", ttft_ms, 0, LONGEST_STEP, "milliseconds, up to an hour")
-
-
-def _shares(commits: Sequence[float]) -> np.ndarray:
-    expected = "probabilities of committing 1, 2, … tokens that sum to 1"
-    if isinstance(commits, str) or not isinstance(commits, Sequence):
-        raise InvalidRequest("commits", commits, expected)
-    if not 1 <= len(commits) <= MOST_COMMITS:
-        raise InvalidRequest("commits", len(commits), f"{expected}, at most {MOST_COMMITS}")
-    for share in commits:
-        check_number("commits", share, 0, 1, expected)
-    if abs(sum(commits) - 1) > 1e-6:
-        raise InvalidRequest("commits", sum(commits), expected)
-    return np.asarray(commits, dtype=float)

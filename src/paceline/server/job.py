@@ -10,14 +10,21 @@ from typing import Any
 
 from starlette.types import Receive
 
-from paceline.core import FinishReason, Grammar, OutputDelta, SpeculationStats, TokenLogprobs
+from paceline.core import (
+    FinishReason,
+    Grammar,
+    OutputDelta,
+    Round,
+    SpeculationStats,
+    TokenLogprobs,
+)
 from paceline.engine.async_engine import Stream
 from paceline.engine.output import GRAMMAR_FAILED
 from paceline.engine.roster import NOT_FINITE
 from paceline.server.errors import ENGINE_FAILED, SHUTTING_DOWN, ApiError
 from paceline.server.metrics import ServerMetrics
 from paceline.server.rounds import RoundLog
-from paceline.server.tally import Counted, Traffic
+from paceline.server.tally import Traffic
 
 TOO_COMPLEX = "the grammar became too complex while this output was being made; simplify it"
 ENGINE_CODE = "engine_failed"
@@ -26,26 +33,32 @@ Indexed = tuple[int, OutputDelta]
 
 
 @dataclass(slots=True)
-class Choice:
-    """What one stream has given so far."""
+class StreamRecord:
+    """The output of one stream so far.
+
+    `stats` count its rounds; `rounds` are kept where the answer tells each of them. Text, tokens
+    and log-probabilities are kept for answers that are not streamed.
+    """
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] | None = None
     last: OutputDelta | None = None
     seen: float = 0.0  # when the last tokens came
-    counted: Counted = field(default_factory=Counted)
+    stats: SpeculationStats = field(default_factory=SpeculationStats)
+    rounds: list[Round] = field(default_factory=list)
 
     def take(self, delta: OutputDelta) -> None:
+        """Keep what a delta says."""
         self.text += delta.text
         self.token_ids += delta.token_ids
         if delta.logprobs is not None:
-            self.logprobs = (self.logprobs or []) + delta.logprobs
+            self.logprobs = [*(self.logprobs or ()), *delta.logprobs]
         self.last = delta
 
     @property
     def answered(self) -> bool:
-        """Whether it has ended by itself: not aborted, not failed."""
+        """Return whether the stream has ended by itself: not aborted, not failed."""
         return self.last is not None and self.last.finish_reason in ANSWERED
 
 
@@ -69,12 +82,12 @@ class Job:
     tells_cached: bool = False  # whether the usage says how much of the prompt was cached
     log: RoundLog | None = None  # for requests that want to be explained
     created: int = 0
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[StreamRecord] = field(default_factory=list)
     gone: bool = False  # the client has hung up
 
     def __post_init__(self) -> None:
         self.created = int(time.time())
-        self.choices = [Choice() for _ in range(self.n * len(self.prompts))]
+        self.choices = [StreamRecord() for _ in range(self.n * len(self.prompts))]
 
     def abort(self) -> None:
         """Ends what still runs. Nothing is kept of a request that has not been answered."""
@@ -84,7 +97,7 @@ class Job:
             self.log.discard()
 
     async def deltas(self) -> AsyncIterator[list[Indexed]]:
-        """What each step adds, until every choice has ended.
+        """Yield what each step adds, until every choice has ended.
 
         Raises ApiError when the engine failed or a drain cut a stream short.
         """
@@ -145,21 +158,21 @@ class Job:
                 "tpot": times.tpot,
                 "e2e_latency": times.total,
             }
-        counts = [last.stats for last in lasts if last.stats is not None]
+        stats = sum((choice.stats for choice in self.choices), SpeculationStats())
         if self.lossy:
             shown["lossy"] = {
                 "epsilon": self.lossy,
-                "total_variation": sum(count.distance for count in counts),
-                "replaced_tokens": sum(count.replaced_tokens for count in counts),
+                "total_variation": stats.distance,
+                "replaced_tokens": stats.replaced_tokens,
             }
         if self.grammar:
-            shown["forced_tokens"] = sum(count.forced_tokens for count in counts)
-        if len(counts) == 1 and self.drafter is not None:
-            shown["speedup_vs_ar"] = counts[0].speedup_vs_ar
+            shown["forced_tokens"] = stats.forced_tokens
+        if len(self.choices) == 1 and self.drafter is not None:
+            shown["speedup_vs_ar"] = stats.speedup_vs_ar
         return {
             **shown,
             "drafter": self.drafter,
-            "speculative_decoding": self._speculation(counts),
+            "speculative_decoding": self._speculation(stats),
         }
 
     # -- inside -----------------------------------------------------------------------------------
@@ -170,7 +183,11 @@ class Job:
             self.metrics.between_tokens(now - choice.seen)
         choice.seen, choice.last = now, delta
         request = self.streams[index // self.n].requests[index % self.n]
-        self.traffic.note(request, delta, choice.counted)
+        self.traffic.note(request, delta)
+        if delta.round is not None:
+            choice.stats.add(delta.round)
+            if self.spec_metrics == "detailed":
+                choice.rounds.append(delta.round)
         if self.log is not None:
             self.log.note(index, delta)
         if delta.finished:
@@ -181,36 +198,33 @@ class Job:
                 raise ApiError(503, SHUTTING_DOWN, code="shutting_down", retry_after=1)
         return index
 
-    def _speculation(self, counts: list[SpeculationStats]) -> dict[str, Any] | None:
-        """Summed over all streams. The record per round is that of one stream."""
-        if not counts or self.draft_bound is None or self.spec_metrics == "none":
+    def _speculation(self, stats: SpeculationStats) -> dict[str, Any] | None:
+        """Summed over all streams. The counts of each round are those of one stream."""
+        if self.draft_bound is None or self.spec_metrics == "none":
             return None
-        total = SpeculationStats()
-        for one in counts:
-            total.add(one)
-        histogram = total.histogram()
+        histogram = stats.rounds_by_accepted
         shown: dict[str, Any] = {
-            "mean_acceptance_length": total.acceptance_length,
-            "draft_acceptance_rate": total.acceptance_rate,
+            "mean_acceptance_length": stats.acceptance_length,
+            "draft_acceptance_rate": stats.acceptance_rate,
             "acceptance_histogram": histogram + [0] * (self.draft_bound + 1 - len(histogram)),
-            "num_spec_steps": total.draft_rounds,
-            "num_accepted_draft_tokens": total.accepted_tokens,
-            "num_draft_tokens": total.draft_tokens,
+            "num_spec_steps": stats.draft_rounds,
+            "num_accepted_draft_tokens": stats.accepted_tokens,
+            "num_draft_tokens": stats.draft_tokens,
             "num_spec_tokens": self.draft_bound,
         }
-        parts = total.by_part()
-        if parts:
+        if stats.parts:
             shown["parts"] = {
                 name: {
                     "num_spec_steps": part.draft_rounds,
                     "num_accepted_draft_tokens": part.accepted_tokens,
                     "num_draft_tokens": part.draft_tokens,
                 }
-                for name, part in parts.items()
+                for name, part in stats.parts.items()
             }
-        if self.spec_metrics == "detailed" and len(counts) == 1:
-            shown["per_step_accepted"] = total.per_step_accepted
-            shown["per_step_drafted"] = total.per_step_drafted
+        if self.spec_metrics == "detailed" and len(self.choices) == 1:
+            drafted = [round for round in self.choices[0].rounds if round.drafted]
+            shown["per_step_accepted"] = [round.accepted for round in drafted]
+            shown["per_step_drafted"] = [round.drafted for round in drafted]
         return shown
 
 

@@ -1,4 +1,4 @@
-"""What the server is doing now, and did in the last minutes: the page's Live tab.
+"""The numbers of the page's Live tab: the server now and in the last minutes.
 
 A ring of samples, one each second, of counters that are kept anyway. Whatever is asked for is the
 difference between two samples: nothing is counted for the page, and nothing is kept for long.
@@ -11,14 +11,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import sub
+from dataclasses import dataclass
 from typing import Any
 
-from paceline.core import InvalidRequest
+from paceline.core import InvalidRequest, SpeculationStats
+from paceline.core.rounds import ratio
 from paceline.engine.config import EngineStats
 from paceline.server.metrics import quantile_of
-from paceline.server.tally import Group, Lengths, Tally, Times, Traffic, total
+from paceline.server.tally import StreamGroup, Times, Traffic, total
 
 EVERY = 1.0  # seconds between two samples
 KEPT = 600.0  # seconds that the ring looks back on
@@ -29,23 +29,14 @@ LATENCIES = ("queue", "ttft", "tpot", "total")
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LiveSample:
     """The counters at one time: `clock` is monotonic seconds, `time` seconds since the epoch."""
 
     clock: float
     time: float
-    running: int = 0
-    waiting: int = 0
-    kv_usage: float = 0.0
-    preemptions: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    decode_seconds: float = 0.0
-    ar_seconds: float = 0.0
-    tallies: dict[Group, Tally] = field(default_factory=dict)
-    total: Tally = field(default_factory=Tally)
+    engine: EngineStats
+    groups: Mapping[StreamGroup, SpeculationStats]
+    total: SpeculationStats
 
 
 class Live:
@@ -53,7 +44,7 @@ class Live:
 
     def __init__(self, stats: Callable[[], EngineStats], traffic: Traffic) -> None:
         self._stats, self._traffic = stats, traffic
-        self._ring: deque[Sample] = deque(maxlen=1 + round(KEPT / EVERY))
+        self._ring: deque[LiveSample] = deque(maxlen=1 + round(KEPT / EVERY))
         self.sample()
 
     async def run(self) -> None:
@@ -76,15 +67,11 @@ class Live:
             raise InvalidRequest("window", window, expected)
         now = self._now()
         before = self._before(now.clock - window)
-        times = [one for one in self._traffic.times if one.ended >= before.clock]
+        times = [stream for stream in self._traffic.times if stream.ended >= before.clock]
         return {
             "time": now.time,
             "window": now.clock - before.clock,
-            "now": {
-                "running": now.running,
-                "waiting": now.waiting,
-                "kv_usage": now.kv_usage,
-            },
+            "now": _gauges(now.engine),
             **_difference(before, now),
             "latency": latency(times),
             "holdback": holdback(times),
@@ -94,28 +81,15 @@ class Live:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _now(self) -> Sample:
-        stats, tallies = self._stats(), self._traffic.copies()
-        return Sample(
-            clock=time.monotonic(),
-            time=time.time(),
-            running=stats.running,
-            waiting=stats.waiting,
-            kv_usage=stats.kv_usage,
-            preemptions=stats.preemptions,
-            prompt_tokens=stats.prompt_tokens,
-            generation_tokens=stats.generation_tokens,
-            prefix_queries=stats.prefix_queries,
-            prefix_hits=stats.prefix_hits,
-            decode_seconds=stats.decode_seconds,
-            ar_seconds=stats.ar_seconds,
-            tallies=tallies,
-            total=total(tallies.values()),
+    def _now(self) -> LiveSample:
+        groups = self._traffic.copies()
+        return LiveSample(
+            time.monotonic(), time.time(), self._stats(), groups, total(groups.values())
         )
 
-    def _before(self, clock: float) -> Sample:
+    def _before(self, clock: float) -> LiveSample:
         """The latest sample that is no younger than `clock`, or the oldest there is."""
-        older = (one for one in reversed(self._ring) if one.clock <= clock)
+        older = (sample for sample in reversed(self._ring) if sample.clock <= clock)
         return next(older, self._ring[0])
 
     def _history(self, since: float) -> list[dict[str, Any]]:
@@ -128,93 +102,96 @@ class Live:
                 points.append(self._point(ring[start], sample))
         return points
 
-    def _point(self, before: Sample, sample: Sample) -> dict[str, Any]:
-        lengths = sample.total.lengths.combined(before.total.lengths, sub)
+    def _point(self, before: LiveSample, sample: LiveSample) -> dict[str, Any]:
+        stats = sample.total - before.total
         return {
             "time": sample.time,
-            "running": sample.running,
-            "waiting": sample.waiting,
-            "kv_usage": sample.kv_usage,
+            **_gauges(sample.engine),
             "tokens_per_second": _rate(before, sample, "generation_tokens"),
-            "acceptance_length": lengths.acceptance_length,
-            "draft_length": _draft_length(lengths),
-            "speedup_vs_ar": _ratio(
-                sample.ar_seconds - before.ar_seconds,
-                sample.decode_seconds - before.decode_seconds,
-            ),
+            "acceptance_length": stats.acceptance_length,
+            "draft_length": stats.draft_length,
+            "speedup_vs_ar": _speedup(before, sample),
         }
 
 
 def asked(query: Mapping[str, str]) -> dict[str, float]:
     """The arguments of snapshot() in a URL. Raises InvalidRequest naming the field."""
-    found = {}
+    seconds = {}
     for name, text in query.items():
         if name not in ("window", "since"):
             raise InvalidRequest(name, text, "window or since, both in seconds")
         try:
-            found[name] = float(text)
+            seconds[name] = float(text)
         except ValueError:
-            found[name] = math.nan
-        if not math.isfinite(found[name]):
+            seconds[name] = math.nan
+        if not math.isfinite(seconds[name]):
             raise InvalidRequest(name, text, "a number of seconds")
-    return found
+    return seconds
 
 
-def _difference(before: Sample, now: Sample) -> dict[str, Any]:
-    """What all requests did between two samples."""
-    queries = now.prefix_queries - before.prefix_queries
-    ar_seconds = now.ar_seconds - before.ar_seconds
+def _gauges(stats: EngineStats) -> dict[str, float]:
+    return {"running": stats.running, "waiting": stats.waiting, "kv_usage": stats.kv_usage}
+
+
+def _difference(before: LiveSample, now: LiveSample) -> dict[str, Any]:
+    """Count what all requests did between two samples."""
+    first, last = before.engine, now.engine
+    queries = last.prefix_queries - first.prefix_queries
     return {
         "tokens_per_second": _rate(before, now, "generation_tokens"),
         "prompt_tokens_per_second": _rate(before, now, "prompt_tokens"),
-        "generation_tokens": now.generation_tokens - before.generation_tokens,
-        "prefix_hit_rate": _ratio(now.prefix_hits - before.prefix_hits, queries),
-        "preemptions": now.preemptions - before.preemptions,
-        "speedup_vs_ar": _ratio(ar_seconds, now.decode_seconds - before.decode_seconds),
-        "speculation": speculation(now.total.combined(before.total, sub)),
+        "generation_tokens": last.generation_tokens - first.generation_tokens,
+        "prefix_hit_rate": ratio([last.prefix_hits - first.prefix_hits], [queries]),
+        "preemptions": last.preemptions - first.preemptions,
+        "speedup_vs_ar": _speedup(before, now),
+        "speculation": speculation(now.total - before.total),
     }
 
 
-def _groups(before: Sample, now: Sample, times: Sequence[Times]) -> list[dict[str, Any]]:
+def _speedup(before: LiveSample, now: LiveSample) -> float | None:
+    first, last = before.engine, now.engine
+    return ratio([last.ar_seconds - first.ar_seconds], [last.decode_seconds - first.decode_seconds])
+
+
+def _groups(before: LiveSample, now: LiveSample, times: Sequence[Times]) -> list[dict[str, Any]]:
     """By drafter and cohort, those that did something; AR requests last."""
     shown = []
-    for group in sorted(now.tallies, key=lambda one: (one.drafter is None, str(one.drafter))):
-        tally = now.tallies[group].combined(before.tallies.get(group, Tally()), sub)
-        own = [one for one in times if one.group == group]
-        if not (tally.tokens or own):
+    nothing = SpeculationStats()
+    for group in sorted(now.groups, key=lambda group: (group.drafter is None, str(group.drafter))):
+        stats = now.groups[group] - before.groups.get(group, nothing)
+        ended = [stream for stream in times if stream.group == group]
+        if not (stats.tokens or ended):
             continue
-        drafts = group.drafter is not None
         shown.append(
             {
                 "drafter": group.drafter,
                 "cohort": group.cohort,
-                "tokens": tally.tokens,
-                "speedup_vs_ar": _ratio(tally.ar_seconds, tally.seconds) if drafts else None,
-                "speculation": speculation(tally),
-                "latency": latency(own),
+                "tokens": stats.tokens,
+                "speedup_vs_ar": None if group.drafter is None else stats.speedup_vs_ar,
+                "speculation": speculation(stats),
+                "latency": latency(ended),
             }
         )
     return shown
 
 
-def speculation(tally: Tally) -> dict[str, Any]:
+def speculation(stats: SpeculationStats) -> dict[str, Any]:
     """Rounds, and what became of their drafts."""
-    parts = {name: _lengths(lengths) for name, lengths in tally.parts.items() if lengths.rounds}
-    return {**_lengths(tally.lengths), "forced_tokens": tally.forced, "parts": parts}
+    parts = {name: _rounds(part) for name, part in stats.parts.items() if part.rounds}
+    return {**_rounds(stats), "forced_tokens": stats.forced_tokens, "parts": parts}
 
 
-def _lengths(lengths: Lengths) -> dict[str, Any]:
+def _rounds(stats: SpeculationStats) -> dict[str, Any]:
     return {
-        "rounds": lengths.rounds,
-        "draft_rounds": lengths.draft_rounds,
-        "draft_tokens": lengths.draft_tokens,
-        "accepted_tokens": lengths.accepted_tokens,
-        "acceptance_length": lengths.acceptance_length,
-        "draft_length": _draft_length(lengths),
-        "rounds_by_draft_length": lengths.drafted,
+        "rounds": stats.rounds,
+        "draft_rounds": stats.draft_rounds,
+        "draft_tokens": stats.draft_tokens,
+        "accepted_tokens": stats.accepted_tokens,
+        "acceptance_length": stats.acceptance_length,
+        "draft_length": stats.draft_length,
+        "rounds_by_draft_length": stats.rounds_by_draft_length,
         "positions": [
-            {"drafted": drafted, "accepted": accepted}
-            for drafted, accepted in lengths.by_position()
+            {"drafted": drafted, "accepted": accepted} for drafted, accepted in stats.by_position()
         ],
     }
 
@@ -224,7 +201,7 @@ def latency(times: Iterable[Times]) -> dict[str, Any]:
     times = list(times)
     shown: dict[str, Any] = {"streams": len(times)}
     for name in LATENCIES:
-        values = sorted(value for one in times if (value := getattr(one, name)) is not None)
+        values = sorted(v for stream in times if (v := getattr(stream, name)) is not None)
         shown[name] = (
             {f"p{100 * share:g}": quantile_of(values, share) for share in QUANTILES}
             if values
@@ -237,9 +214,9 @@ def holdback(times: Iterable[Times]) -> dict[str, Any] | None:
     """Median TPOT of requests that were held back from drafting ÷ of those that were not; None
     where either is missing."""
     groups: dict[bool, list[float]] = {True: [], False: []}
-    for one in times:
-        if one.held_back is not None and one.tpot is not None:
-            groups[one.held_back].append(one.tpot)
+    for stream in times:
+        if stream.held_back is not None and stream.tpot is not None:
+            groups[stream.held_back].append(stream.tpot)
     if not all(groups.values()):
         return None
     held, others = (quantile_of(sorted(groups[which]), 0.5) for which in (True, False))
@@ -250,14 +227,6 @@ def holdback(times: Iterable[Times]) -> dict[str, Any] | None:
     }
 
 
-def _draft_length(lengths: Lengths) -> float | None:
-    """Mean over all rounds, those without a draft included."""
-    return _ratio(lengths.draft_tokens, lengths.rounds)
-
-
-def _rate(before: Sample, now: Sample, counter: str) -> float:
-    return (getattr(now, counter) - getattr(before, counter)) / max(now.clock - before.clock, 1e-9)
-
-
-def _ratio(count: float, of: float) -> float | None:
-    return count / of if of > 0 else None
+def _rate(before: LiveSample, now: LiveSample, counter: str) -> float:
+    more = getattr(now.engine, counter) - getattr(before.engine, counter)
+    return float(more) / max(now.clock - before.clock, 1e-9)

@@ -32,11 +32,11 @@ COUNTERS: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
     "prefix_cache_queries": ("Prompt tokens looked up.", lambda s: s.prefix_queries),
     "prefix_cache_hits": ("Prompt tokens found cached.", lambda s: s.prefix_hits),
     "num_preemptions": ("Requests preempted for memory.", lambda s: s.preemptions),
-    "spec_decode_num_drafts": ("Rounds with a draft.", lambda s: s.spec_drafts),
-    "spec_decode_num_draft_tokens": ("Tokens drafted.", lambda s: s.spec_draft_tokens),
+    "spec_decode_num_drafts": ("Rounds with a draft.", lambda s: s.speculation.draft_rounds),
+    "spec_decode_num_draft_tokens": ("Tokens drafted.", lambda s: s.speculation.draft_tokens),
     "spec_decode_num_accepted_tokens": (
         "Draft tokens accepted, bonus tokens not counted.",
-        lambda s: s.spec_accepted_tokens,
+        lambda s: s.speculation.accepted_tokens,
     ),
 }
 HISTOGRAMS = {
@@ -61,7 +61,10 @@ OWN_COUNTERS: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
         "Errors of drafters; their requests went on without drafts.",
         lambda s: s.drafter_failures,
     ),
-    "forced_tokens": ("Tokens that a grammar left no choice about.", lambda s: s.forced_tokens),
+    "forced_tokens": (
+        "Tokens that a grammar left no choice about.",
+        lambda s: s.speculation.forced_tokens,
+    ),
     "decode_seconds": (
         "Steps in which somebody decoded, with drafting.",
         lambda s: s.decode_seconds,
@@ -143,13 +146,10 @@ class _EngineCollector(Collector):
                 counter.add_metric(label, value(stats))
                 yield counter
         yield self._by("request_success", "finished_reason", self._finished(stats))
-        # accepted ones first: a round that ends between the two must not show more than 100 %
-        for name, counts in (
-            ("accepted", list(stats.spec_accepted_per_pos)),
-            ("draft", list(stats.spec_draft_tokens_per_pos)),
-        ):
-            per_position = {str(position): count for position, count in enumerate(counts)}
-            yield self._by(f"spec_decode_num_{name}_tokens_per_pos", "position", per_position)
+        positions = stats.speculation.by_position()
+        for place, name in enumerate(("draft", "accepted")):
+            by_position = {str(position): pair[place] for position, pair in enumerate(positions)}
+            yield self._by(f"spec_decode_num_{name}_tokens_per_pos", "position", by_position)
 
     def _by(self, name: str, label: str, values: dict[str, int]) -> Metric:
         counter = CounterMetricFamily(f"vllm:{name}", f"By {label}.", labels=[LABEL, label])
@@ -173,13 +173,13 @@ class _HoldbackCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        known = {group: sorted(tpots) for group, tpots in self._tpots.items() if tpots}
+        streams = {group: sorted(tpots) for group, tpots in self._tpots.items() if tpots}
         tpot = GaugeMetricFamily(
             "paceline:tpot_seconds",
             "TPOT of the latest streams by group, of those that the holdback is drawn from.",
             labels=[LABEL, "group", "quantile"],
         )
-        for group, values in known.items():
+        for group, values in streams.items():
             for quantile in QUANTILES:
                 tpot.add_metric(
                     [self._model_name, group, f"{quantile:g}"], quantile_of(values, quantile)
@@ -190,10 +190,10 @@ class _HoldbackCollector(Collector):
             "TPOT of streams that were held back / of those that were not, by quantile.",
             labels=[LABEL, "quantile"],
         )
-        if len(known) == len(GROUPS):
+        if len(streams) == len(GROUPS):
             for quantile in QUANTILES:
-                held = quantile_of(known["holdback"], quantile)
-                drafted = quantile_of(known["speculation"], quantile)
+                held = quantile_of(streams["holdback"], quantile)
+                drafted = quantile_of(streams["speculation"], quantile)
                 speedup.add_metric([self._model_name, f"{quantile:g}"], held / drafted)
         yield speedup
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.core import ExplainedRound, FinishReason, OutputDelta, TokenKind
+from paceline.core import ExplainedRound, FinishReason, OutputDelta, Round, TokenKind
 from paceline.server.errors import ApiError
 from paceline.server.tokens import TokenTexts
 
@@ -29,6 +29,7 @@ PLACE_BYTES = 8  # of what is held elsewhere: a verified token is a drafted one,
 class KeptRound:
     """One round, and what it committed. Holds nothing else of the delta that brought it."""
 
+    round: Round
     explained: ExplainedRound
     token_ids: tuple[int, ...]
     kinds: tuple[TokenKind, ...]
@@ -36,15 +37,15 @@ class KeptRound:
     @classmethod
     def of(cls, delta: OutputDelta) -> KeptRound:
         """The round of a delta whose request asked to be explained."""
-        assert delta.round is not None
-        return cls(delta.round, tuple(delta.token_ids), tuple(delta.kinds))
+        assert delta.round is not None and delta.explained is not None
+        return cls(delta.round, delta.explained, delta.token_ids, delta.kinds)
 
     @property
     def estimated_bytes(self) -> int:
         explained = self.explained
         tokens = len(explained.drafted) + len(self.token_ids)
         places = len(explained.verified) + len(explained.forced) + len(self.kinds)
-        numbers = len(explained.record.confidence or ())
+        numbers = len(explained.confidence or ())
         return ROUND_BYTES + TOKEN_BYTES * tokens + NUMBER_BYTES * numbers + PLACE_BYTES * places
 
 
@@ -73,7 +74,7 @@ class RoundLog:
         """Keeps what a delta of choice `index` says of its round, as far as there is room."""
         choice = self.choices[index]
         choice.finish_reason = delta.finish_reason
-        if delta.round is None:
+        if delta.explained is None:
             return
         entry = KeptRound.of(delta)
         size = entry.estimated_bytes
@@ -144,7 +145,8 @@ class RoundStore:
 
 
 def shown(log: RoundLog, texts: TokenTexts) -> dict[str, Any]:
-    """What GET /v1/requests/{id}/rounds answers; of a request that still runs, what there is."""
+    """Return the answer of GET /v1/requests/{id}/rounds; a request that still runs shows what there
+    is."""
     return {
         "id": log.id,
         "object": "request.rounds",
@@ -168,9 +170,30 @@ def round_shown(entry: KeptRound, texts: TokenTexts) -> dict[str, Any]:
     def tokens(ids: Iterable[int]) -> list[dict[str, Any]]:
         return [{"id": token, "text": texts[token][0]} for token in ids]
 
-    explained = entry.explained
+    round, explained = entry.round, entry.explained
+    stream, step = round.stream, round.step
+    assert stream is not None and step is not None, "the engine's rounds have both"
     return {
-        **asdict(explained.record),
+        "request": stream.request,
+        "time": step.time,
+        "cohort": stream.cohort,
+        "drafter": stream.drafter,
+        "version": stream.version,
+        "part": round.part,
+        "position": round.position,
+        "proposed": round.proposed,
+        "verified": round.verified,
+        "accepted": round.accepted,
+        "forced": round.forced,
+        "cut_by": round.cut_by,
+        "confidence": explained.confidence,
+        "rule": stream.rule,
+        "temperature": stream.temperature,
+        "grammar": stream.grammar,
+        "step_requests": step.requests,
+        "step_rows": step.rows,
+        "draft_ms": 1e3 * step.draft_seconds,
+        "step_ms": 1e3 * step.seconds,
         "drafted_tokens": tokens(explained.drafted),
         "hidden_tokens": explained.hidden,
         "verified_tokens": tokens(explained.verified),

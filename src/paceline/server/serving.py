@@ -15,7 +15,7 @@ from starlette.responses import Response
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.errors import shown as quoted
 from paceline.engine.async_engine import AsyncEngine, Stream
-from paceline.engine.room import Place
+from paceline.engine.reservations import Reservation
 from paceline.server.bodies import BodyReader
 from paceline.server.errors import SHUTTING_DOWN, ApiError, invalid
 from paceline.server.gate import bearer, client_of
@@ -131,10 +131,10 @@ class Serving:
         params = body.params()
         self._check_draining()
         scope = self._scope(body, http)
-        with self.engine.reserve(params.n, body.num_prompts) as place:
+        with self.engine.reserve(params.n, body.num_prompts) as reservation:
             form = await self._grammars.form(body, _body_size(http))
             params = with_form(params, form)
-            job = self._start(shape_of.kind, body, params, await encode(), scope, place)
+            job = self._start(shape_of.kind, body, params, await encode(), scope, reservation)
         if body.explain:
             job.log = self._rounds.open(
                 job.id,
@@ -186,7 +186,7 @@ class Serving:
         params: SamplingParams,
         prompts: list[list[int]],
         scope: Scope,
-        place: Place,
+        reservation: Reservation,
     ) -> Job:
         """Submit every prompt or none."""
         self._check_draining()  # a drain may have begun while the prompts were being encoded
@@ -204,7 +204,7 @@ class Serving:
                     share_answers=scope.share_answers,
                     explain=bool(body.explain),
                     cohort=body.model,  # what an app calls the model tells apps apart
-                    place=place,
+                    reservation=reservation,
                 )
                 streams.append(stream)
         except BaseException as error:

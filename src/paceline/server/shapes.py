@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 from paceline.core import FinishReason, OutputDelta, TokenLogprobs
 from paceline.engine.tool_calls import ToolFormat
 from paceline.server.calls import Call, CallParser, Piece
-from paceline.server.job import Choice, Job
+from paceline.server.job import Job, StreamRecord
 from paceline.server.responses import (
     AnswerBody,
     AnswerHead,
@@ -116,7 +116,7 @@ class Shape:
             choice["logprobs"] = self._logprobs(index, delta.logprobs)
         if self._token_ids:
             choice["token_ids"] = list(delta.token_ids)
-        if self._rounds and delta.round is not None:
+        if self._rounds and delta.explained is not None:
             choice["round"] = cast(ShownRound, round_shown(KeptRound.of(delta), self._texts))
         return {"choices": [choice]}
 
@@ -176,7 +176,7 @@ class Shape:
         called = self._parsers is not None and self._parsers[index].calls
         return cast(Finish, "tool_calls" if called and reason is FinishReason.STOP else reason)
 
-    def _ending(self, index: int, choice: Choice) -> ChoiceEnd:
+    def _ending(self, index: int, choice: StreamRecord) -> ChoiceEnd:
         last = choice.last
         ending: ChoiceEnd = {
             "finish_reason": self._reason(index, last.finish_reason if last else None),
@@ -251,7 +251,7 @@ class ChatShape(Shape):
         text, raw = self._texts[token]
         return {"token": text, "logprob": max(logprob, LOWEST), "bytes": list(raw)}
 
-    def _choice(self, index: int, choice: Choice) -> ChatChoice:
+    def _choice(self, index: int, choice: StreamRecord) -> ChatChoice:
         rows = choice.logprobs
         return {
             "index": index,
@@ -312,7 +312,7 @@ class CompletionShape(Shape):
         pairs = [*row.top, (row.token, row.logprob)]
         return {self._texts[token][0]: max(logprob, LOWEST) for token, logprob in pairs}
 
-    def _choice(self, index: int, choice: Choice) -> CompletionChoice:
+    def _choice(self, index: int, choice: StreamRecord) -> CompletionChoice:
         rows = choice.logprobs
         ending = self._ending(index, choice)
         answer: CompletionChoice = {

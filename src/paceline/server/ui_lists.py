@@ -1,51 +1,39 @@
-"""What the calculator offers to choose from."""
+"""The lists that the calculator offers to choose from."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from paceline.roofline.architecture import model_config, model_names, read_architecture
-from paceline.roofline.calibration import PRESETS
-from paceline.roofline.flags import METHODS
-from paceline.roofline.hardware import hardware, hardware_names
-from paceline.roofline.precision import FORMATS
+from paceline.roofline.architecture import model_names, read_architecture
+from paceline.roofline.device import FORMATS, PRESETS, hardware, hardware_names
+from paceline.roofline.scenario import KINDS
 
 
 @cache
 def models() -> dict[str, Any]:
-    """Listed models, with parameters in all and those that one token uses; and the precisions."""
-    found = [read_architecture(model_config(name), name=name) for name in model_names()]
+    """Return the listed models with their parameters, in all and by token; precisions; drafters."""
+    architectures = [read_architecture(name) for name in model_names()]
     return {
         "models": [
             {
-                "name": name,
-                "parameters": each.parameters(),
-                "active_parameters": each.active_parameters(),
-                "weight_bytes": each.weight_bytes(),
+                "name": architecture.name,
+                "parameters": architecture.parameters(),
+                "active_parameters": architecture.active_parameters(),
+                "weight_bytes": architecture.weight_bytes(),
             }
-            for name, each in zip(model_names(), found, strict=True)
+            for architecture in architectures
         ],
         "precisions": list(FORMATS),
-        "drafters": list(METHODS),
+        "drafters": list(KINDS),
     }
 
 
 @cache
 def devices() -> dict[str, Any]:
-    """Listed hardware (bytes, bytes/s, FLOP/s), and the calibrations that have a name."""
-    found = [hardware(name) for name in hardware_names()]
+    """Return the listed hardware (bytes, bytes/s, FLOP/s) and the preset calibrations."""
+    shown = {"name", "memory", "memory_bandwidth", "peak", "source"}
     return {
-        "hardware": [
-            {
-                "name": each.name,
-                "memory": each.memory,
-                "memory_bandwidth": each.memory_bandwidth,
-                "peak": dict(each.peak),
-                "source": each.source,
-            }
-            for each in found
-        ],
-        "calibrations": {name: asdict(each) for name, each in PRESETS.items()},
+        "hardware": [hardware(name).model_dump(include=shown) for name in hardware_names()],
+        "calibrations": {name: preset.model_dump() for name, preset in PRESETS.items()},
     }

@@ -1,4 +1,4 @@
-"""The life of a server that has the page only: listen until a signal."""
+"""A server for the page alone, without a model: it listens until a signal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from paceline.server.ui import create_ui_app
 
 
 def serve_ui(settings: ServerSettings, *, on_ready: Callable[[str], None]) -> None:
-    """Serves until SIGINT or SIGTERM. `on_ready` is called with the URL.
+    """Serve until SIGINT or SIGTERM, and call `on_ready` with the URL once the server listens.
 
-    Raises PacelineError when the port cannot be had.
+    Raises PacelineError when the port is taken.
     """
     server = UiServer(settings, on_ready)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -26,7 +26,7 @@ def serve_ui(settings: ServerSettings, *, on_ready: Callable[[str], None]) -> No
 
 
 class UiServer:
-    """One listening server. run() is its life; stop() may be called from any thread."""
+    """One listening server. Call run() once; stop() may be called from any thread."""
 
     def __init__(self, settings: ServerSettings, on_ready: Callable[[str], None]) -> None:
         self._sock = bind(settings)

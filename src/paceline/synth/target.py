@@ -7,8 +7,7 @@ from typing import Any
 
 from paceline.core import InvalidRequest
 from paceline.engine.grammar import Compiler
-from paceline.models.identity import identity
-from paceline.models.loader import LoadedModel, load_model
+from paceline.models.loader import LoadedModel, identity, load_model
 from paceline.synth.app import App
 
 CONTEXT = 2048  # longest row where neither the application nor the model says less

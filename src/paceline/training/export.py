@@ -29,7 +29,7 @@ from paceline.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a run knows of its drafter before the first step: `target` is models.identity's, `hf`
+    """What a run knows of its drafter before the first step: `target` is loader.identity's, `hf`
     the drafter's config.json, `before` the history of the one it goes on from, `head_ids` int64
     [n], or None for the whole head, `longest` the longest text in tokens."""
 

@@ -16,8 +16,7 @@ from paceline.dataset.training_set import Manifest, read_manifest
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
 from paceline.models.dflash.module import DFlashModule
-from paceline.models.identity import identity
-from paceline.models.loader import LoadedModel, load_model
+from paceline.models.loader import LoadedModel, identity, load_model
 from paceline.models.networks import DTYPES, build_network
 from paceline.models.tensors import EMBEDDING
 from paceline.training import export

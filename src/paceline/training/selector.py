@@ -1,8 +1,8 @@
 """How DFlash 2's candidate selector is trained: cross entropy over each slot's most likely tokens.
 
 The token before is the true one while training (teacher forcing), and the chosen one when drafts
-are judged, as in serving (`drafters.selector`). Slots whose token is none of the candidates teach
-the selector nothing: whatever it chooses is wrong.
+are judged, as in serving (`drafters.block_draws`). Slots whose token is none of the candidates
+teach the selector nothing: whatever it chooses is wrong.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional
 
 from paceline.models.dflash.config import DFlashConfig
-from paceline.models.dflash.module import CandidateSelector, scaled_logits
+from paceline.models.dflash.formulas import scaled_logits
+from paceline.models.dflash.module import CandidateSelector
 from paceline.training.head import Head
 from paceline.training.packs import Pack
 

@@ -9,7 +9,7 @@ import torch
 
 from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.config import ModelConfig
-from paceline.models.dflash.features import sequence_outputs
+from paceline.models.networks import sequence_outputs
 from paceline.training.anchors import Text
 
 

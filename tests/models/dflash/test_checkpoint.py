@@ -342,9 +342,15 @@ def test_a_mask_embedding_that_runs_code_is_refused(tmp_path):
         ({"head_token_ids": [1, 256]}, "head_token_ids must be token ids from 0 to 255"),
         ({"head_token_ids": [2, 1]}, "ascending"),
         ({"head_token_ids": []}, "head_token_ids"),
-        ({"provenance": {"context": "512"}}, "provenance.context is '512'; expected int"),
-        ({"provenance": {"target_layer_ids": [0.5]}}, "provenance.target_layer_ids is"),
-        ({"provenance": {"colour": "red"}}, "provenance has other fields than"),
+        (
+            {"provenance": {"context": "512"}},
+            "provenance.context: got '512'; expected a valid integer",
+        ),
+        (
+            {"provenance": {"target_layer_ids": [0.5]}},
+            "provenance.target_layer_ids.*: got 0.5; expected a valid integer",
+        ),
+        ({"provenance": {"colour": "red"}}, "provenance.colour: unknown field"),
         (
             {"provenance": {"rope_theta": 5.0}},
             "rope_theta is 10000; the drafter was trained with 5",

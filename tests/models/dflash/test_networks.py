@@ -20,8 +20,8 @@ from paceline.models.dflash.module import DFlashModule, draft_logits
 from paceline.models.dflash.networks import build_dflash, planned_bytes
 from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.network import TorchNetwork
+from paceline.models.quantized import INT8, UNQUANTIZED, recipe_of
 from paceline.models.random_weights import random_weights
-from paceline.models.recipe import INT8, UNQUANTIZED, recipe_of
 from tests.engine.tiny import tiny_config
 from tests.models.dflash.tiny import write_drafter
 

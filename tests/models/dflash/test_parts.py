@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paceline.core.spans import OFF, Recording
-from paceline.models.parts import CONVOLUTION, forward_parts
+from paceline.models.batch import Part, forward_parts
 from tests.models.dflash.test_networks import draft, features_of, inject, make_case
 from tests.models.dflash.tiny import write_drafter
 
@@ -46,4 +46,4 @@ def test_parts_stream_what_the_whole_streams(
     folder = write_drafter(tmp_path / "drafter", layers=2, block=5, second=True)
     network = make_case(form, folder, cut).network
     assert sum(network.streamed_parts.values()) == network.streamed_bytes
-    assert set(network.streamed_parts) == {"qkv", "o", "gate_up", "down", "head", CONVOLUTION}
+    assert set(network.streamed_parts) == {"qkv", "o", "gate_up", "down", "head", Part.CONVOLUTION}

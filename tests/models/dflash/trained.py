@@ -12,8 +12,8 @@ from torch.nn import functional
 from paceline import LLM, SamplingParams
 from paceline.models.dflash.checkpoint import save_checkpoint
 from paceline.models.dflash.config import read_dflash_config
-from paceline.models.dflash.features import sequence_features
 from paceline.models.dflash.module import DFlashModule
+from paceline.models.networks import sequence_features
 from tests.models.dflash.tiny import config_json
 
 TOKENS = 48

@@ -13,13 +13,12 @@ from pathlib import Path
 
 from paceline.core import ModelError
 from paceline.models.catalog import CATALOGUE
-from paceline.models.identity import identity
-from paceline.models.loader import LoadedModel, read_json
+from paceline.models.loader import LoadedModel, identity, read_json
 from paceline.models.weights import SafetensorWeights
 
 FOLDERS = Path(__file__).parent
 PROVENANCE = "provenance.json"
-# What must be equal, and how a user would say it.
+# Fields that must be equal, and their names in messages.
 COMPARED = {"weights_sha256": "weights", "tokenizer_sha256": "tokenizer", "template": "template"}
 
 
@@ -33,7 +32,7 @@ class Shipped:
 
 
 def find(loaded: LoadedModel) -> Shipped | None:
-    """The drafter shipped for `loaded`; None where none is, under that name of the catalogue.
+    """Return the drafter shipped for `loaded`; None where its catalogue name has none.
 
     Hashes the target's weights on disk, some 0.16 s for 270 MB: a digest that was recorded earlier
     would not notice files that changed since. How they are quantised when they are loaded makes no
@@ -52,11 +51,11 @@ def find(loaded: LoadedModel) -> Shipped | None:
 def _mismatch(loaded: LoadedModel, made_for: dict[str, str]) -> str | None:
     if not isinstance(loaded.weights, SafetensorWeights):
         return f"the weights of {loaded.name} were handed over: nothing says what they are"
-    own = identity(loaded)
-    for key, what in COMPARED.items():
-        if own[key] != made_for[key]:
+    actual = identity(loaded)
+    for key, label in COMPARED.items():
+        if actual[key] != made_for[key]:
             return (
-                f"it was trained for another {loaded.name}: {what} {made_for[key][:12]}, "
-                f"not {own[key][:12]}"
+                f"it was trained for another {loaded.name}: {label} {made_for[key][:12]}, "
+                f"not {actual[key][:12]}"
             )
     return None

@@ -1,6 +1,6 @@
-"""How likely a draft position is accepted: learned online from what became of the drafts.
+"""The probability that a draft position is accepted, learned online from past drafts.
 
-A logistic regression over the drafter's own confidence, with a bias for each position and one for
+A logistic regression over the drafter's shift confidence, with a bias for each position and one for
 each request. Measured against sequential temperature scaling (a temperature per position cannot
 bring an estimate above 1/2 below it, and drafters are over-confident off their ground) and against
 records by confidence bin: see docs/benchmarks.md.
@@ -15,7 +15,7 @@ UNKNOWN = 0.6  # of a position of which a drafter says nothing, before anything 
 SURE = 6.0  # a confidence's log-odds count up to this: 0.9975
 KEPT = 0.99  # what a judged position leaves of those before it
 PRIOR = 1.0  # curvature of a position's prior: some 4 judgements
-REQUEST_PRIOR = 2.0  # precision of a request's own bias, in log-odds
+REQUEST_PRIOR = 2.0  # precision of a request's shift bias, in log-odds
 REQUEST_KEPT = 0.97
 FLATTEST = 0.02  # curvature that a judgement has at least: none may overturn all before it
 
@@ -32,7 +32,7 @@ def sigmoid(value: float) -> float:
     return 1 / (1 + math.exp(-value)) if value > -30 else 0.0
 
 
-class Acceptance:
+class PositionAcceptance:
     """P(accepted | those before it were) = sigmoid(w logit(confidence) + b[position] + u[request])
 
     Fitted by Newton steps along the diagonal, one for each judged position, with decayed curvature:
@@ -51,14 +51,14 @@ class Acceptance:
     def predict(
         self, request_id: str, length: int, confidence: Sequence[float] = ()
     ) -> list[float]:
-        """Of each position, given that those before it were accepted."""
-        own, _ = self._requests.get(request_id, (0.0, 0.0))
+        """Return the acceptance of each position, given that those before it were accepted."""
+        shift, _ = self._requests.get(request_id, (0.0, 0.0))
         self._reach(length)
         if not self.confident:
-            return [sigmoid(bias + own) for bias in self._biases[:length]]
+            return [sigmoid(bias + shift) for bias in self._biases[:length]]
         slope = self._slope
         return [
-            sigmoid(slope * log_odds(sure) + bias + own)
+            sigmoid(slope * log_odds(sure) + bias + shift)
             for sure, bias in zip(confidence[:length], self._biases, strict=False)
         ]
 
@@ -66,16 +66,16 @@ class Acceptance:
         self, request_id: str, accepted: int, judged: int, confidence: Sequence[float] = ()
     ) -> None:
         """The first `accepted` of a draft's `judged` positions stood; at most one did not."""
-        own, precision = self._requests.get(request_id, (0.0, REQUEST_PRIOR))
+        shift, precision = self._requests.get(request_id, (0.0, REQUEST_PRIOR))
         self._reach(judged)
         for position in range(judged):
             stands = position < accepted
             feature = log_odds(confidence[position]) if self.confident else 0.0
             usual = self._slope * feature + self._biases[position]
-            guess, curvature = _guess(usual + own)
+            guess, curvature = _guess(usual + shift)
             precision = REQUEST_KEPT * precision + (1 - REQUEST_KEPT) * REQUEST_PRIOR + curvature
-            own += (stands - guess) / precision
-            # What all requests share is fitted without what is particular to this one: a new
+            shift += (stands - guess) / precision
+            # What all requests share is fitted without what is particular to this request: a new
             # request starts from there.
             guess, curvature = _guess(usual)
             if self.confident:
@@ -84,12 +84,12 @@ class Acceptance:
                 self._slope += (stands - guess) * feature / self._slope_curvature
             self._curvatures[position] = _decayed(self._curvatures[position], PRIOR) + curvature
             self._biases[position] += (stands - guess) / self._curvatures[position]
-        self._requests[request_id] = own, precision
+        self._requests[request_id] = shift, precision
 
     def doubt(self, request_id: str) -> None:
-        """What is known of the request is old: what comes next counts for more."""
-        own, _ = self._requests.get(request_id, (0.0, REQUEST_PRIOR))
-        self._requests[request_id] = own, REQUEST_PRIOR
+        """Let what comes next count for more: what is known of the request is old."""
+        shift, _ = self._requests.get(request_id, (0.0, REQUEST_PRIOR))
+        self._requests[request_id] = shift, REQUEST_PRIOR
 
     def forget(self, request_id: str) -> None:
         self._requests.pop(request_id, None)

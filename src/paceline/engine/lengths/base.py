@@ -1,20 +1,28 @@
-"""What the engine asks of whatever chooses its draft lengths."""
+"""Draft lengths: the protocol of what chooses them, fixed lengths, and one controller for batches
+of several policies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-from paceline.core import Request
+from paceline.core import CutReason, Request
 from paceline.engine.scheduler import Scheduled
+
+
+class Bound(NamedTuple):
+    """The longest draft that is wanted, and why no longer one; None where the limit allows none."""
+
+    length: int
+    why: CutReason | None = None
 
 
 class LengthController(Protocol):
     """Chooses draft lengths, before drafting and, where confidence tells more, after it.
 
     `rows` and `decoding` describe the step without any of the drafts in question: its rows, and
-    the requests that get a token each, those of the batch and others. A controller that leaves less
-    than there was room for says why in `Scheduled.cut_by`.
+    the requests that get a token each, those of the batch and others.
 
     `anticipating` says that verify_lengths looks at drawn tokens' confidence. The engine does not
     ask it about drafts that were sampled and are judged by their q: that cut would be biased.
@@ -23,41 +31,37 @@ class LengthController(Protocol):
     anticipating: bool
 
     def sees(self, request: Request) -> bool:
-        """Whether the drafter is to see this step's rows of `request`, now or before it drafts. Not
-        asked of requests without a drafter."""
+        """Return whether the drafter is to see this step's rows of `request`, now or before it
+        drafts. Not asked of requests without a drafter."""
         ...
 
     def looks_up(self, request: Request) -> bool:
-        """Whether drafts that take no time are welcome whatever draft_lengths() says, which then is
-        asked about the others alone. They are marked in `Scheduled.looked_up`, whenever made."""
+        """Return whether drafts that take no time are welcome whatever draft_lengths() says, which
+        then is asked about the other drafts alone."""
         ...
 
-    def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
-        """Bounds on the drafts of requests of one drafter; where zero, it is not even asked."""
+    def draft_lengths(
+        self, batch: Sequence[Scheduled], *, rows: int, decoding: int, longest: int
+    ) -> list[Bound]:
+        """Bound the drafts of requests of one drafter, which proposes up to `longest` tokens when
+        it is asked. Where a bound is zero the drafter is not asked."""
         ...
 
     def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
-        """How much of each draft to verify."""
+        """Return how much of each draft to verify."""
         ...
 
     def observe(self, entry: Scheduled, committed: Sequence[int]) -> None:
-        """A round ended with these tokens."""
+        """Learn from a round that committed these tokens."""
         ...
 
     def forget(self, request_id: str) -> None:
-        """The request has ended."""
+        """Drop what is held of a request that has ended."""
         ...
 
 
-def with_forced(entry: Scheduled, rates: Sequence[float]) -> list[float]:
-    """Acceptance of every token of a draft, from that of those the drafter chose: what a grammar
-    forces stands whenever the tokens before it do."""
-    chosen = iter(rates)
-    return [1.0 if i in entry.forced else next(chosen) for i in range(len(entry.draft))]
-
-
-class WholeDrafts:
-    """What controllers share that choose before drafting, or not at all."""
+class FixedLengths:
+    """Every draft is as long as the request asks for and its limit allows."""
 
     anticipating = False
 
@@ -67,8 +71,10 @@ class WholeDrafts:
     def looks_up(self, request: Request) -> bool:
         return False  # every draft is bounded beforehand
 
-    def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
-        return [entry.draft_room for entry in batch]
+    def draft_lengths(
+        self, batch: Sequence[Scheduled], *, rows: int, decoding: int, longest: int
+    ) -> list[Bound]:
+        return [Bound(entry.draft_limit) for entry in batch]
 
     def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         return [len(entry.draft) for entry in batch]
@@ -77,5 +83,58 @@ class WholeDrafts:
     def forget(self, request_id: str) -> None: ...
 
 
-class FixedLengths(WholeDrafts):
-    """Every draft as long as asked for and as there is room."""
+class LengthsByPolicy:
+    """Asks the controller of each request's policy: those first that do not look at the step's
+    cost, so that the others plan around their rows."""
+
+    anticipating = True  # the policy `throughput` is, and the others never cut what was drawn
+
+    def __init__(self, controllers: Mapping[str, LengthController]) -> None:
+        self._controllers = dict(sorted(controllers.items(), key=lambda item: item[1].anticipating))
+
+    def sees(self, request: Request) -> bool:
+        return self._controllers[request.policy].sees(request)
+
+    def looks_up(self, request: Request) -> bool:
+        return self._controllers[request.policy].looks_up(request)
+
+    def draft_lengths(
+        self, batch: Sequence[Scheduled], *, rows: int, decoding: int, longest: int
+    ) -> list[Bound]:
+        bounds = [Bound(0)] * len(batch)
+        for controller, places in self._shares(batch):
+            entries = [batch[place] for place in places]
+            chosen = controller.draft_lengths(
+                entries, rows=rows, decoding=decoding, longest=longest
+            )
+            for place, bound in zip(places, chosen, strict=True):
+                bounds[place] = bound
+            if not controller.anticipating:
+                rows += sum(bound.length for bound in chosen)
+        return bounds
+
+    def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
+        lengths = [0] * len(batch)
+        for controller, places in self._shares(batch):
+            entries = [batch[place] for place in places]
+            chosen = controller.verify_lengths(entries, rows=rows, decoding=decoding)
+            for place, length in zip(places, chosen, strict=True):
+                lengths[place] = length
+            rows += sum(chosen)
+        return lengths
+
+    def observe(self, entry: Scheduled, committed: Sequence[int]) -> None:
+        self._controllers[entry.request.policy].observe(entry, committed)
+
+    def forget(self, request_id: str) -> None:
+        for controller in self._controllers.values():
+            controller.forget(request_id)
+
+    def _shares(self, batch: Sequence[Scheduled]) -> list[tuple[LengthController, list[int]]]:
+        """Each controller with the places of its requests in the batch."""
+        places: dict[str, list[int]] = defaultdict(list)
+        for place, entry in enumerate(batch):
+            places[entry.request.policy].append(place)
+        return [
+            (self._controllers[kind], places[kind]) for kind in self._controllers if places[kind]
+        ]

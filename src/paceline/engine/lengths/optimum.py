@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.engine.budget import StepCost
 from paceline.engine.costs import DraftCost
+from paceline.engine.step_cost import StepCost
 
 SLACK = 1  # tokens to ask for beyond those that are likely to be kept
 ROUNDS = 4  # of asking who pays at the speed that the others allow
@@ -77,7 +77,7 @@ def best_lengths(
 
 
 def best_drafts(step: PlainStep, survivals: Sequence[Sequence[float]]) -> Drafts:
-    """Who should draft, and how much, when it is not known yet how sure the drafts will be.
+    """Choose the requests that draft, and how much, before the confidence of drafts is known.
 
     After Dinkelbach: at a given speed a request is asked when the tokens it brings are worth the
     time it takes; those that are asked make a higher speed; and again, until nothing changes.
@@ -106,7 +106,7 @@ def best_drafts(step: PlainStep, survivals: Sequence[Sequence[float]]) -> Drafts
 def _drafts(
     step: PlainStep, survivals: Sequence[Sequence[float]], among: list[int], lengths: list[int]
 ) -> Drafts:
-    """Of the requests `among`, with drafts of up to `lengths`."""
+    """Return the best drafts of the requests `among`, of up to `lengths` tokens."""
     curves = [survivals[index][: lengths[index]] for index in among]
     longest = max(map(len, curves))
     # Each token of the longest draft is a pass, unless one pass drafts all: then what is asked
@@ -118,7 +118,7 @@ def _drafts(
         if step.price.parallel:
             _, likely = best_lengths(step, curves)
             wanted = [min(w, n + SLACK) for w, n in zip(wanted, likely, strict=True)]
-        drafting = step.price.propose(wanted) + step.price.observe(len(among))
+        drafting = step.price.draft_seconds(wanted) + step.price.observe_seconds(len(among))
         now, found = best_lengths(
             step, [curve[:n] for curve, n in zip(curves, wanted, strict=True)], drafting
         )
@@ -132,7 +132,7 @@ def _drafts(
 
 
 def _worth(step: PlainStep, curve: Sequence[float], speed: float, row: float) -> int:
-    """How many tokens are worth their time; 0 where they are not worth the request's own."""
+    """Return how many tokens are worth their time; 0 where they are not worth the request's own."""
     each = speed * (step.price.marginal_slot + row)
     gain = best = -speed * step.price.marginal_request
     wanted = 0

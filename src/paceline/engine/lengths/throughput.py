@@ -9,17 +9,17 @@ as a request's drafts keep failing, and come back when there is room or a reason
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
 
-from paceline.core import Request
+from paceline.core import CutReason, Request
 from paceline.engine.costs import Costs
-from paceline.engine.lengths.base import with_forced
-from paceline.engine.lengths.cohort import CohortRecord
+from paceline.engine.draft import Draft
+from paceline.engine.lengths.base import Bound
+from paceline.engine.lengths.history import FIRST, TRIAL, CohortRecord, Pause
 from paceline.engine.lengths.optimum import PlainStep, best_drafts, best_lengths
-from paceline.engine.lengths.rest import FIRST, TRIAL, Rest
 from paceline.engine.scheduler import Scheduled
 
 FREE = 0.04  # drafting that takes less than this share of a step is not worth a thought
@@ -34,16 +34,13 @@ Cohort = tuple[str, str, bool, bool]
 
 @dataclass(slots=True)
 class _State:
-    """One request."""
+    """The state of one request."""
 
-    rest: Rest = field(default_factory=Rest)
+    pause: Pause = field(default_factory=Pause)
     asked: bool = False  # in this step
     accepted: int = 0  # rounds since its last pause whose draft stood, at least its first token
     new: bool = True  # never asked yet: it may do better than others of its cohort
     failed: bool = False  # its drafts did not pay, and have not since
-    proposal: list[int] = field(default_factory=list)  # as it was before any cut
-    forced: frozenset[int] = frozenset()  # which of its tokens the grammar left no choice about
-    confidence: Sequence[float] | None = None
 
 
 class ThroughputLengths:
@@ -51,8 +48,9 @@ class ThroughputLengths:
 
     Proposals are judged by what the round commits, whether they were verified or not: the first
     token of a draft that was cut away costs no row and is judged as well. A drafter that costs
-    something is not asked for a request whose drafts don't pay; the request tries again after a
-    pause, twice as long each time. Where the load is the reason, nobody is asked until it falls.
+    something is not asked for a request whose drafts do not pay; the request tries again after a
+    pause, twice as long each time. Where the load is the reason, no request is asked until the load
+    falls.
     """
 
     anticipating = True
@@ -74,44 +72,50 @@ class ThroughputLengths:
     def looks_up(self, request: Request) -> bool:
         return True  # a row that does not pay is cut
 
-    def draft_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
+    def draft_lengths(
+        self, batch: Sequence[Scheduled], *, rows: int, decoding: int, longest: int
+    ) -> list[Bound]:
         name = batch[0].request.drafter or ""
         self._clock[name] += 1
         states = [self._state(entry.request) for entry in batch]
-        if self._clock[name] % FIRST and all(state.rest.left for state in states):
-            for entry in batch:  # nothing to decide: as good as no drafter
-                entry.cut_by = "rest"
-            return [0] * len(batch)
+        if self._clock[name] % FIRST and all(state.pause.left for state in states):
+            return [Bound(0, CutReason.REST)] * len(batch)  # as good as no drafter
         if self._idle[name] >= PATIENCE and decoding >= self._load[name] and self._clock[name] % 8:
-            for entry in batch:  # no less load than when there was no room
-                entry.cut_by = "cost"
-            return [0] * len(batch)
-        price, room = self.costs.of(name), [entry.ask_room for entry in batch]
-        step = PlainStep(rows, decoding, self.costs.step, price)
-        drafting = price.propose(room) + price.observe(len(batch))
+            return [Bound(0, CutReason.COST)] * len(batch)  # no less load than when none paid
+        limits = [min(entry.draft_limit, longest) for entry in batch]
+        price = self.costs.of(name)
+        drafting = price.draft_seconds(limits) + price.observe_seconds(len(batch))
         if self._cuts and drafting < FREE * self.costs.step(rows, decoding):
             self._idle[name] = 0
             self._spent[name] = drafting
             for state in states:
-                state.rest, state.asked = Rest(), True
-            return room  # cut when the drafts are known
+                state.pause, state.asked = Pause(), True
+            return [Bound(limit) for limit in limits]  # cut when the drafts are known
         lengths = [0] * len(batch)
-        awake = [index for index, state in enumerate(states) if not state.rest.left]
+        awake = [index for index, state in enumerate(states) if not state.pause.left]
         if awake:
-            found = self._worth_drafting(name, step, [batch[index] for index in awake])
-            for index, length in zip(awake, found, strict=True):
+            step = PlainStep(rows, decoding, self.costs.step, price)
+            entries, most = [batch[index] for index in awake], [limits[index] for index in awake]
+            chosen = self._worth_drafting(name, step, entries, most)
+            for index, length in zip(awake, chosen, strict=True):
                 lengths[index] = length
-        for entry, state, length in zip(batch, states, lengths, strict=True):
-            state.asked = length > 0
-            if length < entry.ask_room:
-                entry.cut_by = "rest" if state.rest.left else "cost"
         asked = [length for length in lengths if length]
-        self._spent[name] = price.propose(asked) + price.observe(len(asked)) if asked else 0.0
-        return lengths
+        self._spent[name] = (
+            price.draft_seconds(asked) + price.observe_seconds(len(asked)) if asked else 0.0
+        )
+        bounds = []
+        for state, length, limit in zip(states, lengths, limits, strict=True):
+            state.asked = length > 0
+            reason = CutReason.REST if state.pause.left else CutReason.COST
+            bounds.append(Bound(length, reason if length < limit else None))
+        return bounds
 
-    def _worth_drafting(self, name: str, step: PlainStep, batch: list[Scheduled]) -> list[int]:
-        """Lengths of drafts from requests that are not pausing; who does not pay pauses now."""
-        curves = [self._survivals(entry) for entry in batch]
+    def _worth_drafting(
+        self, name: str, step: PlainStep, batch: list[Scheduled], limits: list[int]
+    ) -> list[int]:
+        """Return draft lengths of requests that do not pause, up to `limits`. A request whose
+        drafts cost more time than they save begins a pause."""
+        curves = [self._survivals(e.request, n) for e, n in zip(batch, limits, strict=True)]
         best = best_drafts(step, curves)
         # What is asked for can be cut when the drafts are known, but not made longer.
         lengths = best.asked if self._cuts else best.kept
@@ -122,11 +126,11 @@ class ThroughputLengths:
         self._idle[name] = 0
         for index, (entry, length) in enumerate(zip(batch, lengths, strict=True)):
             state = self._state(entry.request)
-            if not length and (state.rest.trial or state.new):
-                state.rest.trial = state.rest.trial or TRIAL
-                lengths[index] = min(TRIAL, entry.ask_room)
+            if not length and (state.pause.trial or state.new):
+                state.pause.trial = state.pause.trial or TRIAL
+                lengths[index] = min(TRIAL, limits[index])
             elif not length:
-                state.rest.begin(self._clock[name])
+                state.pause.begin(self._clock[name])
                 state.accepted = 0
                 record = self._record(entry.request)
                 record.doubt(entry.request.id)
@@ -137,7 +141,7 @@ class ThroughputLengths:
         return lengths
 
     def _hopeful(self, step: PlainStep, curves: list[list[float]]) -> bool:
-        """Whether good drafts would pay in this step."""
+        """Return whether good drafts would pay in this step."""
         good = [
             [max(survival, HOPE**position) for position, survival in enumerate(curve, 1)]
             for curve in curves
@@ -145,59 +149,38 @@ class ThroughputLengths:
         return best_drafts(step, good).speed > WORTH * step.speed
 
     def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
-        survivals = []
-        for entry in batch:
-            state = self._state(entry.request)
-            record = self._record(entry.request, entry.looked_up)
-            state.proposal, state.forced = list(entry.draft), entry.forced
-            state.confidence = entry.confidence
-            drafted = len(entry.draft) - len(entry.forced)
-            known = record.predict(entry.request.id, drafted, entry.confidence)
-            rates = with_forced(entry, known)
-            survivals.append([s for s in accumulate(rates, mul) if s >= NEGLIGIBLE])
-        names = {entry.request.drafter or "" for entry in batch if not entry.looked_up}
+        survivals = [
+            [survival for survival in self._drafted_survivals(entry) if survival >= NEGLIGIBLE]
+            for entry in batch
+        ]
+        names = {entry.request.drafter or "" for entry in batch if not entry.draft.looked_up}
         spent = sum(self._spent.get(name, 0.0) for name in names)
         _, lengths = best_lengths(PlainStep(rows, decoding, self.costs.step), survivals, spent)
-        for entry, length in zip(batch, lengths, strict=True):
-            if length < len(entry.draft):
-                entry.cut_by = "cost"
         return lengths
 
     def observe(self, entry: Scheduled, committed: Sequence[int]) -> None:
-        """They judge the proposal up to its first wrong token."""
-        request = entry.request
+        """Judge the draft, as it was before any cut, up to its first wrong token."""
+        request, draft = entry.request, entry.draft
         state = self._state(request)
-        if state.rest.left or (state.rest.trial and state.asked):
-            state.rest.tick()
-        if not (state.asked or state.proposal or entry.draft):
+        if state.pause.left or (state.pause.trial and state.asked):
+            state.pause.tick()
+        if not (state.asked or draft.tokens):
             return
-        proposal, forced, confidence = state.proposal, state.forced, state.confidence
         asked, state.asked = state.asked, False
-        state.proposal, state.confidence = [], None
-        if not proposal:
-            proposal = entry.draft  # one that must not be cut
-            forced = entry.forced
-        accepted = judged = 0
-        for index, (token, true) in enumerate(zip(proposal, committed, strict=False)):
-            if index in forced:  # no merit of the drafter
-                continue
-            judged += 1
-            if token != true:
-                break
-            accepted += 1
-        if asked and (entry.looked_up or not judged):
-            # It had nothing to say: that, too, tells what asking it brings.
+        accepted, judged = _judged(draft, committed)
+        if asked and (draft.looked_up or not judged):
+            # The drafter had nothing to propose: that, too, tells what asking it brings.
             self._record(request).by_position.learn(request.id, 0, 1)
         if not judged:
             return
-        if accepted and not entry.looked_up:
+        if accepted and not draft.looked_up:
             state.accepted += 1
             if state.accepted == PROVED:
                 state.failed = False
-                state.rest.proved()
+                state.pause.proved()
                 self._record(request).paid()
-        record = self._record(request, entry.looked_up)
-        record.learn(request.id, accepted, judged, confidence)
+        confidence = draft.confidence if self._cuts or draft.q is None else None
+        self._record(request, draft.looked_up).learn(request.id, accepted, judged, confidence)
 
     def forget(self, request_id: str) -> None:
         self._states.pop(request_id, None)
@@ -212,19 +195,44 @@ class ThroughputLengths:
             state = self._states[request.id] = _State()
             record = self._record(request)
             if not record.may_try():
-                state.rest = Rest(pause=2 * FIRST)  # others have tried for it
-                state.rest.begin(self._clock[request.drafter or ""])
+                state.pause = Pause(length=2 * FIRST)  # others have tried for it
+                state.pause.begin(self._clock[request.drafter or ""])
         return state
 
-    def _survivals(self, entry: Scheduled) -> list[float]:
-        """Of a draft that is still to be made: that it stands up to each position."""
-        rates = self._record(entry.request).by_position.predict(entry.request.id, entry.ask_room)
+    def _survivals(self, request: Request, length: int) -> list[float]:
+        """For each position of a draft that is still to be made: the probability that the draft
+        stands up to there."""
+        rates = self._record(request).by_position.predict(request.id, length)
         return list(accumulate(rates, mul))
+
+    def _drafted_survivals(self, entry: Scheduled) -> Iterator[float]:
+        """The same for a draft that is made. What a grammar forces stands whenever the tokens
+        before it do."""
+        draft = entry.draft
+        record = self._record(entry.request, draft.looked_up)
+        count = len(draft.tokens) - len(draft.forced)
+        rates = iter(record.predict(entry.request.id, count, draft.confidence))
+        places = range(len(draft.tokens))
+        return accumulate((1.0 if i in draft.forced else next(rates) for i in places), mul)
 
     def _record(self, request: Request, looked_up: bool = False) -> CohortRecord:
         return self._records[self._cohort(request, looked_up)]
 
     def _cohort(self, request: Request, looked_up: bool) -> Cohort:
-        """Greedy text is easier to draft than sampled text, whoever asks for it; and what a drafter
-        looks up is another thing than what it is asked for."""
+        """Greedy text is easier to draft than sampled text, and looked-up drafts stand more or less
+        often than proposed ones: each is counted apart."""
         return request.drafter or "", request.cohort, request.params.greedy, looked_up
+
+
+def _judged(draft: Draft, committed: Sequence[int]) -> tuple[int, int]:
+    """Return how many tokens of a draft stand and how many were judged; the forced ones, which are
+    no merit of the drafter, are left out."""
+    accepted = judged = 0
+    for place, (token, true) in enumerate(zip(draft.tokens, committed, strict=False)):
+        if place in draft.forced:
+            continue
+        judged += 1
+        if token != true:
+            break
+        accepted += 1
+    return accepted, judged

@@ -16,7 +16,7 @@ from paceline.models.dflash.config import DFlashConfig
 
 @dataclass(slots=True)
 class BlockOutput:
-    """What a draft forward says of its `logit_rows`, the mask slots.
+    """The output of a draft forward for its `logit_rows`, the mask slots.
 
     `argmax` int64 [outputs] token ids; `confidence` float32 [outputs], the largest probability;
     `logits` float32 [outputs, rows of the head] when asked for, `hidden` [outputs, hidden] after
@@ -42,28 +42,28 @@ class DFlashNetwork(Protocol):
     head_ids: torch.Tensor | None  # token ids of a cut head, ascending
     weight_bytes: int  # of its own weights in memory, a cut head's rows included
     streamed_bytes: int  # that a draft forward reads, the head included
-    streamed_parts: dict[str, int]  # the same by part (models.parts, and "convolution")
+    streamed_parts: dict[str, int]  # the same by part (models.batch.Part)
     device: torch.device
     dtype: torch.dtype
 
     def allocate_kv(self, num_blocks: int) -> None: ...
 
     def inject(self, features: torch.Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
-        """Writes keys and values of context rows, for all layers: features [rows, K * hidden] of
+        """Write keys and values of context rows, for all layers: features [rows, K * hidden] of
         tokens at int32 `positions` [rows], into KV slots int32 `slots` [rows]."""
         ...
 
     def draft(self, batch: ForwardBatch, *, logits: bool = False) -> BlockOutput:
-        """Computes blocks: in each sequence the anchor and then mask tokens, at their positions,
+        """Compute blocks: in each sequence the anchor and then mask tokens, at their positions,
         attending to context from `batch.first` on. Their KV goes behind the context, to be
         overwritten by what is committed there."""
         ...
 
     def record(self, spans: Spans) -> None:
-        """Every draft forward from now on tells `spans` what its parts took."""
+        """Let every draft forward from now on tell `spans` what its parts took."""
         ...
 
     def read_weights(self) -> None:
-        """Reads once the bytes that a draft forward streams, with its threads: its bandwidth
+        """Read once the bytes that a draft forward streams, with its threads: its bandwidth
         bound."""
         ...

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from paceline.models.config import Attention
 from paceline.models.dflash.config import DFlashConfig, SecondGeneration
+from paceline.models.dflash.formulas import block_kernels, convolve, scaled_logits
 from paceline.models.rope import rope_tables
 
 Attend = Callable[[Attention, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -58,22 +59,23 @@ class DraftAttention(nn.Module):
         kind: Attention,
         attend: Attend,
     ) -> torch.Tensor:
-        """x [queries, hidden] at the last rows of `angles` [context + queries, head_dim / 2]."""
+        """x [queries, hidden] is at the last of `angles` [context + queries, head_dim / 2]."""
         cos, sin = angles
         q = rotate(
             self.q_norm(self._heads(self.q_proj(x))), cos[len(context) :], sin[len(context) :]
         )
-        both = torch.cat((context, x))
-        k = rotate(self.k_norm(self._heads(self.k_proj(both))), cos, sin)
-        v = self._heads(self.v_proj(both))
-        return self.o_proj(attend(kind, q, k, v).flatten(1))
+        rows = torch.cat((context, x))
+        k = rotate(self.k_norm(self._heads(self.k_proj(rows))), cos, sin)
+        v = self._heads(self.v_proj(rows))
+        mixed: torch.Tensor = self.o_proj(attend(kind, q, k, v).flatten(1))
+        return mixed
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(len(x), -1, self.head_dim)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding of x [rows, heads, head_dim], dimension i with i + head_dim / 2."""
+    """Rotate x [rows, heads, head_dim], dimension i together with i + head_dim / 2."""
     first, second = x.chunk(2, dim=-1)
     cos, sin = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
@@ -90,7 +92,8 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(size, hidden, bias=config.layers.mlp_bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        y: torch.Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        return y
 
 
 class BlockConvolution(nn.Module):
@@ -111,28 +114,6 @@ class BlockConvolution(nn.Module):
 
     def kernels(self, x: torch.Tensor) -> torch.Tensor:
         return block_kernels(self.kernel_projection(x), self.base_kernel)
-
-
-def block_kernels(projected: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """Kernels [2, rows, taps, hidden], of a sublayer's input and of its output, for every row: base
-    [2, taps, hidden] plus what `projected` [rows, 2 * taps * groups] gives each group of channels.
-    """
-    _, taps, hidden = base.shape
-    dynamic = projected.view(len(projected), 2, taps, -1)
-    whole = dynamic.repeat_interleave(hidden // dynamic.shape[-1], dim=-1) + base.to(
-        projected.dtype
-    )
-    return whole.transpose(0, 1)
-
-
-def convolve(x: torch.Tensor, kernels: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    """x [rows, hidden] with kernels [rows, taps, hidden]; `slots` [rows] is each row's place in its
-    block, whose start no tap crosses."""
-    out = kernels[:, 0] * x
-    for tap in range(1, kernels.shape[1]):
-        earlier = functional.pad(x[:-tap], (0, 0, tap, 0))[: len(x)]
-        out = out + kernels[:, tap] * torch.where((slots >= tap)[:, None], earlier, 0)
-    return out
 
 
 class DraftLayer(nn.Module):
@@ -157,9 +138,11 @@ class DraftLayer(nn.Module):
         attend: Attend,
     ) -> torch.Tensor:
         normed = self.input_layernorm(x)
+        mixed: torch.Tensor
         if self.second is None:
             x = x + self.self_attn(normed, context, angles, kind, attend)
-            return x + self.mlp(self.post_attention_layernorm(x))
+            mixed = self.mlp(self.post_attention_layernorm(x))
+            return x + mixed
         before, after = self.attention_conv.kernels(normed)
         mixed = self.self_attn(convolve(normed, before, slots), context, angles, kind, attend)
         x = x + convolve(mixed, after, slots)
@@ -185,7 +168,7 @@ class CandidateSelector(nn.Module):
 
 
 class DFlashModule(nn.Module):
-    """All of a drafter that is trained. Embedding and head are the target's, and stay outside."""
+    """The trained parts of a drafter. Embedding and head are the target's, and stay outside."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -198,13 +181,9 @@ class DFlashModule(nn.Module):
             self.candidate_selector = CandidateSelector(config, config.second)
 
     def forward(
-        self,
-        features: torch.Tensor,
-        embedded: torch.Tensor,
-        anchors: torch.Tensor,
-        first: int = 0,
+        self, features: torch.Tensor, embedded: torch.Tensor, anchors: torch.Tensor, first: int = 0
     ) -> torch.Tensor:
-        """Hidden states of many blocks over one sequence, float [blocks, block, hidden].
+        """Return hidden states of many blocks over one sequence, float [blocks, block, hidden].
 
         features [tokens, K * target hidden] of tokens `first`, `first` + 1, …; embedded [blocks,
         block, hidden] anchor and masks; anchors int64 [blocks], the absolute positions of the
@@ -221,19 +200,21 @@ class DFlashModule(nn.Module):
         anchors: torch.Tensor,
         attend: Attend,
     ) -> torch.Tensor:
-        """The same over any number of sequences side by side: `tokens` int64 [tokens] are the
-        positions of the features' rows, each in its own sequence, and `attend` knows which."""
+        """Return the same over any number of sequences side by side: `tokens` int64 [tokens] are
+        the positions of the features' rows, each in its own sequence, and `attend` knows which."""
         blocks, size, hidden = embedded.shape
         context = self.hidden_norm(self.fc(features))
         slots = torch.arange(size, device=embedded.device).repeat(blocks)
         queries = anchors.repeat_interleave(size) + slots
         positions = torch.cat((tokens, queries))
-        cos, sin = rope_tables(self.config.layers, int(positions.max()) + 1)
+        shape = self.config.layers
+        cos, sin = rope_tables(shape.rope, shape.head_dim, int(positions.max()) + 1)
         angles = cos.to(positions.device)[positions], sin.to(positions.device)[positions]
         x = embedded.reshape(-1, hidden)
         for layer, kind in zip(self.layers, self.config.attention, strict=True):
             x = layer(x, context, angles, slots, kind, attend)
-        return self.norm(x).view(blocks, size, hidden)
+        normed: torch.Tensor = self.norm(x)
+        return normed.view(blocks, size, hidden)
 
 
 class Dense:
@@ -268,8 +249,9 @@ def _visible(
     anchors: torch.Tensor,
     owner: torch.Tensor,
 ) -> torch.Tensor:
-    """bool [queries, tokens + queries]: context strictly before the block's anchor, and the block's
-    own slots, up to the query's own in a causal layer; all within the window."""
+    """Return bool [queries, tokens + queries]: a query sees context strictly before the block's
+    anchor, and the block's own slots, up to the query's own in a causal layer; all within the
+    window."""
     context = tokens < anchors[:, None]
     block = owner[:, None] == owner
     if kind.causal:
@@ -282,18 +264,5 @@ def _visible(
 
 
 def draft_logits(config: DFlashConfig, hidden: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
-    """Logits float32 [..., rows of the head] of hidden states, as the config scales them."""
+    """Return logits float32 [..., rows of the head] of hidden states, as the config scales them."""
     return scaled_logits(config, functional.linear(hidden, head))
-
-
-def scaled_logits(config: DFlashConfig, logits: torch.Tensor) -> torch.Tensor:
-    """What the config makes of the head's raw output (Gemma's targets cap it), in float32."""
-    logits = logits.float()
-    if config.output_multiplier != 1:  # a product with 1 takes as long as with anything else
-        logits = logits * config.output_multiplier
-    return capped(logits, config.softcap)
-
-
-def capped(logits: torch.Tensor, softcap: float | None) -> torch.Tensor:
-    """Logits bent smoothly into [-softcap, softcap]; None leaves them."""
-    return logits if softcap is None else torch.tanh(logits / softcap) * softcap

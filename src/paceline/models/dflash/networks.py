@@ -1,4 +1,4 @@
-"""Which of the two serving forms runs a drafter here, and what it takes."""
+"""Choose the serving form that runs a drafter here, and plan its memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.models.dflash.tensors import dflash_tensors, linear_of
 from paceline.models.dflash.torch_network import TorchDFlash
 from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.networks import DTYPES
-from paceline.models.recipe import UNQUANTIZED, Recipe, recipe_of
+from paceline.models.quantized import UNQUANTIZED, Recipe, recipe_of
 
 
 def build_dflash(
@@ -27,7 +27,7 @@ def build_dflash(
     head_ids: torch.Tensor | None = None,
     max_positions: int,
 ) -> DFlashNetwork:
-    """The drafter's network around `target`'s embedding and head, on the target's device.
+    """Build the drafter's network around `target`'s embedding and head, on the target's device.
 
     `auto` takes the fused kernels where the target runs on them. `quantize` is for the drafter's
     own layers; a head that it shares is as the target has it. Raises ModelError where "native"
@@ -61,7 +61,7 @@ def build_dflash(
 
 
 def _no_kernels(config: DFlashConfig, target: Network, dtype: str) -> str | None:
-    """Why the fused kernels cannot run this drafter beside this target; None when they can."""
+    """Return why the fused kernels cannot run this drafter beside this target, or None."""
     if not isinstance(target, NativeNetwork):
         return "the target does not run on the fused kernels, and the drafter shares its weights"
     if dtype != "bfloat16":
@@ -76,8 +76,8 @@ def planned_bytes(
     head_ids: torch.Tensor | None,
     recipe: Recipe = UNQUANTIZED,
 ) -> int:
-    """What the drafter's weights will take in memory, a cut head's rows included, before there is a
-    target to build it around."""
+    """Return the bytes of the drafter's weights, with those of a cut head, before there is a target
+    to build it around."""
     total = 0
     for name, shape in dflash_tensors(config).items():
         if len(shape) > 1:

@@ -1,4 +1,4 @@
-"""Reads the config of vllm-project/speculators into the z-lab form.
+"""Read the config of vllm-project/speculators into the z-lab form.
 
 Tensors carry the same names. What differs: the network's shape is nested, layers are counted from
 the embedding (so by one more), and causality has a flag of its own: sliding layers are causal
@@ -8,80 +8,77 @@ unless `sliding_window_non_causal`, full layers never are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from paceline.core import ModelError
-from paceline.models.dflash.config import KNOWN
+from paceline.core.config_fields import ConfigFields
+from paceline.models.dflash.foreign import KNOWN
 
 ARCHITECTURES = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel"}
 SECOND_KEYS = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 
 
-def is_speculators(hf: Mapping[str, Any]) -> bool:
+def is_speculators(hf: Mapping[str, object]) -> bool:
     return "speculators_model_type" in hf
 
 
-def from_speculators(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The same config in z-lab's form. Raises ModelError for what that form cannot say."""
-    kind = hf["speculators_model_type"]
+def from_speculators(hf: Mapping[str, object]) -> dict[str, object]:
+    """Return the same config in z-lab's form. Raises ModelError for what that form cannot say."""
+    fields = ConfigFields(hf)
+    kind = fields.get("speculators_model_type")
     if kind not in ARCHITECTURES:
         raise ModelError(
             f"config.json: speculators_model_type {kind!r} is not read; {KNOWN} "
             f"({' and '.join(ARCHITECTURES)})"
         )
-    shape = hf.get("transformer_layer_config")
-    if not isinstance(shape, Mapping):
+    if not fields.has("transformer_layer_config"):
         raise ModelError("config.json: transformer_layer_config is missing")
-    _refuse_own_head(hf, shape)
+    shape = fields.section("transformer_layer_config", prefix="transformer_layer_config.")
+    _refuse_separate_head(fields, shape)
     second = ARCHITECTURES[kind] == "DFlash2DraftModel"
-    extra: dict[str, Any] = {
-        "mask_token_id": hf.get("mask_token_id"),
-        "target_layer_ids": _layer_ids(hf),
-        "sample_from_anchor": hf.get("sample_from_anchor", False),
+    extra = {
+        "mask_token_id": fields.get("mask_token_id"),
+        "target_layer_ids": _layer_ids(fields),
+        "sample_from_anchor": fields.flag("sample_from_anchor"),
     }
     if second:
-        extra |= {key: hf.get(key) for key in SECOND_KEYS}
-    types = shape.get("layer_types") or []
-    sliding = "sliding_attention" in types
+        extra |= {key: fields.get(key) for key in SECOND_KEYS}
+    sliding = "sliding_attention" in shape.words("layer_types")
     # Without a flag, z-lab's rule is theirs: sliding layers causal, full ones not.
-    causal = {"is_causal": False} if sliding and hf.get("sliding_window_non_causal", second) else {}
+    not_causal = sliding and fields.flag("sliding_window_non_causal", default=second)
     return {
-        **shape,
-        **causal,
+        **shape.values,
+        **({"is_causal": False} if not_causal else {}),
         # Their training slides wherever layer_types says so, whatever this flag says.
-        "use_sliding_window": sliding or shape.get("use_sliding_window", False),
+        "use_sliding_window": sliding or shape.flag("use_sliding_window"),
         "architectures": [ARCHITECTURES[kind]],
         "block_size": hf.get("block_size", 8),
         "dflash_config": extra,
     }
 
 
-def _layer_ids(hf: Mapping[str, Any]) -> list[int]:
-    ids = hf.get("aux_hidden_state_layer_ids")
-    whole = isinstance(ids, list) and all(type(layer) is int for layer in ids)
-    if not ids or not whole:
-        raise ModelError(
-            f"config.json: aux_hidden_state_layer_ids is {ids!r}; expected layer numbers of the "
-            "target, counted from 1 (0 is the embedding)"
-        )
+def _layer_ids(fields: ConfigFields) -> list[int]:
+    key = "aux_hidden_state_layer_ids"
+    ids = fields.get(key)
+    integers = isinstance(ids, list) and all(type(layer) is int for layer in ids)
+    if not ids or not integers:
+        expected = "layer numbers of the target, counted from 1 (0 is the embedding)"
+        raise fields.error(key, ids, expected)
     if min(ids) < 1:
         raise ModelError(
-            f"config.json: aux_hidden_state_layer_ids has {min(ids)}, the embedding; expected "
-            "layers from 1 on"
+            f"config.json: {key} has {min(ids)}, the embedding; expected layers from 1 on"
         )
     return [layer - 1 for layer in ids]
 
 
-def _refuse_own_head(hf: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
-    reduced, whole = hf.get("draft_vocab_size"), shape.get("vocab_size")
-    if reduced is not None and reduced != whole:
+def _refuse_separate_head(fields: ConfigFields, shape: ConfigFields) -> None:
+    """Raise ModelError for a drafter with a head of its own, or of another width."""
+    reduced, vocabulary = fields.get("draft_vocab_size"), shape.get("vocab_size")
+    if reduced is not None and reduced != vocabulary:
         raise ModelError(
             f"config.json: draft_vocab_size is {reduced}, a head of the drafter's own with EAGLE's "
-            f"d2t/t2d; expected the target's vocabulary ({whole})"
+            f"d2t/t2d; expected the target's vocabulary ({vocabulary})"
         )
-    other = hf.get("target_hidden_size")
-    if other is not None and other != shape.get("hidden_size"):
-        raise ModelError(
-            f"config.json: target_hidden_size is {other}; expected the drafter's hidden_size "
-            f"({shape.get('hidden_size')}): it borrows the target's embedding and head"
-        )
+    other, hidden = fields.get("target_hidden_size"), shape.get("hidden_size")
+    if other is not None and other != hidden:
+        expected = f"the drafter's hidden_size ({hidden}): it borrows the target's embedding"
+        raise fields.error("target_hidden_size", other, f"{expected} and head")

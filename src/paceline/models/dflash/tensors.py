@@ -12,7 +12,7 @@ SELECTOR_PROJECTION = "candidate_selector.hidden_projection.weight"
 CONVOLUTIONS = ("attention_conv", "mlp_conv")
 
 
-_LINEARS = {  # part of a weight's name -> the layer in recipe.LINEARS that it belongs to
+_LINEARS = {  # part of a weight's name -> the layer in LINEARS that it belongs to
     "self_attn.o_proj.": "o",
     "self_attn.": "qkv",
     "mlp.down_proj.": "down",
@@ -22,7 +22,7 @@ _LINEARS = {  # part of a weight's name -> the layer in recipe.LINEARS that it b
 
 
 def linear_of(name: str) -> str:
-    """The linear layer that a tensor belongs to; "" for one that no recipe names."""
+    """Return the linear layer that a tensor belongs to; "" for one that no recipe names."""
     return next((linear for part, linear in _LINEARS.items() if part in name), "")
 
 
@@ -31,7 +31,7 @@ def layer_prefix(layer: int) -> str:
 
 
 def dflash_tensors(config: DFlashConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor; linear weights are [out, in]."""
+    """Return name and shape of every tensor; linear weights are [out, in]."""
     hidden, second = config.layers.hidden_size, config.second
     tensors: dict[str, tuple[int, ...]] = {
         FC: (hidden, config.feature_size),

@@ -5,48 +5,33 @@ The twin that the fused kernels are judged by, and the path for CUDA and float32
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from paceline.core import KVSpec
-from paceline.core.spans import OFF, Spans
-from paceline.models import parts
-from paceline.models.attention import Plan, make_plan
-from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
+from paceline.models.attention import AttentionPlan
+from paceline.models.batch import ForwardBatch, Network, Part
 from paceline.models.config import Attention
+from paceline.models.decoder import Angles, DecoderStack, Weights, linear_bytes
 from paceline.models.dflash.batch import BlockOutput
 from paceline.models.dflash.config import DFlashConfig
-from paceline.models.dflash.module import block_kernels, convolve, scaled_logits
+from paceline.models.dflash.formulas import block_kernels, convolve, scaled_logits
 from paceline.models.dflash.tensors import CONVOLUTIONS, FC, HIDDEN_NORM, NORM, layer_prefix
 from paceline.models.layers import Linear, pad_rows, rms_norm, rotate
-from paceline.models.network import (
-    DecoderLayer,
-    TorchNetwork,
-    allocate_paged_kv,
-    linear_bytes,
-)
-from paceline.models.quantized import make_linear
-from paceline.models.recipe import UNQUANTIZED, Recipe
-from paceline.models.rope import rope_tables
-
-Weights = Mapping[str, torch.Tensor]
-Angles = tuple[torch.Tensor, torch.Tensor]
+from paceline.models.network import TorchNetwork
+from paceline.models.quantized import UNQUANTIZED, Recipe, make_linear
 
 
-class Convolution:
+class ConvolutionWeights:
     """Weights of DFlash 2's convolution around one sublayer."""
 
-    def __init__(
-        self, weights: Weights, prefix: str, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        projection = weights[f"{prefix}.kernel_projection.weight"]
-        self.base = weights[f"{prefix}.base_kernel"].to(device, dtype, copy=True)
-        self.projection = Linear(projection.to(device, dtype, copy=True))
+    def __init__(self, load: Callable[[str], torch.Tensor], prefix: str) -> None:
+        self.base = load(f"{prefix}.base_kernel")
+        self.projection = Linear(load(f"{prefix}.kernel_projection.weight"))
 
 
-class TorchDFlash:
+class TorchDFlash(DecoderStack):
     """Implements `paceline.models.dflash.batch.DFlashNetwork`; shares the target's embedding and
     head. `weights` maps the checkpoint's names to tensors, which are copied. Positions of a batch
     are below `max_positions`."""
@@ -63,22 +48,19 @@ class TorchDFlash:
         mask_embedding: torch.Tensor | None = None,
         recipe: Recipe = UNQUANTIZED,
     ) -> None:
-        self.config, self.device, self.dtype = config, target.device, dtype
-        self._target, self._recipe, shape = target, recipe, config.layers
-        self.kv_spec = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype.itemsize)
+        shape = config.layers
         prefixes = [layer_prefix(layer) for layer in range(shape.num_layers)]
-        self.layers = [
-            DecoderLayer(shape, weights, p, self.device, dtype, recipe) for p in prefixes
-        ]
-        self.convolutions = [
-            [Convolution(weights, prefix + name, self.device, dtype) for name in CONVOLUTIONS]
-            for prefix in prefixes
-            if config.second is not None
-        ]
+        super().__init__(shape, weights, prefixes, target.device, dtype, max_positions, recipe)
+        self.config, self._target, self._recipe = config, target, recipe
 
         def load(name: str) -> torch.Tensor:
             return weights[name].to(self.device, dtype, copy=True)
 
+        self.convolutions = [
+            [ConvolutionWeights(load, prefix + name) for name in CONVOLUTIONS]
+            for prefix in prefixes
+            if config.second is not None
+        ]
         self.fc = make_linear(recipe, "context", load(FC))
         self.hidden_norm, self.norm = load(HIDDEN_NORM), load(NORM)
         self.context = self._context_projection()
@@ -89,36 +71,23 @@ class TorchDFlash:
         self.streamed_parts = self._count_parts()
         self.streamed_bytes = sum(self.streamed_parts.values())
         self.weight_bytes = self._count_bytes()
-        cos, sin = rope_tables(shape, max_positions)
-        self.cos, self.sin = cos.to(self.device), sin.to(self.device)
-        self.kv: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.num_blocks = 0
-        self._spans: Spans = OFF
-
-    def record(self, spans: Spans) -> None:
-        self._spans = spans
-
-    def allocate_kv(self, num_blocks: int) -> None:
-        """Allocates zeroed KV for `num_blocks` blocks, laid out as TorchNetwork's."""
-        self.kv = []  # freed first: both might not fit
-        self.kv = allocate_paged_kv(self.config.layers, num_blocks, self.device, self.dtype)
-        self.num_blocks = num_blocks
 
     @torch.no_grad()
     def inject(self, features: torch.Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
-        """K and V of context rows for all layers, by one projection (SGLang and vLLM do the same):
-        hidden_norm(fc(features)) is the same for every layer, and sees no layer's input norm."""
+        """Write K and V of context rows for all layers, by one projection (SGLang and vLLM do the
+        same): hidden_norm(fc(features)) is the same for every layer, and sees no layer's input
+        norm."""
         shape, rows = self.config.layers, len(positions)
         padded = features.new_zeros((pad_rows(rows), features.shape[1]))
         padded[:rows] = features
         context = self._norm(self.fc(padded.to(self.device, self.dtype)), self.hidden_norm)
-        both = self.context(context)[:rows]
-        both = both.view(rows, shape.num_layers, 2, shape.num_kv_heads, shape.head_dim)
+        projected = self.context(context)[:rows]
+        projected = projected.view(rows, shape.num_layers, 2, shape.num_kv_heads, shape.head_dim)
         at = torch.from_numpy(positions.astype(np.int64)).to(self.device)
         where = torch.from_numpy(slots.astype(np.int64)).to(self.device)
         angles = self.cos.index_select(0, at), self.sin.index_select(0, at)
         for index, (layer, (keys, values)) in enumerate(zip(self.layers, self.kv, strict=True)):
-            k, v = both[:, index].unbind(1)
+            k, v = projected[:, index].unbind(1)
             assert layer.k_norm is not None
             k = rotate(self._norm(k, layer.k_norm), *angles)
             keys.flatten(0, 1).index_copy_(0, where, k)
@@ -126,22 +95,17 @@ class TorchDFlash:
 
     @torch.no_grad()
     def draft(self, batch: ForwardBatch, *, logits: bool = False) -> BlockOutput:
-        config, shape = self.config, self.config.layers
-        if int(batch.positions.max()) >= len(self.cos):
-            raise ValueError(f"position {batch.positions.max()} is past {len(self.cos) - 1}")
-        zero_slot = self.num_blocks * BLOCK_SIZE
-        kinds = tuple(dict.fromkeys(config.attention))
-        plan = make_plan(batch, zero_slot, shape.num_kv_heads, self.device, kinds)
-        angles = self.cos.index_select(0, plan.positions), self.sin.index_select(0, plan.positions)
+        config = self.config
+        plan, angles = self._plan(batch, tuple(dict.fromkeys(config.attention)))
         starts = torch.from_numpy(np.repeat(batch.seq_starts[:-1], np.diff(batch.seq_starts)))
         slots = torch.arange(len(plan.ids), device=self.device)
         slots[: plan.rows] -= starts.to(self.device)
-        with self._spans(parts.EMBED):
+        with self._spans(Part.EMBED):
             x = self._embed(plan.ids)
         for index, kind in enumerate(config.attention):
             x = self._layer(index, kind, x, angles, plan, slots)
         hidden = self._norm(x.index_select(0, plan.logit_rows), self.norm)
-        with self._spans(parts.HEAD):
+        with self._spans(Part.HEAD):
             scores = scaled_logits(config, self.head(hidden)[: len(batch.logit_rows)])
             argmax = scores.argmax(-1)
         top = scores.gather(1, argmax[:, None])[:, 0]
@@ -152,12 +116,6 @@ class TorchDFlash:
             hidden=hidden[: len(batch.logit_rows)],
         )
 
-    def read_weights(self) -> None:
-        for linear in self._linears():
-            linear.read()
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
     # -- inside -----------------------------------------------------------------------------------
 
     def _layer(
@@ -166,7 +124,7 @@ class TorchDFlash:
         kind: Attention,
         x: torch.Tensor,
         angles: Angles,
-        plan: Plan,
+        plan: AttentionPlan,
         slots: torch.Tensor,
     ) -> torch.Tensor:
         layer, spans = self.layers[index], self._spans
@@ -192,7 +150,7 @@ class TorchDFlash:
         return rows * self.config.embedding_scale
 
     def _context_projection(self) -> Linear:
-        """All layers' k and v projections below each other: [layers * 2 * kv size, hidden]."""
+        """Return all layers' k and v projections, one below the other."""
         shape = self.config.layers
         first = shape.num_heads * shape.head_dim  # k and v lie behind q
         parts = [layer.qkv.outputs_from(first) for layer in self.layers]
@@ -200,31 +158,29 @@ class TorchDFlash:
 
     def _make_head(self, head_ids: torch.Tensor | None) -> Linear:
         if head_ids is not None:
-            return self._own_head(head_ids)
+            return self._copied_head(head_ids)
         if isinstance(self._target, TorchNetwork) and self._target.dtype == self.dtype:
             return self._target.head  # one copy for both
-        everything = torch.arange(self.config.layers.vocab_size)
-        return self._own_head(everything)
+        return self._copied_head(torch.arange(self.config.layers.vocab_size))
 
-    def _own_head(self, ids: torch.Tensor) -> Linear:
+    def _copied_head(self, ids: torch.Tensor) -> Linear:
         return make_linear(self._recipe, "head", self._target.head_rows(ids).to(self.dtype))
 
     def _linears(self) -> list[Linear]:
-        """What a draft forward multiplies with."""
-        own = [linear for layer in self.layers for linear in layer.linears]
-        return [*own, *(c.projection for pair in self.convolutions for c in pair), self.head]
+        """Return the products of a draft forward."""
+        return [*super()._linears(), *(c.projection for pair in self.convolutions for c in pair)]
 
     def _count_parts(self) -> dict[str, int]:
-        found = linear_bytes(self.layers) | {parts.HEAD: self.head.bytes}
+        parts = linear_bytes(self.layers) | {Part.HEAD: self.head.bytes}
         if self.convolutions:
-            pairs = (one.projection.bytes for pair in self.convolutions for one in pair)
-            found[parts.CONVOLUTION] = sum(pairs)
-        return found
+            sizes = [conv.projection.bytes for pair in self.convolutions for conv in pair]
+            parts[Part.CONVOLUTION] = sum(sizes)
+        return parts
 
     def _count_bytes(self) -> int:
         shared = isinstance(self._target, TorchNetwork) and self.head is self._target.head
-        own = self.streamed_bytes - (self.head.bytes if shared else 0)
-        return own + self.fc.bytes + self.context.bytes
+        head = self.head.bytes if shared else 0
+        return self.streamed_bytes - head + self.fc.bytes + self.context.bytes
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return rms_norm(x, weight, self.config.layers.rms_norm_eps)

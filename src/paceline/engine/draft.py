@@ -1,0 +1,125 @@
+"""The draft of one request in one step: a value that travels through named stages.
+
+taken() makes it from what a drafter gave, fitted() makes it fit the request's grammar, and
+shortened() leaves what is worth verifying. Each stage returns a new value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from paceline.core import CutReason, DraftBatch
+from paceline.engine.grammar import GrammarState
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Draft tokens, and how they came to be what they are.
+
+    proposed      tokens as the drafter gave them
+    tokens        the same as they fit the grammar, and what it forces among them, at the places
+                  `forced`
+    length        how many of `tokens` are verified
+    confidence    the drafter's own, for each of `tokens` that is not forced; None: unknown
+    q             what each token was drawn from, for a draft that was sampled; else None
+    part          of a drafter that has several: the one that made the draft
+    from_others   whether the draft was looked up in the text of other requests
+    looked_up     whether it took no time: then it is not one that the drafter was asked for
+    cut_by        why no more is verified than that; None where nothing cut the draft
+    """
+
+    proposed: Sequence[int] = ()
+    tokens: Sequence[int] = ()
+    forced: frozenset[int] = frozenset()
+    length: int = 0
+    confidence: Sequence[float] | None = None
+    q: list[Any] | None = None
+    part: str | None = None
+    from_others: bool = False
+    looked_up: bool = False
+    cut_by: CutReason | None = None
+
+    def __len__(self) -> int:
+        """The draft length: how many tokens are verified."""
+        return self.length
+
+    @property
+    def verified(self) -> Sequence[int]:
+        """The tokens that get a row."""
+        return self.tokens[: self.length]
+
+    @property
+    def forced_verified(self) -> int:
+        """The number of verified tokens that the grammar forced."""
+        return sum(place < self.length for place in self.forced) if self.forced else 0
+
+    def because(self, reason: CutReason | None) -> Draft:
+        """The same draft, cut for `reason`; None leaves the reason that it has."""
+        return self if reason is None else replace(self, cut_by=reason)
+
+
+@cache
+def no_draft(reason: CutReason | None = None) -> Draft:
+    """Nothing to verify, and why."""
+    return Draft(cut_by=reason)
+
+
+def taken(
+    batch: DraftBatch,
+    index: int,
+    limit: int,
+    cut_by: CutReason | None,
+    *,
+    looked_up: bool,
+) -> Draft:
+    """The draft of the request at `index` of a drafter's batch, up to `limit` tokens."""
+    tokens = batch.tokens[index][:limit]
+    if not tokens:
+        return no_draft(cut_by)
+    confidence = None if batch.confidence is None else batch.confidence[index][:limit]
+    return Draft(
+        proposed=tokens,
+        tokens=tokens,
+        length=len(tokens),
+        confidence=confidence,
+        q=batch.q_rows(index),
+        part=batch.part(index),
+        from_others=batch.is_from_others(index),
+        looked_up=looked_up,
+        cut_by=cut_by,
+    )
+
+
+def fitted(draft: Draft, grammar: GrammarState | None, limit: int, *, judged_by_q: bool) -> Draft:
+    """The draft as the grammar allows it, with what the grammar forces, up to `limit` tokens.
+
+    A draft that was sampled and is judged by its q keeps the first token that the grammar does not
+    allow: to drop it would be a cut that has looked at the drawn token. The rule rejects it, and
+    what comes after it is never looked at.
+    """
+    if grammar is None:
+        return draft
+    if draft.q is not None and judged_by_q:
+        tokens = draft.tokens[: grammar.valid(draft.tokens) + 1]
+        return replace(draft, tokens=tokens, length=len(tokens))
+    tokens, origin = grammar.fit(list(draft.tokens), limit)
+    kept = [place for place in origin if place is not None]
+    left_out = len(kept) < len(draft.proposed) and len(origin) < limit
+    return replace(
+        draft,
+        tokens=tokens,
+        length=len(tokens),
+        forced=frozenset(place for place, source in enumerate(origin) if source is None),
+        confidence=draft.confidence and [draft.confidence[place] for place in kept],
+        cut_by=CutReason.GRAMMAR if left_out else draft.cut_by,
+    )
+
+
+def shortened(draft: Draft, length: int) -> Draft:
+    """The draft with its first `length` tokens verified: more would cost more than they bring."""
+    if length >= draft.length:
+        return draft
+    return replace(draft, length=length, cut_by=CutReason.COST)

@@ -1,0 +1,125 @@
+"""Runs requests on an engine in this process: queue them, step until they are done, read what came.
+
+Everything that uses an engine without a server goes through here: LLM, benchmarks, evaluations,
+synthetic data, profiling. A driver owns the stepping of its engine, and belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from paceline.core import OutputDelta, Request
+from paceline.drafters.base import Drafter
+from paceline.engine.engine import Engine
+from paceline.engine.verify import Verifier
+
+
+class Driver:
+    """Steps an engine that nobody else steps meanwhile."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._mail: dict[str, deque[OutputDelta]] = {}
+
+    def run(self, requests: Sequence[Request]) -> Iterator[OutputDelta]:
+        """Queue requests and yield what each step adds to them, until all have finished.
+
+        Closing the iterator ends those that have not finished. Several may run at once: a step is
+        for everybody, and what it adds to the requests of others is kept for them.
+        """
+        try:
+            self.queue(requests)
+            yield from self.deltas(requests)
+        finally:
+            self.drop(requests)
+
+    def queue(self, requests: Iterable[Request]) -> None:
+        """Queue requests. Their deltas are kept until deltas() asks for them."""
+        requests = list(requests)
+        for request in requests:
+            self._mail[request.id] = deque()
+        self._keep(self.engine.add(requests))
+
+    def deltas(self, requests: Iterable[Request]) -> Iterator[OutputDelta]:
+        """Yield what happens to queued requests until all of them have finished."""
+        open_ids = [request.id for request in requests]
+        while open_ids:
+            for request_id in list(open_ids):
+                mail = self._mail[request_id]
+                while mail:
+                    delta = mail.popleft()
+                    if delta.finished:
+                        open_ids.remove(request_id)
+                        del self._mail[request_id]
+                    yield delta
+            if open_ids:
+                self._keep(self.engine.step())
+
+    def step(self) -> list[OutputDelta]:
+        """Run one step and return what it added to the queued requests, in the order in which it
+        happened: also what was kept of earlier steps."""
+        self._keep(self.engine.step())
+        deltas = [delta for mail in self._mail.values() for delta in mail]
+        for mail in self._mail.values():
+            mail.clear()
+        for delta in deltas:
+            if delta.finished:
+                del self._mail[delta.request_id]
+        return deltas
+
+    def drop(self, requests: Iterable[Request]) -> None:
+        """End the requests that have not finished, and free their memory."""
+        for request in requests:
+            if self._mail.pop(request.id, None) is not None:
+                self.engine.abort(request.id)
+
+    @property
+    def open(self) -> int:
+        """The number of queued requests that have not finished, as far as their deltas were
+        read."""
+        return len(self._mail)
+
+    @contextmanager
+    def only(self, requests: Sequence[Request]) -> Iterator[None]:
+        """Let the steps within run these requests alone. The other running ones are set aside with
+        their KV in place, and come back afterwards."""
+        scheduler = self.engine.scheduler
+        aside = [request for request in scheduler.running if request not in requests]
+        scheduler.running = [request for request in scheduler.running if request in requests]
+        try:
+            yield
+        finally:
+            scheduler.running = [*aside, *scheduler.running]
+
+    @contextmanager
+    def rule(self, verifier: Verifier) -> Iterator[None]:
+        """Verify the drafts of the steps within by another rule."""
+        before, self.engine.verifier = self.engine.verifier, verifier
+        try:
+            yield
+        finally:
+            self.engine.verifier = before
+
+    def wrap_drafter(self, name: str, wrap: Callable[[Drafter], Drafter]) -> Drafter:
+        """Put `wrap(drafter)` in the place of a registered drafter, and return it."""
+        wrapped = wrap(self.engine.drafters[name])
+        self.engine.drafters[name] = wrapped
+        return wrapped
+
+    def read_seconds(self) -> float:
+        """Seconds of one read of all weights with the forward's threads: the bandwidth bound of a
+        decode step."""
+        start = time.perf_counter()
+        self.engine.runner.network.read_weights()
+        return time.perf_counter() - start
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _keep(self, deltas: Iterable[OutputDelta]) -> None:
+        for delta in deltas:
+            mail = self._mail.get(delta.request_id)
+            if mail is not None:
+                mail.append(delta)

@@ -1,0 +1,155 @@
+"""Seconds of a step by its rows: timed at the start, then learned from the steps themselves.
+
+A step costs little more for a few rows than for one, then grows with every row. Draft lengths
+follow this cost (`engine.lengths`), and so does the share of a joining prompt: while somebody is
+decoding, it gets as many rows as keep the step within `max_stretch` of a plain decode step; with
+nobody waiting for a token it gets the whole budget.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+GRID = (1, 2, 4, 8, 16, 32, 64)  # rows of one request
+WIDE = ((8, 8), (32, 32), (8, 64))  # (requests, rows): what a request costs beside its rows
+REPEATS = 3
+PACE = 0.2  # share of a step's news that goes into the common factor: contexts and machines change
+LEARNING = 0.02  # share that goes into the cost of its number of rows: the shape changes slowly
+OUTLIER = 2.0  # a step that took this many times longer than expected was held up by others
+
+
+def timed(work: Callable[..., object], *arguments: int) -> float:
+    """Seconds that one call took."""
+    start = time.perf_counter()
+    work(*arguments)
+    return time.perf_counter() - start
+
+
+class StepCost:
+    """Seconds of a step by its rows: known on a small grid, linear between and beyond. Every
+    request beyond the first adds `per_request`."""
+
+    def __init__(self, rows: list[int], seconds: list[float], per_request: float = 0.0) -> None:
+        self.rows = rows
+        self._shape = list(seconds)
+        self._per_request = per_request
+        self._factor = 1.0
+        self._seconds: list[float] | None = None
+
+    @property
+    def seconds(self) -> list[float]:
+        """At each of `rows`. More rows never cost less; a dip in what was measured is noise."""
+        if self._seconds is None:
+            self._seconds = [self._factor * most for most in accumulate(self._shape, max)]
+        return self._seconds
+
+    @classmethod
+    def measure(cls, forward: Callable[[int, int], object], most: int, widest: int = 1) -> StepCost:
+        """Times `forward(rows, requests)` over the grid up to `most` rows, and up to `widest`
+        requests; the minimum of a few repeats."""
+        points = [(1, rows) for rows in GRID if rows <= most]
+        points += [pair for pair in WIDE if pair[0] <= widest and pair[1] <= most]
+        best = dict.fromkeys(points, float("inf"))
+        forward(points[-1][1], 1)
+        for _ in range(REPEATS):
+            for requests, rows in points:
+                seconds = timed(forward, rows, requests)
+                best[requests, rows] = min(best[requests, rows], seconds)
+        alone = {rows: best[1, rows] for requests, rows in points if requests == 1}
+        cost = cls(list(alone), list(alone.values()))
+        wide = [(requests - 1, best[requests, rows] - cost(rows)) for requests, rows in points]
+        weight = sum(count * count for count, _ in wide) or 1
+        cost._per_request = max(0.0, sum(count * extra for count, extra in wide) / weight)
+        return cost
+
+    def saved(self) -> dict[str, Any]:
+        return {"rows": self.rows, "seconds": self._shape, "per_request": self._per_request}
+
+    @classmethod
+    def restored(cls, saved: dict[str, Any]) -> StepCost:
+        """Raises KeyError, TypeError or ValueError for what saved() never returned."""
+        rows, seconds = saved["rows"], [float(value) for value in saved["seconds"]]
+        per_request = float(saved["per_request"])
+        if not rows or len(rows) != len(seconds) or rows != sorted({int(row) for row in rows}):
+            raise ValueError("not a grid of rows")
+        if not all(0 < value < 1e4 for value in seconds) or not 0 <= per_request < 1e4:
+            raise ValueError("not a table of seconds")
+        return cls(rows, seconds, per_request)
+
+    def rescale(self, pace: float) -> None:
+        """Every step takes `pace` times what it took; the shape stays."""
+        self._factor *= pace
+        self._forget()
+
+    def observe(self, rows: int, seconds: float, requests: int = 1) -> None:
+        """A step of `rows` rows took `seconds`, the engine's own work included, drafting not."""
+        if rows > self.rows[-1]:
+            return
+        shape = self._shape
+        above = bisect_left(self.rows, rows)
+        below = above if self.rows[above] == rows else above - 1
+        share = (rows - self.rows[below]) / (self.rows[above] - self.rows[below] or 1)
+        expected = self._factor * (
+            shape[below]
+            + share * (shape[above] - shape[below])
+            + (requests - 1) * self._per_request
+        )
+        news = min(max(seconds / expected, 1 / OUTLIER), OUTLIER) - 1
+        self._factor *= 1 + PACE * news
+        shape[below] *= 1 + LEARNING * (1 - share) * news
+        shape[above] *= 1 + LEARNING * share * news
+        self._forget()
+
+    def __call__(self, rows: int, requests: int = 1) -> float:
+        """Seconds of a step of `rows` rows of so many requests."""
+        return self._by_rows(rows) + (requests - 1) * self._factor * self._per_request
+
+    def upwards(self, rows: int, count: int, requests: int) -> list[float]:
+        """Seconds of steps of `rows` to `rows + count` rows: [count + 1]."""
+        found: list[float] = []
+        while len(found) <= count:
+            start = rows + len(found)
+            above, slope = self._segment(start)
+            end = rows + count
+            if start <= self.rows[above]:
+                end = min(end, self.rows[above])
+            first = self(start, requests)
+            found += [first + slope * more for more in range(end - start + 1)]
+        return found
+
+    def row_seconds(self, rows: int, count: int) -> float:
+        """Seconds that each of `count` more rows adds to a step of `rows`, on average."""
+        count = max(1, count)
+        return (self._by_rows(rows + count) - self._by_rows(rows)) / count
+
+    def _forget(self) -> None:
+        self._seconds = None
+
+    def _by_rows(self, rows: int) -> float:
+        above, slope = self._segment(rows)
+        return self.seconds[above] + slope * (max(rows, self.rows[0]) - self.rows[above])
+
+    def _segment(self, rows: int) -> tuple[int, float]:
+        """The end of the line that `rows` lies on, as an index, and the line's slope."""
+        seconds = self.seconds
+        if len(seconds) == 1:
+            return 0, 0.0
+        above = min(max(1, bisect_left(self.rows, rows)), len(seconds) - 1)
+        rise = seconds[above] - seconds[above - 1]
+        return above, rise / (self.rows[above] - self.rows[above - 1])
+
+    def chunk_rows(self, decode_rows: int, stretch: float, most: int) -> int:
+        """Rows, at least 1, that a prompt may add to a step of `decode_rows` rows."""
+        allowed = stretch * self(decode_rows)
+        low, high = 1, max(1, most - decode_rows)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self(decode_rows + middle) <= allowed:
+                low = middle
+            else:
+                high = middle - 1
+        return low

@@ -1,0 +1,246 @@
+"""The models of acceptance: how many drafted tokens survive.
+
+Draft positions count from 1. The *survival* s_d is the unconditional probability that the first d
+tokens of a draft are all accepted; the *conditional* acceptance a_d = s_d / s_{d-1} is that of
+position d once it is reached. They are often confused, so every profile says which one it is.
+The acceptance length AL(γ) = 1 + s_1 + … + s_γ counts the bonus token, as everywhere.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from paceline.core import InvalidRequest
+from paceline.core.errors import check_integer, check_number
+
+BISECTIONS = 60
+RATE = "a probability from 0 to 1"
+MOST = 1024  # drafted tokens; far beyond any drafter, so that a slip is no long wait
+
+
+class AcceptanceModel(ABC):
+    """The survival of a drafter's tokens. `depth` is the deepest position that the model covers,
+    None where it covers all."""
+
+    depth: int | None = None
+
+    @abstractmethod
+    def survival(self, draft_length: int) -> np.ndarray:
+        """s_1 … s_γ, [draft_length], non-increasing. Raises InvalidRequest past `depth`."""
+
+    def expected_length(self, draft_length: int) -> float:
+        """AL(γ): tokens committed per round, bonus included."""
+        return 1.0 + float(self.survival(draft_length).sum())
+
+    def commit_probabilities(self, draft_length: int) -> np.ndarray:
+        """P(a round commits 1 … γ + 1 tokens), [γ + 1]; sums to 1."""
+        edges = np.concatenate(([1.0], self.survival(draft_length), [0.0]))
+        return edges[:-1] - edges[1:]
+
+    def variance(self, draft_length: int) -> float:
+        """Variance of the number of tokens that one round commits."""
+        shares = self.commit_probabilities(draft_length)
+        committed = np.arange(1, draft_length + 2)
+        mean = float(shares @ committed)
+        return float(shares @ (committed - mean) ** 2)
+
+    def conditional(self, draft_length: int) -> np.ndarray:
+        """a_1 … a_γ, [γ]; 0 at positions that are never reached."""
+        survival = self.survival(draft_length)
+        before = np.concatenate(([1.0], survival[:-1])) if draft_length else survival
+        rates = np.zeros_like(survival)
+        np.divide(survival, before, out=rates, where=before > 0)
+        return rates
+
+    def _check(self, draft_length: int) -> None:
+        check_integer("draft_length", draft_length, 0, MOST, f"a whole number from 0 to {MOST}")
+        if self.depth is not None and draft_length > self.depth:
+            expected = f"at most {self.depth}, the positions that the acceptance is known for"
+            raise InvalidRequest("draft_length", draft_length, expected)
+
+
+@dataclass(frozen=True)
+class Geometric(AcceptanceModel):
+    """Every position is accepted with the same probability: s_d = α^d (Leviathan et al. 2023)."""
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        check_number("alpha", self.alpha, 0, 1, RATE)
+
+    def survival(self, draft_length: int) -> np.ndarray:
+        self._check(draft_length)
+        return np.power(float(self.alpha), np.arange(1, draft_length + 1))
+
+
+@dataclass(frozen=True)
+class Profile(AcceptanceModel):
+    """Measured acceptance by position. Build it by `of_conditional` or `of_unconditional`.
+
+    vLLM logs unconditional rates ("Per-position acceptance"); an evaluation of Paceline has both.
+    """
+
+    survivals: tuple[float, ...]
+
+    @classmethod
+    def of_unconditional(cls, rates: Sequence[float]) -> Profile:
+        _check_rates("unconditional", rates)
+        for position, (before, after) in enumerate(pairwise(rates), start=2):
+            if after > before:
+                expected = f"rates that never rise; position {position} does. Are they conditional?"
+                raise InvalidRequest("unconditional", list(rates), expected)
+        return cls(tuple(float(rate) for rate in rates))
+
+    @classmethod
+    def of_conditional(cls, rates: Sequence[float]) -> Profile:
+        _check_rates("conditional", rates)
+        return cls(tuple(float(survival) for survival in np.cumprod(rates)))
+
+    @property
+    def depth(self) -> int:  # type: ignore[override]
+        return len(self.survivals)
+
+    def survival(self, draft_length: int) -> np.ndarray:
+        self._check(draft_length)
+        return np.array(self.survivals[:draft_length], dtype=float)
+
+
+@dataclass(frozen=True)
+class BetaGeometric(AcceptanceModel):
+    """A mixture of easy and hard contexts: each round draws its α from Beta(a, b), so that
+    s_d = Π_{i<d} (a + i) / (a + b + i) and conditional acceptance rises with depth, as measured
+    ones do."""
+
+    a: float
+    b: float
+
+    def __post_init__(self) -> None:
+        for name in ("a", "b"):
+            value = getattr(self, name)
+            expected = "a number above 0, up to 1e9"
+            check_number(f"beta {name}", value, 0, 1e9, expected)
+            if value == 0:
+                raise InvalidRequest(f"beta {name}", value, expected)
+
+    def survival(self, draft_length: int) -> np.ndarray:
+        self._check(draft_length)
+        i = np.arange(draft_length)
+        return np.cumprod((self.a + i) / (self.a + self.b + i))
+
+    @classmethod
+    def fit(cls, first: float, acceptance_length: float, draft_length: int) -> BetaGeometric:
+        """Fit to the acceptance of the first position and the AL (incl. bonus) at a draft length.
+
+        The AL lies between that of no mixing, Geometric(first), and that of full mixing, where
+        either all tokens of a draft stand or none. Raises InvalidRequest for an AL outside.
+        """
+        _check_open("first", first)
+        check_integer("draft_length", draft_length, 2, MOST, f"a whole number from 2 to {MOST}")
+        check_number("al", acceptance_length, 1, draft_length + 1, f"from 1 to {draft_length + 1}")
+        low = Geometric(first).expected_length(draft_length)
+        high = 1 + first * draft_length
+        if not low < acceptance_length < high:
+            expected = (
+                f"above {low:.4g} (every context alike) and below {high:.4g} (all or nothing) "
+                f"for a first position of {first:g} and a draft length of {draft_length}"
+            )
+            raise InvalidRequest("al", acceptance_length, expected)
+
+        def with_spread(spread: float) -> BetaGeometric:
+            total = min(max((1 - spread) / spread, 1e-9), 1e9)  # a + b
+            return cls(first * total, (1 - first) * total)
+
+        spread = _bisect(
+            lambda spread: with_spread(spread).expected_length(draft_length), acceptance_length
+        )
+        return with_spread(spread)
+
+
+@dataclass(frozen=True)
+class Trace(AcceptanceModel):
+    """A recorded run: of each round how many tokens were accepted, and how many were drafted.
+
+    `drafted` is by round, or one number where every draft was equally long. Rounds whose draft
+    ended early say nothing about later positions: a_d is the share of those that reached d and
+    drafted it (the product-limit estimate).
+    """
+
+    accepted: tuple[int, ...]
+    drafted: tuple[int, ...] | int
+
+    def __post_init__(self) -> None:
+        if not self.accepted:
+            raise InvalidRequest("trace", [], "at least one round")
+        drafted = self.drafted
+        if isinstance(drafted, tuple) and len(drafted) != len(self.accepted):
+            expected = f"as many as there are rounds ({len(self.accepted)})"
+            raise InvalidRequest("drafted", len(drafted), expected)
+        by_round = drafted if isinstance(drafted, tuple) else (drafted,) * len(self.accepted)
+        for accepted, most in zip(self.accepted, by_round, strict=True):
+            check_integer("drafted", most, 0, MOST, f"whole numbers from 0 to {MOST}")
+            expected = "whole numbers from 0 to what the round drafted, bonus not counted"
+            check_integer("accepted", accepted, 0, most, expected)
+
+    @property
+    def depth(self) -> int:  # type: ignore[override]
+        return len(self._survivals)
+
+    @cached_property
+    def _survivals(self) -> np.ndarray:
+        accepted = np.asarray(self.accepted)
+        drafted = np.broadcast_to(np.asarray(self.drafted), accepted.shape)
+        rates = []
+        for position in range(1, int(drafted.max()) + 1):
+            reached = (accepted >= position - 1) & (drafted >= position)
+            if not reached.any():
+                break  # no round tells about this position, unless no token survives to it
+            rates.append(float((accepted[reached] >= position).mean()))
+        survivals = np.cumprod(rates) if rates else np.zeros(0)
+        if rates and rates[-1] == 0:
+            missing = int(drafted.max()) - len(rates)
+            survivals = np.concatenate((survivals, np.zeros(missing)))
+        return survivals
+
+    def survival(self, draft_length: int) -> np.ndarray:
+        self._check(draft_length)
+        return self._survivals[:draft_length].copy()
+
+
+def of_length(acceptance_length: float, draft_length: int) -> Geometric:
+    """Find the single α with this AL (incl. bonus) at `draft_length`, by bisection."""
+    check_integer("draft_length", draft_length, 1, MOST, f"a whole number from 1 to {MOST}")
+    expected = f"from 1 to {draft_length + 1}: a round commits up to the draft and the bonus token"
+    check_number("al", acceptance_length, 1, draft_length + 1, expected)
+    alpha = _bisect(lambda a: Geometric(a).expected_length(draft_length), acceptance_length)
+    return Geometric(alpha)
+
+
+# -- inside ----------------------------------------------------------------------------------------
+
+
+def _bisect(rising: Callable[[float], float], wanted: float) -> float:
+    """Find the place in (0, 1) where `rising` reaches `wanted`."""
+    low, high = 0.0, 1.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < wanted else (low, middle)
+    return (low + high) / 2
+
+
+def _check_rates(field: str, rates: Sequence[float]) -> None:
+    if isinstance(rates, str) or not isinstance(rates, Sequence) or not 1 <= len(rates) <= MOST:
+        raise InvalidRequest(field, rates, f"a list of 1 to {MOST} probabilities, by position")
+    for rate in rates:
+        check_number(field, rate, 0, 1, "probabilities from 0 to 1")
+
+
+def _check_open(field: str, value: float) -> None:
+    check_number(field, value, 0, 1, "a probability between 0 and 1")
+    if value in (0, 1):
+        raise InvalidRequest(field, value, "a probability between 0 and 1")

@@ -1,0 +1,232 @@
+"""The parts of a layer, and the work that each asks of a device in one forward.
+
+B requests bring q rows each, T = B·q, over S tokens in the cache. One multiplication and addition
+is two FLOP. Formulas are for one layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from paceline.roofline.architecture.correlation import distinct_experts
+from paceline.roofline.architecture.work import Options, Work, Workload
+from paceline.roofline.device import FORMATS
+
+
+class Component:
+    """A part of a layer. It holds no weights and caches nothing, unless it says so.
+
+    `name` is what the times of a step are listed by.
+    """
+
+    name: str
+
+    @property
+    def parameters(self) -> int:
+        return 0
+
+    @property
+    def active_parameters(self) -> int:
+        """Weights that one row passes."""
+        return self.parameters
+
+    @property
+    def weight_bytes(self) -> float:
+        return 0.0
+
+    def cache_bytes(self, context: int) -> float:
+        """Bytes that one request of `context` tokens keeps in memory."""
+        return 0.0
+
+    def cache_share(self, options: Options) -> float:
+        """The part of these bytes that each device of a tensor-parallel group keeps."""
+        return 1.0
+
+    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+        """The work of one forward on one device. `load` is the workload of one data-parallel group,
+        `total` that of all groups."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Projection(Component):
+    """Dense weights that each row passes: 2·P·T FLOP over P·bytes."""
+
+    name: str
+    weights: int
+    format: str = "bf16"
+
+    @property
+    def parameters(self) -> int:
+        return self.weights
+
+    @property
+    def weight_bytes(self) -> float:
+        return self.parameters * FORMATS[self.format].bytes
+
+    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+        shards = options.tensor_parallel
+        yield Work(
+            self.name,
+            "matmul",
+            2.0 * self.weights * load.rows / shards,
+            self.weight_bytes / shards,
+            FORMATS[self.format].compute,
+            load.rows,
+        )
+
+
+@dataclass(frozen=True)
+class Experts(Component):
+    """Routed experts: a row passes `active` of `experts`, and the weights of those that any row
+    chose are read once. Shared experts and the router are Projections of their own."""
+
+    experts: int
+    active: int
+    parameters_per_expert: int
+    format: str = "bf16"
+    name: str = "experts"
+
+    @property
+    def parameters(self) -> int:
+        return self.experts * self.parameters_per_expert
+
+    @property
+    def active_parameters(self) -> int:
+        return self.active * self.parameters_per_expert
+
+    @property
+    def weight_bytes(self) -> float:
+        return self.parameters * FORMATS[self.format].bytes
+
+    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+        tokens = options.correlation.tokens(total.batch, total.rows_per_request)
+        touched = distinct_experts(self.experts, self.active, tokens)
+        share = 1.0 / options.devices
+        if options.expert_parallel > 1:
+            share *= options.expert_imbalance
+        yield Work(
+            self.name,
+            "matmul",
+            2.0 * self.active_parameters * total.rows * share,
+            touched * self.parameters_per_expert * FORMATS[self.format].bytes * share,
+            FORMATS[self.format].compute,
+            total.rows * self.active / touched,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The cached entries that a row attends to: one per `ratio` tokens, at most `limit` of them.
+
+    `chosen` limits are picked per row (sparse attention), others are the latest (a window).
+    """
+
+    ratio: int = 1
+    limit: int | None = None
+    chosen: bool = False
+
+    def seen(self, context: float) -> float:
+        """Entries that one row attends to behind `context` tokens."""
+        entries = context / self.ratio
+        return entries if self.limit is None else min(entries, self.limit)
+
+    def read(self, context: int, rows: int, overlap: float) -> float:
+        """Entries that `rows` consecutive rows of one request read together."""
+        if self.limit is None:
+            return self.seen(context)
+        further = (rows - 1) * (1.0 - overlap) * self.limit if self.chosen else rows - 1
+        return min(context / self.ratio, self.limit + further)
+
+    def kept(self, context: int) -> float:
+        """Entries that stay in memory."""
+        return context / self.ratio if self.chosen else self.seen(context)
+
+
+@dataclass(frozen=True)
+class CacheAttention(Component):
+    """Scores and values over cached entries.
+
+    `pair_flops` per row and entry, over all heads; `entry_bytes` per cached entry, over all KV
+    heads. `kv_heads` says into how many parts the entries can be cut among devices (1 for a latent
+    that every device keeps).
+    """
+
+    pair_flops: float
+    entry_bytes: float
+    kv_heads: int
+    reaches: tuple[Reach, ...] = (Reach(),)
+    precision: str = "bf16"
+    name: str = "attention"
+
+    def cache_bytes(self, context: int) -> float:
+        return self.entry_bytes * sum(reach.kept(context) for reach in self.reaches)
+
+    def cache_share(self, options: Options) -> float:
+        return math.ceil(self.kv_heads / options.tensor_parallel) / self.kv_heads
+
+    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+        rows, context = load.rows_per_request, load.context
+        # a row sees the rows before it and itself: on average (q + 1)/2 of the q
+        pairs = rows * sum(reach.seen(context + (rows + 1) / 2) for reach in self.reaches)
+        overlap = options.selection_overlap
+        entries = sum(
+            reach.read(context, rows, overlap) + rows / reach.ratio for reach in self.reaches
+        )
+        yield Work(
+            self.name,
+            "attention",
+            self.pair_flops * pairs * load.batch / options.tensor_parallel,
+            self.entry_bytes * entries * load.batch * self.cache_share(options),
+            self.precision,
+            load.rows,
+        )
+
+
+@dataclass(frozen=True)
+class State(Component):
+    """A recurrent state (gated delta rule): `elements` per request, read once, and written once per
+    row or once per forward; 8 FLOP per element and row (decay, kᵀS, outer product, qᵀS)."""
+
+    elements: int
+    heads: int
+    replayed_elements: int  # per row: the key, value and gates that a replay saves instead
+    format: str = "fp32"
+    name: str = "state"
+
+    def cache_bytes(self, context: int) -> float:
+        return self.elements * FORMATS[self.format].bytes
+
+    def cache_share(self, options: Options) -> float:
+        return 1.0 / min(options.tensor_parallel, self.heads)
+
+    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+        share = self.cache_share(options)
+        number = FORMATS[options.state_precision or self.format].bytes
+        rows = load.rows_per_request
+        if options.snapshots == "per-token" or rows == 1:
+            moved = self.elements * number * (1 + rows)
+        else:
+            moved = self.elements * number * 2 + rows * self.replayed_elements * 2.0
+        yield Work(
+            self.name,
+            "state",
+            8.0 * self.elements * load.rows * share,
+            moved * load.batch * share,
+            "fp32",
+            load.rows,
+        )
+
+
+@dataclass(frozen=True)
+class Sampling(Component):
+    """The choice of tokens, which reads the float32 logits of every row once."""
+
+    vocabulary: int
+    name: str = "sampling"
+
+    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+        moved = 4.0 * self.vocabulary * load.rows / options.tensor_parallel
+        yield Work(self.name, "sampling", 0.0, moved, "fp32", load.rows)

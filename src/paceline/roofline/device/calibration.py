@@ -1,0 +1,140 @@
+"""The distance of a real engine from the roofline: efficiencies, overheads, and presets of them.
+
+A component takes max(c, m) + (1 − overlap)·min(c, m), where c is its arithmetic at the device's
+peak divided by an efficiency and m its bytes at the device's bandwidth divided by one. The
+identity, IDEAL, is the roofline itself: the datasheet's rates, and nothing else takes time.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import ConfigDict, Field
+
+from paceline.core.documents import Document, Expected, Whole
+from paceline.core.errors import InvalidRequest
+
+KINDS = ("matmul", "attention", "state", "sampling", "communication")
+Share = Annotated[
+    float,
+    Field(ge=1e-6, le=100),
+    Expected("a share of the datasheet, above 0 (1 is all of it), at most 100"),
+]
+Seconds = Annotated[float, Field(ge=0, le=1e6), Expected("seconds, 0 to 1e6")]
+Overlap = Annotated[
+    float, Field(ge=0, le=1), Expected("a share, 0 (nothing hides) to 1 (all of the shorter)")
+]
+RowTile = Annotated[Whole, Field(ge=1, le=4096), Expected("a whole number of rows, from 1 to 4096")]
+HalfRows = Annotated[float, Field(ge=0, le=1e9), Expected("rows, 0 to 1e9")]
+
+
+class Calibration(Document):
+    """Efficiencies and overheads of an engine. Every default is the identity."""
+
+    model_config = ConfigDict(frozen=True)
+
+    memory_efficiency: Share = Field(
+        default=1.0, description="share of the bandwidth that streaming weights and states reaches"
+    )
+    compute_efficiency: Share = Field(
+        default=1.0, description="share of the peak that matmuls reach once they have rows enough"
+    )
+    attention_memory_efficiency: Share = Field(
+        default=1.0, description="share of the bandwidth that attention over the cache reaches"
+    )
+    attention_compute_efficiency: Share = Field(
+        default=1.0, description="share of the peak that attention over the cache reaches"
+    )
+    sampling_efficiency: Share = Field(
+        default=1.0, description="share of the bandwidth at which logits are read to choose tokens"
+    )
+    overlap: Overlap = Field(
+        default=1.0,
+        description="how much of the shorter of loading and computing hides under the longer",
+    )
+    row_tile: RowTile = Field(
+        default=1,
+        description="rows that a matmul computes at least; rounds the rows up to a multiple",
+    )
+    half_rows: HalfRows = Field(
+        default=0.0,
+        description="rows at which a matmul reaches half of compute_efficiency (Hockney's n½): "
+        "the cost of setting up a tile of weights, in rows",
+    )
+    step_overhead: Seconds = Field(
+        default=0.0, description="seconds per forward: scheduling, launch, sampling set-up"
+    )
+    layer_overhead: Seconds = Field(
+        default=0.0, description="seconds per layer: launches, barriers, norms"
+    )
+    request_overhead: Seconds = Field(
+        default=0.0,
+        description="seconds per request and layer: block tables, starting an attention",
+    )
+    row_overhead: Seconds = Field(
+        default=0.0, description="seconds per row and layer: norms, rotary embedding, cache writes"
+    )
+
+    @classmethod
+    def read(cls, value: object, where: str = "calibration") -> Calibration:
+        """Read the numbers, or the file of `paceline roofline fit`, which tells more than them."""
+        if isinstance(value, dict):
+            value = value.get("calibration", value)
+        return super().read(value, where)
+
+    def within_a_step(self) -> Calibration:
+        """The same for a pass inside a step, which has paid the step's overhead already."""
+        return self.model_copy(update={"step_overhead": 0.0})
+
+    def efficiencies(self) -> tuple[np.ndarray, np.ndarray]:
+        """Efficiencies (of compute, of memory), each indexed by a kind's place in KINDS."""
+        matmul = self.compute_efficiency
+        memory = self.memory_efficiency
+        compute = (matmul, self.attention_compute_efficiency, matmul, 1.0, 1.0)
+        bytes_ = (memory, self.attention_memory_efficiency, memory, self.sampling_efficiency, 1.0)
+        return np.array(compute), np.array(bytes_)
+
+    def seconds(
+        self, kind: np.ndarray, compute: np.ndarray, memory: np.ndarray, rows: np.ndarray
+    ) -> np.ndarray:
+        """Time of each component, in seconds. All arrays have one shape.
+
+        `kind` indexes KINDS; `compute` and `memory` are seconds at peak and at full bandwidth;
+        `rows` is how many rows the component's matmul has.
+        """
+        of_compute, of_memory = self.efficiencies()
+        padded = (np.ceil(rows / self.row_tile) * self.row_tile + self.half_rows) / rows
+        arithmetic = compute / of_compute[kind] * np.where(kind == 0, padded, 1.0)
+        loading = memory / of_memory[kind]
+        hidden = (1.0 - self.overlap) * np.minimum(arithmetic, loading)
+        seconds: np.ndarray = np.maximum(arithmetic, loading) + hidden
+        return seconds
+
+    def overhead(self, batch: np.ndarray, rows: np.ndarray, layers: np.ndarray) -> np.ndarray:
+        """Seconds of each forward that belong to no component."""
+        per_layer = self.layer_overhead + self.request_overhead * batch + self.row_overhead * rows
+        return self.step_overhead + layers * per_layer
+
+
+IDEAL = Calibration()
+# dense-tuned: Llama-3.1-8B on an H100 under SGLang, 158 tok/s for one request (a single point).
+# hybrid-sglang: the Qwen3.5 family on B200 under SGLang, plain decoding of one request. Its larger
+# models ran on eight devices, whose exchanges are part of the overhead per layer: with it, leave
+# communication out (`Options.communication="ignored"`).
+PRESETS = {
+    "ideal": IDEAL,
+    "dense-tuned": Calibration(
+        memory_efficiency=0.75, attention_memory_efficiency=0.75, layer_overhead=10e-6
+    ),
+    "hybrid-sglang": Calibration(
+        memory_efficiency=0.75, attention_memory_efficiency=0.75, layer_overhead=75e-6
+    ),
+}
+
+
+def preset(name: str) -> Calibration:
+    """Return a calibration by name. Raises InvalidRequest that lists the names."""
+    if name not in PRESETS:
+        raise InvalidRequest("calibration", name, f"one of {', '.join(PRESETS)}")
+    return PRESETS[name]

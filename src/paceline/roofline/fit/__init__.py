@@ -1,0 +1,20 @@
+"""Calibrations learned from measured steps, and their errors at steps that they have not seen."""
+
+from __future__ import annotations
+
+from paceline.roofline.fit.held_out import Judged, fit_and_judge, summary
+from paceline.roofline.fit.learn import Fit, fit_together
+from paceline.roofline.fit.points import MeasuredStep, read_points
+from paceline.roofline.fit.step_times import Case, StepTimes
+
+__all__ = [
+    "Case",
+    "Fit",
+    "Judged",
+    "MeasuredStep",
+    "StepTimes",
+    "fit_and_judge",
+    "fit_together",
+    "read_points",
+    "summary",
+]

@@ -1,0 +1,19 @@
+"""Scenarios: what users state, and the prediction of what speculation would buy them."""
+
+from __future__ import annotations
+
+from paceline.roofline.scenario.answer import Prediction, prediction_schema
+from paceline.roofline.scenario.documents import StatedDrafter, StatedScenario
+from paceline.roofline.scenario.kinds import KINDS
+from paceline.roofline.scenario.launch import launch_flags
+from paceline.roofline.scenario.prediction import predict
+
+__all__ = [
+    "KINDS",
+    "Prediction",
+    "StatedDrafter",
+    "StatedScenario",
+    "launch_flags",
+    "predict",
+    "prediction_schema",
+]

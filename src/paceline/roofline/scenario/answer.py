@@ -1,0 +1,176 @@
+"""The answer of a prediction, as JSON has it: `paceline predict --json` and the page read it.
+
+Times are milliseconds, AL counts the bonus token. There are always two tiers: "ceiling" is the pure
+roofline, "calibrated" has efficiencies and overheads. Lists that belong together have equal
+lengths; null stands for numbers of places that do not fit the memory. "ar" is speculation off.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict  # pydantic reads these before Python 3.12
+
+FORMAT: Literal["paceline-prediction/1"] = "paceline-prediction/1"
+Tier = Literal["ceiling", "calibrated"]
+CEILING: Literal["ceiling"] = "ceiling"
+CALIBRATED: Literal["calibrated"] = "calibrated"
+TIERS: tuple[Tier, ...] = (CEILING, CALIBRATED)
+T = TypeVar("T")
+
+
+class Tiers(TypedDict, Generic[T]):
+    """One answer for each tier."""
+
+    ceiling: T
+    calibrated: T
+
+
+class ModelSize(TypedDict):
+    """The model; `state_bytes` are of one request's recurrent states."""
+
+    name: str
+    family: str
+    parameters: int
+    active_parameters: int
+    weight_bytes: float
+    kv_bytes_per_token: float
+    state_bytes: float
+
+
+class Device(TypedDict):
+    """The device, and how many of them the deployment has."""
+
+    name: str
+    devices: int
+    memory: float
+    memory_bandwidth: float
+    source: str
+
+
+class Fitting(TypedDict):
+    """The most requests that fit at the scenario's context."""
+
+    max_batch: int
+
+
+class Throughput(TypedDict, Generic[T]):
+    """Committed tokens per second; one against the other is the Pareto front."""
+
+    tokens_per_second_per_request: T
+    tokens_per_second_per_device: T
+
+
+class ArStep(Throughput[float]):
+    """A step without speculation; `components` are milliseconds by name."""
+
+    step_ms: float
+    tpot_ms: float
+    components: dict[str, float]
+
+
+class ArByBatch(Tiers[Throughput[list[float | None]]]):
+    """Throughput without speculation, over batches."""
+
+    batch: list[int]
+
+
+class DraftNumbers(Throughput[T], Generic[T]):
+    """Numbers of one draft length, or lists by draft length. `break_even_length` is the AL at which
+    that draft length is as fast as AR."""
+
+    speedup: T
+    step_ms: T
+    verify_ms: T
+    draft_ms: T
+    tpot_ms: T
+    break_even_length: T
+
+
+class Curve(Tiers[DraftNumbers[list[float]]]):
+    """Draft lengths 0 … `max_draft`; `acceptance_length` is the toy model's speedup."""
+
+    draft_length: list[int]
+    acceptance_length: list[float]
+
+
+class Optimum(DraftNumbers[float]):
+    """The best row of the curve; `components` are milliseconds by name, "draft" among them."""
+
+    draft_length: int
+    acceptance_length: float
+    components: dict[str, float]
+
+
+class BestNumbers(Throughput[list[float | None]]):
+    """The best draft length by place, and its numbers."""
+
+    draft_length: list[int | None]
+    acceptance_length: list[float | None]
+    speedup: list[float | None]
+    tpot_ms: list[float | None]
+
+
+class BestByBatch(Tiers[BestNumbers]):
+    """The optimum over batches; `max_draft` is the longest draft that fits there."""
+
+    batch: list[int]
+    max_draft: list[int | None]
+
+
+class BestByContext(Tiers[BestNumbers]):
+    """The optimum over contexts; `max_draft` is the longest draft that fits there."""
+
+    context: list[int]
+    max_draft: list[int | None]
+
+
+Speedups = list[list[float | None] | None]
+
+
+class HeatMap(Tiers[Speedups]):
+    """Speedups, [batch][draft_length]."""
+
+    batch: list[int]
+    draft_length: list[int]
+
+
+class DrafterAnswer(TypedDict):
+    """One drafter's views. `commits` is P(a round commits 1, 2, … tokens) at the calibrated
+    optimum; `flags` are lines to launch "paceline", "vllm" and "sglang" with there, null where the
+    engine has no such drafter."""
+
+    name: str
+    kind: str
+    block: int | None
+    max_draft: int
+    acceptance: list[float]
+    curve: Curve
+    optimum: Tiers[Optimum]
+    by_batch: BestByBatch
+    by_context: BestByContext | None
+    heat_map: HeatMap
+    commits: list[float]
+    flags: dict[str, str | None]
+
+
+class Prediction(TypedDict):
+    """What speculation would buy. `scenario` is the question with its defaults filled in;
+    `calibration` is its name and its numbers; `notes` are sentences to show beside the numbers."""
+
+    format: Literal["paceline-prediction/1"]
+    scenario: dict[str, Any]
+    model: ModelSize
+    hardware: Device
+    calibration: dict[str, str | float]
+    capacity: Fitting
+    ar: Tiers[ArStep]
+    ar_by_batch: ArByBatch
+    drafters: list[DrafterAnswer]
+    notes: list[str]
+
+
+def prediction_schema() -> dict[str, Any]:
+    """Return the JSON schema of the answer."""
+    return TypeAdapter(Prediction).json_schema()

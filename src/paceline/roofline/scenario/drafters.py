@@ -1,0 +1,129 @@
+"""A scenario's drafters, priced: the cost of each, and its model of acceptance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from paceline.core import InvalidRequest, ModelError, PacelineError
+from paceline.core.errors import check_integer
+from paceline.roofline.acceptance import AcceptanceModel, Geometric
+from paceline.roofline.acceptance.document import placed
+from paceline.roofline.architecture import Architecture, model_config
+from paceline.roofline.cost import DrafterCost, free_drafts, look_up, share_of_step
+from paceline.roofline.scenario.documents import BLOCK, StatedDrafter
+from paceline.roofline.scenario.kinds import KINDS
+
+MOST_LAYERS = 1024  # no model has so many; a slip of the pen must not keep a server busy
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True)
+class PricedDrafter:
+    """`block` is None where passes draft one token each; `max_draft` None where the scenario alone
+    limits it."""
+
+    name: str
+    kind: str
+    cost: DrafterCost
+    acceptance: AcceptanceModel
+    block: int | None
+    max_draft: int | None
+    checkpoint: str | None
+
+    def longest(self, asked: int) -> int:
+        """The longest draft worth looking at."""
+        limits = (asked, self.block, self.max_draft, self.acceptance.depth)
+        return min(limit for limit in limits if limit is not None)
+
+
+def price(field: str, stated: StatedDrafter, target: Architecture) -> PricedDrafter:
+    """Price a drafter of `target`; `field` is its place in the scenario.
+
+    Raises InvalidRequest for fields that do not go together, or ModelError for a config that is no
+    such drafter of the target.
+    """
+    with placed(field):
+        _check_cost(stated)
+        cost = _cost(field, stated, target)
+        block = stated.block
+        if KINDS[stated.kind].drafts_block and block is None:
+            block = cost.max_draft
+        if stated.max_draft is not None and block is not None:
+            expected = f"a draft length, 1 to {block}, its block"
+            check_integer("max_draft", stated.max_draft, 1, block, expected)
+        return PricedDrafter(
+            name=stated.name or stated.kind,
+            kind=stated.kind,
+            cost=cost,
+            acceptance=_acceptance(f"{field}.acceptance", stated, block),
+            block=block,
+            max_draft=stated.max_draft,
+            checkpoint=stated.checkpoint,
+        )
+
+
+def reading_config(field: str, config: Mapping[str, Any], read: Callable[[], Read]) -> Read:
+    """Return `read()`; its errors name the config, which a user may have pasted from anywhere."""
+    text = config.get("text_config")
+    layers = (text if isinstance(text, Mapping) else config).get("num_hidden_layers")
+    if isinstance(layers, int) and layers > MOST_LAYERS:
+        raise InvalidRequest(f"{field}.num_hidden_layers", layers, f"at most {MOST_LAYERS}")
+    try:
+        return read()
+    except ModelError as error:
+        raise ModelError(field + str(error).removeprefix("config")) from None
+    except PacelineError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        message = f"{field}: a value of the wrong kind ({type(error).__name__}: {error})"
+        raise ModelError(message) from error
+
+
+def _check_cost(stated: StatedDrafter) -> None:
+    """Refuse fields of the cost that the kind does not take, and none where it needs one."""
+    kind = KINDS[stated.kind]
+    fields = [name for name in ("cost", "config", "seconds") if getattr(stated, name) is not None]
+    for name in fields:
+        if name not in kind.costs:
+            either = " or ".join(kind.costs) or "nothing: it is free"
+            raise InvalidRequest(name, getattr(stated, name), f"for {stated.kind}: {either}")
+    if kind.needs_cost and len(fields) != 1:
+        expected = "cost (of a pass, as a share of an AR step) or config, one of them"
+        raise InvalidRequest("cost", stated.cost, expected)
+    if stated.block is not None and (not kind.drafts_block or stated.config is not None):
+        expected = f"no block for {stated.kind}"
+        expected = "the block of its config alone" if kind.drafts_block else expected
+        raise InvalidRequest("block", stated.block, expected)
+    if kind.drafts_block and stated.config is None and stated.block is None:
+        raise InvalidRequest("block", None, BLOCK)
+
+
+def _cost(field: str, stated: StatedDrafter, target: Architecture) -> DrafterCost:
+    kind = KINDS[stated.kind]
+    if stated.config is not None and kind.reader is not None:
+        config, reader = stated.config, kind.reader
+        config = model_config(config) if isinstance(config, str) else config
+        return reading_config(f"{field}.config", config, lambda: reader(config, target))
+    if stated.cost is not None:
+        return share_of_step(stated.cost, stated.block or 1)
+    if kind.own_layer is not None:
+        return kind.own_layer(target)
+    return look_up(stated.seconds or 0.0) if "seconds" in kind.costs else free_drafts()
+
+
+def _acceptance(field: str, stated: StatedDrafter, block: int | None) -> AcceptanceModel:
+    acceptance = stated.acceptance
+    if acceptance is None:
+        if not KINDS[stated.kind].costs:  # what is free may accept all
+            return Geometric(1.0)
+        expected = 'an object, as {"alpha": 0.8} or {"al": 3.5, "draft_length": 7}'
+        raise InvalidRequest(field, None, expected)
+    with placed(field):
+        model = acceptance.model()
+        reach = model.depth if acceptance.draft_length is None else acceptance.draft_length
+        if block is not None and reach is not None and reach > block:
+            name = "acceptance" if acceptance.draft_length is None else "draft_length"
+            raise InvalidRequest(name, reach, f"drafts of at most {block}, its block")
+    return model

@@ -1,0 +1,163 @@
+"""A scenario, checked and read: the deployment, its calibration, and drafters with their prices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.core import InvalidRequest
+from paceline.core.errors import check_integer
+from paceline.roofline.architecture import Architecture, model_config, read_architecture
+from paceline.roofline.architecture.components import Component, Experts, State
+from paceline.roofline.architecture.correlation import MEASURED, UNIFORM
+from paceline.roofline.cost import Deployment, Options
+from paceline.roofline.device import Calibration, Hardware, hardware, preset
+from paceline.roofline.scenario.documents import MOST_CONTEXT, StatedModel, StatedScenario
+from paceline.roofline.scenario.drafters import PricedDrafter, price, reading_config
+
+BATCHES = tuple(2**power for power in range(11))
+CORRELATIONS = {"uniform": UNIFORM, "measured": MEASURED}
+ONLY_WITH: tuple[tuple[str, type[Component], str], ...] = (
+    ("expert_parallel", Experts, "experts"),
+    ("correlation", Experts, "experts"),
+    ("snapshots", State, "recurrent states"),
+    ("state_precision", State, "recurrent states"),
+)
+DEFAULTS = {
+    name: field.default
+    for name, field in StatedScenario.model_fields.items()
+    if not field.is_required()
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A scenario with its parts read. `stated` is the JSON that it was read from, defaults filled
+    in."""
+
+    deployment: Deployment
+    drafters: tuple[PricedDrafter, ...]
+    checkpoint: str | None
+    batch: int
+    context: int
+    max_draft: int
+    calibration_name: str
+    calibration: Calibration
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+    stated: dict[str, Any]
+
+    @classmethod
+    def read(cls, value: object) -> Scenario:
+        """Read a scenario of plain JSON (`StatedScenario`).
+
+        Raises InvalidRequest that names the field, ModelError for a config of an unknown family.
+        """
+        plain = _plain_json(value)
+        stated = StatedScenario.read(plain)
+        architecture = read_model(stated.model, stated.precision)
+        name, calibration = _calibration(stated.calibration, architecture)
+        reach = architecture.max_context or MOST_CONTEXT
+        contexts = {"context": [stated.context], "contexts": stated.contexts or []}
+        for field, values in contexts.items():
+            for context in values:
+                expected = f"a whole number from 0 to {reach}"
+                check_integer(field, context, 0, reach, expected)
+        drafters = _drafters(stated, architecture)
+        options = _options(stated, architecture, drafters)
+        batches = BATCHES if stated.batches is None else stated.batches
+        return cls(
+            deployment=Deployment(architecture, read_hardware(stated.hardware), options),
+            drafters=drafters,
+            checkpoint=stated.checkpoint,
+            batch=stated.batch,
+            context=stated.context,
+            max_draft=stated.max_draft,
+            calibration_name=name,
+            calibration=calibration,
+            batches=_sorted({*batches, stated.batch}),
+            contexts=_sorted(stated.contexts or ()),
+            stated={**DEFAULTS, **plain, "calibration": plain.get("calibration") or name},
+        )
+
+
+def read_model(model: str | StatedModel, precision: Any) -> Architecture:
+    """Read the architecture of a listed model, or of a config."""
+    if isinstance(model, str):
+        return read_architecture(model_config(model), precision=precision, name=model)
+    return reading_config(
+        "model.config",
+        model.config,
+        lambda: read_architecture(model.config, precision=precision, name=model.name),
+    )
+
+
+def read_hardware(stated: str | Hardware) -> Hardware:
+    """Return the device itself, or the listed one of that name."""
+    return hardware(stated) if isinstance(stated, str) else stated
+
+
+def _plain_json(value: object) -> dict[str, Any]:
+    """The scenario as JSON has it: lists for tuples, no NaN, and the numbers of a calibration
+    alone."""
+    if not isinstance(value, dict):
+        expected = "an object with model, hardware, drafters"
+        raise InvalidRequest("scenario", value, expected)
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest("scenario", str(error), "plain JSON, without NaN") from error
+    fitted = plain.get("calibration")
+    if isinstance(fitted, dict) and "calibration" in fitted:
+        plain["calibration"] = fitted["calibration"]  # a file of `roofline fit` tells more
+    return plain
+
+
+def _calibration(
+    stated: str | Calibration | None, architecture: Architecture
+) -> tuple[str, Calibration]:
+    """Name and numbers; the default is the preset that was fitted to the nearest kind of model."""
+    if isinstance(stated, Calibration):
+        return "fitted", stated
+    nearest = "hybrid-sglang" if architecture.state_bytes() else "dense-tuned"
+    name = nearest if stated is None else stated
+    return name, preset(name)
+
+
+def _drafters(stated: StatedScenario, target: Architecture) -> tuple[PricedDrafter, ...]:
+    drafters = tuple(
+        price(f"drafters[{index}]", drafter, target)
+        for index, drafter in enumerate(stated.drafters)
+    )
+    names = [drafter.name for drafter in drafters]
+    if len(set(names)) < len(names):
+        raise InvalidRequest("drafters", names, "a name of its own for each drafter")
+    return drafters
+
+
+def _options(
+    stated: StatedScenario, target: Architecture, drafters: Iterable[PricedDrafter]
+) -> Options:
+    """Return the options of a forward. Refuse one that would change nothing: it was meant for
+    another model."""
+    models = [target, *(drafter.cost.model for drafter in drafters if drafter.cost.model)]
+    for name, part, plural in ONLY_WITH:
+        value, default = getattr(stated, name), DEFAULTS[name]
+        if value != default and not any(model.has(part) for model in models):
+            expected = f"{default or 'none'}: {target.name} has no {plural}"
+            raise InvalidRequest(name, value, expected)
+    return Options(
+        tensor_parallel=stated.tensor_parallel,
+        data_parallel=stated.data_parallel,
+        expert_parallel=stated.expert_parallel,
+        correlation=CORRELATIONS[stated.correlation],
+        snapshots=stated.snapshots,
+        state_precision=stated.state_precision,
+    )
+
+
+def _sorted(values: Iterable[int]) -> tuple[int, ...]:
+    """Sorted, each value once."""
+    return tuple(sorted(set(values)))

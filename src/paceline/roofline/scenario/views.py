@@ -1,0 +1,151 @@
+"""One drafter over a grid of batches or contexts: its numbers by draft length, and the optima."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from paceline.roofline.architecture.work import Workload
+from paceline.roofline.cost.capacity import capacity
+from paceline.roofline.cost.grid import Grid, Seconds
+from paceline.roofline.scenario.answer import (
+    TIERS,
+    BestNumbers,
+    DraftNumbers,
+    Speedups,
+    Throughput,
+    Tier,
+)
+from paceline.roofline.scenario.drafters import PricedDrafter
+
+MS = 1e3
+Numbers = Mapping[str, np.ndarray]  # each of DraftNumbers, [loads, draft length + 1]
+
+
+@dataclass(frozen=True)
+class PlainSteps:
+    """The target's forwards of 1 … n rows a request, [loads, rows], over the places (batches, or
+    contexts) that fit: the first ones of `places`."""
+
+    grid: Grid
+    places: tuple[int, ...]
+    seconds: Seconds
+
+    @classmethod
+    def of(cls, grid: Grid, places: Sequence[int], longest: int) -> PlainSteps:
+        """Compute forwards that verify drafts of up to `longest` tokens."""
+        return cls(grid, tuple(places), grid.forwards(range(1, longest + 2)))
+
+    @property
+    def batch(self) -> np.ndarray:
+        """The batch of each load, [loads, 1]."""
+        return np.array([[load.batch] for load in self.grid.loads]).reshape(-1, 1)
+
+    def front(self, tier: Tier) -> Throughput[list[float | None]]:
+        """Throughput without speculation by place."""
+        per_request = 1 / self.seconds[tier][:, :1]
+        per_device = self.batch * per_request / self.grid.deployment.devices
+        return {
+            "tokens_per_second_per_request": self.padded(per_request[:, 0].tolist()),
+            "tokens_per_second_per_device": self.padded(per_device[:, 0].tolist()),
+        }
+
+    def padded(self, values: list[Any]) -> list[Any]:
+        """Values by place; None for the places that do not fit."""
+        return [*values, *[None] * (len(self.places) - len(values))]
+
+
+@dataclass(frozen=True)
+class DrafterView:
+    """One drafter there. `accepted` is the AL by draft length; `fits` tells the drafts that the
+    memory holds, [loads, draft length + 1] (length 0 always: there is no drafter then)."""
+
+    steps: PlainSteps
+    accepted: np.ndarray
+    fits: np.ndarray
+    tiers: Mapping[Tier, Numbers]
+
+    def best(self, tier: Tier) -> np.ndarray:
+        """The best draft length of each load; of equally good ones the shortest."""
+        speedup = np.where(self.fits, self.tiers[tier]["speedup"], 0.0)
+        return cast(np.ndarray, np.argmax(speedup, axis=1))
+
+    def optima(self, tier: Tier) -> BestNumbers:
+        """The best draft length by place, and its numbers."""
+        best, padded = self.best(tier), self.steps.padded
+
+        def at_best(name: str) -> list[float | None]:
+            return padded(self.tiers[tier][name][np.arange(len(best)), best].tolist())
+
+        return {
+            "draft_length": padded(best.tolist()),
+            "acceptance_length": padded(self.accepted[best].tolist()),
+            "speedup": at_best("speedup"),
+            "tpot_ms": at_best("tpot_ms"),
+            "tokens_per_second_per_request": at_best("tokens_per_second_per_request"),
+            "tokens_per_second_per_device": at_best("tokens_per_second_per_device"),
+        }
+
+    def longest(self) -> list[int | None]:
+        """The longest draft that fits at each place; 0 where the memory holds AR alone."""
+        return self.steps.padded((self.fits.sum(axis=1) - 1).tolist())
+
+    def curve(self, tier: Tier, place: int, count: int) -> DraftNumbers[list[float]]:
+        """The numbers of one place at the first `count` draft lengths."""
+        numbers = self.tiers[tier].items()
+        curve = {name: row[place, :count].tolist() for name, row in numbers}
+        return cast(DraftNumbers[list[float]], curve)
+
+    def speedups(self, tier: Tier) -> Speedups:
+        """Speedups, [places][draft length]."""
+        rows = zip(self.tiers[tier]["speedup"].tolist(), self.fits.tolist(), strict=True)
+        shown = [[v if fit else None for v, fit in zip(*row, strict=True)] for row in rows]
+        return self.steps.padded(shown)
+
+
+def drafter_view(steps: PlainSteps, drafter: PricedDrafter, max_draft: int) -> DrafterView:
+    """Compute one drafter's numbers; their plain twin is `cost.speedup_curve`."""
+    longest = drafter.longest(max_draft)
+    survival = drafter.acceptance.survival(longest)
+    accepted = 1 + np.concatenate(([0.0], np.cumsum(survival)))
+    plain = {tier: seconds[:, :1] for tier, seconds in steps.seconds.items()}
+    drafts = steps.grid.drafts(drafter.cost, longest, plain)
+    tiers = {}
+    for tier in TIERS:
+        verify, draft = steps.seconds[tier][:, : longest + 1], drafts[tier]
+        step = verify + draft
+        per_request = accepted / step
+        tiers[tier] = {
+            "speedup": per_request * plain[tier],
+            "step_ms": MS * step,
+            "verify_ms": MS * verify,
+            "draft_ms": MS * draft,
+            "tpot_ms": MS * step / accepted,
+            "tokens_per_second_per_request": per_request,
+            "tokens_per_second_per_device": steps.batch
+            * per_request
+            / steps.grid.deployment.devices,
+            "break_even_length": step / plain[tier],
+        }
+    return DrafterView(steps, accepted, _fits(steps.grid, drafter, longest), tiers)
+
+
+def _fits(grid: Grid, drafter: PricedDrafter, longest: int) -> np.ndarray:
+    """Return whether each draft fits [loads, draft length + 1]: it keeps a snapshot of recurrent
+    states per row, beside the drafter's weights."""
+    most = {
+        context: np.array(
+            [
+                capacity(grid.deployment, Workload(1, rows, context), drafter.cost).max_batch
+                for rows in range(2, longest + 2)
+            ]
+        )
+        for context in {load.context for load in grid.loads}
+    }
+    fits = np.ones((len(grid.loads), longest + 1), dtype=bool)
+    for index, load in enumerate(grid.loads):
+        fits[index, 1:] = load.batch <= most[load.context]
+    return fits
