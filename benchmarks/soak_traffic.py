@@ -101,7 +101,7 @@ FORMATS: tuple[tuple[Change, Fits], ...] = (  # in chat only
 )
 SPECULATION: tuple[Any, ...] = (
     None, "off", {"drafter": "auto"}, {"drafter": "ngram"}, {"drafter": "suffix"},
-    {"drafter": "suffix", "max_draft_len": 3}, {"policy": "fixed:2"},
+    {"drafter": "suffix", "max_draft_len": 3}, {"policy": "fixed:2"}, {"policy": "fixed:4"},
     {"policy": "throughput"}, {"policy": "off"},
 )  # fmt: skip
 LOSSY = {"lossy": 0.1}

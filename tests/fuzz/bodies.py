@@ -34,7 +34,7 @@ class Case:
 
 SPECULATION = (
     "off", None, {"drafter": "auto"}, {"max_draft_len": 3}, {"max_draft_len": 0}, {"lossy": 0.1},
-    {"policy": "off"}, {"policy": "fixed:2"}, {"policy": "throughput"},
+    {"policy": "off"}, {"policy": "fixed:2"}, {"policy": "fixed:4"}, {"policy": "throughput"},
 )  # fmt: skip
 OPTIONS: dict[str, tuple[float, Change]] = {  # field: how often, and a valid value
     "temperature": (0.5, lambda r: r.choice([0, 0.5, 1, 100])),

@@ -11,6 +11,7 @@ from typing import Any, Literal, NotRequired
 from pydantic_core import to_json
 from typing_extensions import TypedDict
 
+from paceline.core import CutReason
 from paceline.server.errors import ErrorResponse
 
 
@@ -75,7 +76,8 @@ class Lossy(TypedDict):
 class Metrics(TypedDict):
     """Measurements of the request. Times are in seconds from arrival and are given for a single
     choice only. `seed` is a list with one entry per prompt where the seeds differ. `speedup_vs_ar`
-    is the estimated time without speculation divided by the measured time, for a single choice.
+    is the estimated time without speculation divided by the measured time, for a single choice;
+    null where nothing was timed.
     `forced_tokens` counts the tokens that the grammar forced; they count in the usage too."""
 
     seed: int | list[int]
@@ -84,7 +86,7 @@ class Metrics(TypedDict):
     tpot: NotRequired[float | None]
     e2e_latency: NotRequired[float]
     drafter: str | None
-    speedup_vs_ar: NotRequired[float]
+    speedup_vs_ar: NotRequired[float | None]
     forced_tokens: NotRequired[int]
     lossy: NotRequired[Lossy]
     speculative_decoding: SpeculativeDecoding | None
@@ -173,7 +175,7 @@ class ShownRound(TypedDict):
     verified: int
     accepted: int
     forced: int
-    cut_by: str | None
+    cut_by: CutReason | None
     confidence: list[float] | None
     rule: str
     temperature: float

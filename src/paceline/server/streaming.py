@@ -16,11 +16,12 @@ from paceline.server.errors import ENGINE_FAILED, ApiError
 from paceline.server.job import Indexed
 from paceline.server.responses import ChunkBody, Usage
 from paceline.server.shapes import Shape
-from paceline.server.wire import Frames, Padding, write_steadily
+from paceline.server.wire import Frames, Padding, joined, write_steadily
 
 log = logging.getLogger(__name__)
 DATA, END = b"data: ", b"\n\n"  # around the JSON of a server-sent event
 DONE = DATA + b"[DONE]" + END
+NO_USAGE = b'{"usage":null}'  # of every chunk but the last one, where usage was asked for
 
 
 class EventStream(Response):
@@ -99,9 +100,9 @@ class EventStream(Response):
             if index not in opened:
                 opened.add(index)
                 events.append(self._chunk(shape.first(index), delta, 0))
-            text = None if self._include_usage else shape.text_json(index, delta)
+            text = None if self._continuous_usage else shape.text_json(index, delta)
             if text is not None:
-                events.append(self._framed(text))
+                events.append(self._framed(joined(text, NO_USAGE) if self._include_usage else text))
             else:
                 events.append(self._chunk(shape.chunk(index, delta), delta))
             if delta.finished:

@@ -131,6 +131,9 @@ export interface CommittedToken {
   kind: "accepted" | "bonus" | "forced";
 }
 
+/** Why a round verified fewer draft tokens than its request had asked for. */
+export type CutReason = "prompt" | "off" | "held back" | "failed" | "room" | "context" | "drafter" | "grammar" | "cost" | "rest";
+
 export interface ErrorDetail {
   message: string;
   type: string;
@@ -202,8 +205,9 @@ export interface Message {
 /**
  * Measurements of the request. Times are in seconds from arrival and are given for a single choice
  * only. `seed` is a list with one entry per prompt where the seeds differ. `speedup_vs_ar` is the
- * estimated time without speculation divided by the measured time, for a single choice.
- * `forced_tokens` counts the tokens that the grammar forced; they count in the usage too.
+ * estimated time without speculation divided by the measured time, for a single choice; null where
+ * nothing was timed. `forced_tokens` counts the tokens that the grammar forced; they count in the
+ * usage too.
  */
 export interface Metrics {
   seed: number | number[];
@@ -212,7 +216,7 @@ export interface Metrics {
   tpot?: number | null;
   e2e_latency?: number;
   drafter: string | null;
-  speedup_vs_ar?: number;
+  speedup_vs_ar?: number | null;
   forced_tokens?: number;
   lossy?: Lossy;
   speculative_decoding: SpeculativeDecoding | null;
@@ -280,7 +284,7 @@ export interface ShownRound {
   verified: number;
   accepted: number;
   forced: number;
-  cut_by: string | null;
+  cut_by: CutReason | null;
   confidence: number[] | null;
   rule: string;
   temperature: number;
