@@ -10,11 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from paceline.core import OutputDelta, Request
-from paceline.drafters.base import Drafter
-from paceline.engine.engine import Engine
-from paceline.engine.verify import Verifier
+
+if TYPE_CHECKING:  # a command that imports this to drive an engine later shows its help at once
+    from paceline.drafters.base import Drafter
+    from paceline.engine.engine import Engine
+    from paceline.engine.verify import Verifier
 
 
 class Driver:

@@ -9,11 +9,12 @@ from itertools import cycle, islice
 from statistics import median
 from typing import Any
 
-from paceline.bench.engine_access import fresh_requests, run
+from paceline.bench.requests import fresh_requests
 from paceline.core import InvalidRequest, PacelineError, SamplingParams, SpeculativeParams
 from paceline.core.spans import OFF, Lane, Recording
 from paceline.drafters.base import Networked, Recorded
 from paceline.engine.config import EngineConfig
+from paceline.engine.driver import Driver
 from paceline.engine.engine import Engine
 from paceline.engine.peak import matmul_peak
 from paceline.models.networks import DTYPES
@@ -119,7 +120,7 @@ def drafter_network(engine: Engine) -> Recorded | None:
 
 def _warm_up(engine: Engine, prompt: list[int], speculation: SpeculativeParams) -> None:
     params = SamplingParams(max_tokens=WARM_UP, temperature=0)
-    for _ in run(engine, fresh_requests(engine, prompt, params, speculation)):
+    for _ in Driver(engine).run(fresh_requests(engine, prompt, params, speculation)):
         pass
     engine.runner.network.read_weights()
 

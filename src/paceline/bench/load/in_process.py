@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.bench.engine_access import fresh_requests, run
 from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 from paceline.bench.prompts import BenchPrompt
+from paceline.bench.requests import fresh_requests
 from paceline.core import (
     OutputDelta,
     SamplingParams,
@@ -16,6 +16,7 @@ from paceline.core import (
     SpeculativeParams,
 )
 from paceline.core.rounds import Round
+from paceline.engine.driver import Driver
 
 if TYPE_CHECKING:
     from paceline.engine.engine import Engine
@@ -51,7 +52,7 @@ def ask_engine(
     its acceptance is counted with."""
     answer, stats = MeasuredAnswer(started=time.perf_counter()), SpeculationStats()
     requests = fresh_requests(engine, prompt_ids, params, speculation, salt=salt, cohort=cohort)
-    for delta in run(engine, requests):
+    for delta in Driver(engine).run(requests):
         _take(answer, delta, time.perf_counter())
         if delta.round is not None:
             stats.add(delta.round)

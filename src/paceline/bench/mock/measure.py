@@ -14,13 +14,14 @@ from functools import partial
 
 import numpy as np
 
-from paceline.bench.engine_access import accepting
 from paceline.bench.mock.plan import WARM_UP, Cell, MockPlan
 from paceline.bench.steps.grid import prompts
 from paceline.bench.steps.groups import Steady, TimedStep, quieten
 from paceline.bench.turns import in_turns, ratio_interval
 from paceline.core import SpeculativeParams
+from paceline.engine.driver import Driver
 from paceline.engine.engine import Engine
+from paceline.engine.verify import make_verifier
 
 SIGMAS = 1.96  # of a 95% interval
 AR, SPECULATIVE = "ar", "speculative"
@@ -53,7 +54,7 @@ def measure(
     quieten()
     steady, results = Steady(engine), []
     for index, cell in enumerate(plan.cells()):
-        with accepting(engine, cell.rates):
+        with Driver(engine).rule(make_verifier("synthetic", cell.rates)):
             results.append(_measure(steady, plan, cell, plan.seed + index * max(plan.batches)))
         progress(results[-1])
     return results

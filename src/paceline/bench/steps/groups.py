@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from paceline.bench.engine_access import drafting_seconds, fresh_requests, only
+from paceline.bench.requests import fresh_requests
 from paceline.core import InvalidRequest, Request, SamplingParams, SpeculativeParams
+from paceline.engine.driver import Driver
 
 if TYPE_CHECKING:
     from paceline.engine.engine import Engine
@@ -75,6 +76,7 @@ class Steady:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._driver = Driver(engine)
 
     def begin(
         self,
@@ -101,7 +103,7 @@ class Steady:
         while not all(request.output_len for request in requests):
             before = sum(request.computed for request in requests)
             # A request with its first token waits for the others: all begin to decode at once.
-            with only(self.engine, [request for request in requests if not request.output_len]):
+            with self._driver.only([request for request in requests if not request.output_len]):
                 self.engine.step()
             if sum(request.computed for request in requests) == before:
                 self._abort(requests)
@@ -114,15 +116,17 @@ class Steady:
         requests = group.running
         before = [request.output_len for request in requests]
         context = sum(len(request.tokens) - 1 for request in requests) / max(1, len(requests))
-        drafting, start = drafting_seconds(self.engine), time.perf_counter()
-        with only(self.engine, requests):
-            self.engine.step()
+        start = time.perf_counter()
+        with self._driver.only(requests):
+            deltas = self.engine.step()
         seconds = time.perf_counter() - start
+        steps = [d.round.step for d in deltas if d.round is not None and d.round.step is not None]
+        drafting = steps[0].draft_seconds if steps else 0.0
         if any(request.preemptions for request in requests):
             raise self._no_room()
         pairs = zip(requests, before, strict=True)
         committed = tuple(request.output_len - length for request, length in pairs)
-        return TimedStep(seconds, drafting_seconds(self.engine) - drafting, committed, context)
+        return TimedStep(seconds, drafting, committed, context)
 
     def end(self, group: StepGroup) -> None:
         """End the requests that have not ended, and free their memory."""

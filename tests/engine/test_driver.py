@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from paceline.bench.engine_access import (
-    accepting,
-    drafting_seconds,
-    fresh_requests,
-    only,
-    run,
-)
 from paceline.bench.load.in_process import ask_engine
+from paceline.bench.requests import fresh_requests
 from paceline.core import SamplingParams, SpeculativeParams
+from paceline.engine.driver import Driver
+from paceline.engine.verify import make_verifier
 from tests.bench.test_groups import make_engine
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -19,7 +15,7 @@ PROMPT = [5, 17, 80, 3, 41, 9, 9, 9]
 
 def test_requests_run_to_their_end_and_leave_nothing() -> None:
     engine = make_engine()
-    deltas = list(run(engine, fresh_requests(engine, PROMPT, GREEDY, SpeculativeParams())))
+    deltas = list(Driver(engine).run(fresh_requests(engine, PROMPT, GREEDY, SpeculativeParams())))
     assert sum(len(delta.token_ids) for delta in deltas) == 12
     assert deltas[-1].finished and not engine.has_work
     engine.check_integrity()
@@ -53,7 +49,7 @@ def test_only_the_chosen_requests_take_a_step() -> None:
     engine.add([chosen, other])
     engine.step()
     before = other.output_len
-    with only(engine, [chosen]):
+    with Driver(engine).only([chosen]):
         engine.step()
     assert (chosen.output_len, other.output_len) == (before + 1, before)
     while engine.has_work:
@@ -67,14 +63,7 @@ def test_acceptance_follows_the_plan_within_it() -> None:
     verifier = engine.verifier
     for rate, accepted in ((1.0, 4), (0.0, 0)):
         wish = SpeculativeParams(policy="fixed")
-        with accepting(engine, [rate] * 4):
+        with Driver(engine).rule(make_verifier("synthetic", [rate] * 4)):
             answer = ask_engine(engine, PROMPT, SamplingParams(max_tokens=6, ignore_eos=True), wish)
         assert answer.rounds[0].accepted == accepted
     assert engine.verifier is verifier
-
-
-def test_drafting_takes_time() -> None:
-    engine = make_engine()
-    before = drafting_seconds(engine)
-    ask_engine(engine, PROMPT, GREEDY, SpeculativeParams(policy="fixed"))
-    assert drafting_seconds(engine) > before
