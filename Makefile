@@ -6,7 +6,8 @@
 #   PYTHON  the interpreter that makes .venv (3.11 or newer)
 #   MODEL   for `make bench` and `make soak`; SMALL is its draft model, VLLM and OPENVINO the Pythons
 #           of environments with vllm, and with openvino-genai and optimum-intel: for `make bench`
-#   MINUTES that `make soak` loads the server for; BODIES that `make fuzz` sends
+#   MINUTES that `make soak` loads the server for; BODIES that `make fuzz` sends; WORKERS that
+#           run tests, one to a core
 #
 # pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf, ...) are honoured everywhere.
 
@@ -16,6 +17,7 @@ TORCH ?= torch==2.13.0
 MODEL ?= smollm2-135m
 MINUTES ?= 30
 BODIES ?= 100000
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 PEER := $(if $(VLLM),--vllm $(VLLM))
 
 VENV := .venv
@@ -40,11 +42,11 @@ demo-picture: $(VENV)/.ready-core ## the same, and draw docs/images/demo.svg fro
 demo-train: $(VENV)/.ready-train ## a drafter for an application: data, training, before and after, serving
 	$(PY) -m paceline.cli.demo_train $(ARGS)
 
-test: $(VENV)/.ready-test ## the tests, without the slow ones
-	$(PYTEST) -m "not slow" $(ARGS)
+test: $(VENV)/.ready-test ## the tests, without the slow ones, on WORKERS cores at once
+	$(PYTEST) -m "not slow" -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-all: $(VENV)/.ready-test ## every test
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.ready-dev ## rules and format of Python and C++; who may import whom; the page's types
 	$(PY) -m ruff check .

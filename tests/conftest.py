@@ -1,0 +1,18 @@
+"""Tests in parallel: each worker of pytest-xdist keeps to one core of its own.
+
+The native kernels spin at barriers, so two engines on the same two cores would spin against each
+other. On one core an engine takes one thread. Tests of teams of threads ask for theirs by number.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is not None and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
