@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.bench.load.answers import DraftCounts, MeasuredAnswer, acceptance_length
+from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 from paceline.bench.load.clients import Load
 from paceline.bench.load.paired import Pair
 from paceline.bench.prompts import BenchPrompt
 from paceline.bench.report import tables, words
+from paceline.core.rounds import acceptance_length
 
 
 def answer(step: float, tokens: int = 10, drafted: DraftCounts | None = None) -> MeasuredAnswer:
@@ -36,7 +37,7 @@ def shown(renderable: Any) -> str:
 def test_acceptance_length_is_tokens_per_drafted_round() -> None:
     assert acceptance_length(6, 2) == 4.0
     assert acceptance_length(0, 0) is None
-    assert DraftCounts(0, 0, 0).acceptance_length == 1.0
+    assert DraftCounts(0, 0, 0).acceptance_length is None
     counts = [DraftCounts(1, 4, 4), DraftCounts(3, 12, 0)]
     assert DraftCounts.total(counts) == DraftCounts(4, 16, 4)
     assert DraftCounts.total(counts).acceptance_length == 2.0  # pooled, not the mean of both
@@ -57,7 +58,7 @@ def test_a_load_is_compared_with_the_one_without_speculation() -> None:
     off = Load([answer(0.04), answer(0.04)], seconds=4.0)
     on = Load([answer(0.01, drafted=DraftCounts(3, 9, 6)), answer(0.01)], seconds=2.0)
     assert (off.throughput, on.throughput) == (5.0, 10.0)
-    assert on.acceptance_length == 3.0 and off.acceptance_length == 1.0
+    assert on.acceptance_length == 3.0 and off.acceptance_length is None
     text = shown(tables.load_table(off, on, "title"))
     assert "2.00×" in text and "500 ms" in text and "10.0 ms" in text
 

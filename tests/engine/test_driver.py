@@ -67,3 +67,23 @@ def test_acceptance_follows_the_plan_within_it() -> None:
             answer = ask_engine(engine, PROMPT, SamplingParams(max_tokens=6, ignore_eos=True), wish)
         assert answer.rounds[0].accepted == accepted
     assert engine.verifier is verifier
+
+
+def test_requests_are_queued_stepped_and_ended() -> None:
+    """What other requests get is kept for those who ask for it later; close() ends the rest."""
+    engine = make_engine()
+    driver = Driver(engine)
+    first, second = (fresh_requests(engine, PROMPT, GREEDY, SpeculativeParams()) for _ in range(2))
+    driver.queue([*first, *second])
+    alone = list(driver.deltas(first))
+    assert alone[-1].finished and {delta.request_id for delta in alone} == {first[0].id}
+    rest = driver.step()
+    assert {delta.request_id for delta in rest} == {second[0].id}
+    assert sum(len(delta.token_ids) for delta in rest) == 12 and driver.open == 0
+    third = fresh_requests(engine, PROMPT, GREEDY, SpeculativeParams())
+    driver.queue(third)
+    driver.step()
+    assert driver.open == 1 and driver.read_seconds() > 0
+    driver.close()
+    assert driver.open == 0 and not engine.has_work
+    engine.check_integrity()

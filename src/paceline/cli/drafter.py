@@ -150,8 +150,7 @@ def _attention(config: DFlashConfig) -> str:
 
 def _provenance(checkpoint: DFlashCheckpoint) -> dict[str, Any]:
     """Return what a checkpoint says of its making."""
-    fields = dataclasses.asdict(checkpoint.provenance)
-    return {name: value for name, value in fields.items() if value is not None}
+    return checkpoint.provenance.model_dump(exclude_none=True)
 
 
 def doctor(args: argparse.Namespace) -> int:

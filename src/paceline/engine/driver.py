@@ -79,6 +79,12 @@ class Driver:
             if self._mail.pop(request.id, None) is not None:
                 self.engine.abort(request.id)
 
+    def close(self) -> None:
+        """End all queued requests that have not finished."""
+        for request_id in list(self._mail):
+            del self._mail[request_id]
+            self.engine.abort(request_id)
+
     @property
     def open(self) -> int:
         """The number of queued requests that have not finished, as far as their deltas were

@@ -64,7 +64,7 @@ class RoundMaker:
         stream = self._streams.get(request.id)
         if stream is None or stream.drafter != request.drafter:  # a drafter that failed is dropped
             drafter = request.drafter
-            stream = self._streams[request.id] = StreamInfo(
+            stream = StreamInfo(
                 request=request.id,
                 cohort=request.cohort,
                 drafter=drafter,
@@ -73,6 +73,8 @@ class RoundMaker:
                 temperature=request.params.temperature,
                 grammar=request.params.grammar is not None,
             )
+            if request.finished is None:  # forget() has been called for one that has failed
+                self._streams[request.id] = stream
         return stream
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
@@ -136,38 +135,27 @@ def _recorded(
     # Answers may end with their first token; so many prompts are enough for any model that talks.
     queue = islice(cycle(prompts), plan.steps + plan.batch)
     answers: dict[str, list[int]] = {}
-    open_ids: set[str] = set()
-    decoded = 0
+    driver, decoded = Driver(engine), 0
     engine.record(lane)
     try:
         while decoded < plan.steps:
-            for prompt in islice(queue, plan.batch - len(open_ids)):
+            for prompt in islice(queue, plan.batch - driver.open):
                 requests = fresh_requests(engine, prompt, plan.params, speculation)
-                engine.add(requests)
-                open_ids.update(request.id for request in requests)
+                driver.queue(requests)
                 answers.update((request.id, []) for request in requests)
-            if not open_ids:
+            if not driver.open:
                 break
             lane.latest = None
-            for delta in engine.step():
+            for delta in driver.step():
                 answers[delta.request_id] += delta.token_ids
-                if delta.finished:
-                    open_ids.remove(delta.request_id)
             if lane.latest is not None and not lane.latest["prompt_rows"]:
                 decoded += 1
                 if decoded % READ_EVERY == 1:
-                    recorded.reads.append(_read(engine))
+                    recorded.reads.append(driver.read_seconds())
     finally:
         engine.record(OFF)
-        for request_id in open_ids:
-            engine.abort(request_id)
+        driver.close()
     if not decoded:
         raise PacelineError("no decode step to profile: every answer ended with its first token")
     recorded.tokens = list(answers.values())
     return recorded
-
-
-def _read(engine: Engine) -> float:
-    start = time.perf_counter()
-    engine.runner.network.read_weights()
-    return time.perf_counter() - start

@@ -24,7 +24,8 @@ class EngineAnswerer:
 
     def __init__(self, config: EngineConfig) -> None:
         """Raises ModelError or InvalidRequest, as LLM does."""
-        self._engine = LLM(config=config).engine
+        self._driver = LLM(config=config).driver
+        self._engine = self._driver.engine
         self._most = AHEAD * config.max_num_seqs
         self._tokens: dict[str, tuple[int, list[int]]] = {}
         self._generated = self._steps = self._running = 0
@@ -46,12 +47,12 @@ class EngineAnswerer:
             list(ask.prompt_ids), ask.params, request_id=f"synth-{ask.index}"
         )
         self._tokens[request.id] = (ask.index, [])
-        self._engine.add([request])
+        self._driver.queue([request])
 
     def wait(self) -> list[TargetAnswer]:
         answers: list[TargetAnswer] = []
         while self._tokens and not answers:
-            deltas = self._engine.step()
+            deltas = self._driver.step()
             self._seconds = time.perf_counter() - self._started  # the time between steps included
             self._steps += 1
             self._running += self._engine.stats().running + sum(d.finished for d in deltas)
@@ -77,8 +78,7 @@ class EngineAnswerer:
         return Speed(self._generated, prompt, self._seconds, batch)
 
     def close(self) -> None:
-        for request_id in list(self._tokens):
-            self._engine.abort(request_id)
+        self._driver.close()
         self._tokens.clear()
 
 
