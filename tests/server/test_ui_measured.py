@@ -35,7 +35,7 @@ def test_a_mock_has_a_point_for_each_cell() -> None:
         ({"points": [{"acceptance_length": 2}]}, "measured.points[0].speedup"),
         ({"points": [{"acceptance_length": 2, "speedup": True}]}, "measured.points[0].speedup"),
         ({"points": [{"acceptance_length": 2, "speedup": 1, "al": 2}]}, "measured.points[0].al"),
-        ({"points": [{"al": 2}]}, "measured.points[0].acceptance_length"),
+        ({"points": [{"al": 2}]}, "measured.points[0].al"),
         ({"points": [{"acceptance_length": 0.5, "speedup": 1}]},
          "measured.points[0].acceptance_length"),
         ({"points": [{"acceptance_length": 2, "speedup": 1, "batch": 0}]},
