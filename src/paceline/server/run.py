@@ -174,7 +174,8 @@ class Server:
         again.cancel()
         if not http.done():
             unread = list(self._http.server_state.connections)
-            log.warning("cutting off %d clients that have not read their answers", len(unread))
+            if unread:
+                log.warning("cutting off %d clients that have not read their answers", len(unread))
             for connection in unread:
                 connection.transport.abort()
         await http
