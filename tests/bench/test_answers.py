@@ -1,4 +1,4 @@
-"""What is measured from one answer."""
+"""Times, acceptance and text of one measured answer."""
 
 from __future__ import annotations
 

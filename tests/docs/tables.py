@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from paceline.core.document_help import default_of, values_of
@@ -21,6 +23,17 @@ def field_table(model: type[Any], *, values: bool = False, without: Collection[s
             cells = [f"`{name}`", field.description or "", *([values_of(field)] if values else [])]
             lines.append(_line([*cells, _code(field)]))
     return "\n".join(lines)
+
+
+def json_field_table(model: type[BaseModel]) -> str:
+    """Return a table of the fields of a JSON document: key, default as JSON, and meaning."""
+    rows = ["| field | default | |", "|---|---|---|"]
+    for name, field in model.model_fields.items():
+        default = "required"
+        if not field.is_required():
+            default = "" if field.default in (None, "") else f"`{json.dumps(field.default)}`"
+        rows.append(f"| `{field.alias or name}` | {default} | {field.description or ''} |")
+    return "\n".join(rows)
 
 
 def kind_table(models: Collection[type[Any]], base: type[Any]) -> str:

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from paceline.cli import main
-from paceline.core.documents import Document, fields_table
+from paceline.core.documents import Document
 from paceline.roofline.acceptance import StatedAcceptance
 from paceline.roofline.device import Calibration, Hardware
 from paceline.roofline.scenario import StatedDrafter, StatedScenario, predict
 from paceline.roofline.traffic.log import LogLine
 from tests.docs.blocks import ROOT, Block, blocks, commands
+from tests.docs.tables import json_field_table
 
 PAGE = ROOT / "docs" / "predicting.md"
 HERE_DOCUMENT = re.compile(r"^cat > (\S+) <<'(\w+)'\n(.*?)^\2$", re.M | re.S)
@@ -94,4 +95,4 @@ def test_the_tables_of_fields_are_those_of_the_documents(model: type[Document]) 
     mark = f"<!-- fields: {model.__name__} -->\n\n"
     _, found, after = PAGE.read_text("utf-8").partition(mark)
     assert found, f"no table of {model.__name__}"
-    assert after.startswith(fields_table(model) + "\n")
+    assert after.startswith(json_field_table(model) + "\n")

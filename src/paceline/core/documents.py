@@ -176,17 +176,6 @@ def read_json_object(path: str | FilePath, field: str) -> dict[str, Any]:
     return value
 
 
-def fields_table(model: type[BaseModel]) -> str:
-    """Write the fields of a document as a table in Markdown, for the docs."""
-    rows = ["| field | default | |", "|---|---|---|"]
-    for name, field in model.model_fields.items():
-        default = "required"
-        if not field.is_required():
-            default = "" if field.default in (None, "") else f"`{json.dumps(field.default)}`"
-        rows.append(f"| `{field.alias or name}` | {default} | {field.description or ''} |")
-    return "\n".join(rows)
-
-
 # -- types of fields -------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""What comes out of the engine: tokens and how they came to be, times, rounds."""
+"""The engine's output: deltas with tokens, their kinds, rounds and times."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class ExplainedRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputDelta:
-    """What one step added to one stream. `text` is final: held-back text comes later.
+    """The tokens and the text that one step added to one stream.
+
+    `text` is final: held-back text comes later.
 
     `round` is None where no target forward stands behind the delta: the stream was aborted or has
     failed. `metrics` come with the last delta of a stream.

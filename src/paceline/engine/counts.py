@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.core import OutputDelta, Request, RequestMetrics, SpeculationStats
-from paceline.engine.scheduler import Scheduled
+from paceline.engine.baseline import Baseline
+from paceline.engine.config import EngineStats
+from paceline.engine.kv_cache import KVCache
+from paceline.engine.scheduler import Scheduled, Scheduler
 
 
 @dataclass(slots=True)
@@ -29,6 +32,28 @@ class Counters:
         self.prompt_tokens += request.prompt_len
         self.prefix_queries += request.prompt_len
         self.prefix_hits += request.cached_tokens
+
+    def snapshot(self, scheduler: Scheduler, cache: KVCache, baseline: Baseline) -> EngineStats:
+        """Return the counts of now, which later steps do not change, and the gauges."""
+        return EngineStats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            kv_usage=cache.usage,
+            kv_blocks_total=cache.num_blocks,
+            kv_blocks_free=cache.free_blocks,
+            prompt_tokens=self.prompt_tokens,
+            prefix_queries=self.prefix_queries,
+            prefix_hits=self.prefix_hits,
+            preemptions=self.preemptions,
+            steps=self.steps,
+            failed_steps=self.failed_steps,
+            drafter_failures=self.drafter_failures,
+            speculation=self.speculation.copy(),
+            decode_seconds=baseline.seconds,
+            ar_seconds=baseline.ar_seconds,
+            speedup_vs_ar=baseline.speedup,
+            requests_finished=dict(self.requests_finished),
+        )
 
 
 def count_step(

@@ -63,7 +63,7 @@ class Draft:
 
 @cache
 def no_draft(reason: CutReason | None = None) -> Draft:
-    """Nothing to verify, and why."""
+    """Return an empty draft with the reason why there is none."""
     return Draft(cut_by=reason)
 
 

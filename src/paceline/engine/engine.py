@@ -173,26 +173,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot: counters since the start, gauges of now."""
-        counters, baseline = self._counters, self.baseline
-        return EngineStats(
-            running=len(self.scheduler.running),
-            waiting=len(self.scheduler.waiting),
-            kv_usage=self.cache.usage,
-            kv_blocks_total=self.cache.num_blocks,
-            kv_blocks_free=self.cache.free_blocks,
-            prompt_tokens=counters.prompt_tokens,
-            prefix_queries=counters.prefix_queries,
-            prefix_hits=counters.prefix_hits,
-            preemptions=counters.preemptions,
-            steps=counters.steps,
-            failed_steps=counters.failed_steps,
-            drafter_failures=counters.drafter_failures,
-            speculation=counters.speculation.copy(),
-            decode_seconds=baseline.seconds,
-            ar_seconds=baseline.ar_seconds,
-            speedup_vs_ar=baseline.speedup,
-            requests_finished=dict(counters.requests_finished),
-        )
+        return self._counters.snapshot(self.scheduler, self.cache, self.baseline)
 
     def check_integrity(self) -> None:
         """Raises AssertionError when a block of KV is leaked, shared wrongly or freed twice."""

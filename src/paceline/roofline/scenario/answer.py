@@ -156,7 +156,7 @@ class DrafterAnswer(TypedDict):
 
 
 class Prediction(TypedDict):
-    """What speculation would buy. `scenario` is the question with its defaults filled in;
+    """The answer of a prediction. `scenario` is the question with its defaults filled in;
     `calibration` is its name and its numbers; `notes` are sentences to show beside the numbers."""
 
     format: Literal["paceline-prediction/1"]
