@@ -9,7 +9,8 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about, default_of, values_of
-from paceline.core.documents import Between, Document, Expected, NonEmpty, fields_of
+from paceline.core.documents import Document
+from paceline.core.field_types import Between, Expected, NonEmpty, fields_of
 
 
 class Cat(Document):

@@ -9,7 +9,8 @@ import pytest
 from pydantic import Field
 
 from paceline.core import InvalidRequest
-from paceline.core.documents import Document, Expected, OneOfTypes
+from paceline.core.documents import Document
+from paceline.core.field_types import Expected, OneOfTypes
 
 
 class Device(Document):

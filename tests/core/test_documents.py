@@ -10,21 +10,19 @@ import pytest
 from pydantic import Field, PlainValidator, TypeAdapter
 
 from paceline.core import InvalidRequest
-from paceline.core.documents import (
+from paceline.core.documents import Document, checked
+from paceline.core.field_types import (
     ENDLESS,
     AtMost,
     Between,
-    Document,
     Flag,
-    MissingField,
     OneOf,
     Several,
-    UnknownField,
     Whole,
     annotation_of,
-    checked,
     fields_of,
 )
+from paceline.core.refusals import MissingField, UnknownField
 
 
 class Wheel(Document):

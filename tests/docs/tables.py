@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from paceline.core.document_help import default_of, values_of
-from paceline.core.documents import fields_of
+from paceline.core.field_types import fields_of
 from tests.docs.blocks import ROOT
 
 

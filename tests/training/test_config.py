@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 
 from paceline.cli import build_parser
 from paceline.core import InvalidRequest
-from paceline.core.documents import fields_of
+from paceline.core.field_types import fields_of
 from paceline.training.config import DEFAULTS, TrainConfig
 from tests.docs.tables import check_page, field_table
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 
 from paceline.core.document_help import default_of, values_of
-from paceline.core.documents import fields_of
+from paceline.core.field_types import fields_of
 
 SHORT = 60  # characters of a list of values that a help text shows
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 from pydantic.fields import FieldInfo
 
 from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
-from paceline.core.documents import Flag, OneOf, annotation_of, fields_of
+from paceline.core.field_types import Flag, OneOf, annotation_of, fields_of
 from paceline.engine.config import EngineConfig
 
 SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}

@@ -11,7 +11,7 @@ from rich.console import Console
 from paceline.cli import options
 from paceline.cli.field_options import add_field_option, help_of
 from paceline.core import InvalidRequest
-from paceline.core.documents import fields_of
+from paceline.core.field_types import fields_of
 from paceline.training.config import TrainConfig
 
 # Options that are written in another way than their field is.

@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from paceline.core.documents import Between
+from paceline.core.field_types import Between
 
 _IN_WORDS = "x-default"
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, InstanceOf, PlainValidator
 
-from paceline.core.documents import ENDLESS, Between, Document, Whole, checked
+from paceline.core.documents import Document, checked
 from paceline.core.errors import InvalidRequest, check_integers, check_numbers
+from paceline.core.field_types import ENDLESS, Between, Whole
 
 MAX_DRAFT_LEN = 64
 MAX_LOGPROBS = 20

@@ -23,7 +23,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, model_validator
 
 from paceline.core import Grammar, InvalidRequest, PacelineError
-from paceline.core.documents import Document, Expected, NonEmpty, as_tuple
+from paceline.core.documents import Document
+from paceline.core.field_types import Expected, NonEmpty, as_tuple
 
 FORMAT = "paceline-set/1"
 MANIFEST = "manifest.json"

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from paceline.core import DraftPolicy, InvalidRequest, SpeculationStats
-from paceline.core.documents import Between, Flag, OneOf, Several, checked
+from paceline.core.documents import checked
+from paceline.core.field_types import Between, Flag, OneOf, Several
 
 LOSSLESS_RULES = ("match", "token", "block")
 RULES = (*LOSSLESS_RULES, "synthetic")

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from paceline.core.documents import Document, Expected, OneOfTypes
+from paceline.core.documents import Document
+from paceline.core.field_types import Expected, OneOfTypes
 
 MOST_TOKENS = 100_000
 LONGEST_STEP = 3_600_000.0  # ms

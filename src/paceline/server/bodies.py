@@ -12,8 +12,9 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from paceline.core.documents import AtMost, annotation_of, field_names, refusal, unknown_field
 from paceline.core.errors import Amount, InvalidRequest
+from paceline.core.field_types import AtMost, annotation_of, field_names
+from paceline.core.refusals import refusal, unknown_field
 from paceline.server.errors import ApiError, invalid
 from paceline.server.gate import client_of
 from paceline.server.outline import JsonText

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, PlainValidator, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import PydanticCustomError
 
-from paceline.core.documents import AtMost, Whole, whole_number
+from paceline.core.field_types import AtMost, Whole, whole_number
 from paceline.core.params import MAX_STOPS, MAX_TOKEN_ID
 
 MAX_PROMPTS = 128

@@ -17,7 +17,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
-from paceline.core.documents import UNSUPPORTED, AtMost, Document
+from paceline.core.documents import Document
+from paceline.core.field_types import AtMost
 from paceline.core.params import (
     Choices,
     MaxTokens,
@@ -32,6 +33,7 @@ from paceline.core.params import (
     TopLogprobs,
     TopP,
 )
+from paceline.core.refusals import UNSUPPORTED
 from paceline.server.fields import MAX_PROMPTS, Biases, Prompt, StopIds, Stops
 from paceline.server.structured import ResponseFormat, StructuredOutputs
 from paceline.server.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from pydantic import PlainValidator
 
 from paceline.core import InvalidRequest
-from paceline.core.documents import Between, Flag, OneOf, Several, checked
+from paceline.core.documents import checked
+from paceline.core.field_types import Between, Flag, OneOf, Several
 
 SHARE_ANSWERS = {  # choices, and what the start-up line says of each
     "named": "Drafts are looked up in each other's answers if both name that cache_salt or user.",

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from paceline.core import Grammar, InvalidRequest
-from paceline.core.documents import AtMost, Document
+from paceline.core.documents import Document
+from paceline.core.field_types import AtMost
 
 JSON_OBJECT = {"type": "object"}
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.core import InvalidRequest
-from paceline.core.documents import Document, Whole
+from paceline.core.documents import Document
 from paceline.core.errors import check_number
+from paceline.core.field_types import Whole
 from paceline.core.rounds import speedup_points
 
 FIELD = "measured"

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from paceline.core import InvalidRequest
-from paceline.core.documents import AtMost, Between, Document, Whole
+from paceline.core.documents import Document
 from paceline.core.errors import check_integer, check_number
+from paceline.core.field_types import AtMost, Between, Whole
 from paceline.roofline.acceptance import acceptance_of
 from paceline.roofline.recorded import ARRIVALS, EVALUATION, arrival_events, evaluated_events
 from paceline.roofline.timing import LONGEST_STEP, MOST_TOKENS, as_json, two_panes

@@ -16,7 +16,7 @@ from pydantic import (
 
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.document_help import about
-from paceline.core.documents import Between, NonEmpty
+from paceline.core.field_types import Between, NonEmpty
 from paceline.dataset.training_set import PARTS
 from paceline.synth.bounds import AnswerBounds, AppTool, GrammarSpec, bounds_of
 from paceline.synth.source_spec import (

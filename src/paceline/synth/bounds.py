@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from paceline.core import Grammar, InvalidRequest
-from paceline.core.documents import Document, Expected, NonEmpty
+from paceline.core.documents import Document
+from paceline.core.field_types import Expected, NonEmpty
 from paceline.synth.source_spec import YamlDocument
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")

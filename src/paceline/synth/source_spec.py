@@ -18,7 +18,8 @@ from pydantic import (
 
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
-from paceline.core.documents import Between, Document, Expected, NonEmpty
+from paceline.core.documents import Document
+from paceline.core.field_types import Between, Expected, NonEmpty
 from paceline.dataset.training_set import Part
 
 COUNT_OF_PHRASES = 1000  # prompts where a source of phrases does not say how many
@@ -187,7 +188,7 @@ class PhraseSource(SourceSpec):
 
 
 class TurnSource(SourceSpec):
-    """Nothing: the target writes the user's turn itself, as in
+    """The target writes the user's turn itself, as in
     [Magpie](https://arxiv.org/abs/2406.08464), from its empty user template."""
 
     kind: Literal["self"]

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.core import InvalidRequest
-from paceline.core.documents import Document, Expected
+from paceline.core.documents import Document
+from paceline.core.field_types import Expected
 from paceline.dataset.training_set import train_package
 from paceline.synth.prompts import keyed
 from paceline.synth.source_spec import Texts

@@ -11,7 +11,8 @@ from pydantic import BeforeValidator
 
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
-from paceline.core.documents import Between, Expected, as_tuple, checked
+from paceline.core.documents import checked
+from paceline.core.field_types import Between, Expected, as_tuple
 
 OBJECTIVES = ("ce", "kl", "tv", "nla", "lk_hybrid")
 MAX_LAYERS, MAX_BLOCK = 8, 64

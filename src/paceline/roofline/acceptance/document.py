@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from paceline.core import InvalidRequest
-from paceline.core.documents import Document, Expected, OneOfTypes
+from paceline.core.documents import Document
+from paceline.core.field_types import Expected, OneOfTypes
 from paceline.core.spec_line import parse_options
 from paceline.roofline.acceptance.models import (
     MOST,

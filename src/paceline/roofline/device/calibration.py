@@ -12,8 +12,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from paceline.core.documents import Document, Expected, Whole
+from paceline.core.documents import Document
 from paceline.core.errors import InvalidRequest
+from paceline.core.field_types import Expected, Whole
 
 KINDS = ("matmul", "attention", "state", "sampling", "communication")
 Share = Annotated[

@@ -15,8 +15,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from paceline.core.documents import Document, Expected
+from paceline.core.documents import Document
 from paceline.core.errors import InvalidRequest
+from paceline.core.field_types import Expected
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from paceline.core.documents import Document, Expected
+from paceline.core.documents import Document
 from paceline.core.errors import InvalidRequest, check_integer, check_number
+from paceline.core.field_types import Expected
 
 TIMES = ("ms", "seconds")
 MOST = 1e18  # of any number in a file: what is computed from them stays finite

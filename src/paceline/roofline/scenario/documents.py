@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from paceline.core.documents import AtMost, Document, Expected, OneOfTypes
+from paceline.core.documents import Document
+from paceline.core.field_types import AtMost, Expected, OneOfTypes
 from paceline.roofline.acceptance import StatedAcceptance
 from paceline.roofline.device import Calibration, Hardware
 from paceline.roofline.scenario.kinds import KINDS

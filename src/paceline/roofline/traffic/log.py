@@ -19,8 +19,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from paceline.core import InvalidRequest
-from paceline.core.documents import Document, Expected
+from paceline.core.documents import Document
 from paceline.core.errors import check_integer
+from paceline.core.field_types import Expected
 from paceline.roofline.traffic.worth import Spread, TrafficProfile
 
 PASSED_OVER = (

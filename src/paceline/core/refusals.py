@@ -1,0 +1,217 @@
+"""The one place that words refusals: the field, its value, and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import (
+    BaseModel,
+    ValidationError,
+)
+from pydantic.fields import FieldInfo
+
+from paceline.core.errors import Amount, InvalidRequest
+from paceline.core.field_types import TOO_MANY, field_names, fields_of
+
+LONGEST_NAME = 64  # characters of a field's name that an error quotes
+MOST_LISTED = 20  # names of fields in an error
+# kinds of pydantic's errors that are worded here
+UNSUPPORTED = "unsupported"
+UNKNOWN_FIELD = "unknown_field"
+_NO_OBJECT = ("model_type", "dict_type", "model_attributes_type")
+_UNKNOWN_KIND = ("union_tag_invalid", "union_tag_not_found")
+_EXTRA = ("extra_forbidden", "unexpected_keyword_argument")
+Path = tuple[str | int, ...]
+
+
+class UnknownField(InvalidRequest):
+    """A document holds a field that its model does not have."""
+
+    def __init__(
+        self, field: str, value: object, guess: str | None, names: Sequence[str] = ()
+    ) -> None:
+        expected = f"one of {', '.join(names)}" if names else "no such field"
+        hint = f"; expected {expected}" if names else ""
+        hint = f"; did you mean {guess}?" if guess else hint
+        super().__init__(field, value, expected, f"{field}: unknown field{hint}")
+
+
+class MissingField(InvalidRequest):
+    """A document lacks a field that has no default."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field, None, "a value", f"{field}: missing; it is required")
+
+
+def refusal(
+    error: ValidationError, document: object, model: type[Any], where: str = ""
+) -> InvalidRequest:
+    """Say which field of `document`, which is no `model`, is wrong: its name, its value, and what
+    would be right.
+
+    A value that fits no branch of a union fails each of them; the error that lies deepest belongs
+    to the branch that was meant.
+    """
+    errors = error.errors(include_url=False, include_input=False)
+    paths = [_path(item["loc"], document, item["type"]) for item in errors]
+    # A misspelt field is missing under its right name as well.
+    wrong = [p for p, item in zip(paths, errors, strict=True) if len(p) == 1 and _is_extra(item)]
+    first = wrong[0] if wrong and errors[0]["type"] == "missing" else paths[0]
+    path = max((path for path in paths if path[:1] == first[:1]), key=len)
+    here = [item for other, item in zip(paths, errors, strict=True) if other == path]
+    kinds: dict[str, Any] = {item["type"]: item for item in here}
+    if UNKNOWN_FIELD in kinds:
+        return unknown_field((*path, kinds[UNKNOWN_FIELD]["ctx"]["name"]), document, model, where)
+    if any(map(_is_extra, here)):
+        return unknown_field(path, document, model, where)
+    for kind in _UNKNOWN_KIND:
+        if kind in kinds:
+            return _unknown_kind(kinds[kind]["ctx"], path, document, where)
+    cause = kinds["value_error"]["ctx"]["error"] if "value_error" in kinds else None
+    if isinstance(cause, InvalidRequest):
+        return _placed(cause, path, where)
+    return _wrong_value(here, path, document, model, where)
+
+
+def _is_extra(error: Any) -> bool:
+    return error["type"] in _EXTRA
+
+
+def _wrong_value(
+    errors: Sequence[Any], path: Path, document: object, model: type[Any], where: str
+) -> InvalidRequest:
+    """Refuse the value at `path`, where pydantic has these errors."""
+    kinds = {item["type"]: item for item in errors}
+    field, value = written(path, where), _value(document, path)
+    if UNSUPPORTED in kinds:
+        reason = kinds[UNSUPPORTED]["msg"]
+        return InvalidRequest(field, value, reason, f"{field}: {reason}")
+    if "missing" in kinds:
+        return MissingField(field)
+    if TOO_MANY in kinds:
+        count = Amount(f"{kinds[TOO_MANY]['ctx']['count']} items")
+        return InvalidRequest(field, count, kinds[TOO_MANY]["msg"])
+    if all(kind in _NO_OBJECT for kind in kinds):
+        names = ", ".join(_names_at(path, document, model))
+        return InvalidRequest(field, value, f"a mapping with {names}" if names else "a mapping")
+    reasons = dict.fromkeys(_reason(item["msg"]) for item in errors)
+    return InvalidRequest(field, value, " or ".join(reasons))
+
+
+def _placed(error: InvalidRequest, path: Path, where: str) -> InvalidRequest:
+    """Give the error of a check within a document its place: the check knows the field's name."""
+    place = path if path[-1:] != (error.field,) else path[:-1]
+    return error.within(written(place, where) if place else where)
+
+
+def unknown_field(path: Path, document: object, model: type[Any], where: str = "") -> UnknownField:
+    """Refuse the field at `path`, and name the field of `model` that comes close."""
+    close, name = [], str(path[-1])
+    if len(name) <= LONGEST_NAME:
+        names = sorted(_all_names(model) - {name})
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+    guess, names = next(iter(close), None), _names_at(path[:-1], document, model)
+    return UnknownField(written(path, where), _value(document, path), guess, names)
+
+
+def _unknown_kind(
+    context: dict[str, Any], path: Path, document: object, where: str
+) -> InvalidRequest:
+    """Refuse an object whose discriminator names no model of a union."""
+    kinds = context.get("expected_tags", "").replace("'", "")
+    path = (*path, context["discriminator"].strip("'"))
+    expected = f"one of {kinds}" if kinds else "a value: the field is required"
+    return InvalidRequest(written(path, where), _value(document, path), expected)
+
+
+def _names_at(path: Path, document: Any, model: type[Any]) -> list[str]:
+    """Return the fields of the model at `path` for an error to list: none where they are many, or
+    where several models of a union fit the object there."""
+    models = [model]
+    for step in path:
+        document = document[step]
+        if isinstance(step, str):
+            fields = [field for model in models for key, field in _keyed(model) if key == step]
+            models = [part for field in fields for part in _models_in(field.annotation)]
+    fits = [model for model in models if _is_kind(document, model)]
+    names = [key for key, _ in _keyed(fits[0])] if len(fits) == 1 else []
+    return names if len(names) <= MOST_LISTED else []
+
+
+def _keyed(model: type[Any]) -> Iterator[tuple[str, FieldInfo]]:
+    return ((field.alias or name, field) for name, field in fields_of(model).items())
+
+
+def _is_kind(document: Any, model: type[Any]) -> bool:
+    """Return whether an object has the fixed values that `model` has, such as `kind: jsonl`."""
+    if not isinstance(document, dict):
+        return True
+    fixed = {k: f for k, f in _keyed(model) if get_origin(f.annotation) is Literal}
+    return all(document.get(k, f.default) in get_args(f.annotation) for k, f in fixed.items())
+
+
+def written(path: Path, where: str = "") -> str:
+    """Return a field as errors name it. Unknown names are cut after LONGEST_NAME characters."""
+    text = where
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            name = step if len(step) <= LONGEST_NAME else step[:LONGEST_NAME] + "..."
+            text += f".{name}" if text else name
+    return text or "document"
+
+
+def _all_names(model: type[Any]) -> set[str]:
+    """Return the names of the fields of `model` and of all models within it."""
+    names: set[str] = set()
+    todo, seen = [model], {model}
+    while todo:
+        inner = todo.pop()
+        names |= field_names(inner)
+        for field in fields_of(inner).values():
+            for part in _models_in(field.annotation):
+                if part not in seen:
+                    seen.add(part)
+                    todo.append(part)
+    return names
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def _path(location: Sequence[str | int], document: Any, kind: str) -> Path:
+    """Return `location` without the names of union branches, which are no keys of the document."""
+    path: list[str | int] = []
+    for index, step in enumerate(location):
+        last = index == len(location) - 1
+        inside = isinstance(document, dict) and step in document
+        if inside and not last and not isinstance(document[step], list | tuple | dict):
+            inside = location[index + 1] not in document  # else a branch is called like a key
+        if inside or (
+            isinstance(document, list | tuple) and isinstance(step, int) and step < len(document)
+        ):
+            path.append(step)
+            document = document[step]
+        elif last and kind == "missing":
+            path.append(step)
+    return tuple(path)
+
+
+def _value(document: Any, path: Path) -> Any:
+    for step in path:
+        try:
+            document = document[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return document
+
+
+def _reason(message: str) -> str:
+    return message.removeprefix("Input should be ").removeprefix("Value error, ")
