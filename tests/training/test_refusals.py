@@ -24,7 +24,7 @@ from tests.training.runs import config, quiet
         ("mix", {}, "at least one objective"),
         ("epochs", 1.0, "either steps or epochs"),
         ("micro", 3, "a divisor of texts"),
-        ("trackers", ("excel",), "trackers\[0\]: got 'excel'"),
+        ("trackers", ("excel",), r"trackers\[0\]: got 'excel'"),
         ("lr", float("nan"), "lr: got nan"),
         ("seed", -1, "seed: got -1"),
         ("matrix_lr", 0.1, "matrix_lr: got 0.1; expected optimizer muon"),
