@@ -6,6 +6,7 @@
 #   PYTHON  the interpreter that makes .venv (3.11 or newer)
 #   MODEL   for `make bench` and `make soak`; SMALL is its draft model, VLLM and OPENVINO the Pythons
 #           of environments with vllm, and with openvino-genai and optimum-intel: for `make bench`
+#   COVERAGE=1 for `make test`: prints branch coverage by room, held to floors
 #   MINUTES that `make soak` loads the server for; BODIES that `make fuzz` sends; WORKERS that
 #           run tests, one to a core
 #
@@ -23,12 +24,12 @@ PEER := $(if $(VLLM),--vllm $(VLLM))
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip
-PYTEST := $(PY) -m pytest
+PYTEST := $(PY) $(if $(COVERAGE),-m coverage run) -m pytest
 NATIVE = $(wildcard src/paceline/kernels/native/*.h src/paceline/kernels/native/*.cpp)
 HAS_TORCH := 'import sys, torch; v = torch.__version__.split(".")[:2]; sys.exit(list(map(int, v)) < [2, 11])'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-picture demo-train test test-all lint format types bench soak fuzz docs clean
+.PHONY: help demo demo-picture demo-train test test-docs test-all lint format types bench soak fuzz docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -43,7 +44,12 @@ demo-train: $(VENV)/.ready-train ## a drafter for an application: data, training
 	$(PY) -m paceline.cli.demo_train $(ARGS)
 
 test: $(VENV)/.ready-test ## the tests, without the slow ones, on WORKERS cores at once
-	$(PYTEST) -m "not slow" -n $(WORKERS) --dist loadfile $(ARGS)
+	$(PYTEST) -m "not slow and not docs" -n $(WORKERS) --dist loadfile $(ARGS)
+	$(if $(COVERAGE),$(PY) -m coverage combine -q)
+	$(if $(COVERAGE),$(PY) -m coverage json -q -o - | $(PY) -m tools.coverage_by_room)
+
+test-docs: $(VENV)/.ready-test ## every code block of README and docs, as a reader would copy it
+	$(PYTEST) -m docs tests/docs $(ARGS)
 
 test-all: $(VENV)/.ready-test ## every test
 	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)

@@ -46,6 +46,7 @@ def run(command: list[str], script: str, folder: Path) -> None:
     assert done.returncode == 0, f"{script}\n--- failed with ---\n{done.stdout}{done.stderr}"
 
 
+@pytest.mark.docs
 @pytest.mark.model
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PYTHON_PAGES, ids=lambda page: page.name)
@@ -55,6 +56,7 @@ def test_python_blocks_run(page: Path, server: str, tmp_path: Path) -> None:
     run([sys.executable, "-c"], script, tmp_path)
 
 
+@pytest.mark.docs
 @pytest.mark.model
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("block", SHELL_BLOCKS, ids=lambda block: block.page)

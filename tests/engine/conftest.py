@@ -15,9 +15,12 @@ from paceline.models.native_network import native_available
 from tests.engine.oracle import Outcomes
 from tests.engine.tiny import EngineFactory, tiny_config, tiny_model
 
+NATIVE_RUNS, WHY_NOT = native_available(tiny_config())
+# Eager bfloat16 on a CPU is slow. `make test` takes it only where bfloat16 would go untested.
+EAGER = [pytest.mark.slow] if NATIVE_RUNS else []
 BACKENDS = [
     pytest.param(("torch", "float32", "cpu"), id="torch-float32"),
-    pytest.param(("torch", "bfloat16", "cpu"), id="torch-bfloat16"),
+    pytest.param(("torch", "bfloat16", "cpu"), id="torch-bfloat16", marks=EAGER),
     pytest.param(("native", "bfloat16", "cpu"), id="native-bfloat16"),
     pytest.param(("torch", "bfloat16", "cuda"), id="cuda-bfloat16", marks=pytest.mark.cuda),
     pytest.param(("torch", "float32", "cuda"), id="cuda-float32", marks=pytest.mark.cuda),
@@ -30,10 +33,8 @@ def make_engine(request: pytest.FixtureRequest) -> EngineFactory:
     backend, dtype, device = request.param
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    if backend == "native":
-        runs, why = native_available(tiny_config())
-        if not runs:
-            pytest.skip(why)
+    if backend == "native" and not NATIVE_RUNS:
+        pytest.skip(WHY_NOT)
 
     def make(drafter: Any = None, **options: Any) -> Engine:
         fixed = {"backend": backend, "dtype": dtype, "device": device, "threads": 1}
@@ -42,6 +43,7 @@ def make_engine(request: pytest.FixtureRequest) -> EngineFactory:
         config = EngineConfig(model="tiny", drafter=drafter, **options)
         return build_engine(config, tiny_model(dtype))
 
+    make.backend = request.param
     return make
 
 

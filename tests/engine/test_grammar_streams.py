@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from paceline.core import FinishReason, Grammar, OutputDelta, SamplingParams, TokenKind
+from paceline.engine.lengths import FixedLengths
 from paceline.engine.step_cost import StepCost
 from tests.deltas import stats_of
 from tests.engine.test_grammar import GRAMMARS, SCHEMA, masks, state
@@ -58,7 +59,12 @@ DRAFTERS = {
 }
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+SLOW = {"ngram", "replay"}  # look-ups and plans are also drafted by suffix and hybrid
+
+
+@pytest.mark.parametrize(
+    "drafter", [pytest.param(d, marks=[pytest.mark.slow] * (d in SLOW)) for d in DRAFTERS]
+)
 def test_streams_do_not_depend_on_drafter_or_batch(
     make_engine: EngineFactory, tmp_path: Path, drafter: str
 ) -> None:
@@ -89,6 +95,30 @@ def test_streams_survive_preemption(make_engine: EngineFactory) -> None:
     engine = make_engine("suffix", kv_memory=per_token * 16 * 18, max_model_len=220)
     assert run(engine, work, together=8) == truth
     assert engine.stats().preemptions > 0
+
+
+class CutAnywhere(FixedLengths):
+    """Cuts drafts to 0, 1, 2, ... tokens in turn: also right before a token that is forced."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+
+    def verify_lengths(self, batch: Any, *, rows: int, decoding: int) -> list[int]:
+        self.turn += 1
+        return [min(len(entry.draft), self.turn % 8) for entry in batch]
+
+
+@pytest.mark.parametrize("drafter", ["suffix", "replay"])
+def test_a_draft_cut_before_a_forced_token_changes_nothing(
+    make_engine: EngineFactory, drafter: str
+) -> None:
+    truth = expected(make_engine, jobs())
+    engine = make_engine(DRAFTERS[drafter])
+    if drafter == "replay":
+        teach(engine, truth)
+    engine.drafting.lengths = CutAnywhere()
+    assert run(engine, jobs(), together=6) == truth
+    assert engine.stats().speculation.forced_tokens > 200
 
 
 @pytest.fixture(params=["token", "block", "match"])
@@ -193,17 +223,16 @@ def test_what_a_grammar_forces_is_no_merit_of_drafts(make_engine: EngineFactory)
     assert stats.forced_tokens > 20 and stats.speedup_vs_ar == pytest.approx(1.0, rel=0.1)
 
 
-@pytest.mark.parametrize("most", range(1, 24))
-def test_max_tokens_ends_a_stream_among_forced_tokens(
-    make_engine: EngineFactory, most: int
-) -> None:
-    params = SamplingParams(temperature=0, max_tokens=most, grammar=GRAMMARS["schema"])
-    deltas = rounds(make_engine("suffix"), [5, 6], params)
-    assert deltas[-1].finish_reason is FinishReason.LENGTH
-    assert deltas[-1].completion_tokens == most
-    whole = rounds(make_engine(), [5, 6], replace(params, max_tokens=100))
+def test_max_tokens_ends_a_stream_among_forced_tokens(make_engine: EngineFactory) -> None:
+    params = SamplingParams(temperature=0, max_tokens=100, grammar=GRAMMARS["schema"])
+    whole = rounds(make_engine(), [5, 6], params)
     all_ids = [token for delta in whole for token in delta.token_ids]
-    assert all_ids[:most] == [token for delta in deltas for token in delta.token_ids]
+    engine = make_engine("suffix")
+    for most in range(1, 24):
+        deltas = rounds(engine, [5, 6], replace(params, max_tokens=most))
+        assert deltas[-1].finish_reason is FinishReason.LENGTH
+        assert deltas[-1].completion_tokens == most
+        assert all_ids[:most] == [token for delta in deltas for token in delta.token_ids]
 
 
 def test_a_stream_that_is_aborted_leaves_nothing_behind(make_engine: EngineFactory) -> None:

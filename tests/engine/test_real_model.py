@@ -27,7 +27,7 @@ def llm() -> LLM:
     return LLM("smollm2-135m", DRAFTERS, max_model_len=2048, draft_policy="fixed")
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_text_is_the_same_with_every_drafter(llm: LLM, temperature: float) -> None:
     params = SamplingParams(temperature=temperature, max_tokens=80, seed=17, logprobs=2)
     alone = [llm.chat(talk, params, "off").choices[0] for talk in TALKS]

@@ -12,7 +12,7 @@ from paceline.engine.async_engine import AsyncEngine
 from tests.engine.test_streams import collect, jobs, run
 from tests.engine.tiny import EngineFactory
 
-REQUESTS, BLOCKS = 200, 24
+BLOCKS = 24
 
 
 def test_survivors_equal_their_solo_runs_and_no_block_is_lost(
@@ -20,7 +20,8 @@ def test_survivors_equal_their_solo_runs_and_no_block_is_lost(
 ) -> None:
     if "torch-bfloat16" in request.node.name or "cuda" in request.node.name:
         pytest.skip("the other two backends show it, in a tenth of the time")
-    work = [job for job in jobs(REQUESTS * 8 // 7 + 1, seed=3) if job[1].n == 1][:REQUESTS]
+    count = 200 if "native" in request.node.name else 50
+    work = [job for job in jobs(count * 8 // 7 + 1, seed=3) if job[1].n == 1][:count]
     truth = run(make_engine(prefix_cache=False), work, together=1)
     sizes = {"max_model_len": 256, "token_budget": 48, "max_num_seqs": 12, "max_waiting": 400}
     per_token = make_engine("auto", **sizes).plan.kv_bytes_per_token
@@ -58,7 +59,7 @@ def test_survivors_equal_their_solo_runs_and_no_block_is_lost(
             assert collect(got) == alone
             survivors += 1
     stats = engine.stats()
-    assert survivors > REQUESTS // 2 and stats.requests_finished[FinishReason.ABORT] > 10
+    assert survivors > count // 2 and stats.requests_finished[FinishReason.ABORT] > count // 20
     assert stats.preemptions > 0 and stats.prefix_hits > 0
     engine.engine.check_integrity()
     assert engine.engine.cache.free_blocks == BLOCKS

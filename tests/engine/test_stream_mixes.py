@@ -77,7 +77,6 @@ CHOSEN = [
     for drafter in ("draft_model", "hybrid")
     for temperature in (0.0, 1.0)
 ]
-TRUTHS: dict[float, list[Finished]] = {}
 
 
 def work_at(temperature: float) -> list[Any]:
@@ -119,9 +118,7 @@ def test_any_mix_gives_the_same_streams(
     make_engine: EngineFactory, tmp_path: Path, mix: Mix
 ) -> None:
     work = work_at(mix.temperature)
-    if mix.temperature not in TRUTHS:
-        TRUTHS[mix.temperature] = expected(make_engine, work)
-    truth = TRUTHS[mix.temperature]
+    truth = expected(make_engine, work)
     engine = build(make_engine, mix, tmp_path, truth)
     got = run(engine, work, together=mix.together, max_draft_len=mix.length)
     assert got == truth

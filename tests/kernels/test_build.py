@@ -100,7 +100,12 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInCompiler
     return stand_in
 
 
-@pytest.mark.parametrize("damage", [empty, half, zeros])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "damage", [pytest.param(empty, marks=SLOW), half, pytest.param(zeros, marks=SLOW)]
+)
 def test_a_damaged_library_is_compiled_again(
     damage: Callable[[Path], None], compiler: StandInCompiler, tmp_path: Path
 ) -> None:

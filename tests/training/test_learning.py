@@ -22,8 +22,8 @@ from tests.training.runs import config, drafter_of, lengths
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"generation": "dflash2"},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"generation": "dflash2"}, marks=pytest.mark.slow),
         {"generation": "dflash2", "labels": "target", "mix": {"ce": 0.5, "kl": 0.5}},
         {"optimizer": "muon"},
     ],

@@ -140,7 +140,13 @@ def test_sets_may_move_but_not_change(target, trainset, tmp_path):
         train(config(target, other, out, steps=4), quiet)
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2 target"])
+@pytest.mark.parametrize(
+    "sharded",
+    [
+        pytest.param(False, id="DDP", marks=pytest.mark.slow),
+        pytest.param(True, id="FSDP2 target"),
+    ],
+)
 def test_two_processes_have_the_loss_curve_of_one(sharded, target, trainset, tmp_path):
     """With the target whole in each of them, and with its layers spread over both."""
     settings = {"steps": 8, "mix": {"ce": 0.5, "kl": 0.5}}

@@ -52,9 +52,10 @@ class Draft:
         return self.tokens[: self.length]
 
     @property
-    def forced_verified(self) -> int:
-        """The number of verified tokens that the grammar forced."""
-        return sum(place < self.length for place in self.forced) if self.forced else 0
+    def forced_verified(self) -> frozenset[int]:
+        """The places of verified tokens that the grammar forced. The row behind the last verified
+        token is none of them: its token is chosen, be it from one."""
+        return frozenset(place for place in self.forced if place < self.length)
 
     def because(self, reason: CutReason | None) -> Draft:
         """The same draft, cut for `reason`; None leaves the reason that it has."""

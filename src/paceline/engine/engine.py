@@ -284,7 +284,7 @@ class Engine:
                         entry.draft.verified,
                         edits=self._roster.edits.get(request.id),
                         masks=mask,
-                        forced=entry.draft.forced,
+                        forced=entry.draft.forced_verified,
                         first=first.get(out),
                         spans=self.spans,
                     )

@@ -85,7 +85,7 @@ class Grammars:
             bits = self._bits[start:end]
             try:
                 draft = entry.draft
-                self.held[entry.request.id].fill(bits, draft.verified, draft.forced)
+                self.held[entry.request.id].fill(bits, draft.verified, draft.forced_verified)
                 masks[entry.request.id] = RowMasks(bits, self._vocab_size)
             except Exception as error:
                 masks[entry.request.id] = error

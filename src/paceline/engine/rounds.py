@@ -40,7 +40,7 @@ class RoundMaker:
         position = request.output_len - len(commit.token_ids)
         return Round(
             position=position,
-            drafted=draft.length - draft.forced_verified,
+            drafted=draft.length - len(draft.forced_verified),
             accepted=kinds.count(TokenKind.ACCEPTED),
             bonus=TokenKind.BONUS in kinds,
             forced=kinds.count(TokenKind.FORCED),
@@ -104,7 +104,7 @@ def explained(draft: Draft, committed: Sequence[int]) -> ExplainedRound:
     """
     confidence = None if draft.confidence is None else tuple(draft.confidence)
     verified = tuple(draft.verified)
-    forced = tuple(sorted(place for place in draft.forced if place < draft.length))
+    forced = tuple(sorted(draft.forced_verified))
     if not draft.from_others:
         return ExplainedRound(tuple(draft.proposed), verified, forced, confidence)
     pairs = enumerate(zip(verified, committed, strict=False))
