@@ -20,7 +20,7 @@ def test_survivors_equal_their_solo_runs_and_no_block_is_lost(
 ) -> None:
     if "torch-bfloat16" in request.node.name or "cuda" in request.node.name:
         pytest.skip("the other two backends show it, in a tenth of the time")
-    count = 200 if "native" in request.node.name else 50
+    count = 200 if "native" in request.node.name else 100
     work = [job for job in jobs(count * 8 // 7 + 1, seed=3) if job[1].n == 1][:count]
     truth = run(make_engine(prefix_cache=False), work, together=1)
     sizes = {"max_model_len": 256, "token_budget": 48, "max_num_seqs": 12, "max_waiting": 400}

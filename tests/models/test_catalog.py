@@ -209,7 +209,7 @@ def test_smollm2_chats_and_ends() -> None:
 
 @pytest.mark.model
 @torch.no_grad()
-def test_smollm2_decodes_the_same_200_tokens_as_transformers() -> None:
+def test_smollm2_decodes_the_same_tokens_as_transformers() -> None:
     loaded = load_model("smollm2-135m")
     text = loaded.tokenizer.apply_chat_template(
         [{"role": "user", "content": "Explain why the sky is blue, in a few paragraphs."}],
@@ -219,7 +219,7 @@ def test_smollm2_decodes_the_same_200_tokens_as_transformers() -> None:
     prompt = loaded.tokenizer(text).input_ids
     theirs = AutoModelForCausalLM.from_pretrained(loaded.path, dtype=torch.float32)
     expected = theirs.generate(
-        torch.tensor([prompt]), max_new_tokens=200, min_new_tokens=200, do_sample=False
+        torch.tensor([prompt]), max_new_tokens=75, min_new_tokens=75, do_sample=False
     )[0, len(prompt) :].tolist()
     network = TorchNetwork(loaded.config, loaded.weights, max_positions=512)
     cache, tokens = Cache(network, 1, 512), prompt + expected
