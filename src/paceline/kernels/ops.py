@@ -13,6 +13,7 @@ from functools import cache
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.kernels import build, reference
 from paceline.kernels.reference import (
@@ -53,7 +54,7 @@ class _Noise(ctypes.Structure):
     )
 
 
-def argmax(logits: torch.Tensor) -> int:
+def argmax(logits: Tensor) -> int:
     """Return the id of the largest of `logits` [V]; ties to the lowest id."""
     if logits.device.type == "cpu":  # numpy takes a twentieth of torch's time for one row
         return int(logits.numpy().argmax())
@@ -61,7 +62,7 @@ def argmax(logits: torch.Tensor) -> int:
 
 
 def gumbel_argmax(
-    logits: torch.Tensor,
+    logits: Tensor,
     *,
     inv_temperature: float,
     seed: int,
@@ -99,7 +100,7 @@ def gumbel_argmax(
 
 
 def gumbel_argmax_rows(
-    logits: torch.Tensor,
+    logits: Tensor,
     rows: Sequence[int],
     *,
     inv_temperatures: Sequence[float],
@@ -145,7 +146,7 @@ def gumbel_noise(
     position: int,
     round_start: int = 0,
     role: int = ROLE_TARGET,
-) -> torch.Tensor:
+) -> Tensor:
     """Return the noise that gumbel_argmax adds, float32 [vocab]."""
     out = torch.empty(vocab)
     native = _native(out)
@@ -158,7 +159,7 @@ def gumbel_noise(
 
 
 def top_threshold(
-    logits: torch.Tensor, inv_temperature: float, top_k: int, top_p: float, min_p: float
+    logits: Tensor, inv_temperature: float, top_k: int, top_p: float, min_p: float
 ) -> tuple[float, int]:
     """Return the bound of the tokens of `logits` [V] that min_p, then top_k, then top_p (over the
     renormalised rest) keep.
@@ -186,7 +187,7 @@ def top_threshold(
     return (-math.inf, NO_TIE) if kept == len(logits) else (threshold.value, tie_id.value)
 
 
-def logsumexp(logits: torch.Tensor) -> float:
+def logsumexp(logits: Tensor) -> float:
     """Return log(sum(exp(logits))) of float32 [V], the same in any order of summation. Raises
     ValueError for logits that hold NaN or infinity."""
     native = _native(logits)
@@ -205,7 +206,7 @@ def _noise(seed: int, choice: int, position: int, round_start: int, role: int) -
     )
 
 
-def _native(row: torch.Tensor) -> ctypes.CDLL | None:
+def _native(row: Tensor) -> ctypes.CDLL | None:
     if row.device.type != "cpu" or row.dtype != torch.float32 or not row.is_contiguous():
         return None
     return _library()

@@ -25,6 +25,7 @@ import math
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 ROLE_TARGET, ROLE_ACCEPT, ROLE_RESIDUAL, ROLE_DRAFT = range(4)  # independent streams of noise
 NO_TIE = 2**31 - 1  # a tie_id that every token id is below
@@ -55,7 +56,7 @@ LOG2_E = 1.4426950216293335
 WEIGHT_BITS = 40
 
 
-Word = TypeVar("Word", int, torch.Tensor)
+Word = TypeVar("Word", int, Tensor)
 
 
 def philox(words: list[Word], seed: int) -> list[Word]:
@@ -74,7 +75,7 @@ def philox(words: list[Word], seed: int) -> list[Word]:
     return [a, b, c, d]
 
 
-def log(x: torch.Tensor) -> torch.Tensor:
+def log(x: Tensor) -> Tensor:
     """Return the natural logarithm of positive normal float32, as the specification spells it."""
     bits = x.view(torch.int32)
     exponent = (bits - 0x3F3504F3) >> 23
@@ -89,7 +90,7 @@ def log(x: torch.Tensor) -> torch.Tensor:
     return (f + y) + e * LN2_HIGH
 
 
-def gumbel_of_bits(x: torch.Tensor) -> torch.Tensor:
+def gumbel_of_bits(x: Tensor) -> Tensor:
     """Return standard Gumbel noise, float32, from 32 random bits each (int64)."""
     v = ((x.float() + 0.5) * 2.0**-32).clamp(max=1 - 2.0**-24)
     u = 1.0 - v
@@ -106,7 +107,7 @@ def gumbel_noise(
     round_start: int = 0,
     role: int = ROLE_TARGET,
     device: torch.device | str = "cpu",
-) -> torch.Tensor:
+) -> Tensor:
     """Return the noise of every token id at one position, float32 [vocab]."""
     index = torch.arange(-(-vocab // 4), device=device)
     key = (position & _MASK, round_start & _MASK, choice | role << 16)
@@ -115,14 +116,14 @@ def gumbel_noise(
 
 
 def gumbel_noise_of(
-    ids: torch.Tensor,
-    positions: torch.Tensor,
+    ids: Tensor,
+    positions: Tensor,
     seed: int,
     *,
     choice: int,
     round_start: int = 0,
     role: int = ROLE_TARGET,
-) -> torch.Tensor:
+) -> Tensor:
     """Return the noise of single tokens, float32; ids and positions are int64 of that shape."""
     index = ids // 4
     key = (torch.full_like(index, word) for word in (round_start & _MASK, choice | role << 16))
@@ -131,7 +132,7 @@ def gumbel_noise_of(
 
 
 def gumbel_argmax(
-    logits: torch.Tensor,
+    logits: Tensor,
     *,
     inv_temperature: float,
     seed: int,
@@ -161,7 +162,7 @@ def uniform(
     return ((high >> 6 << 26 | low >> 6) + 0.5) * 2.0**-52
 
 
-def weights(logits: torch.Tensor, inv_temperature: float) -> torch.Tensor:
+def weights(logits: Tensor, inv_temperature: float) -> Tensor:
     """Return exp((logits - max) * inv_temperature) in units of 2^-40, rounded down, int64."""
     x = ((logits - logits.max()) * inv_temperature).clamp(min=-64.0)
     n = (x * LOG2_E + 12582912.0) - 12582912.0
@@ -175,7 +176,7 @@ def weights(logits: torch.Tensor, inv_temperature: float) -> torch.Tensor:
 
 
 def top_threshold(
-    logits: torch.Tensor, inv_temperature: float, top_k: int, top_p: float, min_p: float
+    logits: Tensor, inv_temperature: float, top_k: int, top_p: float, min_p: float
 ) -> tuple[float, int]:
     values, ids = torch.sort(logits, descending=True, stable=True)
     kept = len(values)
@@ -194,7 +195,7 @@ def top_threshold(
     return float(threshold), int(ids[:kept][values[:kept] == threshold].max())
 
 
-def logsumexp(logits: torch.Tensor) -> float:
+def logsumexp(logits: Tensor) -> float:
     total = int(weights(logits, 1.0).sum())
     return float(logits.max()) + math.log(total * 2.0**-WEIGHT_BITS)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch
 from paceline.models.config import Attention
@@ -33,8 +34,8 @@ class Chunk:
     """
 
     tiles: int
-    slots: torch.Tensor
-    hidden: torch.Tensor
+    slots: Tensor
+    hidden: Tensor
 
 
 @dataclass(slots=True)
@@ -46,12 +47,12 @@ class AttentionPlan:
     """
 
     rows: int  # real ones
-    ids: torch.Tensor  # [padded rows]
-    positions: torch.Tensor  # [padded rows]
-    write_slots: torch.Tensor  # [rows]
-    logit_rows: torch.Tensor  # [outputs padded to a multiple of TILE]
-    tile_rows: torch.Tensor  # [tiles * QUERY_TILE] the row in each place; unused ones repeat row 0
-    row_places: torch.Tensor  # [padded rows] the inverse
+    ids: Tensor  # [padded rows]
+    positions: Tensor  # [padded rows]
+    write_slots: Tensor  # [rows]
+    logit_rows: Tensor  # [outputs padded to a multiple of TILE]
+    tile_rows: Tensor  # [tiles * QUERY_TILE] the row in each place; unused ones repeat row 0
+    row_places: Tensor  # [padded rows] the inverse
     chunks: dict[Attention, list[Chunk]]  # by what a layer's rows see
 
 
@@ -153,13 +154,7 @@ def _slot_table(
 
 
 def _chunk(
-    index: int,
-    tiles: int,
-    slots: torch.Tensor,
-    owner: torch.Tensor,
-    low: torch.Tensor,
-    high: torch.Tensor,
-    kv_heads: int,
+    index: int, tiles: int, slots: Tensor, owner: Tensor, low: Tensor, high: Tensor, kv_heads: int
 ) -> Chunk:
     span = slice(index * KEY_CHUNK, (index + 1) * KEY_CHUNK)
     heads = torch.arange(kv_heads, device=slots.device)[None, :, None]
@@ -172,12 +167,8 @@ def _chunk(
 
 
 def attend(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    plan: AttentionPlan,
-    kind: Attention = CAUSAL,
-) -> torch.Tensor:
+    q: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, kind: Attention = CAUSAL
+) -> Tensor:
     """Return the attention of every row over its own sequence's cache, scaled by head_dim ** -0.5.
 
     q [padded rows, heads, head_dim]; keys and values [blocks, BLOCK_SIZE, kv_heads, head_dim], with

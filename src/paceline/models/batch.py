@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.core import KVSpec
 from paceline.core.spans import Spans
@@ -62,10 +63,10 @@ class ForwardOutput:
     that the next forward overwrites.
     """
 
-    logits: torch.Tensor
-    argmax: torch.Tensor
-    finite: torch.Tensor
-    features: torch.Tensor | None = None
+    logits: Tensor
+    argmax: Tensor
+    finite: Tensor
+    features: Tensor | None = None
 
 
 class Network(Protocol):
@@ -93,11 +94,11 @@ class Network(Protocol):
         """Let every forward from now on tell `spans` what its parts took, within the open span."""
         ...
 
-    def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:
+    def embedding_rows(self, ids: Tensor) -> Tensor:
         """Return a copy of the embeddings of ids int64 [n], in the network's dtype [n, hidden]."""
         ...
 
-    def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
+    def head_rows(self, ids: Tensor) -> Tensor:
         """Return a copy of the head's rows of ids int64 [n], in the network's dtype [n, hidden]."""
         ...
 

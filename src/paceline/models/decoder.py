@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from paceline.core import KVSpec
 from paceline.core.spans import OFF, Spans
@@ -15,8 +16,8 @@ from paceline.models.layers import Linear, rms_norm, rotate, swiglu
 from paceline.models.quantized import UNQUANTIZED, Recipe, make_linear
 from paceline.models.rope import rope_tables
 
-Weights = Mapping[str, torch.Tensor]
-Angles = tuple[torch.Tensor, torch.Tensor]
+Weights = Mapping[str, Tensor]
+Angles = tuple[Tensor, Tensor]
 
 
 class DecoderLayer:
@@ -31,7 +32,7 @@ class DecoderLayer:
         dtype: torch.dtype,
         recipe: Recipe = UNQUANTIZED,
     ) -> None:
-        def load(name: str) -> torch.Tensor:
+        def load(name: str) -> Tensor:
             # A copy even where dtype and device agree: no mapped file may lie under a network.
             return weights[prefix + name].to(device, dtype, copy=True)
 
@@ -58,14 +59,14 @@ class DecoderLayer:
 
     def attention(
         self,
-        x: torch.Tensor,
+        x: Tensor,
         angles: Angles,
-        kv: tuple[torch.Tensor, torch.Tensor],
+        kv: tuple[Tensor, Tensor],
         plan: AttentionPlan,
         kind: Attention,
         eps: float,
         spans: Spans = OFF,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Run the attention sublayer over normed rows, whose keys and values go into `kv` first."""
         with spans(Part.QKV):
             qkv = self.qkv(x).view(len(x), sum(self.heads), self.head_dim)
@@ -82,7 +83,7 @@ class DecoderLayer:
         with spans(Part.OUTPUT):
             return self.o(attended)
 
-    def mlp(self, x: torch.Tensor, spans: Spans = OFF) -> torch.Tensor:
+    def mlp(self, x: Tensor, spans: Spans = OFF) -> Tensor:
         with spans(Part.GATE_UP):
             activated = swiglu(self.gate_up(x))
         with spans(Part.DOWN):
@@ -97,7 +98,7 @@ def linear_bytes(layers: Sequence[DecoderLayer]) -> dict[str, int]:
 
 def allocate_paged_kv(
     config: ModelConfig, num_blocks: int, device: torch.device, dtype: torch.dtype
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
+) -> list[tuple[Tensor, Tensor]]:
     """Allocate zeroed keys and values of each layer, [num_blocks + 1, BLOCK_SIZE, kv_heads,
     head_dim] each.
 
@@ -105,7 +106,7 @@ def allocate_paged_kv(
     """
     shape = (num_blocks + 1, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
 
-    def zeros() -> torch.Tensor:
+    def zeros() -> Tensor:
         return torch.zeros(shape, device=device, dtype=dtype)
 
     return [(zeros(), zeros()) for _ in range(config.num_layers)]
@@ -136,7 +137,7 @@ class DecoderStack:
         ]
         cos, sin = rope_tables(shape.rope, shape.head_dim, max_positions)
         self.cos, self.sin = cos.to(device), sin.to(device)
-        self.kv: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.kv: list[tuple[Tensor, Tensor]] = []
         self.num_blocks = 0
         self._spans: Spans = OFF
 

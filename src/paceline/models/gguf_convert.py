@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from tokenizers import pre_tokenizers
+from torch import Tensor
 from transformers import AutoTokenizer
 
 from paceline.core import ModelError
@@ -97,7 +98,7 @@ def _write_weights(
 ) -> None:
     """Write the tensors into shards, so that memory holds one shard and not the model."""
     shards: list[list[str]] = []
-    shard: dict[str, torch.Tensor] = {}
+    shard: dict[str, Tensor] = {}
 
     def flush() -> None:
         shards.append(list(shard))
@@ -136,7 +137,7 @@ def _permuted_heads(target: str, config: dict[str, object]) -> int | None:
     return ConfigFields(config).integer(key) if key else None
 
 
-def _dequantise(tensor: gguf.ReaderTensor, heads: int | None) -> torch.Tensor:
+def _dequantise(tensor: gguf.ReaderTensor, heads: int | None) -> Tensor:
     try:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
     except NotImplementedError as error:

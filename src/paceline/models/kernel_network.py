@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.core import KVSpec
 from paceline.core.spans import OFF, Spans
@@ -131,7 +132,7 @@ def address(array: np.ndarray) -> int:
     return array.ctypes.data
 
 
-def read_bytes(library: ctypes.CDLL, data: torch.Tensor) -> None:
+def read_bytes(library: ctypes.CDLL, data: Tensor) -> None:
     """Read every byte once, with the forward's threads, and do nothing else."""
     at = ctypes.c_void_p(data.data_ptr())
     library.pl_read(at, ctypes.c_int64(data.nbytes), torch.get_num_threads())

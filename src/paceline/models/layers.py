@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 TILE = 32  # rows of every matrix product; rows are padded to a multiple of it
@@ -20,18 +21,18 @@ class Linear:
 
     BY_OUTPUT: tuple[str, ...] = ("weight", "bias")  # tensors (or None) with a row for each output
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.weight, self.bias = weight, bias
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Return the outputs [rows, out] of x [rows, in], one tile at a time."""
         tiles = [self.product(tile) for tile in torch.split(x, TILE)]
         return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
 
-    def product(self, x: torch.Tensor) -> torch.Tensor:
+    def product(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight, self.bias)
 
-    def rows(self, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Return rows `ids` of the weight, a copy."""
         return self.weight.index_select(0, ids).to(dtype)
 
@@ -44,7 +45,7 @@ class Linear:
         linears = (self, *lower)
         return self._with(lambda name: torch.cat([getattr(linear, name) for linear in linears]))
 
-    def _with(self, change: Callable[[str], torch.Tensor]) -> Linear:
+    def _with(self, change: Callable[[str], Tensor]) -> Linear:
         other = copy(self)
         for name in self.BY_OUTPUT:
             if getattr(self, name) is not None:
@@ -63,14 +64,14 @@ class Linear:
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return RMSNorm (arXiv 1910.07467) over the last dimension: in float32, rounded once."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale * weight.float()).to(x.dtype)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate x [rows, heads, head_dim] by angles [rows, head_dim // 2] (RoFormer), in float32.
 
     Dimension i is paired with i + head_dim / 2.
@@ -80,7 +81,7 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
-def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
+def swiglu(gate_up: Tensor) -> Tensor:
     """Return silu(gate) * up (arXiv 2002.05202) of [rows, 2 * size], in float32.
 
     Spelled with exp: torch's own silu rounds the last few elements of a thread's share differently,

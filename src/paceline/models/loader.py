@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoTokenizer
 
 from paceline.core import ModelError
@@ -30,7 +31,7 @@ class LoadedModel:
 
     name: str
     config: ModelConfig
-    weights: Mapping[str, torch.Tensor]
+    weights: Mapping[str, Tensor]
     tokenizer: Any
     eos_ids: frozenset[int]
     max_context: int

@@ -7,6 +7,7 @@ from copy import copy
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.core import ModelError
 from paceline.kernels import abi, build
@@ -53,7 +54,7 @@ class NativeNetwork(KernelNetwork):
         shapes = [*layer_shapes(config) * config.num_layers, head]
         super().__init__(native.library, config, shapes, recipe, max_positions)
         self.streamed_parts = streamed_by_part(shapes, recipe)
-        self._embedding: torch.Tensor | None = None
+        self._embedding: Tensor | None = None
         self._pack(weights)
         self.streamed_bytes, self.weight_bytes = self._packer.arena.used, self._packer.bytes
 
@@ -96,12 +97,12 @@ class NativeNetwork(KernelNetwork):
             self._logits[:outputs], self._argmax[:outputs], self._finite[:outputs], features
         )
 
-    def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:
+    def embedding_rows(self, ids: Tensor) -> Tensor:
         if self._embedding is None:
             return self.head_rows(ids)
         return self._embedding.index_select(0, ids)
 
-    def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
+    def head_rows(self, ids: Tensor) -> Tensor:
         if self.config.tie_word_embeddings and self._embedding is not None:
             return self.embedding_rows(ids)  # what an int8 head was made from
         return self._head.rows(ids)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from copy import copy
 
 import torch
+from torch import Tensor
 
 from paceline.models.attention import CAUSAL, AttentionPlan
 from paceline.models.batch import ForwardBatch, ForwardOutput, Part
@@ -87,22 +88,22 @@ class TorchNetwork(DecoderStack):
             argmax, finite = logits.argmax(-1), torch.isfinite(logits).all(-1)
         return ForwardOutput(logits, argmax, finite, features)
 
-    def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:
+    def embedding_rows(self, ids: Tensor) -> Tensor:
         return self.embedding.index_select(0, ids.to(self.device))
 
-    def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
+    def head_rows(self, ids: Tensor) -> Tensor:
         if self.config.tie_word_embeddings:
             return self.embedding_rows(ids)
         return self.head.rows(ids.to(self.device), self.dtype)
 
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         with self._spans(Part.NORM):
             return rms_norm(x, weight, self.config.rms_norm_eps)
 
-    def _no_logits(self) -> torch.Tensor:
+    def _no_logits(self) -> Tensor:
         return torch.empty((0, self.vocab_size), dtype=torch.float32, device=self.device)
 
-    def _logits(self, x: torch.Tensor, plan: AttentionPlan, outputs: int) -> torch.Tensor:
+    def _logits(self, x: Tensor, plan: AttentionPlan, outputs: int) -> Tensor:
         if not outputs:
             return self._no_logits()
         normed = self._norm(x.index_select(0, plan.logit_rows), self.final_norm)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.core import ModelError
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Network
@@ -71,7 +72,7 @@ def _native(config: ModelConfig, dtype: str, device: str) -> tuple[bool, str]:
     return native_available(config)
 
 
-def sequence_features(network: Network, ids: Sequence[int], layers: Sequence[int]) -> torch.Tensor:
+def sequence_features(network: Network, ids: Sequence[int], layers: Sequence[int]) -> Tensor:
     """Return outputs of the target's `layers` for every token: [tokens, layers * hidden].
 
     Computes into the network's first blocks: nobody else may be using its KV.

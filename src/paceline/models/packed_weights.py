@@ -7,6 +7,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from paceline.kernels import abi
@@ -24,7 +25,7 @@ from paceline.kernels.packing import (
 from paceline.models.config import ModelConfig
 from paceline.models.quantized import Recipe
 
-Weights = Mapping[str, torch.Tensor]
+Weights = Mapping[str, Tensor]
 Shape = tuple[str, int, int]  # which of quantized.LINEARS (or another name), n, k
 QKV, GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 
@@ -33,11 +34,11 @@ QKV, GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 class PackedMatrix:
     """A matrix [n, k] in the kernels' layout: bf16, or int8 with `scales` [n, padded]."""
 
-    packed: torch.Tensor  # int32 [panels, words, 16]
+    packed: Tensor  # int32 [panels, words, 16]
     n: int
     k: int
-    bias: torch.Tensor | None = None
-    scales: torch.Tensor | None = None
+    bias: Tensor | None = None
+    scales: Tensor | None = None
 
     @property
     def structure(self) -> abi.Matrix:
@@ -45,7 +46,7 @@ class PackedMatrix:
         bias, scales = (None if t is None else t.data_ptr() for t in (self.bias, self.scales))
         return abi.Matrix(self.packed.data_ptr(), bias, scales, self.n, self.k)
 
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+    def rows(self, ids: Tensor) -> Tensor:
         """Return rows as bf16 [len(ids), k]."""
         if self.scales is None:
             return unpack_rows(self.packed, ids, self.k)
@@ -62,7 +63,7 @@ class Packer:
         self.arena = Arena(
             arena_bytes([packed_bytes(n, k, self._itemsize(name)) for name, n, k in shapes])
         )
-        self.kept: list[torch.Tensor] = []
+        self.kept: list[Tensor] = []
 
     def _itemsize(self, linear: str) -> int:
         return 1 if self.recipe.takes(linear) else 2
@@ -71,16 +72,13 @@ class Packer:
     def bytes(self) -> int:
         return self.arena.used + sum(tensor.nbytes for tensor in self.kept)
 
-    def keep(self, tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    def keep(self, tensor: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return a copy that lives as long as this packer."""
         self.kept.append(tensor.to(dtype, copy=True).contiguous())
         return self.kept[-1]
 
     def matrix(
-        self,
-        linear: str,
-        parts: Sequence[torch.Tensor],
-        biases: Sequence[torch.Tensor] | None = None,
+        self, linear: str, parts: Sequence[Tensor], biases: Sequence[Tensor] | None = None
     ) -> PackedMatrix:
         """Pack the parts below each other."""
         joined = parts[0] if len(parts) == 1 else torch.cat(list(parts))
@@ -92,9 +90,7 @@ class Packer:
             scales = self.keep(functional.pad(scales, (0, padded(n, LANES) - n)))
         return PackedMatrix(packed, n, k, bias, scales)
 
-    def gate_up(
-        self, parts: Sequence[torch.Tensor], biases: Sequence[torch.Tensor] | None
-    ) -> PackedMatrix:
+    def gate_up(self, parts: Sequence[Tensor], biases: Sequence[Tensor] | None) -> PackedMatrix:
         """Pack gate and up panel by panel in turn, so that SwiGLU finds both in one work item."""
         k, n = parts[0].shape[1], 2 * padded(len(parts[0]), LANES)
         packed = self.arena.take_matrix(n, k, self._itemsize("gate_up"))
@@ -103,7 +99,7 @@ class Packer:
         bias = None if biases is None else self.keep(_in_turn(biases, n))
         return PackedMatrix(packed, n, k, bias, by_output)
 
-    def _fill(self, linear: str, weight: torch.Tensor, packed: torch.Tensor) -> torch.Tensor | None:
+    def _fill(self, linear: str, weight: Tensor, packed: Tensor) -> Tensor | None:
         """Pack a matrix into its storage; return its scales [n], if it has any."""
         if not self.recipe.takes(linear):
             pack(weight, packed)
@@ -115,13 +111,13 @@ class Packer:
     def layer(self, layer: abi.Layer, config: ModelConfig, weights: Weights, prefix: str) -> None:
         """Fill in a decoder layer, whose tensors' names begin with `prefix`."""
 
-        def tensor(name: str) -> torch.Tensor:
+        def tensor(name: str) -> Tensor:
             return take(weights, prefix + name)
 
-        def linears(module: str, *names: str) -> list[torch.Tensor]:
+        def linears(module: str, *names: str) -> list[Tensor]:
             return [tensor(f"{module}.{name}.weight") for name in names]
 
-        def biases(wanted: bool, module: str, *names: str) -> list[torch.Tensor] | None:
+        def biases(wanted: bool, module: str, *names: str) -> list[Tensor] | None:
             return [tensor(f"{module}.{name}.bias") for name in names] if wanted else None
 
         layer.qkv = self.matrix(
@@ -143,9 +139,7 @@ class Packer:
             layer.k_norm = self.keep(tensor("self_attn.k_norm.weight")).data_ptr()
 
 
-def quantize_weight(
-    library: ctypes.CDLL, weight: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_weight(library: ctypes.CDLL, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return `kernels.int8.quantize_weight` of a weight rounded to bf16, at the speed of memory."""
     rows = weight.to(torch.bfloat16).contiguous()
     quantised, scales = torch.empty(rows.shape, dtype=torch.int8), torch.empty(len(rows))
@@ -157,7 +151,7 @@ def quantize_weight(
     return quantised, scales
 
 
-def _in_turn(halves: Sequence[torch.Tensor | None], n: int) -> torch.Tensor:
+def _in_turn(halves: Sequence[Tensor | None], n: int) -> Tensor:
     """Return values of gate's and of up's outputs, in the order of their panels: float32 [n]."""
     outputs = torch.zeros(2, n // 2)
     for row, half in zip(outputs, halves, strict=True):
@@ -166,7 +160,7 @@ def _in_turn(halves: Sequence[torch.Tensor | None], n: int) -> torch.Tensor:
     return outputs.view(2, -1, LANES).transpose(0, 1).flatten()
 
 
-def take(weights: Weights, name: str) -> torch.Tensor:
+def take(weights: Weights, name: str) -> Tensor:
     """Return a tensor by name, taken out of the mapping where it allows that."""
     return weights.pop(name) if isinstance(weights, MutableMapping) else weights[name]
 

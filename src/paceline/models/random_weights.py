@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 
 import torch
+from torch import Tensor
 
 from paceline.models.config import ModelConfig
 from paceline.models.tensors import expected_tensors
@@ -13,7 +14,7 @@ from paceline.models.tensors import expected_tensors
 
 def random_weights(
     config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float32
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Tensor]:
     """Draw every tensor of `expected_tensors(config)`, in order of name with `seed`.
 
     Matrices are scaled by their input size, so that activations keep unit size at any depth and the
@@ -26,7 +27,7 @@ def random_weights(
     }
 
 
-class RandomTensors(Mapping[str, torch.Tensor]):
+class RandomTensors(Mapping[str, Tensor]):
     """Random weights, each drawn when it is asked for and not kept: only the tensors packed from
     them are in memory. Equal names, shapes and seeds give equal tensors."""
 
@@ -35,7 +36,7 @@ class RandomTensors(Mapping[str, torch.Tensor]):
     ) -> None:
         self.shapes, self.dtype, self.seed = dict(shapes), dtype, seed
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name: str) -> Tensor:
         shape = self.shapes[name]
         # Seed and name in one number: torch's CPU generator takes 32 bits of it.
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
@@ -54,7 +55,7 @@ class RandomTensors(Mapping[str, torch.Tensor]):
         return sum(sizes) * self.dtype.itemsize
 
 
-def _draw(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+def _draw(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     noise = torch.randn(shape, generator=generator)
     if len(shape) == 2:
         return noise.mul_(shape[1] ** -0.5)

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from paceline.core import ModelError
 from paceline.core.config_fields import ConfigFields, first_with
@@ -31,9 +32,7 @@ class RopeConfig:
     attention_factor: float = 1.0  # yarn
 
 
-def rope_tables(
-    rope: RopeConfig, head_dim: int, max_positions: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def rope_tables(rope: RopeConfig, head_dim: int, max_positions: int) -> tuple[Tensor, Tensor]:
     """Return cos and sin of every position's angles, float32 [max_positions, head_dim // 2] each.
 
     Dimension i is rotated together with dimension i + head_dim / 2. Yarn's attention factor is
@@ -44,23 +43,23 @@ def rope_tables(
     return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
 
 
-def rope_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
+def rope_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
     """Return radians per position of each pair of dimensions, float32 [head_dim // 2]."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     frequencies = 1.0 / rope.theta**exponents
     return _SCALED[rope.type](rope, frequencies, head_dim)
 
 
-def _default(rope: RopeConfig, frequencies: torch.Tensor, head_dim: int) -> torch.Tensor:
+def _default(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor:
     return frequencies
 
 
-def _linear(rope: RopeConfig, frequencies: torch.Tensor, head_dim: int) -> torch.Tensor:
+def _linear(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor:
     """Position interpolation (arXiv 2306.15595)."""
     return frequencies / rope.factor
 
 
-def _llama3(rope: RopeConfig, frequencies: torch.Tensor, head_dim: int) -> torch.Tensor:
+def _llama3(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor:
     """Llama 3.1: wavelengths that fit often into the old context stay, rare ones are stretched.
 
     Between `low_freq_factor` and `high_freq_factor` turns per old context the two are blended.
@@ -71,7 +70,7 @@ def _llama3(rope: RopeConfig, frequencies: torch.Tensor, head_dim: int) -> torch
     return (1 - kept) * frequencies / rope.factor + kept * frequencies
 
 
-def _yarn(rope: RopeConfig, frequencies: torch.Tensor, head_dim: int) -> torch.Tensor:
+def _yarn(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor:
     """YaRN (arXiv 2309.00071): a ramp over dimensions from kept to interpolated frequencies."""
 
     def dimension(turns: float) -> float:

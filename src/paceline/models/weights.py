@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from paceline.core import ModelError
 from paceline.models.config import ModelConfig
@@ -21,7 +22,7 @@ DTYPES = {"F32": 4, "F16": 2, "BF16": 2}  # bytes an element
 INDEX = "model.safetensors.index.json"
 
 
-class SafetensorWeights(Mapping[str, torch.Tensor]):
+class SafetensorWeights(Mapping[str, Tensor]):
     """A folder's tensors, by name. Each access maps its file for as long as the tensor lives."""
 
     def __init__(self, folder: Path) -> None:
@@ -43,9 +44,9 @@ class SafetensorWeights(Mapping[str, torch.Tensor]):
                 self.dtypes[name] = view.get_dtype()
                 self._files[name] = path
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name: str) -> Tensor:
         with safe_open(self._files[name], framework="pt") as file:
-            tensor: torch.Tensor = file.get_tensor(name)
+            tensor: Tensor = file.get_tensor(name)
             return tensor
 
     def __iter__(self) -> Iterator[str]:
@@ -65,7 +66,7 @@ class SafetensorWeights(Mapping[str, torch.Tensor]):
             table.pop(name)
 
 
-def stored_bytes(weights: Mapping[str, torch.Tensor]) -> int:
+def stored_bytes(weights: Mapping[str, Tensor]) -> int:
     """Return the bytes of all tensors, known without reading files."""
     if isinstance(weights, RandomTensors):
         return weights.nbytes
@@ -75,13 +76,13 @@ def stored_bytes(weights: Mapping[str, torch.Tensor]) -> int:
     return sum(tensor.nbytes for tensor in weights.values())
 
 
-class CountedWeights(Mapping[str, torch.Tensor]):
+class CountedWeights(Mapping[str, Tensor]):
     """The same weights, reporting the bytes of each tensor handed out."""
 
-    def __init__(self, weights: Mapping[str, torch.Tensor], count: Callable[[int], None]) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], count: Callable[[int], None]) -> None:
         self._weights, self._count = weights, count
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name: str) -> Tensor:
         tensor = self._weights[name]
         self._count(tensor.nbytes)
         return tensor

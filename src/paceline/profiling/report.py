@@ -138,10 +138,7 @@ def as_json(name: str, steps: Steps, rows: Sequence[ProfileRow], roof: Roof) -> 
         "decode_steps": steps.decode_steps,
         "prompt_steps": steps.prompt_steps,
         "prompt_ms": steps.prompt_ns / 1e6,
-        "step_ms": {
-            "mean": 1e3 * rows[0].seconds,
-            "median": median(steps.durations) / 1e6,
-        },
+        "step_ms": {"mean": 1e3 * rows[0].seconds, "median": median(steps.durations) / 1e6},
         "ms_per_committed_token": sum(steps.durations) / 1e6 / steps.total("committed"),
         "read_loop": {
             "bytes": roof.bandwidth.streamed,

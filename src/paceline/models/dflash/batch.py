@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.core import KVSpec
 from paceline.core.spans import Spans
@@ -24,10 +25,10 @@ class BlockOutput:
     forward overwrites. Column j of `logits` belongs to token `head_ids[j]` where the head is cut.
     """
 
-    argmax: torch.Tensor
-    confidence: torch.Tensor
-    logits: torch.Tensor | None = None
-    hidden: torch.Tensor | None = None
+    argmax: Tensor
+    confidence: Tensor
+    logits: Tensor | None = None
+    hidden: Tensor | None = None
 
 
 class DFlashNetwork(Protocol):
@@ -39,7 +40,7 @@ class DFlashNetwork(Protocol):
 
     config: DFlashConfig
     kv_spec: KVSpec
-    head_ids: torch.Tensor | None  # token ids of a cut head, ascending
+    head_ids: Tensor | None  # token ids of a cut head, ascending
     weight_bytes: int  # of its own weights in memory, a cut head's rows included
     streamed_bytes: int  # that a draft forward reads, the head included
     streamed_parts: dict[str, int]  # the same by part (models.batch.Part)
@@ -48,7 +49,7 @@ class DFlashNetwork(Protocol):
 
     def allocate_kv(self, num_blocks: int) -> None: ...
 
-    def inject(self, features: torch.Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
+    def inject(self, features: Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
         """Write keys and values of context rows, for all layers: features [rows, K * hidden] of
         tokens at int32 `positions` [rows], into KV slots int32 `slots` [rows]."""
         ...

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from paceline.core import ModelError
 from paceline.models.catalog import pull
@@ -61,8 +62,8 @@ class DFlashCheckpoint:
     config_json: Mapping[str, Any]  # JSON
     weights: SafetensorWeights | RandomTensors
     version: str
-    mask_embedding: torch.Tensor | None = None
-    head_ids: torch.Tensor | None = None
+    mask_embedding: Tensor | None = None
+    head_ids: Tensor | None = None
     provenance: Provenance = field(default_factory=Provenance)
 
 
@@ -112,9 +113,9 @@ def load_checkpoint(name: str | Path) -> DFlashCheckpoint:
 def save_checkpoint(
     folder: Path,
     config_json: Mapping[str, object],
-    weights: Mapping[str, torch.Tensor],
+    weights: Mapping[str, Tensor],
     *,
-    mask_embedding: torch.Tensor | None = None,
+    mask_embedding: Tensor | None = None,
     head_ids: Sequence[int] | None = None,
     provenance: Mapping[str, object] | None = None,
 ) -> None:

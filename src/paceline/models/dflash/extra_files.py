@@ -13,6 +13,7 @@ from typing import Annotated
 
 import torch
 from pydantic import ConfigDict, Strict
+from torch import Tensor
 
 from paceline.core import InvalidRequest, ModelError
 from paceline.core.documents import Document
@@ -41,7 +42,7 @@ class Provenance(Document):
     window: int | None = None
 
 
-def read_head_ids(own_file: Mapping[str, object], config: DFlashConfig) -> torch.Tensor | None:
+def read_head_ids(own_file: Mapping[str, object], config: DFlashConfig) -> Tensor | None:
     """Read the token ids that the head may be cut to. Raises ModelError."""
     ids = own_file.get("head_token_ids")
     if ids is None:
@@ -80,7 +81,7 @@ def read_provenance(own_file: Mapping[str, object], config: DFlashConfig) -> Pro
     return provenance
 
 
-def read_mask_embedding(folder: Path, config: DFlashConfig) -> torch.Tensor | None:
+def read_mask_embedding(folder: Path, config: DFlashConfig) -> Tensor | None:
     """Read the embedding of the mask slots, float32 [hidden]. Raises ModelError."""
     path = folder / MASK_FILE
     if not path.is_file():
@@ -100,8 +101,8 @@ def read_mask_embedding(folder: Path, config: DFlashConfig) -> torch.Tensor | No
             )
         state = state.get("embedding")
     hidden = config.layers.hidden_size
-    if not isinstance(state, torch.Tensor) or state.numel() != hidden:
-        shape = list(state.shape) if isinstance(state, torch.Tensor) else type(state).__name__
+    if not isinstance(state, Tensor) or state.numel() != hidden:
+        shape = list(state.shape) if isinstance(state, Tensor) else type(state).__name__
         raise ModelError(f"{MASK_FILE}: embedding is {shape}; expected [{hidden}]")
     if not torch.isfinite(state).all():
         raise ModelError(f"{MASK_FILE}: embedding holds NaN or infinity: the file is damaged")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from paceline.models.dflash.config import DFlashConfig
 
 
-def block_kernels(projected: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+def block_kernels(projected: Tensor, base: Tensor) -> Tensor:
     """Return kernels [2, rows, taps, hidden], of a sublayer's input and of its output, for every
     row: base [2, taps, hidden] plus what `projected` [rows, 2 * taps * groups] gives each group of
     channels."""
@@ -20,7 +21,7 @@ def block_kernels(projected: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     return kernels.transpose(0, 1)
 
 
-def convolve(x: torch.Tensor, kernels: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+def convolve(x: Tensor, kernels: Tensor, slots: Tensor) -> Tensor:
     """Return the convolution of x [rows, hidden] with kernels [rows, taps, hidden]; `slots` [rows]
     is each row's place in its block, whose start no tap crosses."""
     out = kernels[:, 0] * x
@@ -30,7 +31,7 @@ def convolve(x: torch.Tensor, kernels: torch.Tensor, slots: torch.Tensor) -> tor
     return out
 
 
-def scaled_logits(config: DFlashConfig, logits: torch.Tensor) -> torch.Tensor:
+def scaled_logits(config: DFlashConfig, logits: Tensor) -> Tensor:
     """Return the head's raw output as the config scales and caps it, in float32."""
     logits = logits.float()
     if config.output_multiplier != 1:  # a product with 1 takes as long as with anything else
@@ -38,6 +39,6 @@ def scaled_logits(config: DFlashConfig, logits: torch.Tensor) -> torch.Tensor:
     return capped(logits, config.softcap)
 
 
-def capped(logits: torch.Tensor, softcap: float | None) -> torch.Tensor:
+def capped(logits: Tensor, softcap: float | None) -> Tensor:
     """Return logits bent smoothly into [-softcap, softcap]; None leaves them."""
     return logits if softcap is None else torch.tanh(logits / softcap) * softcap

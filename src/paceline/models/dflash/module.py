@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.models.config import Attention
@@ -17,7 +17,7 @@ from paceline.models.dflash.config import DFlashConfig, SecondGeneration
 from paceline.models.dflash.formulas import block_kernels, convolve, scaled_logits
 from paceline.models.rope import rope_tables
 
-Attend = Callable[[Attention, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Attend = Callable[[Attention, Tensor, Tensor, Tensor], Tensor]
 """How a layer of some kind mixes values: q [queries, heads, head_dim] and k, v [context + queries,
 kv heads, head_dim] to [queries, heads, head_dim]. It decides who sees whom."""
 
@@ -30,7 +30,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (wide * scale * self.weight).to(x.dtype)
@@ -53,12 +53,12 @@ class DraftAttention(nn.Module):
 
     def forward(
         self,
-        x: torch.Tensor,
-        context: torch.Tensor,
-        angles: tuple[torch.Tensor, torch.Tensor],
+        x: Tensor,
+        context: Tensor,
+        angles: tuple[Tensor, Tensor],
         kind: Attention,
         attend: Attend,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """x [queries, hidden] is at the last of `angles` [context + queries, head_dim / 2]."""
         cos, sin = angles
         q = rotate(
@@ -67,14 +67,14 @@ class DraftAttention(nn.Module):
         rows = torch.cat((context, x))
         k = rotate(self.k_norm(self._heads(self.k_proj(rows))), cos, sin)
         v = self._heads(self.v_proj(rows))
-        mixed: torch.Tensor = self.o_proj(attend(kind, q, k, v).flatten(1))
+        mixed: Tensor = self.o_proj(attend(kind, q, k, v).flatten(1))
         return mixed
 
-    def _heads(self, x: torch.Tensor) -> torch.Tensor:
+    def _heads(self, x: Tensor) -> Tensor:
         return x.view(len(x), -1, self.head_dim)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate x [rows, heads, head_dim], dimension i together with i + head_dim / 2."""
     first, second = x.chunk(2, dim=-1)
     cos, sin = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
@@ -91,8 +91,8 @@ class MLP(nn.Module):
         self.up_proj = nn.Linear(hidden, size, bias=config.layers.mlp_bias)
         self.down_proj = nn.Linear(size, hidden, bias=config.layers.mlp_bias)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
         return y
 
 
@@ -112,7 +112,7 @@ class BlockConvolution(nn.Module):
         self.kernel_projection = nn.Linear(hidden, dynamic, bias=False)
         nn.init.zeros_(self.kernel_projection.weight)
 
-    def kernels(self, x: torch.Tensor) -> torch.Tensor:
+    def kernels(self, x: Tensor) -> Tensor:
         return block_kernels(self.kernel_projection(x), self.base_kernel)
 
 
@@ -130,15 +130,15 @@ class DraftLayer(nn.Module):
 
     def forward(
         self,
-        x: torch.Tensor,
-        context: torch.Tensor,
-        angles: tuple[torch.Tensor, torch.Tensor],
-        slots: torch.Tensor,
+        x: Tensor,
+        context: Tensor,
+        angles: tuple[Tensor, Tensor],
+        slots: Tensor,
         kind: Attention,
         attend: Attend,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         normed = self.input_layernorm(x)
-        mixed: torch.Tensor
+        mixed: Tensor
         if self.second is None:
             x = x + self.self_attn(normed, context, angles, kind, attend)
             mixed = self.mlp(self.post_attention_layernorm(x))
@@ -181,8 +181,8 @@ class DFlashModule(nn.Module):
             self.candidate_selector = CandidateSelector(config, config.second)
 
     def forward(
-        self, features: torch.Tensor, embedded: torch.Tensor, anchors: torch.Tensor, first: int = 0
-    ) -> torch.Tensor:
+        self, features: Tensor, embedded: Tensor, anchors: Tensor, first: int = 0
+    ) -> Tensor:
         """Return hidden states of many blocks over one sequence, float [blocks, block, hidden].
 
         features [tokens, K * target hidden] of tokens `first`, `first` + 1, …; embedded [blocks,
@@ -193,13 +193,8 @@ class DFlashModule(nn.Module):
         return self.run(features, tokens, embedded, anchors, Dense(tokens, anchors, embedded))
 
     def run(
-        self,
-        features: torch.Tensor,
-        tokens: torch.Tensor,
-        embedded: torch.Tensor,
-        anchors: torch.Tensor,
-        attend: Attend,
-    ) -> torch.Tensor:
+        self, features: Tensor, tokens: Tensor, embedded: Tensor, anchors: Tensor, attend: Attend
+    ) -> Tensor:
         """Return the same over any number of sequences side by side: `tokens` int64 [tokens] are
         the positions of the features' rows, each in its own sequence, and `attend` knows which."""
         blocks, size, hidden = embedded.shape
@@ -213,23 +208,21 @@ class DFlashModule(nn.Module):
         x = embedded.reshape(-1, hidden)
         for layer, kind in zip(self.layers, self.config.attention, strict=True):
             x = layer(x, context, angles, slots, kind, attend)
-        normed: torch.Tensor = self.norm(x)
+        normed: Tensor = self.norm(x)
         return normed.view(blocks, size, hidden)
 
 
 class Dense:
     """One sequence's attention over a mask of everything: what faster forms must agree with."""
 
-    def __init__(self, tokens: torch.Tensor, anchors: torch.Tensor, embedded: torch.Tensor) -> None:
+    def __init__(self, tokens: Tensor, anchors: Tensor, embedded: Tensor) -> None:
         size = embedded.shape[1]
         slots = torch.arange(size, device=anchors.device).repeat(len(anchors))
         owner = torch.arange(len(anchors), device=anchors.device).repeat_interleave(size)
         self._rows = tokens, anchors[owner] + slots, anchors[owner], owner
-        self._visible: dict[Attention, torch.Tensor] = {}
+        self._visible: dict[Attention, Tensor] = {}
 
-    def __call__(
-        self, kind: Attention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> torch.Tensor:
+    def __call__(self, kind: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if kind not in self._visible:
             self._visible[kind] = _visible(kind, *self._rows)
         mixed = functional.scaled_dot_product_attention(
@@ -243,12 +236,8 @@ class Dense:
 
 
 def _visible(
-    kind: Attention,
-    tokens: torch.Tensor,
-    queries: torch.Tensor,
-    anchors: torch.Tensor,
-    owner: torch.Tensor,
-) -> torch.Tensor:
+    kind: Attention, tokens: Tensor, queries: Tensor, anchors: Tensor, owner: Tensor
+) -> Tensor:
     """Return bool [queries, tokens + queries]: a query sees context strictly before the block's
     anchor, and the block's own slots, up to the query's own in a causal layer; all within the
     window."""
@@ -263,6 +252,6 @@ def _visible(
     return visible & (distance.abs() < kind.window)
 
 
-def draft_logits(config: DFlashConfig, hidden: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+def draft_logits(config: DFlashConfig, hidden: Tensor, head: Tensor) -> Tensor:
     """Return logits float32 [..., rows of the head] of hidden states, as the config scales them."""
     return scaled_logits(config, functional.linear(hidden, head))

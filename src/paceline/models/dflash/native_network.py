@@ -7,6 +7,7 @@ import ctypes
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.kernels import abi
 from paceline.kernels.packing import padded
@@ -35,8 +36,8 @@ class NativeDFlash(KernelNetwork):
         target: NativeNetwork,
         *,
         max_positions: int,
-        head_ids: torch.Tensor | None = None,
-        mask_embedding: torch.Tensor | None = None,
+        head_ids: Tensor | None = None,
+        mask_embedding: Tensor | None = None,
         recipe: Recipe = UNQUANTIZED,
     ) -> None:
         self.config, self.head_ids, self.dtype = config, head_ids, torch.bfloat16
@@ -55,7 +56,7 @@ class NativeDFlash(KernelNetwork):
         self._logits = torch.empty(0, self._model.vocab)
         self._hidden = torch.empty(0, config.layers.hidden_size, dtype=torch.bfloat16)
 
-    def inject(self, features: torch.Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
+    def inject(self, features: Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
         self._check(positions)
         features = features.to(torch.bfloat16)
         if features.stride(1) != 1:
@@ -112,7 +113,7 @@ class NativeDFlash(KernelNetwork):
         to.logits = self._logits.data_ptr() if logits else None
         to.hidden = self._hidden.data_ptr() if self.config.second is not None else None
 
-    def _pack(self, weights: Weights, mask_embedding: torch.Tensor | None) -> None:
+    def _pack(self, weights: Weights, mask_embedding: Tensor | None) -> None:
         config, packer, model = self.config, self._packer, self._model
         # First: a draft does not read it.
         model.context = packer.matrix("context", [take(weights, FC)]).structure
@@ -134,7 +135,7 @@ class NativeDFlash(KernelNetwork):
         scale = config.output_multiplier if config.second is None else 1.0
         model.final_norm = packer.keep(take(weights, NORM) * scale).data_ptr()
 
-    def _share(self, mask_embedding: torch.Tensor | None) -> None:
+    def _share(self, mask_embedding: Tensor | None) -> None:
         """Point the kernels to the target's embedding and head, or to the cut head's rows of it."""
         theirs, model = self._target.structure, self._model
         model.embedding, model.embedding_panels = theirs.embedding, theirs.embedding_panels
@@ -155,7 +156,7 @@ class NativeDFlash(KernelNetwork):
         return abi.Convolution(kernels.structure, base.data_ptr())
 
 
-def _matrix_shapes(config: DFlashConfig, head_ids: torch.Tensor | None) -> list[Shape]:
+def _matrix_shapes(config: DFlashConfig, head_ids: Tensor | None) -> list[Shape]:
     hidden, second = config.layers.hidden_size, config.second
     layer = layer_shapes(config.layers)
     if second is not None:

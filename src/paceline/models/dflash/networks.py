@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from paceline.core import ModelError
 from paceline.models.batch import Network
@@ -24,7 +25,7 @@ def build_dflash(
     dtype: str,
     backend: str = "auto",
     quantize: str | None = None,
-    head_ids: torch.Tensor | None = None,
+    head_ids: Tensor | None = None,
     max_positions: int,
 ) -> DFlashNetwork:
     """Build the drafter's network around `target`'s embedding and head, on the target's device.
@@ -71,10 +72,7 @@ def _no_kernels(config: DFlashConfig, target: Network, dtype: str) -> str | None
 
 
 def planned_bytes(
-    config: DFlashConfig,
-    dtype: torch.dtype,
-    head_ids: torch.Tensor | None,
-    recipe: Recipe = UNQUANTIZED,
+    config: DFlashConfig, dtype: torch.dtype, head_ids: Tensor | None, recipe: Recipe = UNQUANTIZED
 ) -> int:
     """Return the bytes of the drafter's weights, with those of a cut head, before there is a target
     to build it around."""

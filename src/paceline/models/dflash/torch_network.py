@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.models.attention import AttentionPlan
 from paceline.models.batch import ForwardBatch, Network, Part
@@ -26,7 +27,7 @@ from paceline.models.quantized import UNQUANTIZED, Recipe, make_linear
 class ConvolutionWeights:
     """Weights of DFlash 2's convolution around one sublayer."""
 
-    def __init__(self, load: Callable[[str], torch.Tensor], prefix: str) -> None:
+    def __init__(self, load: Callable[[str], Tensor], prefix: str) -> None:
         self.base = load(f"{prefix}.base_kernel")
         self.projection = Linear(load(f"{prefix}.kernel_projection.weight"))
 
@@ -44,8 +45,8 @@ class TorchDFlash(DecoderStack):
         *,
         max_positions: int,
         dtype: torch.dtype,
-        head_ids: torch.Tensor | None = None,
-        mask_embedding: torch.Tensor | None = None,
+        head_ids: Tensor | None = None,
+        mask_embedding: Tensor | None = None,
         recipe: Recipe = UNQUANTIZED,
     ) -> None:
         shape = config.layers
@@ -53,7 +54,7 @@ class TorchDFlash(DecoderStack):
         super().__init__(shape, weights, prefixes, target.device, dtype, max_positions, recipe)
         self.config, self._target, self._recipe = config, target, recipe
 
-        def load(name: str) -> torch.Tensor:
+        def load(name: str) -> Tensor:
             return weights[name].to(self.device, dtype, copy=True)
 
         self.convolutions = [
@@ -73,7 +74,7 @@ class TorchDFlash(DecoderStack):
         self.weight_bytes = self._count_bytes()
 
     @torch.no_grad()
-    def inject(self, features: torch.Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
+    def inject(self, features: Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
         """Write K and V of context rows for all layers, by one projection (SGLang and vLLM do the
         same): hidden_norm(fc(features)) is the same for every layer, and sees no layer's input
         norm."""
@@ -122,11 +123,11 @@ class TorchDFlash(DecoderStack):
         self,
         index: int,
         kind: Attention,
-        x: torch.Tensor,
+        x: Tensor,
         angles: Angles,
         plan: AttentionPlan,
-        slots: torch.Tensor,
-    ) -> torch.Tensor:
+        slots: Tensor,
+    ) -> Tensor:
         layer, spans = self.layers[index], self._spans
         kv = self.kv[index]
         eps = self.config.layers.rms_norm_eps
@@ -143,7 +144,7 @@ class TorchDFlash(DecoderStack):
         before, after = block_kernels(mlp.projection(normed), mlp.base)
         return x + convolve(layer.mlp(convolve(normed, before, slots), spans), after, slots)
 
-    def _embed(self, ids: torch.Tensor) -> torch.Tensor:
+    def _embed(self, ids: Tensor) -> Tensor:
         rows = self._target.embedding_rows(ids).to(self.dtype)
         if self.mask_embedding is not None:
             rows[ids == self.config.mask_token_id] = self.mask_embedding
@@ -156,14 +157,14 @@ class TorchDFlash(DecoderStack):
         parts = [layer.qkv.outputs_from(first) for layer in self.layers]
         return parts[0].above(parts[1:])
 
-    def _make_head(self, head_ids: torch.Tensor | None) -> Linear:
+    def _make_head(self, head_ids: Tensor | None) -> Linear:
         if head_ids is not None:
             return self._copied_head(head_ids)
         if isinstance(self._target, TorchNetwork) and self._target.dtype == self.dtype:
             return self._target.head  # one copy for both
         return self._copied_head(torch.arange(self.config.layers.vocab_size))
 
-    def _copied_head(self, ids: torch.Tensor) -> Linear:
+    def _copied_head(self, ids: Tensor) -> Linear:
         return make_linear(self._recipe, "head", self._target.head_rows(ids).to(self.dtype))
 
     def _linears(self) -> list[Linear]:
@@ -182,5 +183,5 @@ class TorchDFlash(DecoderStack):
         head = self.head.bytes if shared else 0
         return self.streamed_bytes - head + self.fc.bytes + self.context.bytes
 
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight, self.config.layers.rms_norm_eps)
