@@ -16,9 +16,9 @@ from paceline.models import hub
 from paceline.models.catalog import pull
 from paceline.models.loader import load_model
 from paceline.models.networks import build_network
-from paceline.models.random_weights import random_weights
 from paceline.models.tensors import EMBEDDING, HEAD, expected_tensors
 from tests.models.tiny import Cache, random_ids, save_model
+from tests.random_weights import random_weights
 
 NORM = "model.layers.1.input_layernorm.weight"
 

@@ -8,7 +8,6 @@ vector, 16 of them one AMX tile. int8 is stored plus 128 (see native/quantize.h)
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -70,8 +69,3 @@ class Arena:
         """Return storage for a packed [n, k] matrix: int32 [panels, words, 16]."""
         shape = (padded(n, LANES) // LANES, padded(k * itemsize, K_BYTES) // 4, LANES)
         return self.take(packed_bytes(n, k, itemsize)).view(torch.int32).view(shape)
-
-
-def arena_bytes(sizes: Sequence[int]) -> int:
-    """Return the size of an arena for pieces of so many bytes."""
-    return sum(padded(size, PAGE) for size in sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,11 +13,13 @@ from paceline.models.attention import CAUSAL, AttentionPlan, attend, make_plan
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Part
 from paceline.models.config import Attention, ModelConfig
 from paceline.models.layers import Linear, rms_norm, rotate, swiglu
-from paceline.models.quantized import UNQUANTIZED, Recipe, make_linear
+from paceline.models.quantized import Recipe, make_linear
 from paceline.models.rope import rope_tables
+from paceline.models.tensors import JOINED, layer_tensors
+from paceline.models.weights import Weights
 
-Weights = Mapping[str, Tensor]
 Angles = tuple[Tensor, Tensor]
+KV = tuple[Tensor, Tensor]  # keys and values of a layer, [blocks, BLOCK_SIZE, kv_heads, head_dim]
 
 
 class DecoderLayer:
@@ -30,27 +32,26 @@ class DecoderLayer:
         prefix: str,
         device: torch.device,
         dtype: torch.dtype,
-        recipe: Recipe = UNQUANTIZED,
+        recipe: Recipe,
     ) -> None:
-        def load(name: str) -> Tensor:
-            # A copy even where dtype and device agree: no mapped file may lie under a network.
-            return weights[prefix + name].to(device, dtype, copy=True)
+        shapes = layer_tensors(config)
 
-        def linear(kind: str, module: str, *names: str, bias: bool) -> Linear:
-            weight = torch.cat([load(f"{module}.{name}.weight") for name in names])
-            joined = torch.cat([load(f"{module}.{name}.bias") for name in names]) if bias else None
-            return make_linear(recipe, kind, weight, joined)
+        def load(*names: str) -> Tensor:
+            # A copy even where dtype and device agree: no mapped file may lie under a network.
+            tensors = [weights[prefix + name].to(device, dtype, copy=True) for name in names]
+            return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+        def linear(part: str) -> Linear:
+            biases = [name for module in JOINED[part] if (name := f"{module}.bias") in shapes]
+            weight = load(*(f"{module}.weight" for module in JOINED[part]))
+            return make_linear(recipe, part, weight, load(*biases) if biases else None)
 
         self.input_norm = load("input_layernorm.weight")
         self.mlp_norm = load("post_attention_layernorm.weight")
-        self.qkv = linear("qkv", "self_attn", "q_proj", "k_proj", "v_proj", bias=config.qkv_bias)
-        self.o = linear("o", "self_attn", "o_proj", bias=config.o_bias)
-        self.gate_up = linear("gate_up", "mlp", "gate_proj", "up_proj", bias=config.mlp_bias)
-        self.down = linear("down", "mlp", "down_proj", bias=config.mlp_bias)
+        self.qkv, self.o, self.gate_up, self.down = map(linear, JOINED)
         self.q_norm = load("self_attn.q_norm.weight") if config.qk_norm else None
         self.k_norm = load("self_attn.k_norm.weight") if config.qk_norm else None
-
-        self.head_dim = config.head_dim
+        self.eps, self.head_dim = config.rms_norm_eps, config.head_dim
         self.heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
 
     @property
@@ -58,14 +59,7 @@ class DecoderLayer:
         return self.qkv, self.o, self.gate_up, self.down
 
     def attention(
-        self,
-        x: Tensor,
-        angles: Angles,
-        kv: tuple[Tensor, Tensor],
-        plan: AttentionPlan,
-        kind: Attention,
-        eps: float,
-        spans: Spans = OFF,
+        self, x: Tensor, angles: Angles, kv: KV, plan: AttentionPlan, kind: Attention, spans: Spans
     ) -> Tensor:
         """Run the attention sublayer over normed rows, whose keys and values go into `kv` first."""
         with spans(Part.QKV):
@@ -73,7 +67,7 @@ class DecoderLayer:
         with spans(Part.ROTARY):
             q, k, v = torch.split(qkv, self.heads, dim=1)
             if self.q_norm is not None and self.k_norm is not None:
-                q, k = rms_norm(q, self.q_norm, eps), rms_norm(k, self.k_norm, eps)
+                q, k = rms_norm(q, self.q_norm, self.eps), rms_norm(k, self.k_norm, self.eps)
             q, k = rotate(q, *angles), rotate(k, *angles)
             keys, values = kv
             keys.flatten(0, 1).index_copy_(0, plan.write_slots, k[: plan.rows])
@@ -83,33 +77,11 @@ class DecoderLayer:
         with spans(Part.OUTPUT):
             return self.o(attended)
 
-    def mlp(self, x: Tensor, spans: Spans = OFF) -> Tensor:
+    def mlp(self, x: Tensor, spans: Spans) -> Tensor:
         with spans(Part.GATE_UP):
             activated = swiglu(self.gate_up(x))
         with spans(Part.DOWN):
             return self.down(activated)
-
-
-def linear_bytes(layers: Sequence[DecoderLayer]) -> dict[str, int]:
-    """Return the bytes that a forward reads of the layers' products, by part."""
-    names = (Part.QKV, Part.OUTPUT, Part.GATE_UP, Part.DOWN)
-    return {name: sum(getattr(layer, name).bytes for layer in layers) for name in names}
-
-
-def allocate_paged_kv(
-    config: ModelConfig, num_blocks: int, device: torch.device, dtype: torch.dtype
-) -> list[tuple[Tensor, Tensor]]:
-    """Allocate zeroed keys and values of each layer, [num_blocks + 1, BLOCK_SIZE, kv_heads,
-    head_dim] each.
-
-    The last block stays zero for ever: attention reads it where a sequence has no token.
-    """
-    shape = (num_blocks + 1, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
-
-    def zeros() -> Tensor:
-        return torch.zeros(shape, device=device, dtype=dtype)
-
-    return [(zeros(), zeros()) for _ in range(config.num_layers)]
 
 
 class DecoderStack:
@@ -137,23 +109,23 @@ class DecoderStack:
         ]
         cos, sin = rope_tables(shape.rope, shape.head_dim, max_positions)
         self.cos, self.sin = cos.to(device), sin.to(device)
-        self.kv: list[tuple[Tensor, Tensor]] = []
+        self.kv: list[KV] = []
         self.num_blocks = 0
         self._spans: Spans = OFF
 
     def allocate_kv(self, num_blocks: int) -> None:
-        """Allocate zeroed KV for `num_blocks` blocks, replacing any before."""
+        """One block more stays zero for ever: attention reads it where a sequence has no token."""
         self.kv = []  # freed first: both might not fit
-        self.kv = allocate_paged_kv(self._shape, num_blocks, self.device, self.dtype)
+        shape = (num_blocks + 1, BLOCK_SIZE, self._shape.num_kv_heads, self._shape.head_dim)
+        zeros = (torch.zeros(2, *shape, device=self.device, dtype=self.dtype) for _ in self.layers)
+        self.kv = [(keys, values) for keys, values in zeros]
         self.num_blocks = num_blocks
 
     def record(self, spans: Spans) -> None:
-        """Let every forward from now on tell `spans` what its parts took, within the open span. On
-        CUDA that is the time to launch them: the device works later."""
+        """On CUDA a part's time is the time to launch it: the device works later."""
         self._spans = spans
 
     def read_weights(self) -> None:
-        """Read the bytes that one forward streams, and do nothing else with them."""
         for linear in self._linears():
             linear.read()
         if self.device.type == "cuda":
@@ -162,6 +134,14 @@ class DecoderStack:
     def _linears(self) -> list[Linear]:
         """Return the products of a forward."""
         return [*(linear for layer in self.layers for linear in layer.linears), self.head]
+
+    def _bytes_by_part(self) -> dict[str, int]:
+        """Return the bytes that a forward reads of its products."""
+        parts = {part: sum(getattr(layer, part).bytes for layer in self.layers) for part in JOINED}
+        return parts | {Part.HEAD: self.head.bytes}
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return rms_norm(x, weight, self._shape.rms_norm_eps)
 
     def _plan(
         self, batch: ForwardBatch, kinds: Sequence[Attention] = (CAUSAL,)

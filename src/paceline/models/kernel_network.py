@@ -24,8 +24,8 @@ from paceline.models.rope import rope_tables
 class KernelNetwork:
     """A decoder stack of `config` on the kernels of `library`, whose matrices have these `shapes`.
 
-    The subclass packs its weights into `_packer`, points `_model` to them, and the `_batch` of each
-    forward to its buffers. Positions of a batch are below `max_positions`.
+    The subclass packs its weights into `_packer`, points `structure` to them (the kernels read it),
+    and the `_batch` of each forward to its buffers. Positions of a batch are below `max_positions`.
     """
 
     def __init__(
@@ -40,29 +40,53 @@ class KernelNetwork:
         self.kv_spec = KVSpec(config.num_layers, config.num_kv_heads, config.head_dim, 2)
         self._shape, self._layers = config, (abi.Layer * config.num_layers)()
         self._packer = Packer(library, shapes, recipe)
-        self._model = model_structure(config, self._layers)
-        self._model_ref = ctypes.byref(self._model)
-        cos, sin = rope_tables(config.rope, config.head_dim, max_positions)
-        self._model.cos = self._packer.keep(cos).data_ptr()
-        self._model.sin = self._packer.keep(sin).data_ptr()
+        tables = rope_tables(config.rope, config.head_dim, max_positions)
+        cos, sin = (self._packer.keep(table).data_ptr() for table in tables)
+        self.structure = abi.Model(
+            hidden=config.hidden_size,
+            intermediate=config.intermediate_size,
+            heads=config.num_heads,
+            kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            layers=config.num_layers,
+            vocab=config.vocab_size,
+            rotary_half=config.head_dim // 2,
+            epsilon=config.rms_norm_eps,
+            scale=config.head_dim**-0.5,
+            embedding_scale=1.0,
+            layer=ctypes.cast(self._layers, ctypes.POINTER(abi.Layer)),
+            cos=cos,
+            sin=sin,
+        )
+        self._structure_ref = ctypes.byref(self.structure)
         self._kv: Arena | None = None
         self.num_blocks = 0
         self._new_forward()
 
     def _new_forward(self) -> None:
         """Give the network structures of its own for what a forward fills in."""
-        self._workspace, self._batch = Workspace(self.library), abi.Batch()
+        self.library.pl_workspace_create.restype = ctypes.c_void_p
+        self._workspace = ctypes.c_void_p(self.library.pl_workspace_create())
+        weakref.finalize(self, self.library.pl_workspace_destroy, self._workspace)
+        self._batch = abi.Batch()
         self.record(OFF)
 
     def allocate_kv(self, num_blocks: int) -> None:
-        """Allocate zeroed KV for `num_blocks` blocks, in place of any before."""
+        """Per layer, keys [block][kv_head][head_dim / 2][16 tokens][2] and values
+        [block][kv_head][8 token pairs][head_dim][2], bf16. Pages are taken as they are written."""
         self._kv = None  # freed first: both might not fit
-        self._kv = allocate_native_kv(self._shape, self._layers, num_blocks)
+        config = self._shape
+        size = num_blocks * BLOCK_SIZE * config.num_kv_heads * config.head_dim * 2
+        self._kv = Arena(2 * config.num_layers * padded(size, PAGE))
+        for layer in self._layers:
+            layer.k_cache = self._kv.take(size).data_ptr()
+            layer.v_cache = self._kv.take(size).data_ptr()
         self.num_blocks = num_blocks
 
     def record(self, spans: Spans) -> None:
-        """Let every forward from now on tell `spans` what its parts took, within the open span."""
-        self._ticks = Ticks(spans, self._shape.num_layers, self._batch)
+        self._spans, self._parts = spans, forward_parts(self._shape.num_layers)
+        self._ticks = (ctypes.c_int64 * (len(self._parts) + 1))()  # when each part ended
+        self._batch.ticks = None if spans is OFF else ctypes.addressof(self._ticks)
 
     def _check(self, positions: np.ndarray) -> None:
         if int(positions.max()) >= self.max_positions:
@@ -70,60 +94,17 @@ class KernelNetwork:
 
     def _run(self, batch: ForwardBatch) -> None:
         """Compute the rows of `batch` into the buffers that `_batch` points to."""
-        fill_batch(self._batch, batch)
-        if self.library.pl_forward(
-            self._model_ref, ctypes.byref(self._batch), self._workspace.handle
-        ):
+        to = self._batch
+        to.rows, to.outputs = len(batch.ids), len(batch.logit_rows)
+        to.sequences, to.table_stride = len(batch.seq_starts) - 1, batch.block_tables.shape[1]
+        to.threads = torch.get_num_threads()
+        to.ids, to.positions = address(batch.ids), address(batch.positions)
+        to.seq_starts, to.block_tables = address(batch.seq_starts), address(batch.block_tables)
+        to.logit_rows = address(batch.logit_rows)
+        to.first = None if batch.first is None else address(batch.first)
+        if self.library.pl_forward(self._structure_ref, ctypes.byref(to), self._workspace):
             raise MemoryError(f"no memory for a forward of {len(batch.ids)} rows")
-        self._ticks.tell()
-
-
-def model_structure(config: ModelConfig, layers: ctypes.Array[abi.Layer]) -> abi.Model:
-    """Return the kernels' model with its shape filled in; weights are still to come."""
-    return abi.Model(
-        hidden=config.hidden_size,
-        intermediate=config.intermediate_size,
-        heads=config.num_heads,
-        kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        layers=config.num_layers,
-        vocab=config.vocab_size,
-        rotary_half=config.head_dim // 2,
-        epsilon=config.rms_norm_eps,
-        scale=config.head_dim**-0.5,
-        embedding_scale=1.0,
-        layer=ctypes.cast(layers, ctypes.POINTER(abi.Layer)),
-    )
-
-
-def allocate_native_kv(
-    config: ModelConfig, layers: ctypes.Array[abi.Layer], num_blocks: int
-) -> Arena:
-    """Allocate zeroed KV for `num_blocks` blocks of BLOCK_SIZE tokens, and point layers to it.
-
-    Per layer, keys [block][kv_head][head_dim / 2][16 tokens][2] and values
-    [block][kv_head][8 token pairs][head_dim][2], bf16. Pages are taken as they are written.
-    """
-    size = num_blocks * BLOCK_SIZE * config.num_kv_heads * config.head_dim * 2
-    kv = Arena(2 * config.num_layers * padded(size, PAGE))
-    for layer in layers:
-        layer.k_cache = kv.take(size).data_ptr()
-        layer.v_cache = kv.take(size).data_ptr()
-    return kv
-
-
-def fill_batch(to: abi.Batch, batch: ForwardBatch) -> None:
-    """Point the kernels' batch at the rows of `batch`, which must outlive the call."""
-    to.rows, to.sequences, to.outputs = (
-        len(batch.ids),
-        len(batch.seq_starts) - 1,
-        len(batch.logit_rows),
-    )
-    to.table_stride, to.threads = batch.block_tables.shape[1], torch.get_num_threads()
-    to.ids, to.positions = address(batch.ids), address(batch.positions)
-    to.seq_starts, to.block_tables = address(batch.seq_starts), address(batch.block_tables)
-    to.logit_rows = address(batch.logit_rows)
-    to.first = None if batch.first is None else address(batch.first)
+        self._spans.parts(self._parts, self._ticks)
 
 
 def address(array: np.ndarray) -> int:
@@ -136,26 +117,3 @@ def read_bytes(library: ctypes.CDLL, data: Tensor) -> None:
     """Read every byte once, with the forward's threads, and do nothing else."""
     at = ctypes.c_void_p(data.data_ptr())
     library.pl_read(at, ctypes.c_int64(data.nbytes), torch.get_num_threads())
-
-
-class Ticks:
-    """The times at which the parts of a forward of `batch` ended. The kernels write them down only
-    where `spans` keeps them."""
-
-    def __init__(self, spans: Spans, layers: int, batch: abi.Batch) -> None:
-        self._spans, self._parts = spans, forward_parts(layers)
-        self._ticks = (ctypes.c_int64 * (len(self._parts) + 1))()
-        batch.ticks = None if spans is OFF else ctypes.addressof(self._ticks)
-
-    def tell(self) -> None:
-        """Pass on the times of the forward that has just run."""
-        self._spans.parts(self._parts, self._ticks)
-
-
-class Workspace:
-    """Buffers that the calls of one network share."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        library.pl_workspace_create.restype = ctypes.c_void_p
-        self.handle = ctypes.c_void_p(library.pl_workspace_create())
-        weakref.finalize(self, library.pl_workspace_destroy, self.handle)

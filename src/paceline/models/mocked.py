@@ -26,8 +26,8 @@ from paceline.models.dflash.tensors import dflash_tensors
 from paceline.models.families import config_from_hf
 from paceline.models.loader import LoadedModel, read_json
 from paceline.models.networks import DTYPES
-from paceline.models.random_weights import RandomTensors
 from paceline.models.tensors import expected_tensors
+from paceline.models.weights import RandomTensors
 
 READABLE = 20000  # ids that print as one character each, from here on:
 FIRST_CHARACTER = 0x4E00

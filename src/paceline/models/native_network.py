@@ -15,9 +15,10 @@ from paceline.kernels.packing import LANES, padded
 from paceline.models.batch import ForwardBatch, ForwardOutput, Part
 from paceline.models.config import ModelConfig
 from paceline.models.kernel_network import KernelNetwork, address, read_bytes
-from paceline.models.packed_weights import Weights, layer_shapes, streamed_by_part, take
+from paceline.models.packed_weights import layer_shapes, take
 from paceline.models.quantized import UNQUANTIZED, Recipe
 from paceline.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_prefix
+from paceline.models.weights import Weights
 
 
 def native_available(config: ModelConfig | None = None) -> tuple[bool, str]:
@@ -53,7 +54,7 @@ class NativeNetwork(KernelNetwork):
         head = (Part.HEAD, config.vocab_size, config.hidden_size)
         shapes = [*layer_shapes(config) * config.num_layers, head]
         super().__init__(native.library, config, shapes, recipe, max_positions)
-        self.streamed_parts = streamed_by_part(shapes, recipe)
+        self.streamed_parts = dict(self._packer.bytes_by_part)
         self._embedding: Tensor | None = None
         self._pack(weights)
         self.streamed_bytes, self.weight_bytes = self._packer.arena.used, self._packer.bytes
@@ -69,18 +70,13 @@ class NativeNetwork(KernelNetwork):
         """Return the first layers as a network of its own over the same weights and KV."""
         other = copy(self)
         other.num_layers = layers
-        other._model = abi.Model.from_buffer_copy(self._model)
-        other._model.layers = layers
-        other._model_ref = ctypes.byref(other._model)
+        other.structure = abi.Model.from_buffer_copy(self.structure)
+        other.structure.layers = layers
+        other._structure_ref = ctypes.byref(other.structure)
         other._new_forward()
         return other
 
     def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
-        """Compute all rows, write their KV, return logits of the rows asked for.
-
-        Feature l (bf16) is the residual stream after layer l, before the final norm. The tensors
-        returned are views of buffers that the next forward overwrites.
-        """
         rows, outputs = len(batch.ids), len(batch.logit_rows)
         if not rows:
             return ForwardOutput(self._logits[:0], self._argmax[:0], self._finite[:0])
@@ -105,24 +101,10 @@ class NativeNetwork(KernelNetwork):
     def head_rows(self, ids: Tensor) -> Tensor:
         if self.config.tie_word_embeddings and self._embedding is not None:
             return self.embedding_rows(ids)  # what an int8 head was made from
-        return self._head.rows(ids)
+        return self.head.rows(ids)
 
     def read_weights(self) -> None:
-        """Read the packed weights once, with the forward's threads, and do nothing else."""
         read_bytes(self.library, self._packer.arena.data[: self.streamed_bytes])
-
-    def read_head(self) -> None:
-        """Read the head alone, which a drafter may share."""
-        read_bytes(self.library, self._head.packed.view(torch.uint8))
-
-    @property
-    def head_bytes(self) -> int:
-        return self._head.packed.nbytes
-
-    @property
-    def structure(self) -> abi.Model:
-        """The structure that the kernels read: valid for as long as this network lives."""
-        return self._model
 
     def _reserve(self, rows: int, outputs: int, taps: int) -> None:
         if outputs > len(self._logits):
@@ -134,13 +116,10 @@ class NativeNetwork(KernelNetwork):
             self._features = torch.empty(rows * taps * self.hidden_size, dtype=torch.bfloat16)
         to = self._batch
         to.logits, to.argmax = self._logits.data_ptr(), self._argmax.data_ptr()
-        to.finite = self._finite.data_ptr()
-        to.features = self._features.data_ptr()
-
-    # -- packing --------------------------------------------------------------------------------
+        to.finite, to.features = self._finite.data_ptr(), self._features.data_ptr()
 
     def _pack(self, weights: Weights) -> None:
-        config, packer, model = self.config, self._packer, self._model
+        config, packer, structure = self.config, self._packer, self.structure
         for index, layer in enumerate(self._layers):
             packer.layer(layer, config, weights, layer_prefix(index))
         tied = config.tie_word_embeddings
@@ -149,8 +128,8 @@ class NativeNetwork(KernelNetwork):
         if not tied or packer.recipe.takes("head"):
             rows = head if tied else take(weights, EMBEDDING)
             self._embedding = packer.keep(rows, torch.bfloat16)
-            model.embedding = self._embedding.data_ptr()
-        self._head = packer.matrix("head", [head])
-        model.head = self._head.structure
-        model.embedding_panels = model.head.panels
-        model.final_norm = packer.keep(take(weights, FINAL_NORM)).data_ptr()
+            structure.embedding = self._embedding.data_ptr()
+        self.head = packer.matrix(Part.HEAD, head)
+        structure.head = self.head.structure
+        structure.embedding_panels = structure.head.panels
+        structure.final_norm = packer.keep(take(weights, FINAL_NORM)).data_ptr()

@@ -14,10 +14,10 @@ from torch import Tensor
 from paceline.models.attention import CAUSAL, AttentionPlan
 from paceline.models.batch import ForwardBatch, ForwardOutput, Part
 from paceline.models.config import ModelConfig
-from paceline.models.decoder import DecoderStack, Weights, linear_bytes
-from paceline.models.layers import rms_norm
+from paceline.models.decoder import DecoderStack
 from paceline.models.quantized import UNQUANTIZED, Recipe, make_linear
 from paceline.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_prefix
+from paceline.models.weights import Weights
 
 
 class TorchNetwork(DecoderStack):
@@ -44,12 +44,14 @@ class TorchNetwork(DecoderStack):
         super().__init__(config, weights, prefixes, place, dtype, positions, recipe)
         self.config, self.num_layers = config, config.num_layers
         self.vocab_size, self.hidden_size = config.vocab_size, config.hidden_size
-        self.embedding = weights[EMBEDDING].to(self.device, dtype, copy=True)
-        self.final_norm = weights[FINAL_NORM].to(self.device, dtype, copy=True)
-        tied = config.tie_word_embeddings
-        head = self.embedding if tied else weights[HEAD].to(self.device, dtype, copy=True)
-        self.head = make_linear(recipe, "head", head)
-        self.streamed_parts = linear_bytes(self.layers) | {Part.HEAD: self.head.bytes}
+
+        def load(name: str) -> Tensor:
+            return weights[name].to(self.device, dtype, copy=True)
+
+        self.embedding, self.final_norm = load(EMBEDDING), load(FINAL_NORM)
+        head = self.embedding if config.tie_word_embeddings else load(HEAD)
+        self.head = make_linear(recipe, Part.HEAD, head)
+        self.streamed_parts = self._bytes_by_part()
         self.streamed_bytes = sum(self.streamed_parts.values())
         one_matrix = self.head.weight is self.embedding
         self.weight_bytes = self.streamed_bytes + (0 if one_matrix else self.embedding.nbytes)
@@ -62,20 +64,16 @@ class TorchNetwork(DecoderStack):
 
     @torch.no_grad()
     def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
-        """Compute all rows, write their KV, return logits of the rows asked for.
-
-        Feature l is the residual stream after layer l, before the final norm.
-        """
         if not len(batch.ids):
             empty = torch.empty(0, dtype=torch.int64, device=self.device)
             return ForwardOutput(self._no_logits(), empty, empty.bool())
         plan, angles = self._plan(batch)
-        spans, taps, eps = self._spans, {}, self.config.rms_norm_eps
+        spans, taps = self._spans, {}
         with spans(Part.EMBED):
             x = self.embedding.index_select(0, plan.ids)
         for index, layer in enumerate(self.layers):
             normed = self._norm(x, layer.input_norm)
-            x = x + layer.attention(normed, angles, self.kv[index], plan, CAUSAL, eps, spans)
+            x = x + layer.attention(normed, angles, self.kv[index], plan, CAUSAL, spans)
             x = x + layer.mlp(self._norm(x, layer.mlp_norm), spans)
             if index in feature_layers:
                 taps[index] = x[: plan.rows]
@@ -98,7 +96,7 @@ class TorchNetwork(DecoderStack):
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         with self._spans(Part.NORM):
-            return rms_norm(x, weight, self.config.rms_norm_eps)
+            return super()._norm(x, weight)
 
     def _no_logits(self) -> Tensor:
         return torch.empty((0, self.vocab_size), dtype=torch.float32, device=self.device)

@@ -34,12 +34,11 @@ from paceline.models.dflash.foreign import refuse_foreign_tensors
 from paceline.models.dflash.speculators import from_speculators, is_speculators
 from paceline.models.dflash.tensors import dflash_tensors
 from paceline.models.loader import read_json
-from paceline.models.random_weights import RandomTensors
 from paceline.models.rope import rope_frequencies
 from paceline.models.weights import (
     INDEX,
+    RandomTensors,
     SafetensorWeights,
-    check_dtypes,
     check_expected,
     weight_files,
 )
@@ -159,7 +158,7 @@ def _check_tensors(weights: SafetensorWeights, config: DFlashConfig, form: str) 
     _check_frequencies(weights, config)
     use = f"a {config.generation} drafter with this config has no use for it"
     check_expected(weights.shapes, dflash_tensors(config), "model.safetensors", use)
-    check_dtypes(weights, "model.safetensors")
+    weights.check_dtypes("model.safetensors")
     for name in weights:
         if not torch.isfinite(weights[name].bfloat16()).all():  # the narrowest that is served
             raise ModelError(f"tensor {name} holds NaN or infinity: the file is damaged")

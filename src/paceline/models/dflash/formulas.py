@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -9,21 +11,24 @@ from torch.nn import functional
 from paceline.models.dflash.config import DFlashConfig
 
 
-def block_kernels(projected: Tensor, base: Tensor) -> Tensor:
-    """Return kernels [2, rows, taps, hidden], of a sublayer's input and of its output, for every
-    row: base [2, taps, hidden] plus what `projected` [rows, 2 * taps * groups] gives each group of
-    channels."""
+def convolved(
+    sublayer: Callable[[Tensor], Tensor], x: Tensor, projected: Tensor, base: Tensor, slots: Tensor
+) -> Tensor:
+    """Return DFlash 2's sublayer, whose input x [rows, hidden] and output are convolved along the
+    block. `slots` [rows] is each row's place in its block, whose start no tap crosses.
+
+    The kernels of both convolutions are base [2, taps, hidden] plus what `projected` [rows, 2 *
+    taps * groups] gives each group of channels.
+    """
     _, taps, hidden = base.shape
     dynamic = projected.view(len(projected), 2, taps, -1)
-    kernels = dynamic.repeat_interleave(hidden // dynamic.shape[-1], dim=-1) + base.to(
-        projected.dtype
-    )
-    return kernels.transpose(0, 1)
+    dynamic = dynamic.repeat_interleave(hidden // dynamic.shape[-1], dim=-1)
+    before, after = (dynamic + base.to(projected.dtype)).transpose(0, 1)
+    return _convolve(sublayer(_convolve(x, before, slots)), after, slots)
 
 
-def convolve(x: Tensor, kernels: Tensor, slots: Tensor) -> Tensor:
-    """Return the convolution of x [rows, hidden] with kernels [rows, taps, hidden]; `slots` [rows]
-    is each row's place in its block, whose start no tap crosses."""
+def _convolve(x: Tensor, kernels: Tensor, slots: Tensor) -> Tensor:
+    """Return the convolution of x [rows, hidden] with kernels [rows, taps, hidden]."""
     out = kernels[:, 0] * x
     for tap in range(1, kernels.shape[1]):
         earlier = functional.pad(x[:-tap], (0, 0, tap, 0))[: len(x)]

@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from paceline.models.config import Attention
 from paceline.models.dflash.config import DFlashConfig, SecondGeneration
-from paceline.models.dflash.formulas import block_kernels, convolve, scaled_logits
+from paceline.models.dflash.formulas import convolved, scaled_logits
+from paceline.models.layers import rms_norm, rotate
 from paceline.models.rope import rope_tables
 
 Attend = Callable[[Attention, Tensor, Tensor, Tensor], Tensor]
@@ -31,9 +32,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * scale * self.weight).to(x.dtype)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class DraftAttention(nn.Module):
@@ -60,25 +59,16 @@ class DraftAttention(nn.Module):
         attend: Attend,
     ) -> Tensor:
         """x [queries, hidden] is at the last of `angles` [context + queries, head_dim / 2]."""
-        cos, sin = angles
-        q = rotate(
-            self.q_norm(self._heads(self.q_proj(x))), cos[len(context) :], sin[len(context) :]
-        )
+        block = [table[len(context) :] for table in angles]
+        q = rotate(self.q_norm(self._heads(self.q_proj(x))), *block)
         rows = torch.cat((context, x))
-        k = rotate(self.k_norm(self._heads(self.k_proj(rows))), cos, sin)
+        k = rotate(self.k_norm(self._heads(self.k_proj(rows))), *angles)
         v = self._heads(self.v_proj(rows))
         mixed: Tensor = self.o_proj(attend(kind, q, k, v).flatten(1))
         return mixed
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(len(x), -1, self.head_dim)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate x [rows, heads, head_dim], dimension i together with i + head_dim / 2."""
-    first, second = x.chunk(2, dim=-1)
-    cos, sin = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 class MLP(nn.Module):
@@ -112,8 +102,8 @@ class BlockConvolution(nn.Module):
         self.kernel_projection = nn.Linear(hidden, dynamic, bias=False)
         nn.init.zeros_(self.kernel_projection.weight)
 
-    def kernels(self, x: Tensor) -> Tensor:
-        return block_kernels(self.kernel_projection(x), self.base_kernel)
+    def around(self, sublayer: Callable[[Tensor], Tensor], x: Tensor, slots: Tensor) -> Tensor:
+        return convolved(sublayer, x, self.kernel_projection(x), self.base_kernel, slots)
 
 
 class DraftLayer(nn.Module):
@@ -126,7 +116,7 @@ class DraftLayer(nn.Module):
         if second is not None:
             self.attention_conv = BlockConvolution(shape.hidden_size, second)
             self.mlp_conv = BlockConvolution(shape.hidden_size, second)
-        self.second = second
+        self.convolved = second is not None
 
     def forward(
         self,
@@ -137,18 +127,17 @@ class DraftLayer(nn.Module):
         kind: Attention,
         attend: Attend,
     ) -> Tensor:
+        def attention(rows: Tensor) -> Tensor:
+            mixed: Tensor = self.self_attn(rows, context, angles, kind, attend)
+            return mixed
+
         normed = self.input_layernorm(x)
-        mixed: Tensor
-        if self.second is None:
-            x = x + self.self_attn(normed, context, angles, kind, attend)
-            mixed = self.mlp(self.post_attention_layernorm(x))
+        if not self.convolved:
+            x = x + attention(normed)
+            mixed: Tensor = self.mlp(self.post_attention_layernorm(x))
             return x + mixed
-        before, after = self.attention_conv.kernels(normed)
-        mixed = self.self_attn(convolve(normed, before, slots), context, angles, kind, attend)
-        x = x + convolve(mixed, after, slots)
-        normed = self.post_attention_layernorm(x)
-        before, after = self.mlp_conv.kernels(normed)
-        return x + convolve(self.mlp(convolve(normed, before, slots)), after, slots)
+        x = x + self.attention_conv.around(attention, normed, slots)
+        return x + self.mlp_conv.around(self.mlp, self.post_attention_layernorm(x), slots)
 
 
 class CandidateSelector(nn.Module):

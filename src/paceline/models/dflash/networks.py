@@ -35,30 +35,12 @@ def build_dflash(
     cannot run, and InvalidRequest where `quantize` cannot be.
     """
     recipe = recipe_of(quantize, target.device.type, dtype)
-    config, weights, mask = checkpoint.config, checkpoint.weights, checkpoint.mask_embedding
-    why = _no_kernels(config, target, dtype)
+    why = _no_kernels(checkpoint.config, target, dtype)
     if backend == "native" and why:
         raise ModelError(f"drafter backend: got 'native', but {why}; expected auto or torch")
     if backend != "torch" and isinstance(target, NativeNetwork) and not why:
-        return NativeDFlash(
-            config,
-            weights,
-            target,
-            max_positions=max_positions,
-            head_ids=head_ids,
-            mask_embedding=mask,
-            recipe=recipe,
-        )
-    return TorchDFlash(
-        config,
-        weights,
-        target,
-        max_positions=max_positions,
-        dtype=DTYPES[dtype],
-        head_ids=head_ids,
-        mask_embedding=mask,
-        recipe=recipe,
-    )
+        return NativeDFlash(checkpoint, target, max_positions, head_ids, recipe)
+    return TorchDFlash(checkpoint, target, DTYPES[dtype], max_positions, head_ids, recipe)
 
 
 def _no_kernels(config: DFlashConfig, target: Network, dtype: str) -> str | None:
