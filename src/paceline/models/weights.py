@@ -114,9 +114,9 @@ class SafetensorWeights(LazyTensors):
         return sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in files)
 
     def discard(self, name: str) -> None:
-        """Forget a tensor that is not needed."""
+        """Forget a tensor that is not needed, where there is one."""
         for table in (self.shapes, self.dtypes, self._files):
-            table.pop(name)
+            table.pop(name, None)
 
     def check_dtypes(self, where: str) -> None:
         """Raise ModelError naming a tensor that is stored in an unknown way."""
