@@ -112,6 +112,12 @@ def read_config(
     )
 
 
+def token_ids(value: object) -> list[int]:
+    """Return the tokens of a field that holds one id, several or none."""
+    ids = value if isinstance(value, list) else [value]
+    return [token for token in ids if isinstance(token, int)]
+
+
 def refuse_unsupported(fields: ConfigFields) -> None:
     """Raise ModelError for options that change the arithmetic in ways we don't implement."""
     if fields.get("quantization_config"):

@@ -7,15 +7,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from paceline.core import ModelError
 from paceline.models.catalog import pull
-from paceline.models.config import ModelConfig
+from paceline.models.config import ModelConfig, token_ids
 from paceline.models.families import config_from_hf
 from paceline.models.tensors import EMBEDDING, HEAD
 from paceline.models.weights import SafetensorWeights, check_weights, weight_files
@@ -32,7 +31,7 @@ class LoadedModel:
     name: str
     config: ModelConfig
     weights: Mapping[str, Tensor]
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerFast
     eos_ids: frozenset[int]
     max_context: int
     path: Path
@@ -65,23 +64,16 @@ def load_folder(folder: Path, name: str) -> LoadedModel:
             f"{name}: the tokenizer has {len(tokenizer)} tokens, "
             f"more than the network's vocabulary of {config.vocab_size}"
         )
-    return LoadedModel(
-        name=name,
-        config=config,
-        weights=weights,
-        tokenizer=tokenizer,
-        eos_ids=_eos_ids(folder, hf, tokenizer),
-        max_context=config.max_context,
-        path=folder,
-    )
+    file = folder / "generation_config.json"
+    generation = read_json(file) if file.is_file() else {}
+    ends = (generation.get("eos_token_id"), hf.get("eos_token_id"), tokenizer.eos_token_id)
+    eos_ids = frozenset(token for end in ends for token in token_ids(end))
+    return LoadedModel(name, config, weights, tokenizer, eos_ids, config.max_context, folder)
 
 
 def _resolve_head(weights: SafetensorWeights, config: ModelConfig) -> ModelConfig:
-    """Drop a tied head that is stored all the same; where it differs, the config is corrected.
-
-    Checkpoints exist whose config says tied and whose stored head differs; like transformers, we
-    believe the weights.
-    """
+    """Drop a tied head that is stored all the same. Checkpoints exist whose config says tied and
+    whose stored head differs; like transformers, we believe the weights."""
     if not config.tie_word_embeddings or HEAD not in weights:
         return config
     if torch.equal(weights[HEAD], weights[EMBEDDING]):
@@ -90,7 +82,7 @@ def _resolve_head(weights: SafetensorWeights, config: ModelConfig) -> ModelConfi
     return replace(config, tie_word_embeddings=False)
 
 
-def _load_tokenizer(folder: Path, name: str) -> Any:
+def _load_tokenizer(folder: Path, name: str) -> PreTrainedTokenizerFast:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
@@ -100,16 +92,7 @@ def _load_tokenizer(folder: Path, name: str) -> Any:
     return tokenizer
 
 
-def _eos_ids(folder: Path, hf: Mapping[str, Any], tokenizer: Any) -> frozenset[int]:
-    generation_file = folder / "generation_config.json"
-    generation = read_json(generation_file) if generation_file.is_file() else {}
-    ids: set[int] = set()
-    for value in (generation.get("eos_token_id"), hf.get("eos_token_id"), tokenizer.eos_token_id):
-        ids.update(value if isinstance(value, list) else [] if value is None else [value])
-    return frozenset(ids)
-
-
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, object]:
     """Read a JSON object from a file of a model's folder. Raises ModelError."""
     if not path.is_file():
         raise ModelError(f"{path.parent}: no {path.name}; expected a Hugging Face model folder")
@@ -120,9 +103,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object")
     return value
-
-
-# -- identity --------------------------------------------------------------------------------------
 
 
 def identity(loaded: LoadedModel) -> dict[str, str]:

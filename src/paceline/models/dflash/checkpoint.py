@@ -96,7 +96,7 @@ def is_drafter(folder: Path) -> bool:
     if not path.is_file():
         return False
     hf = read_json(path)
-    names = " ".join(map(str, hf.get("architectures") or []))
+    names = str(hf.get("architectures"))
     draft = ("Draft", "DFlash", "DSpark", "Domino", "Eagle", "Speculator")
     return is_speculators(hf) or "dflash_config" in hf or any(part in names for part in draft)
 

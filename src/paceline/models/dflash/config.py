@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from paceline.core import ModelError
 from paceline.core.config_fields import ConfigFields, first_with
-from paceline.models.config import Attention, ModelConfig, read_config
+from paceline.models.config import Attention, ModelConfig, read_config, token_ids
 from paceline.models.dflash.formats import KNOWN_KEYS, SECOND_KEYS, refuse_foreign
 from paceline.models.rope import rope_type
 
@@ -167,9 +167,7 @@ def _special_ids(fields: ConfigFields) -> tuple[tuple[str, int], ...]:
     """Return the tokens that the mask must not be, by their meaning."""
     special = []
     for key, name in (("pad_token_id", "padding token"), ("eos_token_id", "end of text")):
-        value = fields.get(key)
-        tokens = value if isinstance(value, list) else [] if value is None else [value]
-        special += [(name, int(token)) for token in tokens]
+        special += [(name, token) for token in token_ids(fields.get(key))]
     return tuple(special)
 
 
