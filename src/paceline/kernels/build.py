@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -75,17 +76,14 @@ def load(path: str | None = None) -> Native:
     macros = _macros(compiler)
     for name in [forced] if forced else PATHS:
         needs, flags = paths[name]
-        if needs and needs not in macros:
-            if forced:
-                raise MissingHardware(
-                    f"kernel path {name!r} needs {needs}, which this machine lacks"
-                )
-            continue
-        library = _library(compiler, macros, name, flags)
-        if library.pl_usable() == 0:
-            return Native(library, name)
+        why = f" needs {needs}, which this machine lacks"
+        if not needs or needs in macros:
+            library = _library(compiler, macros, name, flags)
+            if library.pl_usable() == 0:
+                return Native(library, name)
+            why = ": the system does not permit AMX tiles"
         if forced:
-            raise MissingHardware(f"kernel path {name!r}: the system does not permit AMX tiles")
+            raise MissingHardware(f"kernel path {name!r}{why}")
     raise BuildError("no kernel path fits this machine")
 
 
@@ -134,8 +132,8 @@ def _library(compiler: str, macros: str, path: str, flags: tuple[str, ...]) -> c
     Where the cache cannot be written, the library is built for this process alone.
     """
     openmp = _openmp_library()
-    digest = hashlib.sha256("\n".join([compiler, macros, path, openmp, repr(SOURCES)]).encode())
-    digest.update(repr((COMMON_FLAGS, flags)).encode())
+    key = (compiler, macros, path, openmp, SOURCES, COMMON_FLAGS, flags)
+    digest = hashlib.sha256(repr(key).encode())
     for source in sorted(NATIVE.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
 
@@ -167,43 +165,26 @@ def _compile_and_link(
     compiler: str, flags: tuple[str, ...], openmp: str, folder: Path, target: Path
 ) -> None:
     """Write the library `target`, with its objects in `folder`. Raises OSError for a full disk."""
-    jobs, objects = [], []
-    for source, source_flags in SOURCES.items():
-        objects.append(str(folder / f"{source}.o"))
-        command = [compiler, *COMMON_FLAGS, _native_flag(), *flags, *source_flags]
-        command += ["-c", str(NATIVE / source), "-o", objects[-1]]
-        jobs.append(
-            subprocess.Popen(
-                command,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=_environment(),
-            )
-        )
-    errors = [job.communicate()[1] for job in jobs]
-    for job, error in zip(jobs, errors, strict=True):
-        if job.returncode:
-            raise _failure(compiler, error)
+    common = [compiler, *COMMON_FLAGS, _native_flag(), *flags]
+    objects = {str(folder / f"{source}.o"): source for source in SOURCES}
+    commands = [
+        [*common, *SOURCES[source], "-c", str(NATIVE / source), "-o", file]
+        for file, source in objects.items()
+    ]
+    with ThreadPoolExecutor(len(commands)) as threads:
+        list(threads.map(_run, commands))
     # -fopenmp is absent on purpose: it would name the system's runtime beside torch's.
     _run([compiler, "-shared", *objects, openmp, "-o", str(target)])
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
-    if done.returncode:
-        raise _failure(command[0], done.stderr)
-    return done.stdout
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "LC_ALL": "C"}  # messages in English, which _failure() reads
-
-
-def _failure(compiler: str, messages: str) -> Exception:
-    """Return the exception for a compiler's failure, by its messages."""
-    if "No space left on device" in messages:
-        return OSError(errno.ENOSPC, "No space left on device")
-    lines = messages.splitlines()
+    """Return what a compiler prints. Raises OSError for a full disk, else BuildError."""
+    english = {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=english)
+    if not done.returncode:
+        return done.stdout
+    if "No space left on device" in done.stderr:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    lines = done.stderr.splitlines()
     lines = [line for line in lines if "error" in line.lower()] or lines
-    return BuildError(f"{compiler} failed: {lines[0] if lines else 'no message'}")
+    raise BuildError(f"{command[0]} failed: {lines[0] if lines else 'no message'}")

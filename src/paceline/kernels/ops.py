@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from ctypes import c_double, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from functools import cache
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -22,35 +23,24 @@ from paceline.kernels.reference import (
     ROLE_DRAFT,
     ROLE_RESIDUAL,
     ROLE_TARGET,
+    NoiseKey,
     gumbel_noise_of,
     uniform,
 )
 
 __all__ = [
-    "NO_TIE",
-    "ROLE_ACCEPT",
-    "ROLE_DRAFT",
-    "ROLE_RESIDUAL",
-    "ROLE_TARGET",
-    "argmax",
-    "gumbel_argmax",
-    "gumbel_argmax_rows",
-    "gumbel_noise",
-    "gumbel_noise_of",
-    "logsumexp",
-    "top_threshold",
-    "uniform",
-]
+    "NO_TIE", "ROLE_ACCEPT", "ROLE_DRAFT", "ROLE_RESIDUAL", "ROLE_TARGET", "argmax",
+    "gumbel_argmax", "gumbel_argmax_rows", "gumbel_noise", "gumbel_noise_of", "logsumexp",
+    "top_threshold", "uniform",
+]  # fmt: skip
 
-_SEED_MASK, _WORD_MASK = 2**64 - 1, 2**32 - 1
+_SEED_MASK = 2**64 - 1
 
 
 class _Noise(ctypes.Structure):
     _fields_ = (
         ("seed", c_uint64),
-        ("position", c_uint32),
-        ("round_start", c_uint32),
-        ("choice_role", c_uint32),
+        *((name, c_uint32) for name in ("position", "round_start", "choice_role")),
     )
 
 
@@ -66,12 +56,9 @@ def gumbel_argmax(
     *,
     inv_temperature: float,
     seed: int,
-    choice: int,
-    position: int,
-    round_start: int = 0,
-    role: int = ROLE_TARGET,
     threshold: float = -math.inf,
     tie_id: int = NO_TIE,
+    **key: Unpack[NoiseKey],
 ) -> int:
     """Return argmax(logits * inv_temperature + noise) over the kept ids; ties to the lowest id.
 
@@ -85,14 +72,11 @@ def gumbel_argmax(
             logits,
             inv_temperature=inv_temperature,
             seed=seed,
-            choice=choice,
-            position=position,
-            round_start=round_start,
-            role=role,
             threshold=threshold,
             tie_id=tie_id,
+            **key,
         )
-    noise = _noise(seed, choice, position, round_start, role)
+    noise = _noise(seed, **key)
     token = native.pl_gumbel_argmax(
         logits.data_ptr(), len(logits), noise, inv_temperature, threshold, tie_id
     )
@@ -110,21 +94,21 @@ def gumbel_argmax_rows(
 ) -> list[int]:
     """Return gumbel_argmax() of some rows of `logits` [R, V], the target's noise for each: on the
     CPU the rows are shared out among the threads."""
-    keys = list(zip(seeds, choices, positions, strict=True))
     native = _native(logits)
+    keys = [
+        (seed, NoiseKey(choice=choice, position=position))
+        for seed, choice, position in zip(seeds, choices, positions, strict=True)
+    ]
     if native is None:
-        drawn = zip(rows, inv_temperatures, keys, strict=True)
         return [
-            gumbel_argmax(
-                logits[row], inv_temperature=inv, seed=seed, choice=choice, position=position
-            )
-            for row, inv, (seed, choice, position) in drawn
+            gumbel_argmax(logits[row], inv_temperature=inv_temperature, seed=seed, **key)
+            for row, inv_temperature, (seed, key) in zip(rows, inv_temperatures, keys, strict=True)
         ]
     count, ids = len(rows), np.empty(len(rows), dtype=np.int64)
     # The arrays are named so that they outlive the call: an address alone keeps nothing alive.
     places = np.array(rows, dtype=np.int64)
     factors = np.array(inv_temperatures, dtype=np.float32)
-    noises = (_Noise * count)(*(_noise(*key, 0, ROLE_TARGET) for key in keys))
+    noises = (_Noise * count)(*(_noise(seed, **key) for seed, key in keys))
     native.pl_gumbel_argmax_rows(
         logits.data_ptr(),
         logits.shape[1],
@@ -138,23 +122,13 @@ def gumbel_argmax_rows(
     return [int(token) for token in ids]
 
 
-def gumbel_noise(
-    vocab: int,
-    seed: int,
-    *,
-    choice: int,
-    position: int,
-    round_start: int = 0,
-    role: int = ROLE_TARGET,
-) -> Tensor:
+def gumbel_noise(vocab: int, seed: int, **key: Unpack[NoiseKey]) -> Tensor:
     """Return the noise that gumbel_argmax adds, float32 [vocab]."""
     out = torch.empty(vocab)
     native = _native(out)
     if native is None:
-        return reference.gumbel_noise(
-            vocab, seed, choice=choice, position=position, round_start=round_start, role=role
-        )
-    native.pl_gumbel_noise(out.data_ptr(), vocab, _noise(seed, choice, position, round_start, role))
+        return reference.gumbel_noise(vocab, seed, **key)
+    native.pl_gumbel_noise(out.data_ptr(), vocab, _noise(seed, **key))
     return out
 
 
@@ -200,10 +174,8 @@ def logsumexp(logits: Tensor) -> float:
     return top.value + math.log(total * 2.0**-reference.WEIGHT_BITS)
 
 
-def _noise(seed: int, choice: int, position: int, round_start: int, role: int) -> _Noise:
-    return _Noise(
-        seed & _SEED_MASK, position & _WORD_MASK, round_start & _WORD_MASK, choice | role << 16
-    )
+def _noise(seed: int, **key: Unpack[NoiseKey]) -> _Noise:
+    return _Noise(seed & _SEED_MASK, *reference.counter_words(**key))
 
 
 def _native(row: Tensor) -> ctypes.CDLL | None:
@@ -220,20 +192,15 @@ def _library() -> ctypes.CDLL | None:
     except build.BuildError:
         return None
     noise, out = ctypes.POINTER(_Noise), c_void_p
+    row = (c_void_p, c_int64)
     signatures = {
-        "pl_gumbel_argmax": ([c_void_p, c_int64, noise, c_float, c_float, c_int32], c_int64),
-        "pl_gumbel_argmax_rows": (
-            [c_void_p, c_int64, c_void_p, c_int64, noise, c_void_p, c_int64, c_void_p],
-            None,
-        ),
-        "pl_gumbel_noise": ([c_void_p, c_int64, noise], None),
-        "pl_total_weight": ([c_void_p, c_int64, c_float, out], c_int64),
-        "pl_top_threshold": (
-            [c_void_p, c_int64, c_float, c_int64, c_double, c_double, out, out],
-            c_int64,
-        ),
+        "pl_gumbel_argmax": (c_int64, *row, noise, c_float, c_float, c_int32),
+        "pl_gumbel_argmax_rows": (None, *row, *row, noise, c_void_p, c_int64, c_void_p),
+        "pl_gumbel_noise": (None, *row, noise),
+        "pl_total_weight": (c_int64, *row, c_float, out),
+        "pl_top_threshold": (c_int64, *row, c_float, c_int64, c_double, c_double, out, out),
     }
-    for name, (arguments, result) in signatures.items():
+    for name, (result, *arguments) in signatures.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, result
     return library
