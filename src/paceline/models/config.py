@@ -72,8 +72,8 @@ def read_config(
     sliding_window: int | None = None,
 ) -> ModelConfig:
     """Build the ModelConfig from the fields that all families share and the family's own options.
-
     `head_dim` is the family's default; None means hidden_size / num_attention_heads.
+
     Raises ModelError for a field that is missing, malformed or not supported.
     """
     refuse_unsupported(fields)
@@ -120,25 +120,20 @@ def token_ids(value: object) -> list[int]:
 
 def refuse_unsupported(fields: ConfigFields) -> None:
     """Raise ModelError for options that change the arithmetic in ways we don't implement."""
+
+    def refuse(found: str, supported: str) -> ModelError:
+        return ModelError(f"{fields.where}: {found}; supported: {supported}")
+
     if fields.get("quantization_config"):
         method = fields.section("quantization_config").get("quant_method") or "unknown"
-        raise ModelError(
-            f"{fields.where}: quantization_config ({method}) is not supported; "
-            "supported: unquantised bfloat16, float16 or float32 weights, or a GGUF file"
-        )
+        supported = "unquantised bfloat16, float16 or float32 weights, or a GGUF file"
+        raise refuse(f"quantization_config ({method}) is not supported", supported)
     activation = fields.get("hidden_act") or "silu"
     if activation != "silu":
-        raise ModelError(
-            f"{fields.where}: hidden_act {activation!r} is unsupported; supported: silu"
-        )
+        raise refuse(f"hidden_act {activation!r} is unsupported", "silu")
     for key in ("num_local_experts", "num_experts", "n_routed_experts"):
-        if fields.get(key):
-            raise ModelError(
-                f"{fields.where}: {key} = {fields.get(key)}: mixtures of experts are not "
-                "supported; supported: dense models"
-            )
-    unknown = sorted(set(fields.words("layer_types")) - set(LAYER_TYPES))
-    if unknown:
-        raise ModelError(
-            f"{fields.where}: layer_types has {unknown[0]!r}; supported: {', '.join(LAYER_TYPES)}"
-        )
+        if experts := fields.get(key):
+            found = f"{key} = {experts}: mixtures of experts are not supported"
+            raise refuse(found, "dense models")
+    for unknown in sorted(set(fields.words("layer_types")) - set(LAYER_TYPES)):
+        raise refuse(f"layer_types has {unknown!r}", ", ".join(LAYER_TYPES))

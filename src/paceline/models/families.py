@@ -1,9 +1,6 @@
 """The families of networks that are served. To add one, add its row to FAMILIES and, where its
-config has fields of its own, a function that reads them.
-
-A family that computes something new needs an option in ModelConfig too, its tensors in
-`tensors.layer_tensors`, and both networks.
-"""
+config has fields of its own, a function that reads them. New arithmetic also needs an option in
+ModelConfig, its tensors in `tensors.layer_tensors`, and both networks."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ DEFAULT_WINDOW = 4096  # what transformers assumes where a config does not menti
 def read_llama(fields: ConfigFields) -> ModelConfig:
     """Llama 2 and 3.x, SmolLM2. `attention_bias` means all four attention projections, `mlp_bias`
     all three of the MLP."""
-    bias = fields.flag("attention_bias")
-    mlp_bias = fields.flag("mlp_bias")
+    bias, mlp_bias = fields.flag("attention_bias"), fields.flag("mlp_bias")
     return read_config(fields, "llama", qkv_bias=bias, o_bias=bias, mlp_bias=mlp_bias)
 
 
@@ -38,16 +34,9 @@ def read_qwen2(fields: ConfigFields) -> ModelConfig:
 def read_qwen3(fields: ConfigFields) -> ModelConfig:
     """Qwen3 dense: RMS norm per head on q and k, and a head size of its own. `attention_bias` means
     all four attention projections; published models have none."""
-    bias, window = fields.flag("attention_bias"), _qwen_window(fields)
-    return read_config(
-        fields,
-        "qwen3",
-        qkv_bias=bias,
-        o_bias=bias,
-        qk_norm=True,
-        head_dim=128,
-        sliding_window=window,
-    )
+    biases = dict.fromkeys(("qkv_bias", "o_bias"), fields.flag("attention_bias"))
+    window = _qwen_window(fields)
+    return read_config(fields, "qwen3", **biases, qk_norm=True, head_dim=128, sliding_window=window)
 
 
 def _qwen_window(fields: ConfigFields) -> int | None:

@@ -16,11 +16,8 @@ UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 
 
 def download(repo_id: str, revision: str | None = None) -> Path:
-    """Fetch (or find in the hub's own cache) a model and return its folder.
-
-    Raises ModelError saying whether the id, the revision, access or the network is to blame, and
-    CacheError where the hub's cache cannot be written.
-    """
+    """Fetch (or find in the hub's own cache) a model and return its folder. Raises ModelError
+    saying what is to blame, and CacheError where the hub's cache cannot be written."""
     at = f" at revision {revision!r}" if revision else ""
     try:
         folder = huggingface_hub.snapshot_download(

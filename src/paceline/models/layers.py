@@ -1,12 +1,9 @@
-"""The pieces of a decoder layer in plain torch, each giving a row the same bits in any company.
-
-Floating point adds in an order that kernels choose by shape. So matrix products always run on tiles
-of exactly TILE rows, and everything else is a reduction within a row or elementwise.
-"""
+"""The pieces of a decoder layer in plain torch, each giving a row the same bits in any company:
+kernels choose the order of their sums by shape, so matrix products always run on tiles of exactly
+TILE rows, and everything else is a reduction within a row or elementwise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from copy import copy
 
 import torch
@@ -36,20 +33,13 @@ class Linear:
         """Return rows `ids` of the weight, a copy."""
         return self.weight.index_select(0, ids).to(dtype)
 
-    def outputs_from(self, first: int) -> Linear:
-        """Return the layer without its first outputs."""
-        return self._with(lambda name: getattr(self, name)[first:])
-
-    def above(self, lower: Sequence[Linear]) -> Linear:
-        """Return this layer's outputs, then those of others of its kind."""
-        linears = (self, *lower)
-        return self._with(lambda name: torch.cat([getattr(linear, name) for linear in linears]))
-
-    def _with(self, change: Callable[[str], Tensor]) -> Linear:
+    def outputs_from(self, first: int, *lower: Linear) -> Linear:
+        """Return the layer without its first outputs, and those of others of its kind below."""
         other = copy(self)
         for name in self.BY_OUTPUT:
             if getattr(self, name) is not None:
-                setattr(other, name, change(name))
+                parts = [getattr(linear, name)[first:] for linear in (self, *lower)]
+                setattr(other, name, torch.cat(parts))
         return other
 
     def read(self) -> None:

@@ -16,9 +16,7 @@ from paceline.core.config_fields import ConfigFields, first_with
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
     """Rotary position embedding. Fields beyond `theta` only matter to the types named beside them.
-
-    `attention_factor` multiplies cos and sin; where a config gives yarn's mscale, it is resolved.
-    """
+    `attention_factor` multiplies cos and sin; a config's mscale is resolved into it."""
 
     theta: float = 10000.0
     type: str = "default"
@@ -34,10 +32,7 @@ class RopeConfig:
 
 def rope_tables(rope: RopeConfig, head_dim: int, max_positions: int) -> tuple[Tensor, Tensor]:
     """Return cos and sin of every position's angles, float32 [max_positions, head_dim // 2] each.
-
-    Dimension i is rotated together with dimension i + head_dim / 2. Yarn's attention factor is
-    already multiplied in, so that the caller only ever rotates.
-    """
+    Yarn's attention factor is already multiplied in, so that the caller only ever rotates."""
     frequencies = rope_frequencies(rope, head_dim)
     angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies)
     return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
@@ -60,10 +55,8 @@ def _linear(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor:
 
 
 def _llama3(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor:
-    """Llama 3.1: wavelengths that fit often into the old context stay, rare ones are stretched.
-
-    Between `low_freq_factor` and `high_freq_factor` turns per old context the two are blended.
-    """
+    """Llama 3.1: wavelengths that fit often into the old context stay, rare ones are stretched;
+    between `low_freq_factor` and `high_freq_factor` turns per old context the two are blended."""
     turns = rope.original_max_positions * frequencies / (2 * math.pi)
     span = rope.high_freq_factor - rope.low_freq_factor
     kept = ((turns - rope.low_freq_factor) / span).clamp(0, 1)
@@ -90,27 +83,20 @@ def _yarn(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor:
 _SCALED = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
 
 
-# -- reading a config ------------------------------------------------------------------------------
-
-
 def read_rope(fields: ConfigFields, max_positions: int) -> RopeConfig:
     """Read `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before)."""
     rope = fields.section("rope_parameters" if fields.get("rope_parameters") else "rope_scaling")
     kind = rope_type(rope)
-    if any(isinstance(value, dict) for value in rope.values.values()):
-        raise ModelError(
-            f"{fields.where}: rope parameters per layer type are not supported; "
-            "supported: one set for all layers"
-        )
-    if kind not in _SCALED:
-        raise ModelError(
-            f"{fields.where}: rope type {kind!r} is not supported; supported: {', '.join(_SCALED)}"
-        )
     partial = first_with("partial_rotary_factor", rope, fields).get("partial_rotary_factor")
-    if partial not in (None, 1):
-        raise ModelError(
-            f"{fields.where}: partial_rotary_factor {partial} is not supported; supported: 1"
-        )
+    refused, supported = "", ""
+    if any(isinstance(value, dict) for value in rope.values.values()):
+        refused, supported = "rope parameters per layer type are", "one set for all layers"
+    elif kind not in _SCALED:
+        refused, supported = f"rope type {kind!r} is", ", ".join(_SCALED)
+    elif partial not in (None, 1):
+        refused, supported = f"partial_rotary_factor {partial} is", "1"
+    if refused:
+        raise ModelError(f"{fields.where}: {refused} not supported; supported: {supported}")
     theta = first_with("rope_theta", rope, fields).number("rope_theta", default=1e4)
     if kind == "default":
         return RopeConfig(theta=theta)
@@ -118,28 +104,17 @@ def read_rope(fields: ConfigFields, max_positions: int) -> RopeConfig:
         return RopeConfig(theta, kind, rope.number("factor"))
     key = "original_max_position_embeddings"
     original = first_with(key, fields, rope).integer(key, default=max_positions)
-    if kind == "llama3":
-        return _read_llama3(rope, theta, original)
-    return _read_yarn(rope, theta, original, max_positions)
+    if kind == "yarn":
+        return _read_yarn(rope, theta, original, max_positions)
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    if high <= low:
+        raise rope.error("high_freq_factor", high, f"more than low_freq_factor ({low:g})")
+    return RopeConfig(theta, kind, rope.number("factor"), original, low, high)
 
 
 def rope_type(rope: ConfigFields) -> str:
     """Return the type that rope parameters name, in the spelling of either release."""
     return str(rope.get("rope_type", "type") or "default")
-
-
-def _read_llama3(rope: ConfigFields, theta: float, original: int) -> RopeConfig:
-    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-    if high <= low:
-        raise rope.error("high_freq_factor", high, f"more than low_freq_factor ({low:g})")
-    return RopeConfig(
-        theta=theta,
-        type="llama3",
-        factor=rope.number("factor"),
-        original_max_positions=original,
-        low_freq_factor=low,
-        high_freq_factor=high,
-    )
 
 
 def _read_yarn(rope: ConfigFields, theta: float, original: int, max_positions: int) -> RopeConfig:
@@ -160,10 +135,8 @@ def _read_yarn(rope: ConfigFields, theta: float, original: int, max_positions: i
 
 
 def yarn_attention_factor(factor: float, mscale: float = 0, mscale_all_dim: float = 0) -> float:
-    """Return YaRN's temperature on attention (arXiv 2309.00071, eq. 22): 0.1 ln(factor) + 1.
-
-    With both mscales (DeepSeek's variant) it is the ratio of the two scaled temperatures.
-    """
+    """Return YaRN's temperature on attention (arXiv 2309.00071, eq. 22): 0.1 ln(factor) + 1. With
+    both mscales (DeepSeek's variant) it is the ratio of the two scaled temperatures."""
     if factor <= 1:
         return 1.0
     log = 0.1 * math.log(factor)

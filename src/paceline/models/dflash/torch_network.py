@@ -55,8 +55,8 @@ class TorchDFlash(DecoderStack):
         self.fc = make_linear(recipe, Part.CONTEXT, load(FC))
         self.hidden_norm, self.norm = load(HIDDEN_NORM), load(NORM)
         # All layers' k and v projections, one below the other: they lie behind q.
-        keys = [layer.qkv.outputs_from(shape.num_heads * shape.head_dim) for layer in self.layers]
-        self.context = keys[0].above(keys[1:])
+        qkv, *others = (layer.qkv for layer in self.layers)
+        self.context = qkv.outputs_from(shape.num_heads * shape.head_dim, *others)
         self.mask_embedding = None if mask is None else mask.to(device, dtype)
         self.head_ids = head_ids
         borrowed = 0
