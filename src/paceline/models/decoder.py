@@ -12,13 +12,12 @@ from paceline.core.spans import OFF, Spans
 from paceline.models.attention import CAUSAL, AttentionPlan, attend, make_plan
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Part
 from paceline.models.config import Attention, ModelConfig
-from paceline.models.layers import Linear, rms_norm, rotate, swiglu
+from paceline.models.layers import Angles, Linear, rms_norm, rotate, swiglu
 from paceline.models.quantized import Recipe, make_linear
 from paceline.models.rope import rope_tables
 from paceline.models.tensors import JOINED, layer_tensors
 from paceline.models.weights import Weights
 
-Angles = tuple[Tensor, Tensor]
 KV = tuple[Tensor, Tensor]  # keys and values of a layer, [blocks, BLOCK_SIZE, kv_heads, head_dim]
 
 

@@ -34,9 +34,16 @@ def read_qwen2(fields: ConfigFields) -> ModelConfig:
 def read_qwen3(fields: ConfigFields) -> ModelConfig:
     """Qwen3 dense: RMS norm per head on q and k, and a head size of its own. `attention_bias` means
     all four attention projections; published models have none."""
-    biases = dict.fromkeys(("qkv_bias", "o_bias"), fields.flag("attention_bias"))
-    window = _qwen_window(fields)
-    return read_config(fields, "qwen3", **biases, qk_norm=True, head_dim=128, sliding_window=window)
+    bias, window = fields.flag("attention_bias"), _qwen_window(fields)
+    return read_config(
+        fields,
+        "qwen3",
+        qkv_bias=bias,
+        o_bias=bias,
+        qk_norm=True,
+        head_dim=128,
+        sliding_window=window,
+    )
 
 
 def _qwen_window(fields: ConfigFields) -> int | None:

@@ -42,9 +42,7 @@ LLAMA3_ROPES = [
 
 def hf_name(name: str) -> str | None:
     """Return the Hugging Face name of a GGUF tensor; None for one that becomes part of the config.
-
-    Raises ModelError for a name that none of the supported architectures has.
-    """
+    Raises ModelError for a name that none of the supported architectures has."""
     if name == ROPE_FACTORS:
         return None
     if name in TOP_NAMES:
@@ -58,11 +56,8 @@ def hf_name(name: str) -> str | None:
 def hf_config(
     metadata: Mapping[str, object], shapes: Mapping[str, list[int]], rope_factors: np.ndarray | None
 ) -> dict[str, object]:
-    """Return the config.json of a GGUF file.
-
-    `metadata` holds its values, `shapes` the tensors' shapes as torch has them, `rope_factors` the
-    tensor of that name. Raises ModelError for what cannot be served.
-    """
+    """Return the config.json of a GGUF file of these values and tensors, with shapes as torch has
+    them. Raises ModelError for what cannot be served."""
     arch = str(metadata.get("general.architecture"))
     if arch not in GGUF_FAMILIES:
         supported = ", ".join(GGUF_FAMILIES)
@@ -128,14 +123,14 @@ def _rope(fields: ConfigFields, head_dim: int, factors: np.ndarray | None) -> di
         return _llama3(theta, head_dim, factors)
     if kind == "none":
         return {"rope_type": "default", "rope_theta": theta}
-    if kind not in ("linear", "yarn"):
-        raise ModelError(
-            f"GGUF: rope.scaling.type {kind!r} is not supported; supported: none, linear, yarn"
-        )
     factor = fields.number("rope.scaling.factor", default=1.0)
     rope = {"rope_type": kind, "rope_theta": theta, "factor": factor}
     if kind == "linear":
         return rope
+    if kind != "yarn":
+        raise ModelError(
+            f"GGUF: rope.scaling.type {kind!r} is not supported; supported: none, linear, yarn"
+        )
     # llama.cpp multiplies its own YaRN temperature by this, where transformers takes the product.
     extra = fields.number("rope.scaling.attn_factor", default=1.0)
     return rope | {

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+Angles = tuple[Tensor, Tensor]  # cos and sin, float32 [rows, head_dim // 2] each
 TILE = 32  # rows of every matrix product; rows are padded to a multiple of it
 
 
@@ -62,21 +63,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate x [rows, heads, head_dim] by angles [rows, head_dim // 2] (RoFormer), in float32.
-
-    Dimension i is paired with i + head_dim / 2.
-    """
+    """Rotate x [rows, heads, head_dim] (RoFormer, arXiv 2104.09864), in float32. Dimension i is
+    paired with i + head_dim / 2."""
     first, second = x.float().chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
-    """Return silu(gate) * up (arXiv 2002.05202) of [rows, 2 * size], in float32.
-
-    Spelled with exp: torch's own silu rounds the last few elements of a thread's share differently,
-    so a row's bits would depend on how many rows there are.
-    """
+    """Return silu(gate) * up (arXiv 2002.05202) of [rows, 2 * size], in float32. Spelled with exp:
+    torch's own silu rounds the last elements of a thread's share differently, so a row's bits would
+    depend on how many rows there are."""
     gate, up = gate_up.float().chunk(2, dim=-1)
     return (gate / (1 + torch.exp(-gate)) * up).to(gate_up.dtype)
 

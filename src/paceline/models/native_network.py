@@ -32,9 +32,8 @@ class NativeNetwork(KernelNetwork):
     """Implements `paceline.models.batch.Network` for bfloat16 on CPU, with the linear layers that
     `recipe` names in int8.
 
-    `weights` maps Hugging Face names to tensors; they are packed into one copy, and removed from
-    the mapping on the way where it allows that. Positions of a batch are below `max_positions`.
-    Raises ModelError when the kernels cannot run here or the model does not fit them.
+    Weights are packed into one copy, and removed from their mapping on the way where it allows
+    that. Raises ModelError when the kernels cannot run here or the model does not fit them.
     """
 
     def __init__(

@@ -21,12 +21,10 @@ from paceline.models.weights import Weights
 
 
 class TorchNetwork(DecoderStack):
-    """Implements `paceline.models.batch.Network`.
+    """Implements `paceline.models.batch.Network`. A row's logits have the same bits whatever else is
+    in the batch and however its prompt was cut into chunks, for a fixed number of threads.
 
-    A row's logits have the same bits whatever else is in the batch and however its prompt was cut
-    into chunks, for a fixed number of threads. The linear layers that `recipe` names are quantised.
-    `weights` maps Hugging Face names to tensors, which are copied; positions of a batch are below
-    `max_positions` (default: the model's context).
+    `max_positions` defaults to the model's context.
     """
 
     def __init__(

@@ -37,14 +37,10 @@ def build_network(
 
     `auto` takes the fused kernels where they run (bfloat16 on CPU, with a compiler), else torch.
     Positions of a batch are below `max_positions` (default: the model's context). Raises ModelError
-    for an unknown choice, for a device that is not there, and where "native" cannot run, and
-    InvalidRequest where `quantize` cannot be.
+    for a choice that is unknown or cannot be had here, and InvalidRequest for such a `quantize`.
     """
-    for field, value, choices in (
-        ("dtype", dtype, tuple(DTYPES)),
-        ("device", device, DEVICES),
-        ("backend", backend, BACKENDS),
-    ):
+    given = {"dtype": (dtype, DTYPES), "device": (device, DEVICES), "backend": (backend, BACKENDS)}
+    for field, (value, choices) in given.items():
         if value not in choices:
             raise ModelError(f"{field}: got {value!r}; expected one of {', '.join(choices)}")
     if device == "cuda" and not torch.cuda.is_available():
@@ -57,11 +53,10 @@ def build_network(
     with byte_progress(f"loading {loaded.name}", stored_bytes(loaded.weights)) as advance:
         weights = CountedWeights(loaded.weights, advance)
         if native and backend != "torch":
-            native_network = NativeNetwork(loaded.config, weights, positions, recipe)
-            return native_network, f"native kernels ({why})"
-        reason = "asked for" if backend == "torch" else why
+            network: Network = NativeNetwork(loaded.config, weights, positions, recipe)
+            return network, f"native kernels ({why})"
         network = TorchNetwork(loaded.config, weights, device, DTYPES[dtype], positions, recipe)
-        return network, f"torch ({reason})"
+        return network, f"torch ({'asked for' if backend == 'torch' else why})"
 
 
 def _native(config: ModelConfig, dtype: str, device: str) -> tuple[bool, str]:

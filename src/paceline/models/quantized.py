@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,10 +20,8 @@ FP8_CAPABILITY = (8, 9)  # the first GPUs with fp8 products: Ada, then Hopper
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`linears` go to `number`; everything else stays in the network's dtype.
-
-    "int8" on CPU, "fp8" on CUDA, both with a scale per output of a weight and per row of its input.
-    """
+    """`linears` go to `number`, "int8" on CPU and "fp8" on CUDA, both with a scale per output of a
+    weight and per row of its input; everything else stays in the network's dtype."""
 
     number: str
     linears: frozenset[str] = frozenset(LINEARS)
@@ -103,14 +100,10 @@ class Fp8Linear(Linear):
         return (small.float() * self.scales[ids, None]).to(dtype)
 
 
-NUMBERS: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
-    "int8": Int8Linear,
-    "fp8": Fp8Linear,
-}
+NUMBERS: dict[str, type[Int8Linear | Fp8Linear]] = {"int8": Int8Linear, "fp8": Fp8Linear}
 
 
 def make_linear(recipe: Recipe, name: str, weight: Tensor, bias: Tensor | None = None) -> Linear:
     """Return the layer `name` (one of LINEARS) as the recipe wants it."""
-    if not recipe.takes(name):
-        return Linear(weight, bias)
-    return NUMBERS[recipe.number](weight, bias)
+    kind = NUMBERS[recipe.number] if recipe.takes(name) else Linear
+    return kind(weight, bias)

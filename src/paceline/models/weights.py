@@ -171,11 +171,8 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def check_weights(weights: SafetensorWeights, config: ModelConfig, where: str) -> None:
-    """Compare the headers with what the config asks for; read no weights.
-
-    Rotary frequencies, which old checkpoints store, are forgotten: we compute them. Raises
-    ModelError naming a tensor that is missing, unexpected, misshaped or stored in an unknown way.
-    """
+    """Raise ModelError naming a tensor that is missing, unexpected, misshaped or stored in an
+    unknown way. Rotary frequencies, which old checkpoints store, are forgotten: we compute them."""
     for name in [n for n in weights if n.endswith(".rotary_emb.inv_freq")]:
         weights.discard(name)
     check_shapes(weights.shapes, config, where)

@@ -1,8 +1,5 @@
-"""The training form: plain, differentiable torch over a whole sequence, with masks.
-
-It says most simply what a DFlash drafter computes, so it is also what the serving forms are judged
-by. Parameters carry the checkpoint's names.
-"""
+"""The training form: plain, differentiable torch over a whole sequence, with masks. It says most
+simply what a DFlash drafter computes, so the serving forms are judged by it."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from torch.nn import functional
 from paceline.models.config import Attention
 from paceline.models.dflash.config import DFlashConfig, SecondGeneration
 from paceline.models.dflash.formulas import convolved, scaled_logits
-from paceline.models.layers import rms_norm, rotate
+from paceline.models.layers import Angles, rms_norm, rotate
 from paceline.models.rope import rope_tables
 
 Attend = Callable[[Attention, Tensor, Tensor, Tensor], Tensor]
@@ -51,12 +48,7 @@ class DraftAttention(nn.Module):
         self.k_norm = RMSNorm(shape.head_dim, shape.rms_norm_eps)
 
     def forward(
-        self,
-        x: Tensor,
-        context: Tensor,
-        angles: tuple[Tensor, Tensor],
-        kind: Attention,
-        attend: Attend,
+        self, x: Tensor, context: Tensor, angles: Angles, kind: Attention, attend: Attend
     ) -> Tensor:
         """x [queries, hidden] is at the last of `angles` [context + queries, head_dim / 2]."""
         block = [table[len(context) :] for table in angles]
@@ -122,7 +114,7 @@ class DraftLayer(nn.Module):
         self,
         x: Tensor,
         context: Tensor,
-        angles: tuple[Tensor, Tensor],
+        angles: Angles,
         slots: Tensor,
         kind: Attention,
         attend: Attend,
@@ -214,12 +206,9 @@ class Dense:
     def __call__(self, kind: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if kind not in self._visible:
             self._visible[kind] = _visible(kind, *self._rows)
+        heads_first = (rows.transpose(0, 1)[None] for rows in (q, k, v))
         mixed = functional.scaled_dot_product_attention(
-            q.transpose(0, 1)[None],
-            k.transpose(0, 1)[None],
-            v.transpose(0, 1)[None],
-            attn_mask=self._visible[kind],
-            enable_gqa=q.shape[1] != k.shape[1],
+            *heads_first, attn_mask=self._visible[kind], enable_gqa=q.shape[1] != k.shape[1]
         )
         return mixed[0].transpose(0, 1)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from paceline.core import ModelError
-from paceline.models.batch import Network
+from paceline.models.batch import Network, Part
 from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import DFlashConfig
@@ -30,9 +30,9 @@ def build_dflash(
 ) -> DFlashNetwork:
     """Build the drafter's network around `target`'s embedding and head, on the target's device.
 
-    `auto` takes the fused kernels where the target runs on them. `quantize` is for the drafter's
-    own layers; a head that it shares is as the target has it. Raises ModelError where "native"
-    cannot run, and InvalidRequest where `quantize` cannot be.
+    `auto` takes the fused kernels where the target runs on them; `quantize` is for the drafter's
+    own layers. Raises ModelError where "native" cannot run, and InvalidRequest where `quantize`
+    cannot be.
     """
     recipe = recipe_of(quantize, target.device.type, dtype)
     why = _no_kernels(checkpoint.config, target, dtype)
@@ -58,10 +58,9 @@ def planned_bytes(
 ) -> int:
     """Return the bytes of the drafter's weights, with those of a cut head, before there is a target
     to build it around."""
-    total = 0
-    for name, shape in dflash_tensors(config).items():
-        if len(shape) > 1:
-            total += torch.Size(shape).numel() * recipe.itemsize(linear_of(name), dtype)
-    if head_ids is not None:
-        total += len(head_ids) * config.layers.hidden_size * recipe.itemsize("head", dtype)
-    return total
+    head = 0 if head_ids is None else len(head_ids) * config.layers.hidden_size
+    return head * recipe.itemsize(Part.HEAD, dtype) + sum(
+        torch.Size(shape).numel() * recipe.itemsize(linear_of(name), dtype)
+        for name, shape in dflash_tensors(config).items()
+        if len(shape) > 1
+    )
