@@ -56,9 +56,9 @@ def make_plan(
     device: torch.device,
     kinds: Sequence[Attention] = (CAUSAL,),
 ) -> AttentionPlan:
-    """Lay out one forward whose layers look around as `kinds` say, with one upload. Positions out of
-    a sequence's range read `zero_slot`, which is always zero, so that stale numbers there
-    (infinities even) never reach a product."""
+    """Lay out a forward whose layers look around as `kinds` say, with one upload. Positions out of
+    range read `zero_slot`, which is always zero, so that stale numbers there (infinities even)
+    never reach a product."""
     starts = batch.seq_starts.astype(np.int64)
     counts, rows = np.diff(starts), len(batch.ids)
     sequence = np.repeat(np.arange(len(counts)), counts)

@@ -5,7 +5,7 @@ ModelConfig, its tensors in `tensors.layer_tensors`, and both networks."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.core import ModelError
 from paceline.core.config_fields import ConfigFields
@@ -35,15 +35,8 @@ def read_qwen3(fields: ConfigFields) -> ModelConfig:
     """Qwen3 dense: RMS norm per head on q and k, and a head size of its own. `attention_bias` means
     all four attention projections; published models have none."""
     bias, window = fields.flag("attention_bias"), _qwen_window(fields)
-    return read_config(
-        fields,
-        "qwen3",
-        qkv_bias=bias,
-        o_bias=bias,
-        qk_norm=True,
-        head_dim=128,
-        sliding_window=window,
-    )
+    shape = read_config(fields, "qwen3", qkv_bias=bias, o_bias=bias, qk_norm=True, head_dim=128)
+    return replace(shape, sliding_window=window)
 
 
 def _qwen_window(fields: ConfigFields) -> int | None:

@@ -68,7 +68,7 @@ class KernelNetwork:
         self.library.pl_workspace_create.restype = ctypes.c_void_p
         self._workspace = ctypes.c_void_p(self.library.pl_workspace_create())
         weakref.finalize(self, self.library.pl_workspace_destroy, self._workspace)
-        self._batch = abi.Batch()
+        self._batch, self._buffers = abi.Batch(), dict[str, Tensor]()
         self.record(OFF)
 
     def allocate_kv(self, num_blocks: int) -> None:
@@ -91,6 +91,17 @@ class KernelNetwork:
     def _check(self, positions: np.ndarray) -> None:
         if int(positions.max()) >= self.max_positions:
             raise ValueError(f"position {positions.max()} is past {self.max_positions - 1}")
+
+    def _buffer(
+        self, name: str, rows: int, *columns: int, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """Return [rows, *columns] of a buffer that forwards share, and point `_batch` to it."""
+        buffer = self._buffers.get(name)
+        if buffer is None or len(buffer) < rows or buffer.shape[1:] != columns:
+            buffer = torch.empty(max(16, padded(rows, 16)), *columns, dtype=dtype)
+            self._buffers[name] = buffer
+        setattr(self._batch, name, buffer.data_ptr())
+        return buffer[:rows]
 
     def _run(self, batch: ForwardBatch) -> None:
         """Compute the rows of `batch` into the buffers that `_batch` points to."""

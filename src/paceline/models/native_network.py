@@ -11,7 +11,7 @@ from torch import Tensor
 
 from paceline.core import ModelError
 from paceline.kernels import abi, build
-from paceline.kernels.packing import LANES, padded
+from paceline.kernels.packing import LANES
 from paceline.models.batch import ForwardBatch, ForwardOutput, Part
 from paceline.models.config import ModelConfig
 from paceline.models.kernel_network import KernelNetwork, address, read_bytes
@@ -58,13 +58,6 @@ class NativeNetwork(KernelNetwork):
         self._pack(weights)
         self.streamed_bytes, self.weight_bytes = self._packer.arena.used, self._packer.bytes
 
-    def _new_forward(self) -> None:
-        super()._new_forward()
-        self._logits = torch.empty(0, self.vocab_size)
-        self._argmax = torch.empty(0, dtype=torch.int64)
-        self._finite = torch.empty(0, dtype=torch.bool)
-        self._features = torch.empty(0, dtype=torch.bfloat16)
-
     def leading(self, layers: int) -> NativeNetwork:
         """Return the first layers as a network of its own over the same weights and KV."""
         other = copy(self)
@@ -76,21 +69,21 @@ class NativeNetwork(KernelNetwork):
         return other
 
     def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
-        rows, outputs = len(batch.ids), len(batch.logit_rows)
+        rows, outputs, taps = len(batch.ids), len(batch.logit_rows), len(feature_layers)
+        logits = self._buffer("logits", outputs, self.vocab_size)
+        argmax = self._buffer("argmax", outputs, dtype=torch.int64)
+        finite = self._buffer("finite", outputs, dtype=torch.bool)
         if not rows:
-            return ForwardOutput(self._logits[:0], self._argmax[:0], self._finite[:0])
+            return ForwardOutput(logits, argmax, finite)
         self._check(batch.positions)
-        self._reserve(rows, outputs, len(feature_layers))
-        taps = np.array(feature_layers, dtype=np.int32)
-        self._batch.taps, self._batch.tap_layers = len(taps), address(taps)
-        self._run(batch)
         features = None
-        if len(taps):
-            width = len(taps) * self.hidden_size
-            features = self._features[: rows * width].view(rows, width)
-        return ForwardOutput(
-            self._logits[:outputs], self._argmax[:outputs], self._finite[:outputs], features
-        )
+        if taps:
+            width = taps * self.hidden_size
+            features = self._buffer("features", rows, width, dtype=torch.bfloat16)
+        tapped = np.array(feature_layers, dtype=np.int32)
+        self._batch.taps, self._batch.tap_layers = taps, address(tapped)
+        self._run(batch)
+        return ForwardOutput(logits, argmax, finite, features)
 
     def embedding_rows(self, ids: Tensor) -> Tensor:
         if self._embedding is None:
@@ -104,18 +97,6 @@ class NativeNetwork(KernelNetwork):
 
     def read_weights(self) -> None:
         read_bytes(self.library, self._packer.arena.data[: self.streamed_bytes])
-
-    def _reserve(self, rows: int, outputs: int, taps: int) -> None:
-        if outputs > len(self._logits):
-            capacity = max(16, padded(outputs, 16))
-            self._logits = torch.empty(capacity, self.vocab_size)
-            self._argmax = torch.empty(capacity, dtype=torch.int64)
-            self._finite = torch.empty(capacity, dtype=torch.bool)
-        if rows * taps * self.hidden_size > len(self._features):
-            self._features = torch.empty(rows * taps * self.hidden_size, dtype=torch.bfloat16)
-        to = self._batch
-        to.logits, to.argmax = self._logits.data_ptr(), self._argmax.data_ptr()
-        to.finite, to.features = self._finite.data_ptr(), self._features.data_ptr()
 
     def _pack(self, weights: Weights) -> None:
         config, packer, structure = self.config, self._packer, self.structure

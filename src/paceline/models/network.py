@@ -21,11 +21,9 @@ from paceline.models.weights import Weights
 
 
 class TorchNetwork(DecoderStack):
-    """Implements `paceline.models.batch.Network`. A row's logits have the same bits whatever else is
-    in the batch and however its prompt was cut into chunks, for a fixed number of threads.
-
-    `max_positions` defaults to the model's context.
-    """
+    """Implements `paceline.models.batch.Network`, by default for the model's whole context. For a
+    fixed number of threads, a row's logits have the same bits whatever else is in the batch and
+    however its prompt was cut into chunks."""
 
     def __init__(
         self,

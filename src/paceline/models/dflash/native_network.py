@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from paceline.kernels import abi
-from paceline.kernels.packing import padded
 from paceline.models.batch import ForwardBatch, Part
 from paceline.models.dflash.batch import BlockOutput
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import DFlashConfig
-from paceline.models.dflash.formulas import capped
+from paceline.models.dflash.module import capped
 from paceline.models.dflash.tensors import CONVOLUTIONS, FC, HIDDEN_NORM, NORM, layer_prefix
 from paceline.models.kernel_network import KernelNetwork, address, read_bytes
 from paceline.models.native_network import NativeNetwork
@@ -51,10 +50,6 @@ class NativeDFlash(KernelNetwork):
         if head_ids is None:
             self.streamed_parts[Part.HEAD] = target.head.packed.nbytes
         self.streamed_bytes = sum(self.streamed_parts.values())
-        self._argmax = torch.empty(0, dtype=torch.int64)
-        self._confidence = torch.empty(0)
-        self._logits = torch.empty(0, self.structure.vocab)
-        self._hidden = torch.empty(0, config.layers.hidden_size, dtype=torch.bfloat16)
 
     def inject(self, features: Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
         self._check(positions)
@@ -74,21 +69,26 @@ class NativeDFlash(KernelNetwork):
 
     def draft(self, batch: ForwardBatch, *, logits: bool = False) -> BlockOutput:
         self._check(batch.positions)
-        outputs = len(batch.logit_rows)
+        outputs, softcap = len(batch.logit_rows), self.config.softcap
         later = 1.0 if self.config.second is None else self.config.output_multiplier
-        processed = self.config.softcap is not None or later != 1.0
-        self._reserve(outputs, logits or processed)
+        processed = softcap is not None or later != 1.0
+        argmax = self._buffer("argmax", outputs, dtype=torch.int64)
+        confidence = self._buffer("confidence", outputs)
+        self._batch.logits = scores = hidden = None
+        if logits or processed:
+            scores = self._buffer("logits", outputs, self.structure.vocab)
+        if self.config.second is not None:
+            size = self.structure.hidden
+            hidden = self._buffer("hidden", outputs, size, dtype=torch.bfloat16)
         self._run(batch)
-        argmax, confidence = self._argmax[:outputs], self._confidence[:outputs]
-        scores = self._logits[:outputs]
-        if processed:
-            scores = capped(scores * later, self.config.softcap)
+        if scores is not None and processed:
+            scores = capped(scores * later, softcap)
             confidence = torch.exp(scores.amax(-1) - scores.logsumexp(-1))
         return BlockOutput(
             argmax=argmax if self.head_ids is None else self.head_ids[argmax],
             confidence=confidence,
             logits=scores if logits else None,
-            hidden=self._hidden[:outputs] if self.config.second is not None else None,
+            hidden=hidden,
         )
 
     def read_weights(self) -> None:
@@ -96,19 +96,6 @@ class NativeDFlash(KernelNetwork):
         read_bytes(self.library, arena.data[self._context_bytes : arena.used])
         if self.head_ids is None:
             read_bytes(self.library, self._target.head.packed.view(torch.uint8))
-
-    def _reserve(self, outputs: int, logits: bool) -> None:
-        capacity = max(16, padded(outputs, 16))
-        if outputs > len(self._argmax):
-            self._argmax = torch.empty(capacity, dtype=torch.int64)
-            self._confidence = torch.empty(capacity)
-            self._hidden = torch.empty(capacity, self._hidden.shape[1], dtype=torch.bfloat16)
-        if logits and outputs > len(self._logits):
-            self._logits = torch.empty(capacity, self._logits.shape[1])
-        to = self._batch
-        to.argmax, to.confidence = self._argmax.data_ptr(), self._confidence.data_ptr()
-        to.logits = self._logits.data_ptr() if logits else None
-        to.hidden = self._hidden.data_ptr() if self.config.second is not None else None
 
     def _pack(self, weights: Weights) -> None:
         config, packer, structure = self.config, self._packer, self.structure
