@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from statistics import median
-from typing import Any
 
 from paceline.bench.requests import fresh_requests
 from paceline.core import InvalidRequest, PacelineError, SamplingParams, SpeculativeParams
@@ -34,7 +33,7 @@ class ProfilePlan:
     """
 
     params: SamplingParams
-    speculative: Any = None
+    speculative: object = None
     batch: int = 1
     steps: int = 100
 

@@ -205,9 +205,9 @@ class Dense:
     def __call__(self, kind: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if kind not in self._visible:
             self._visible[kind] = _visible(kind, *self._rows)
-        heads_first = (rows.transpose(0, 1)[None] for rows in (q, k, v))
+        q, k, v = (rows.transpose(0, 1)[None] for rows in (q, k, v))  # heads first
         mixed = functional.scaled_dot_product_attention(
-            *heads_first, attn_mask=self._visible[kind], enable_gqa=q.shape[1] != k.shape[1]
+            q, k, v, attn_mask=self._visible[kind], enable_gqa=q.shape[1] != k.shape[1]
         )
         return mixed[0].transpose(0, 1)
 
