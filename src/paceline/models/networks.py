@@ -1,9 +1,9 @@
-"""Choose the network that runs a model here, and run whole sequences through one."""
+"""Choose the network that runs a model here; run sequences through one, or its first layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from paceline.models.loader import LoadedModel
 from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.network import TorchNetwork
 from paceline.models.quantized import recipe_of
+from paceline.models.tensors import layer_tensors
 from paceline.models.weights import CountedWeights, byte_progress, stored_bytes
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -96,3 +97,43 @@ def sequence_outputs(
         output = network.forward(batch, tuple(layers))
         assert output.features is not None
         yield start, replace(output, features=output.features.clone())
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of a forward: its first `layers`, with the head or without. `fraction` is the part of
+    the whole forward's weights that it reads."""
+
+    layers: int
+    head: bool
+    fraction: float
+
+
+def nearest_share(config: ModelConfig, fraction: float) -> Share:
+    """Return the share whose weights come closest to `fraction` of all; one layer at least."""
+    layer = sum(
+        torch.Size(shape).numel() for shape in layer_tensors(config).values() if len(shape) == 2
+    )
+    head = config.vocab_size * config.hidden_size
+    total = config.num_layers * layer + head
+    shares = [
+        Share(count, with_head, (count * layer + with_head * head) / total)
+        for count in range(1, config.num_layers + 1)
+        for with_head in (False, True)
+    ]
+    return min(shares, key=lambda share: abs(share.fraction - fraction))
+
+
+class LeadingLayers:
+    """Runs a share of a network's forward. `network` must have its KV already."""
+
+    def __init__(self, network: Network, share: Share) -> None:
+        if not isinstance(network, TorchNetwork | NativeNetwork):
+            raise TypeError(f"no leading layers of a {type(network).__name__}")
+        self.share, self.network = share, network.leading(share.layers)
+
+    def forward(self, batch: ForwardBatch) -> None:
+        """Compute every row; the head for `batch.logit_rows`, where the share has it."""
+        if not self.share.head:
+            batch.logit_rows = batch.logit_rows[:0]
+        self.network.forward(batch)

@@ -16,8 +16,7 @@ from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.module import capped
 from paceline.models.dflash.tensors import CONVOLUTIONS, FC, HIDDEN_NORM, NORM, layer_prefix
-from paceline.models.kernel_network import KernelNetwork, address, read_bytes
-from paceline.models.native_network import NativeNetwork
+from paceline.models.native_network import KernelNetwork, NativeNetwork, address, read_bytes
 from paceline.models.packed_weights import Shape, layer_shapes, take
 from paceline.models.quantized import Recipe
 from paceline.models.weights import Weights

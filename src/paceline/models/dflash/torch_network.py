@@ -12,13 +12,12 @@ from torch import Tensor
 from paceline.models.attention import AttentionPlan
 from paceline.models.batch import ForwardBatch, Network, Part
 from paceline.models.config import Attention
-from paceline.models.decoder import DecoderStack
 from paceline.models.dflash.batch import BlockOutput
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.module import convolved, scaled_logits
 from paceline.models.dflash.tensors import CONVOLUTIONS, FC, HIDDEN_NORM, NORM, layer_prefix
 from paceline.models.layers import Angles, Linear, pad_rows, rotate
-from paceline.models.network import TorchNetwork
+from paceline.models.network import DecoderStack, TorchNetwork
 from paceline.models.quantized import Recipe, make_linear
 
 
