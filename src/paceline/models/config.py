@@ -1,8 +1,6 @@
-"""The shape and options of a network, read from a Hugging Face config and checked field by field.
-
-A field that the network code would not honour is refused here, so that a model never runs as
-something slightly different from what its authors trained.
-"""
+"""The shape and options of a network, read from a Hugging Face config. A field that the network
+code would not honour is refused here, so that no model runs as something slightly different from
+what its authors trained."""
 
 from __future__ import annotations
 
@@ -27,11 +25,8 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape and options of one decoder network.
-
-    `sliding_window` is None unless some layer really uses a window. Such a model is served up to
-    its window, where windowed and full attention are the same thing.
-    """
+    """Shape and options of one decoder network. `sliding_window` is None unless some layer really
+    uses a window; such a model is served up to its window, where windowed is full attention."""
 
     family: str
     vocab_size: int
@@ -68,14 +63,11 @@ def read_config(
     o_bias: bool = False,
     mlp_bias: bool = False,
     qk_norm: bool = False,
-    head_dim: int | None = None,
+    head_dim: int | None = None,  # a default; without one it is hidden_size / num_attention_heads
     sliding_window: int | None = None,
 ) -> ModelConfig:
     """Build the ModelConfig from the fields that all families share and the family's own options.
-    `head_dim` is the family's default; None means hidden_size / num_attention_heads.
-
-    Raises ModelError for a field that is missing, malformed or not supported.
-    """
+    Raises ModelError for a field that is missing, malformed or not supported."""
     refuse_unsupported(fields)
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     kv_heads = fields.integer("num_key_value_heads", default=heads)

@@ -40,10 +40,8 @@ def read_qwen3(fields: ConfigFields) -> ModelConfig:
 
 
 def _qwen_window(fields: ConfigFields) -> int | None:
-    """Return the window where `use_sliding_window` is set and some layer has one.
-
-    `layer_types` says which layers do; without it, every layer from `max_window_layers` on.
-    """
+    """Return the window where `use_sliding_window` is set and some layer has one, by `layer_types`
+    or else from layer `max_window_layers` on."""
     if not fields.flag("use_sliding_window"):
         return None
     if fields.has("layer_types"):
@@ -63,14 +61,11 @@ def _window(fields: ConfigFields) -> int | None:
 @dataclass(frozen=True, slots=True)
 class NetworkFamily:
     """One architecture, as transformers calls its class, and the function that reads its config.
-
-    `gguf` is its name in GGUF files, None where llama.cpp has no name of its own for it;
-    `gguf_pairs` says that those files hold the two members of a rotary pair side by side.
-    """
+    `gguf_pairs`: GGUF files hold the two members of a rotary pair side by side."""
 
     architecture: str
     read: Callable[[ConfigFields], ModelConfig]
-    gguf: str | None = None
+    gguf: str | None = None  # its name in GGUF files, where llama.cpp has one for it
     gguf_pairs: bool = False
 
 

@@ -22,11 +22,8 @@ from paceline.models.weights import SafetensorWeights, check_weights, weight_fil
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that passed every check. `weights` maps Hugging Face names to tensors, read lazily.
-
-    `eos_ids` end a stream; they come from the generation config, the config and the tokenizer.
-    `max_context` is the longest prompt plus output, in tokens.
-    """
+    """A model that passed every check. `weights` maps Hugging Face names to tensors, read lazily;
+    `eos_ids` end a stream; `max_context` is the longest prompt plus output, in tokens."""
 
     name: str
     config: ModelConfig
@@ -38,10 +35,8 @@ class LoadedModel:
 
 
 def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
-    """Load a model by catalogue name, Hugging Face folder, GGUF file or hub id ("org/name").
-
-    Raises ModelError, naming what is missing, unexpected or not supported.
-    """
+    """Load a model by catalogue name, Hugging Face folder, GGUF file or hub id ("org/name"). Raises
+    ModelError, naming what is missing, unexpected or not supported."""
     folder = pull(name, revision=revision)
     # What clients see is a model's name, never a path of this machine.
     local = Path(name).expanduser()
@@ -107,10 +102,8 @@ def read_json(path: Path) -> dict[str, object]:
 
 def identity(loaded: LoadedModel) -> dict[str, str]:
     """Return name, weights_sha256, tokenizer_sha256 and template of a target, as a training set's
-    manifest and a drafter's provenance state them. Reads every byte of the weights.
-
-    Files count by name and content, so that a folder may lie anywhere.
-    """
+    manifest and a drafter's provenance state them. Reads every byte of the weights; files count by
+    name and content, so that a folder may lie anywhere."""
     return {
         "name": loaded.name,
         "weights_sha256": _files_digest(weight_files(loaded.path)),

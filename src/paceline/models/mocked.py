@@ -1,8 +1,5 @@
-"""Models of random weights, as large and as fast as trained ones.
-
-Only a config.json is read; for a name of the catalogue, the one that is fetched with it. The time
-of a step depends on shapes and types, not on the values of weights.
-"""
+"""Models of random weights, as large and as fast as trained ones, from a config.json alone: the
+time of a step depends on shapes and types, not on the values of weights."""
 
 from __future__ import annotations
 

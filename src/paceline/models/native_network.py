@@ -144,9 +144,8 @@ class NativeNetwork(KernelNetwork):
     """Implements `paceline.models.batch.Network` for bfloat16 on CPU, with the linear layers that
     `recipe` names in int8.
 
-    Weights are packed into one copy, and removed from their mapping on the way where it allows
-    that. Raises ModelError when the kernels cannot run here or the model does not fit them.
-    """
+    Weights are packed into one copy, and removed from their mapping where it allows that. Raises
+    ModelError when the kernels cannot run here or the model does not fit them."""
 
     def __init__(
         self,

@@ -1,8 +1,6 @@
-"""TorchNetwork: the network in plain torch, on any device and in any dtype, over paged KV.
-
-It is the twin that the fused kernels are judged by, and the path for CUDA, for float32 and for
-machines without a compiler.
-"""
+"""TorchNetwork: the network in plain torch, on any device and in any dtype, over paged KV. It is
+the twin that the fused kernels are judged by, and the path for CUDA, float32 and machines without a
+compiler."""
 
 from __future__ import annotations
 
@@ -89,10 +87,8 @@ class DecoderLayer:
 
 
 class DecoderStack:
-    """Decoder layers of the given `shape`, whose tensors' names begin with `prefixes`.
-
-    Weights are copied. Positions of a batch are below `max_positions`. A subclass sets `head`.
-    """
+    """Decoder layers of the given `shape`, whose tensors' names begin with `prefixes`. Positions of
+    a batch are below `max_positions`. A subclass sets `head`."""
 
     head: Linear
 

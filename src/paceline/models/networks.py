@@ -69,10 +69,8 @@ def _native(config: ModelConfig, dtype: str, device: str) -> tuple[bool, str]:
 
 
 def sequence_features(network: Network, ids: Sequence[int], layers: Sequence[int]) -> Tensor:
-    """Return outputs of the target's `layers` for every token: [tokens, layers * hidden].
-
-    Computes into the network's first blocks: nobody else may be using its KV.
-    """
+    """Return outputs of the target's `layers` for every token: [tokens, layers * hidden]. Computes
+    into the network's first blocks: nobody else may be using its KV."""
     parts = [output.features for _, output in sequence_outputs(network, ids, layers)]
     return torch.cat([part for part in parts if part is not None])
 

@@ -28,11 +28,9 @@ class BlockOutput:
 
 
 class DFlashNetwork(Protocol):
-    """A DFlash drafter over paged KV. Two exist, equal by test: TorchDFlash (any device, any dtype)
-    and NativeDFlash (bfloat16 on CPU, fused kernels).
-
-    The KV at the target's own slots holds context up to the anchor, and the block from there on.
-    """
+    """A DFlash drafter over paged KV: TorchDFlash (any device, any dtype) or NativeDFlash (bfloat16
+    on CPU, fused kernels), equal by test. The KV at the target's own slots holds context up to the
+    anchor, and the block from there on."""
 
     config: DFlashConfig
     kv_spec: KVSpec

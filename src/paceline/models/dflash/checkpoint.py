@@ -44,11 +44,8 @@ MASK_FILE, OWN_FILE = "mask_embedding.pt", "paceline.json"
 
 class Provenance(Document):
     """The conditions that a drafter was trained under, as far as its folder says: None is unknown.
-
-    `template` is a digest of the target's chat template (loader.template_digest), `context` the
-    longest training sequence in tokens, `window` the most context that a draft saw in training,
-    `target` a name, `dtype` that of the target whose features it learnt from.
-    """
+    `target` is a name, `dtype` that of the target whose features it learnt from, `context` the
+    longest training sequence in tokens, `window` the most context that a draft saw in training."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -74,10 +71,7 @@ class OwnFile(Document):
 @dataclass(frozen=True, slots=True)
 class DFlashCheckpoint:
     """A drafter that passed every check of its own. Whether it fits a target, `attach` decides.
-
-    `config_json` is the config in z-lab's form. `head_ids` are the token ids that the head may be
-    cut to, ascending; None keeps the whole head. `version` is a digest of config and weights.
-    """
+    `config_json` is in z-lab's form; `version` is a digest of config and weights."""
 
     path: Path
     format: str
@@ -102,11 +96,8 @@ def is_drafter(folder: Path) -> bool:
 
 
 def load_checkpoint(name: str | Path) -> DFlashCheckpoint:
-    """Read a drafter from a folder or hub id; every tensor is read once, and none is kept.
-
-    Raises ModelError naming what is missing, unexpected, misshaped, damaged or of another kind of
-    drafter.
-    """
+    """Read a drafter from a folder or hub id; every tensor is read once, and none is kept. Raises
+    ModelError for what is missing, unexpected, misshaped, damaged or of another kind of drafter."""
     folder = pull(str(name))
     try:
         hf = read_json(folder / "config.json")
@@ -142,11 +133,8 @@ def save_checkpoint(
     head_ids: Sequence[int] | None = None,
     provenance: Mapping[str, object] | None = None,
 ) -> None:
-    """Write a drafter in z-lab's format, and read it back as a check.
-
-    `config_json` is what read_dflash_config reads. Raises ModelError where the parts do not fit
-    together, and then leaves no config.json behind: a half-written folder never loads.
-    """
+    """Write a drafter in z-lab's format, and read it back as a check. Raises ModelError where the
+    parts do not fit together, and then leaves no config.json: a half-written folder never loads."""
     config = read_dflash_config(config_json)
     folder.mkdir(parents=True, exist_ok=True)
     for stale in ("config.json", MASK_FILE, OWN_FILE, INDEX):  # of a drafter that was here before

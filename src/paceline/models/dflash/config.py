@@ -1,9 +1,6 @@
-"""The shape of a DFlash drafter, read from a z-lab config.json and checked field by field.
-
-The format of the authors' package `dflash` 0.1.0, which SGLang and vLLM read too. A field that we
-would not honour is refused by name, so that no drafter runs as something else than it was trained
-to be.
-"""
+"""The shape of a DFlash drafter, read from a z-lab config.json: the format of the authors' package
+`dflash` 0.1.0, which SGLang and vLLM read too. A field that we would not honour is refused by name,
+so that no drafter runs as something else than it was trained to be."""
 
 from __future__ import annotations
 
@@ -33,10 +30,7 @@ class SecondGeneration:
 @dataclass(frozen=True, slots=True)
 class DFlashConfig:
     """A drafter's shape. `layers` is a decoder stack without embedding and head: those, and
-    `layers.vocab_size`, are the target's.
-
-    `target_layer_ids` count the target's layers from 0; the drafter sees what they put out.
-    """
+    `layers.vocab_size`, are the target's, whose layers `target_layer_ids` count from 0."""
 
     layers: ModelConfig
     attention: tuple[Attention, ...]

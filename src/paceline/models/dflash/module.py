@@ -78,11 +78,9 @@ class MLP(nn.Module):
 
 
 class BlockConvolution(nn.Module):
-    """DFlash 2's causal convolution along the block, before and after a sublayer.
-
-    Each tap's kernel is a learned base plus what a projection of the sublayer's input adds for
-    every group of channels. It starts as the identity.
-    """
+    """DFlash 2's causal convolution along the block, before and after a sublayer. Each tap's kernel
+    is a learned base plus what a projection of the sublayer's input adds for every group of
+    channels. It starts as the identity."""
 
     def __init__(self, hidden: int, second: SecondGeneration) -> None:
         super().__init__()

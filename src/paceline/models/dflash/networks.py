@@ -30,10 +30,8 @@ def build_dflash(
 ) -> DFlashNetwork:
     """Build the drafter's network around `target`'s embedding and head, on the target's device.
 
-    `auto` takes the fused kernels where the target runs on them; `quantize` is for the drafter's
-    own layers. Raises ModelError where "native" cannot run, and InvalidRequest where `quantize`
-    cannot be.
-    """
+    `auto` takes the fused kernels where the target runs on them. Raises ModelError where "native"
+    cannot run, and InvalidRequest where `quantize`, which is for its own layers, cannot be."""
     recipe = recipe_of(quantize, target.device.type, dtype)
     why = _no_kernels(checkpoint.config, target, dtype)
     if backend == "native" and why:

@@ -1,7 +1,5 @@
-"""TorchDFlash: the serving form in plain torch, on any device and in any dtype.
-
-The twin that the fused kernels are judged by, and the path for CUDA and float32.
-"""
+"""TorchDFlash: the serving form in plain torch, on any device and in any dtype. It is the twin
+that the fused kernels are judged by, and the path for CUDA and float32."""
 
 from __future__ import annotations
 
