@@ -11,10 +11,13 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.core import ModelError
+import httpx
+import huggingface_hub
+from huggingface_hub import errors
+
+from paceline.core import CacheError, ModelError
 from paceline.core.cache import cache_dir, cached_folder
 from paceline.models.gguf_convert import CONVERSION, convert, convert_cached
-from paceline.models.hub import download
 from paceline.models.weights import byte_progress
 
 
@@ -34,6 +37,10 @@ CATALOGUE = {
         about="SmolLM2-135M-Instruct, 135M parameters, 93 MB download, Apache-2.0",
     )
 }
+# What is fetched from the hub: weights as safetensors, config, tokenizer and chat template; a
+# drafter's own mask embedding. Not other formats of the same weights.
+WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "mask_embedding.pt"]
+UNWANTED = ["*/*", "consolidated*"]
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -63,6 +70,49 @@ def pull(name: str, *, revision: str | None = None) -> Path:
         f"{name!r}: no such model; expected a name from the catalogue ({names}), "
         'a Hugging Face folder, a .gguf file, or a hub id ("org/name")'
     )
+
+
+def download(repo_id: str, revision: str | None = None) -> Path:
+    """Fetch (or find in the hub's own cache) a model and return its folder. Raises ModelError
+    saying what is to blame, and CacheError where the hub's cache cannot be written."""
+    at = f" at revision {revision!r}" if revision else ""
+    try:
+        folder = huggingface_hub.snapshot_download(
+            repo_id, revision=revision, allow_patterns=WANTED, ignore_patterns=UNWANTED
+        )
+    except errors.HFValidationError as error:
+        raise ModelError(
+            f"{repo_id}: no such folder or file, and no hub id either; give a local folder or GGUF "
+            "file, a hub id (org/name), or a name from the catalogue"
+        ) from error
+    except errors.GatedRepoError as error:
+        raise ModelError(
+            f"{repo_id}: access is gated; accept its terms on the hub, then `hf auth login`"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelError(f"{repo_id}: the hub has no revision {revision!r} of it") from error
+    except errors.RepositoryNotFoundError as error:
+        raise ModelError(
+            f"{repo_id}: the hub knows no such model (or it is private and no token is set)"
+        ) from error
+    except (
+        errors.LocalEntryNotFoundError,
+        errors.OfflineModeIsEnabled,
+        httpx.TransportError,
+        ConnectionError,
+    ) as error:
+        raise ModelError(
+            f"{repo_id}: not in the local cache{at}, and the hub cannot be reached (no network?); "
+            "give a local folder or GGUF file, or a name from the catalogue"
+        ) from error
+    except errors.HfHubHTTPError as error:
+        raise ModelError(f"{repo_id}: the hub refused{at}: {error}") from error
+    except OSError as error:
+        raise CacheError(
+            f"{repo_id}: the hub's cache cannot be used ({error}); free space there, or set "
+            "HF_HOME to a folder that this user can read and write"
+        ) from error
+    return Path(folder)
 
 
 def _pull_entry(name: str, entry: CatalogueEntry) -> Path:

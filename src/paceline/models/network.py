@@ -196,8 +196,9 @@ class TorchNetwork(DecoderStack):
     @torch.no_grad()
     def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
         if not len(batch.ids):
+            nothing = torch.empty(0, self.vocab_size, device=self.device)
             empty = torch.empty(0, dtype=torch.int64, device=self.device)
-            return ForwardOutput(self._no_logits(), empty, empty.bool())
+            return ForwardOutput(nothing, empty, empty.bool())
         plan, angles = self._plan(batch)
         spans, taps = self._spans, {}
         with spans(Part.EMBED):
@@ -229,11 +230,8 @@ class TorchNetwork(DecoderStack):
         with self._spans(Part.NORM):
             return super()._norm(x, weight)
 
-    def _no_logits(self) -> Tensor:
-        return torch.empty((0, self.vocab_size), dtype=torch.float32, device=self.device)
-
     def _logits(self, x: Tensor, plan: AttentionPlan, outputs: int) -> Tensor:
         if not outputs:
-            return self._no_logits()
+            return torch.empty(0, self.vocab_size, device=self.device)
         normed = self._norm(x.index_select(0, plan.logit_rows), self.final_norm)
         return self.head(normed)[:outputs].float()

@@ -46,7 +46,7 @@ def build_network(
             raise ModelError(f"{field}: got {value!r}; expected one of {', '.join(choices)}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ModelError("device: got 'cuda', but torch sees no CUDA device here; expected cpu")
-    native, why = _native(loaded.config, dtype, device)
+    native, why = native_fits(loaded.config, dtype, device)
     if backend == "native" and not native:
         raise ModelError(f"backend: got 'native', but {why}; expected auto or torch")
     recipe = recipe_of(quantize, device, dtype)
@@ -60,7 +60,8 @@ def build_network(
         return network, f"torch ({'asked for' if backend == 'torch' else why})"
 
 
-def _native(config: ModelConfig, dtype: str, device: str) -> tuple[bool, str]:
+def native_fits(config: ModelConfig, dtype: str, device: str) -> tuple[bool, str]:
+    """Return whether the fused kernels run this network here, and their path or the reason."""
     if device != "cpu":
         return False, f"the fused kernels are for cpu, not {device}"
     if dtype != "bfloat16":

@@ -12,6 +12,8 @@ from torch import Tensor
 from paceline.core import ModelError
 from paceline.core.config_fields import ConfigFields, first_with
 
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
@@ -42,19 +44,15 @@ def rope_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
     """Return radians per position of each pair of dimensions, float32 [head_dim // 2]."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     frequencies = 1.0 / rope.theta**exponents
-    return _SCALED[rope.type](rope, frequencies, head_dim)
-
-
-def _default(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor:
-    return frequencies
-
-
-def _linear(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor:
-    """Position interpolation (arXiv 2306.15595)."""
+    if rope.type == "llama3":
+        return _llama3(rope, frequencies)
+    if rope.type == "yarn":
+        return _yarn(rope, frequencies, head_dim)
+    # "linear" is position interpolation (arXiv 2306.15595); the factor of "default" is 1.
     return frequencies / rope.factor
 
 
-def _llama3(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor:
+def _llama3(rope: RopeConfig, frequencies: Tensor) -> Tensor:
     """Llama 3.1: wavelengths that fit often into the old context stay, rare ones are stretched;
     between `low_freq_factor` and `high_freq_factor` turns per old context the two are blended."""
     turns = rope.original_max_positions * frequencies / (2 * math.pi)
@@ -80,9 +78,6 @@ def _yarn(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor:
     return ramp * frequencies / rope.factor + (1 - ramp) * frequencies
 
 
-_SCALED = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
-
-
 def read_rope(fields: ConfigFields, max_positions: int) -> RopeConfig:
     """Read `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before)."""
     rope = fields.section("rope_parameters" if fields.get("rope_parameters") else "rope_scaling")
@@ -91,8 +86,8 @@ def read_rope(fields: ConfigFields, max_positions: int) -> RopeConfig:
     refused, supported = "", ""
     if any(isinstance(value, dict) for value in rope.values.values()):
         refused, supported = "rope parameters per layer type are", "one set for all layers"
-    elif kind not in _SCALED:
-        refused, supported = f"rope type {kind!r} is", ", ".join(_SCALED)
+    elif kind not in ROPE_TYPES:
+        refused, supported = f"rope type {kind!r} is", ", ".join(ROPE_TYPES)
     elif partial not in (None, 1):
         refused, supported = f"partial_rotary_factor {partial} is", "1"
     if refused:
@@ -120,6 +115,7 @@ def rope_type(rope: ConfigFields) -> str:
 def _read_yarn(rope: ConfigFields, theta: float, original: int, max_positions: int) -> RopeConfig:
     factor = rope.number("factor", default=max_positions / original)
     mscales = [rope.number(key, default=0, zero=True) for key in ("mscale", "mscale_all_dim")]
+    temperature = yarn_attention_factor(factor, *mscales)
     return RopeConfig(
         theta=theta,
         type="yarn",
@@ -128,9 +124,7 @@ def _read_yarn(rope: ConfigFields, theta: float, original: int, max_positions: i
         beta_fast=rope.number("beta_fast", default=32),
         beta_slow=rope.number("beta_slow", default=1),
         truncate=rope.flag("truncate", default=True),
-        attention_factor=rope.number(
-            "attention_factor", default=yarn_attention_factor(factor, *mscales)
-        ),
+        attention_factor=rope.number("attention_factor", default=temperature),
     )
 
 

@@ -90,7 +90,10 @@ def read_dflash_config(hf: Mapping[str, object]) -> DFlashConfig:
     )
     if config.block_size < 2:
         raise fields.error("block_size", config.block_size, "at least 2")
-    check_mask(config, layers.vocab_size, _special_ids(fields), "config.json")
+    padding, ends = (token_ids(fields.get(f"{name}_token_id")) for name in ("pad", "eos"))
+    special = [("padding token", token) for token in padding]
+    special += [("end of text", token) for token in ends]
+    check_mask(config, layers.vocab_size, tuple(special), "config.json")
     return config
 
 
@@ -155,14 +158,6 @@ def _check_rope(fields: ConfigFields) -> None:
                 f"config.json: {key} is {pair[0]!r} in rope_parameters and {pair[1]!r} in "
                 "rope_scaling; expected one value"
             )
-
-
-def _special_ids(fields: ConfigFields) -> tuple[tuple[str, int], ...]:
-    """Return the tokens that the mask must not be, by their meaning."""
-    special = []
-    for key, name in (("pad_token_id", "padding token"), ("eos_token_id", "end of text")):
-        special += [(name, token) for token in token_ids(fields.get(key))]
-    return tuple(special)
 
 
 def _read_layer_ids(

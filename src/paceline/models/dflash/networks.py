@@ -13,8 +13,8 @@ from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.native_network import NativeDFlash
 from paceline.models.dflash.tensors import dflash_tensors, linear_of
 from paceline.models.dflash.torch_network import TorchDFlash
-from paceline.models.native_network import NativeNetwork, native_available
-from paceline.models.networks import DTYPES
+from paceline.models.native_network import NativeNetwork
+from paceline.models.networks import DTYPES, native_fits
 from paceline.models.quantized import UNQUANTIZED, Recipe, recipe_of
 
 
@@ -33,22 +33,15 @@ def build_dflash(
     `auto` takes the fused kernels where the target runs on them. Raises ModelError where "native"
     cannot run, and InvalidRequest where `quantize`, which is for its own layers, cannot be."""
     recipe = recipe_of(quantize, target.device.type, dtype)
-    why = _no_kernels(checkpoint.config, target, dtype)
-    if backend == "native" and why:
+    native, why = native_fits(checkpoint.config.layers, dtype, target.device.type)
+    if not isinstance(target, NativeNetwork):
+        native = False
+        why = "the target does not run on the fused kernels, and the drafter shares its weights"
+    if backend == "native" and not native:
         raise ModelError(f"drafter backend: got 'native', but {why}; expected auto or torch")
-    if backend != "torch" and isinstance(target, NativeNetwork) and not why:
+    if backend != "torch" and isinstance(target, NativeNetwork) and native:
         return NativeDFlash(checkpoint, target, max_positions, head_ids, recipe)
     return TorchDFlash(checkpoint, target, DTYPES[dtype], max_positions, head_ids, recipe)
-
-
-def _no_kernels(config: DFlashConfig, target: Network, dtype: str) -> str | None:
-    """Return why the fused kernels cannot run this drafter beside this target, or None."""
-    if not isinstance(target, NativeNetwork):
-        return "the target does not run on the fused kernels, and the drafter shares its weights"
-    if dtype != "bfloat16":
-        return f"the fused kernels are for bfloat16, not {dtype}"
-    usable, why = native_available(config.layers)
-    return None if usable else why
 
 
 def planned_bytes(
