@@ -60,34 +60,39 @@ class ForwardOutput:
     features: Tensor | None = None
 
 
-class Network(Protocol):
-    """A target or draft model that computes packed rows over paged KV. Two exist, equal by test:
-    TorchNetwork (any device, any dtype) and NativeNetwork (bfloat16 on CPU, fused kernels)."""
+class PagedNetwork(Protocol):
+    """What every network over paged KV has, whatever it computes."""
 
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
     kv_spec: KVSpec
-    weight_bytes: int  # bytes of all weights in memory
-    streamed_bytes: int  # those of them that one decode step reads
+    weight_bytes: int  # bytes of its own weights in memory
+    streamed_bytes: int  # the bytes that a forward of few rows reads, those that it shares included
     streamed_parts: dict[str, int]  # the same by part of the forward (Part)
     device: torch.device
 
     def allocate_kv(self, num_blocks: int) -> None:
         """Allocate zeroed KV for `num_blocks` blocks of BLOCK_SIZE tokens, in place of any."""
 
-    def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
-        """Compute every row and write its KV; logits come back for `batch.logit_rows`."""
-
     def record(self, spans: Spans) -> None:
         """Let every forward from now on tell `spans` what its parts took, within the open span."""
+
+    def read_weights(self) -> None:
+        """Read the streamed bytes once, with the forward's threads, and do nothing else: the
+        duration is the bandwidth bound of a forward."""
+
+
+class Network(PagedNetwork, Protocol):
+    """A target or draft model that computes packed rows over paged KV. Two exist, equal by test:
+    TorchNetwork (any device, any dtype) and NativeNetwork (bfloat16 on CPU, fused kernels)."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+
+    def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
+        """Compute every row and write its KV; logits come back for `batch.logit_rows`."""
 
     def embedding_rows(self, ids: Tensor) -> Tensor:
         """Return a copy of the embeddings of ids int64 [n], in the network's dtype [n, hidden]."""
 
     def head_rows(self, ids: Tensor) -> Tensor:
         """Return a copy of the head's rows of ids int64 [n], in the network's dtype [n, hidden]."""
-
-    def read_weights(self) -> None:
-        """Read every weight byte once, with the forward's threads, and do nothing else: its
-        duration is the bandwidth bound of a decode step."""

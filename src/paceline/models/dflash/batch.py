@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.core import KVSpec
-from paceline.core.spans import Spans
-from paceline.models.batch import ForwardBatch
+from paceline.models.batch import ForwardBatch, PagedNetwork
 from paceline.models.dflash.config import DFlashConfig
 
 
@@ -27,21 +25,14 @@ class BlockOutput:
     hidden: Tensor | None = None  # [outputs, hidden] after the final norm, of a DFlash 2 drafter
 
 
-class DFlashNetwork(Protocol):
+class DFlashNetwork(PagedNetwork, Protocol):
     """A DFlash drafter over paged KV: TorchDFlash (any device, any dtype) or NativeDFlash (bfloat16
     on CPU, fused kernels), equal by test. The KV at the target's own slots holds context up to the
     anchor, and the block from there on."""
 
     config: DFlashConfig
-    kv_spec: KVSpec
     head_ids: Tensor | None  # token ids of a cut head, ascending
-    weight_bytes: int  # of its own weights in memory, a cut head's rows included
-    streamed_bytes: int  # that a draft forward reads, the head included
-    streamed_parts: dict[str, int]  # the same by part (models.batch.Part)
-    device: torch.device
     dtype: torch.dtype
-
-    def allocate_kv(self, num_blocks: int) -> None: ...
 
     def inject(self, features: Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
         """Write keys and values of context rows, for all layers: features [rows, K * hidden] of
@@ -51,10 +42,3 @@ class DFlashNetwork(Protocol):
         """Compute blocks: in each sequence the anchor and then mask tokens, at their positions,
         attending to context from `batch.first` on. Their KV goes behind the context, to be
         overwritten by what is committed there."""
-
-    def record(self, spans: Spans) -> None:
-        """Let every draft forward from now on tell `spans` what its parts took."""
-
-    def read_weights(self) -> None:
-        """Read once the bytes that a draft forward streams, with its threads: its bandwidth
-        bound."""
