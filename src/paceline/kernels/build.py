@@ -42,6 +42,7 @@ PATHS = {  # path -> (macro that the machine must define, flags)
 }
 # The AMX code with tile instructions acted out in plain C++: slow, for tests on other machines.
 EMULATED = {"amx-emulated": ("__AVX512BF16__", ("-DPACELINE_AMX_EMULATED",))}
+NATIVE_FLAG = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
 COMMON_FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-Wno-psabi")
 
 
@@ -73,7 +74,9 @@ def load(path: str | None = None) -> Native:
     if forced and forced not in paths:
         raise BuildError(f"PACELINE_KERNELS is {forced!r}; expected one of {', '.join(PATHS)}")
     compiler = _compiler()
-    macros = _macros(compiler)
+    # All that the compiler defines for this machine: instruction sets, its own version.
+    command = [compiler, NATIVE_FLAG, "-dM", "-E", "-x", "c++", os.devnull]
+    macros = "\n".join(sorted(_run(command).splitlines()))
     for name in [forced] if forced else PATHS:
         needs, flags = paths[name]
         why = f" needs {needs}, which this machine lacks"
@@ -102,16 +105,6 @@ def _compiler() -> str:
         if name and (path := shutil.which(name)):
             return path
     raise BuildError("no C++ compiler found (looked for $CXX, g++, clang++, c++)")
-
-
-def _native_flag() -> str:
-    return "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
-
-
-def _macros(compiler: str) -> str:
-    """Return all that the compiler defines for this machine: instruction sets, its own version."""
-    command = [compiler, _native_flag(), "-dM", "-E", "-x", "c++", os.devnull]
-    return "\n".join(sorted(_run(command).splitlines()))
 
 
 def _openmp_library() -> str:
@@ -165,7 +158,7 @@ def _compile_and_link(
     compiler: str, flags: tuple[str, ...], openmp: str, folder: Path, target: Path
 ) -> None:
     """Write the library `target`, with its objects in `folder`. Raises OSError for a full disk."""
-    common = [compiler, *COMMON_FLAGS, _native_flag(), *flags]
+    common = [compiler, *COMMON_FLAGS, NATIVE_FLAG, *flags]
     objects = {str(folder / f"{source}.o"): source for source in SOURCES}
     commands = [
         [*common, *SOURCES[source], "-c", str(NATIVE / source), "-o", file]

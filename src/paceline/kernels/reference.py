@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from typing import Required, TypedDict, TypeVar, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -170,7 +171,7 @@ def top_threshold(
     values, ids = torch.sort(logits, descending=True, stable=True)
     kept = len(values)
     if min_p > 0:
-        distance = (values.double() - values[0].double()) * _float32(inv_temperature)
+        distance = (values.double() - values[0].double()) * float(np.float32(inv_temperature))
         kept = int((distance >= math.log(min_p)).sum())
     if top_k > 0:
         kept = min(kept, top_k)
@@ -187,7 +188,3 @@ def top_threshold(
 def logsumexp(logits: Tensor) -> float:
     total = int(weights(logits, 1.0).sum())
     return float(logits.max()) + math.log(total * 2.0**-WEIGHT_BITS)
-
-
-def _float32(value: float) -> float:
-    return float(torch.tensor(value, dtype=torch.float32))
