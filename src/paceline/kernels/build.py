@@ -1,8 +1,6 @@
-"""Compiles the native kernels with the user's C++ compiler at first use, and loads them.
-
-The library is an entry of the cache, keyed by sources, compiler and the instruction sets that
-`-march=native` stands for. `$PACELINE_KERNELS` forces a path.
-"""
+"""Compiles the native kernels with the user's C++ compiler at first use, and loads them. The
+library is an entry of the cache, keyed by sources, compiler and the instruction sets of this
+machine. `$PACELINE_KERNELS` forces a path."""
 
 from __future__ import annotations
 
@@ -64,11 +62,8 @@ class Native:
 
 @cache
 def load(path: str | None = None) -> Native:
-    """Build (or find in the cache) and load the kernels for `path`, or the best path there is.
-
-    Raises BuildError. AMX needs the kernel's permission as well; without it the next path is taken,
-    unless AMX was asked for by name.
-    """
+    """Build (or find in the cache) and load the kernels for `path`, or the best path there is; AMX
+    needs the kernel's permission as well. Raises BuildError."""
     forced = path or os.environ.get("PACELINE_KERNELS")
     paths = {**PATHS, **EMULATED}
     if forced and forced not in paths:
@@ -120,10 +115,8 @@ def _openmp_library() -> str:
 
 
 def _library(compiler: str, macros: str, path: str, flags: tuple[str, ...]) -> ctypes.CDLL:
-    """Load the library from the cache, where it is built first if it is missing or damaged.
-
-    Where the cache cannot be written, the library is built for this process alone.
-    """
+    """Load the library from the cache, where it is built first if it is missing or damaged; for
+    this process alone where the cache cannot be written."""
     openmp = _openmp_library()
     key = (compiler, macros, path, openmp, SOURCES, COMMON_FLAGS, flags)
     digest = hashlib.sha256(repr(key).encode())

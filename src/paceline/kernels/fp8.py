@@ -1,7 +1,5 @@
-"""fp8 products (float8_e4m3), with a scale per output of the weight and per row of its input.
-
-No rotation as in kernels/int8.py: an exponent of its own keeps a small number beside a large one.
-"""
+"""fp8 products (float8_e4m3), with a scale per output of the weight and per row of its input. No
+rotation as in kernels/int8.py: an exponent of its own keeps a small number beside a large one."""
 
 from __future__ import annotations
 
@@ -21,10 +19,8 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    """Return x [rows, k] times what quantize_rows() made of a weight [n, k], bfloat16 [rows, n].
-
-    On CUDA the product is torch._scaled_mm's, which wants n and k in multiples of 16.
-    """
+    """Return x [rows, k] times what quantize_rows() made of a weight [n, k], bfloat16 [rows, n]. On
+    CUDA n and k are multiples of 16."""
     q, by_row = quantize_rows(x)
     if not x.is_cuda:
         wide = q.float() @ weight.float().T

@@ -2,10 +2,9 @@
 
 A row of weights or of activations is rotated, then rounded with a symmetric scale of its own (W8A8,
 per channel and per token). The rotation is a Hadamard transform over blocks of the row, as large as
-the powers of two in its size allow: it spreads the few large values that activations of language
-models have over all others, so that one scale serves them, and leaves the product of two rotated
-rows what it was but for a factor (QuaRot, arXiv 2404.00456). Sums are int32, exact in any order: a
-row's bits depend on that row alone.
+the powers of two in its size allow: it spreads a row's few large values over all others, so that
+one scale serves them, and only scales the product of two rotated rows (QuaRot, arXiv 2404.00456).
+Sums are int32, exact in any order: a row's bits depend on that row alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Sampling ops, native for CPU float32 rows where the kernels run, else the twins in reference.py.
-
-Both give the same bits, so nobody needs to know which one ran.
-"""
+"""Sampling ops, native for CPU float32 rows where the kernels run, else the twins in reference.py,
+which give the same bits."""
 
 from __future__ import annotations
 
@@ -135,13 +133,10 @@ def gumbel_noise(vocab: int, seed: int, **key: Unpack[NoiseKey]) -> Tensor:
 def top_threshold(
     logits: Tensor, inv_temperature: float, top_k: int, top_p: float, min_p: float
 ) -> tuple[float, int]:
-    """Return the bound of the tokens of `logits` [V] that min_p, then top_k, then top_p (over the
-    renormalised rest) keep.
-
-    Returns (threshold, tie_id): kept are logits above the threshold, and those equal to it with ids
-    up to tie_id. Ties go to the lowest ids; top_p keeps the shortest prefix that reaches it. 0 or
-    less switches top_k off, 1 top_p, 0 min_p. Raises ValueError where NaN leaves nothing to keep.
-    """
+    """Return (threshold, tie_id) of the tokens of `logits` [V] that min_p, then top_k, then top_p
+    (over the renormalised rest) keep: logits above the threshold, and those equal to it with ids up
+    to tie_id. Ties go to the lowest ids; top_p keeps the shortest prefix that reaches it. 0 or less
+    switches top_k off, 1 top_p, 0 min_p. Raises ValueError where NaN leaves nothing to keep."""
     native = _native(logits)
     if native is None:
         return reference.top_threshold(logits, inv_temperature, top_k, top_p, min_p)

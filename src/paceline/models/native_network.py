@@ -145,7 +145,8 @@ class NativeNetwork(KernelNetwork):
     `recipe` names in int8.
 
     Weights are packed into one copy, and removed from their mapping where it allows that. Raises
-    ModelError when the kernels cannot run here or the model does not fit them."""
+    ModelError when the kernels cannot run here or the model does not fit them.
+    """
 
     def __init__(
         self,

@@ -27,10 +27,8 @@ READ_EVERY = 8  # decode steps between two read loops, so that both see the same
 
 @dataclass(frozen=True, slots=True)
 class ProfilePlan:
-    """The passes to record: `steps` decode steps of `batch` requests at once in each.
-
-    Raises InvalidRequest naming the field.
-    """
+    """The passes to record: `steps` decode steps of `batch` requests at once in each. Raises
+    InvalidRequest naming the field."""
 
     params: SamplingParams
     speculative: object = None

@@ -15,11 +15,8 @@ COUNTERS = ("rows", "drafted", "committed")
 
 
 def trace(passes: Mapping[str, Recording], about: Mapping[str, object]) -> dict[str, object]:
-    """Return one process for each pass and one thread for each lane.
-
-    Threads are numbered through all passes, because viewers take equal numbers for one thread. The
-    first span begins at 0. `about` is kept beside the events.
-    """
+    """Return one process for each pass and one thread for each lane, numbered through all passes
+    because viewers take equal numbers for one thread. `about` is kept beside the events."""
     recorded = {
         name: [(lane, lane.spans()) for lane in recording.lanes if len(lane)]
         for name, recording in passes.items()

@@ -31,7 +31,8 @@ def build_dflash(
     """Build the drafter's network around `target`'s embedding and head, on the target's device.
 
     `auto` takes the fused kernels where the target runs on them. Raises ModelError where "native"
-    cannot run, and InvalidRequest where `quantize`, which is for its own layers, cannot be."""
+    cannot run, and InvalidRequest where `quantize`, which is for its own layers, cannot be.
+    """
     recipe = recipe_of(quantize, target.device.type, dtype)
     native, why = native_fits(checkpoint.config.layers, dtype, target.device.type)
     if not isinstance(target, NativeNetwork):
