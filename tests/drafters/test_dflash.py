@@ -16,7 +16,6 @@ from paceline.engine.startup import start_up_rows
 from paceline.evaluate.doctor import serving_check
 from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.networks import sequence_features
-from paceline.models.random_weights import random_weights
 from tests.deltas import run_to_end
 from tests.drafters.watched import (
     SIZES,
@@ -30,6 +29,7 @@ from tests.drafters.watched import (
 )
 from tests.engine.tiny import tiny_config, tiny_model
 from tests.models.dflash.tiny import write_drafter
+from tests.random_weights import random_weights
 
 SHAPES: list[dict[str, Any]] = [
     {"layers": 2, "block": 6},

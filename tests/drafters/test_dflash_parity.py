@@ -17,10 +17,10 @@ from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.models.config import ModelConfig
-from paceline.models.random_weights import random_weights
 from paceline.models.tensors import HEAD
 from tests.engine.tiny import tiny_config, tiny_model
 from tests.models.dflash.tiny import authors_model, write_drafter
+from tests.random_weights import random_weights
 
 NEW, TARGET_LAYERS, HEAD_SCALE = 40, 4, 20
 PROMPTS = [list(range(60, 95)), list(range(20, 31)), [7, 9] * 30]

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from paceline.core import InvalidRequest, ModelError
 from paceline.drafters import build, parse_spec
-from paceline.models import hub
+from paceline.models import catalog
 from tests.drafters.watched import (
     make_engine,
 )
@@ -73,7 +73,7 @@ def test_a_hub_id_is_known_once_it_is_fetched(tmp_path, monkeypatch):
         asked.append((repo_id, options["allow_patterns"]))
         return str(folder)
 
-    monkeypatch.setattr(hub.huggingface_hub, "snapshot_download", snapshot)
+    monkeypatch.setattr(catalog.huggingface_hub, "snapshot_download", snapshot)
     engine = make_engine("fast=z-lab/tiny-DFlash,max_draft_len=3")
     drafter = engine.drafters["fast"]
     assert drafter.max_draft_len == 3 and drafter.checkpoint.mask_embedding is not None

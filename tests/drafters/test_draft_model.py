@@ -19,7 +19,7 @@ from paceline.kernels import ops
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch
 from paceline.models.config import ModelConfig, RopeConfig
 from paceline.models.network import TorchNetwork
-from paceline.models.random_weights import random_weights
+from tests.random_weights import random_weights
 
 VOCAB = 97
 BLOCKS = 80

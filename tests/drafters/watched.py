@@ -16,8 +16,8 @@ from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.models.loader import LoadedModel
 from paceline.models.network import TorchNetwork
-from paceline.models.random_weights import random_weights
 from tests.engine.tiny import tiny_config, tiny_model
+from tests.random_weights import random_weights
 
 SIZES = {"max_model_len": 240, "token_budget": 24, "max_num_seqs": 24}
 

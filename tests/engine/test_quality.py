@@ -17,11 +17,11 @@ from paceline.engine.engine import Engine
 from paceline.engine.quality import Quality, passages, read, windows
 from paceline.engine.startup import start_up_rows
 from paceline.models.network import TorchNetwork
-from paceline.models.random_weights import random_weights
 from tests.drafters.watched import watch
 from tests.engine.test_streams import dflash_truth, expected, jobs, run
 from tests.engine.tiny import EngineFactory, byte_tokenizer, save_tiny, tiny_config
 from tests.models.dflash.tiny import write_drafter
+from tests.random_weights import random_weights
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from paceline.engine.engine import Engine
 from paceline.models.config import ModelConfig, RopeConfig
 from paceline.models.loader import LoadedModel
-from paceline.models.random_weights import random_weights
+from tests.random_weights import random_weights
 
 VOCAB, EOS = 256, 3
 EngineFactory = Callable[..., Engine]

@@ -10,7 +10,7 @@ import torch
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
 from paceline.models.config import ModelConfig, RopeConfig
 from paceline.models.native_network import NativeNetwork
-from paceline.models.random_weights import random_weights
+from tests.random_weights import random_weights
 
 LENGTH = 3000  # more than eleven chunks of 256 positions
 

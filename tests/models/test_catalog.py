@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 from paceline.cli import main
 from paceline.core import CacheError, ModelError
 from paceline.core.checksums import MANIFEST
-from paceline.models import catalog, hub
+from paceline.models import catalog
 from paceline.models.catalog import CATALOGUE, CatalogueEntry, pull
 from paceline.models.loader import load_model
 from paceline.models.network import TorchNetwork
@@ -191,7 +191,7 @@ def test_a_hub_cache_that_cannot_be_written_is_a_clear_line(
     def refuse(*_: Any, **__: Any) -> str:
         raise PermissionError(errno.EROFS, "Read-only file system", "/hub")
 
-    monkeypatch.setattr(hub.huggingface_hub, "snapshot_download", refuse)
+    monkeypatch.setattr(catalog.huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(CacheError, match=r"org/name: .*Read-only file system.*HF_HOME"):
         pull("org/name")
 

@@ -10,8 +10,8 @@ from paceline.kernels import fp8
 from paceline.models.config import ModelConfig, RopeConfig
 from paceline.models.network import TorchNetwork
 from paceline.models.quantized import Recipe, recipe_of
-from paceline.models.random_weights import random_weights
 from tests.models.tiny import random_ids, run_in_chunks
+from tests.random_weights import random_weights
 
 pytestmark = [
     pytest.mark.cuda,

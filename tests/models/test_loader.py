@@ -12,13 +12,13 @@ from huggingface_hub import errors
 from safetensors.torch import load_file, save_file
 
 from paceline.core import ModelError
-from paceline.models import hub
+from paceline.models import catalog
 from paceline.models.catalog import pull
 from paceline.models.loader import load_model
 from paceline.models.networks import build_network
-from paceline.models.random_weights import random_weights
 from paceline.models.tensors import EMBEDDING, HEAD, expected_tensors
 from tests.models.tiny import Cache, random_ids, save_model
+from tests.random_weights import random_weights
 
 NORM = "model.layers.1.input_layernorm.weight"
 
@@ -143,7 +143,7 @@ def test_hub_id_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert "*.safetensors" in patterns["allow_patterns"]
         return str(tmp_path)
 
-    monkeypatch.setattr(hub.huggingface_hub, "snapshot_download", snapshot)
+    monkeypatch.setattr(catalog.huggingface_hub, "snapshot_download", snapshot)
     loaded = load_model("some-org/some.model", revision="v2")
     assert asked == [("some-org/some.model", "v2")]
     assert loaded.path == tmp_path and loaded.name == "some-org/some.model"
@@ -163,7 +163,7 @@ def test_hub_without_network_says_so(
     def snapshot(*_: Any, **__: Any) -> str:
         raise error
 
-    monkeypatch.setattr(hub.huggingface_hub, "snapshot_download", snapshot)
+    monkeypatch.setattr(catalog.huggingface_hub, "snapshot_download", snapshot)
     with pytest.raises(ModelError, match=rf"org/name: .*{said}"):
         load_model("org/name")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.models.leading import nearest_share
 from paceline.models.mocked import id_tokenizer, kv_bytes
-from paceline.models.random_weights import RandomTensors
+from paceline.models.networks import nearest_share
 from paceline.models.tensors import expected_tensors
-from paceline.models.weights import stored_bytes
+from paceline.models.weights import RandomTensors, stored_bytes
 from tests.engine.tiny import tiny_config
 
 

@@ -51,8 +51,8 @@ def test_outputs_can_be_cut_and_joined(kind: type[Linear], error: float) -> None
     linear = kind(WEIGHT, BIAS)
     tail = linear.outputs_from(16)
     assert torch.equal(tail(X), linear(X)[:, 16:])
-    joined = tail.above([linear, tail])
-    assert torch.equal(joined(X), torch.cat([tail(X), linear(X), tail(X)], dim=1))
+    joined = linear.outputs_from(16, linear, tail)
+    assert torch.equal(joined(X), torch.cat([tail(X), tail(X), linear(X)[:, 32:]], dim=1))
 
 
 def test_a_recipe_decides_layer_by_layer() -> None:

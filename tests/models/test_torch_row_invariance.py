@@ -9,8 +9,8 @@ import torch
 from paceline.models.batch import Network
 from paceline.models.families import config_from_hf
 from paceline.models.network import TorchNetwork
-from paceline.models.random_weights import random_weights
 from tests.models.tiny import SIZES, Cache, hf_config, hf_model, random_ids, run_in_chunks
+from tests.random_weights import random_weights
 
 LENGTH = 600  # three chunks of keys, the last one part full
 

@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from paceline.models.random_weights import random_weights
 from paceline.synth.app import App, read_app
 from paceline.synth.ask import Asker, load_target
 from paceline.synth.sources import Source, read_sources
 from tests.engine.tiny import hf_json, tiny_config
+from tests.random_weights import random_weights
 
 START, END = "<|im_start|>", "<|im_end|>"
 TEMPLATE = (

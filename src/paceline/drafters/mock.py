@@ -22,7 +22,6 @@ from paceline.drafters.draft_model import DraftModelDrafter
 from paceline.drafters.packing import Stretch, pack
 from paceline.drafters.spec import draft_len, one_of, read_options, real, whole
 from paceline.drafters.text import TextDrafter
-from paceline.models.leading import LeadingLayers, Share, nearest_share
 from paceline.models.loader import read_json
 from paceline.models.mocked import (
     find_config,
@@ -31,7 +30,15 @@ from paceline.models.mocked import (
     mocked_model,
     read_config_file,
 )
-from paceline.models.networks import BACKENDS, DEVICES, DTYPES, build_network
+from paceline.models.networks import (
+    BACKENDS,
+    DEVICES,
+    DTYPES,
+    LeadingLayers,
+    Share,
+    build_network,
+    nearest_share,
+)
 from paceline.models.quantized import QUANTIZE
 
 DEFAULT_LENGTH = 15  # what a block of 16 drafts behind its anchor

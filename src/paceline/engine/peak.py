@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from paceline.kernels import build
-from paceline.models.kernel_network import read_bytes
+from paceline.models.native_network import read_bytes
 
 PROBE = 2048  # rows of the product that the peak is measured with
 READS = 5

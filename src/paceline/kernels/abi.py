@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from ctypes import c_float, c_int64, c_void_p
+from typing import TypeVar
+
+Kind = TypeVar("Kind")
+
+
+def _fields(kind: Kind, names: str) -> Iterator[tuple[str, Kind]]:
+    return ((name, kind) for name in names.split())
 
 
 class Matrix(ctypes.Structure):
     """Packed weights: see kernels/packing.py for the layout."""
 
-    _fields_ = (
-        *((name, c_void_p) for name in ("panels", "bias", "scales")),
-        *((name, c_int64) for name in ("n", "k")),
-    )
+    _fields_ = (*_fields(c_void_p, "panels bias scales"), *_fields(c_int64, "n k"))
 
 
 class Convolution(ctypes.Structure):
@@ -21,34 +26,23 @@ class Convolution(ctypes.Structure):
 
 class Layer(ctypes.Structure):
     _fields_ = (
-        ("qkv", Matrix),
-        ("o", Matrix),
-        ("gate_up", Matrix),
-        ("down", Matrix),
-        ("attention_norm", c_void_p),
-        ("mlp_norm", c_void_p),
-        ("q_norm", c_void_p),
-        ("k_norm", c_void_p),
-        ("k_cache", c_void_p),
-        ("v_cache", c_void_p),
-        ("window", c_int64),
-        ("bidirectional", c_int64),
-        ("attention_convolution", Convolution),
-        ("mlp_convolution", Convolution),
+        *_fields(Matrix, "qkv o gate_up down"),
+        *_fields(c_void_p, "attention_norm mlp_norm q_norm k_norm k_cache v_cache"),
+        *_fields(c_int64, "window bidirectional"),
+        *_fields(Convolution, "attention_convolution mlp_convolution"),
     )
 
 
 class Model(ctypes.Structure):
     _fields_ = (
-        *((name, c_int64) for name in ("hidden", "intermediate", "heads", "kv_heads", "head_dim")),
-        *((name, c_int64) for name in ("layers", "vocab", "rotary_half", "taps", "groups")),
-        *((name, c_float) for name in ("epsilon", "scale", "embedding_scale")),
+        *_fields(c_int64, "hidden intermediate heads kv_heads head_dim"),
+        *_fields(c_int64, "layers vocab rotary_half taps groups"),
+        *_fields(c_float, "epsilon scale embedding_scale"),
         ("layer", ctypes.POINTER(Layer)),
         ("head", Matrix),
-        ("embedding", c_void_p),
-        ("embedding_panels", c_void_p),
+        *_fields(c_void_p, "embedding embedding_panels"),
         ("mask_id", c_int64),
-        *((name, c_void_p) for name in ("mask_row", "final_norm", "cos", "sin")),
+        *_fields(c_void_p, "mask_row final_norm cos sin"),
         ("context", Matrix),
         ("context_norm", c_void_p),
     )
@@ -56,18 +50,14 @@ class Model(ctypes.Structure):
 
 class Batch(ctypes.Structure):
     _fields_ = (
-        *((name, c_int64) for name in ("rows", "sequences", "outputs", "table_stride")),
-        ("taps", c_int64),
-        ("threads", c_int64),
-        *((name, c_void_p) for name in ("ids", "positions", "seq_starts", "block_tables")),
-        *((name, c_void_p) for name in ("logit_rows", "first", "tap_layers", "logits", "argmax")),
-        ("finite", c_void_p),
-        *((name, c_void_p) for name in ("confidence", "hidden", "features", "ticks")),
+        *_fields(c_int64, "rows sequences outputs table_stride taps threads"),
+        *_fields(c_void_p, "ids positions seq_starts block_tables logit_rows first tap_layers"),
+        *_fields(c_void_p, "logits argmax finite confidence hidden features ticks"),
     )
 
 
 class Context(ctypes.Structure):
     _fields_ = (
-        *((name, c_int64) for name in ("rows", "stride", "threads")),
-        *((name, c_void_p) for name in ("features", "positions", "slots")),
+        *_fields(c_int64, "rows stride threads"),
+        *_fields(c_void_p, "features positions slots"),
     )

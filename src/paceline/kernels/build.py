@@ -1,8 +1,6 @@
-"""Compiles the native kernels with the user's C++ compiler at first use, and loads them.
-
-The library is an entry of the cache, keyed by sources, compiler and the instruction sets that
-`-march=native` stands for. `$PACELINE_KERNELS` forces a path.
-"""
+"""Compiles the native kernels with the user's C++ compiler at first use, and loads them. The
+library is an entry of the cache, keyed by sources, compiler and the instruction sets of this
+machine. `$PACELINE_KERNELS` forces a path."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -41,6 +40,7 @@ PATHS = {  # path -> (macro that the machine must define, flags)
 }
 # The AMX code with tile instructions acted out in plain C++: slow, for tests on other machines.
 EMULATED = {"amx-emulated": ("__AVX512BF16__", ("-DPACELINE_AMX_EMULATED",))}
+NATIVE_FLAG = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
 COMMON_FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-Wno-psabi")
 
 
@@ -62,30 +62,26 @@ class Native:
 
 @cache
 def load(path: str | None = None) -> Native:
-    """Build (or find in the cache) and load the kernels for `path`, or the best path there is.
-
-    Raises BuildError. AMX needs the kernel's permission as well; without it the next path is taken,
-    unless AMX was asked for by name.
-    """
+    """Build (or find in the cache) and load the kernels for `path`, or the best path there is; AMX
+    needs the kernel's permission as well. Raises BuildError."""
     forced = path or os.environ.get("PACELINE_KERNELS")
     paths = {**PATHS, **EMULATED}
     if forced and forced not in paths:
         raise BuildError(f"PACELINE_KERNELS is {forced!r}; expected one of {', '.join(PATHS)}")
     compiler = _compiler()
-    macros = _macros(compiler)
+    # All that the compiler defines for this machine: instruction sets, its own version.
+    command = [compiler, NATIVE_FLAG, "-dM", "-E", "-x", "c++", os.devnull]
+    macros = "\n".join(sorted(_run(command).splitlines()))
     for name in [forced] if forced else PATHS:
         needs, flags = paths[name]
-        if needs and needs not in macros:
-            if forced:
-                raise MissingHardware(
-                    f"kernel path {name!r} needs {needs}, which this machine lacks"
-                )
-            continue
-        library = _library(compiler, macros, name, flags)
-        if library.pl_usable() == 0:
-            return Native(library, name)
+        why = f" needs {needs}, which this machine lacks"
+        if not needs or needs in macros:
+            library = _library(compiler, macros, name, flags)
+            if library.pl_usable() == 0:
+                return Native(library, name)
+            why = ": the system does not permit AMX tiles"
         if forced:
-            raise MissingHardware(f"kernel path {name!r}: the system does not permit AMX tiles")
+            raise MissingHardware(f"kernel path {name!r}{why}")
     raise BuildError("no kernel path fits this machine")
 
 
@@ -106,16 +102,6 @@ def _compiler() -> str:
     raise BuildError("no C++ compiler found (looked for $CXX, g++, clang++, c++)")
 
 
-def _native_flag() -> str:
-    return "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
-
-
-def _macros(compiler: str) -> str:
-    """Return all that the compiler defines for this machine: instruction sets, its own version."""
-    command = [compiler, _native_flag(), "-dM", "-E", "-x", "c++", os.devnull]
-    return "\n".join(sorted(_run(command).splitlines()))
-
-
 def _openmp_library() -> str:
     """Return the OpenMP runtime that torch loaded: a second one would fight over cores."""
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -129,13 +115,11 @@ def _openmp_library() -> str:
 
 
 def _library(compiler: str, macros: str, path: str, flags: tuple[str, ...]) -> ctypes.CDLL:
-    """Load the library from the cache, where it is built first if it is missing or damaged.
-
-    Where the cache cannot be written, the library is built for this process alone.
-    """
+    """Load the library from the cache, where it is built first if it is missing or damaged; for
+    this process alone where the cache cannot be written."""
     openmp = _openmp_library()
-    digest = hashlib.sha256("\n".join([compiler, macros, path, openmp, repr(SOURCES)]).encode())
-    digest.update(repr((COMMON_FLAGS, flags)).encode())
+    key = (compiler, macros, path, openmp, SOURCES, COMMON_FLAGS, flags)
+    digest = hashlib.sha256(repr(key).encode())
     for source in sorted(NATIVE.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
 
@@ -167,43 +151,26 @@ def _compile_and_link(
     compiler: str, flags: tuple[str, ...], openmp: str, folder: Path, target: Path
 ) -> None:
     """Write the library `target`, with its objects in `folder`. Raises OSError for a full disk."""
-    jobs, objects = [], []
-    for source, source_flags in SOURCES.items():
-        objects.append(str(folder / f"{source}.o"))
-        command = [compiler, *COMMON_FLAGS, _native_flag(), *flags, *source_flags]
-        command += ["-c", str(NATIVE / source), "-o", objects[-1]]
-        jobs.append(
-            subprocess.Popen(
-                command,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=_environment(),
-            )
-        )
-    errors = [job.communicate()[1] for job in jobs]
-    for job, error in zip(jobs, errors, strict=True):
-        if job.returncode:
-            raise _failure(compiler, error)
+    common = [compiler, *COMMON_FLAGS, NATIVE_FLAG, *flags]
+    objects = {str(folder / f"{source}.o"): source for source in SOURCES}
+    commands = [
+        [*common, *SOURCES[source], "-c", str(NATIVE / source), "-o", file]
+        for file, source in objects.items()
+    ]
+    with ThreadPoolExecutor(len(commands)) as threads:
+        list(threads.map(_run, commands))
     # -fopenmp is absent on purpose: it would name the system's runtime beside torch's.
     _run([compiler, "-shared", *objects, openmp, "-o", str(target)])
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
-    if done.returncode:
-        raise _failure(command[0], done.stderr)
-    return done.stdout
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "LC_ALL": "C"}  # messages in English, which _failure() reads
-
-
-def _failure(compiler: str, messages: str) -> Exception:
-    """Return the exception for a compiler's failure, by its messages."""
-    if "No space left on device" in messages:
-        return OSError(errno.ENOSPC, "No space left on device")
-    lines = messages.splitlines()
+    """Return what a compiler prints. Raises OSError for a full disk, else BuildError."""
+    english = {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=english)
+    if not done.returncode:
+        return done.stdout
+    if "No space left on device" in done.stderr:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    lines = done.stderr.splitlines()
     lines = [line for line in lines if "error" in line.lower()] or lines
-    return BuildError(f"{compiler} failed: {lines[0] if lines else 'no message'}")
+    raise BuildError(f"{command[0]} failed: {lines[0] if lines else 'no message'}")

@@ -2,15 +2,15 @@
 
 A row of weights or of activations is rotated, then rounded with a symmetric scale of its own (W8A8,
 per channel and per token). The rotation is a Hadamard transform over blocks of the row, as large as
-the powers of two in its size allow: it spreads the few large values that activations of language
-models have over all others, so that one scale serves them, and leaves the product of two rotated
-rows what it was but for a factor (QuaRot, arXiv 2404.00456). Sums are int32, exact in any order: a
-row's bits depend on that row alone.
+the powers of two in its size allow: it spreads a row's few large values over all others, so that
+one scale serves them, and only scales the product of two rotated rows (QuaRot, arXiv 2404.00456).
+Sums are int32, exact in any order: a row's bits depend on that row alone.
 """
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 LEAST = 1e-30  # rows of nothing larger count as zeros: their scale's inverse ends
 SMALLEST_BLOCK = 16
@@ -22,7 +22,7 @@ def rotation_block(k: int) -> int:
     return block if block >= SMALLEST_BLOCK else 1
 
 
-def rotate(x: torch.Tensor) -> torch.Tensor:
+def rotate(x: Tensor) -> Tensor:
     """Return x [rows, k] float32 times the (symmetric) Hadamard matrix of ±1, block by block."""
     distance = 1
     while distance < rotation_block(x.shape[1]):
@@ -32,7 +32,7 @@ def rotate(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return x [rows, k] as (q int8 [rows, k], scales float32 [rows]): rotated, x is q * scale."""
     wide = rotate(x.float())
     largest = wide.abs().amax(-1)
@@ -41,18 +41,18 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (wide * inverse[:, None]).round().to(torch.int8), largest / 127.0
 
 
-def quantize_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return weight [n, k] as (int8 [n, k], scales float32 [n]), for products with such rows."""
     quantised, scales = quantize_rows(weight)
     return quantised, scales / rotation_block(weight.shape[1])
 
 
-def restore(quantised: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+def restore(quantised: Tensor, scales: Tensor) -> Tensor:
     """Return about the weight [n, k] that quantize_weight() took, float32."""
     return rotate(quantised.float()) * scales[:, None]
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+def linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """Return x [rows, k] times what quantize_weight() made of a weight, as float32 [rows, n]."""
     q, by_row = quantize_rows(x)
     return torch._int_mm(q, weight.T).float() * by_row[:, None] * scales

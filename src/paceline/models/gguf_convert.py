@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from tokenizers import pre_tokenizers
+from torch import Tensor
 from transformers import AutoTokenizer
 
 from paceline.core import ModelError
@@ -34,21 +35,17 @@ LIBRARY_SPLITS = {
 }  # fmt: skip
 # …and those that we add: SmolLM takes every digit as a word.
 ADDED_SPLITS = {
-    "smollm": lambda: pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
+    "smollm": (
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
     )
 }
 
 
 def convert_cached(path: Path) -> Path:
-    """Return the converted folder of a GGUF file, made on first use.
-
-    The key is the file's path, size, modification time and first megabyte: a file of many gigabytes
-    need not be hashed at every start. Raises ModelError for what cannot be served.
-    """
+    """Return the converted folder of a GGUF file, made on first use. Its key is the file's path,
+    size, modification time and first megabyte: a file of many gigabytes need not be hashed at every
+    start. Raises ModelError for what cannot be served."""
     path = path.resolve()
     stat = path.stat()
     with open(path, "rb") as file:
@@ -65,8 +62,12 @@ def convert(path: Path, folder: Path) -> None:
         reader = gguf.GGUFReader(path)
     except (ValueError, OSError, KeyError, IndexError) as error:
         raise ModelError(f"{path}: not a readable GGUF file ({error})") from error
-
-    metadata = _metadata(reader)
+    lists = gguf.GGUFValueType.ARRAY
+    metadata = {  # without the long lists that the tokenizer's own reader reads
+        name: field.contents()
+        for name, field in reader.fields.items()
+        if not (name.startswith("tokenizer.") and field.types[:1] == [lists])
+    }
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     shapes = {name: [int(n) for n in reversed(tensor.shape)] for name, tensor in tensors.items()}
     factors = tensors[ROPE_FACTORS].data if ROPE_FACTORS in tensors else None
@@ -82,22 +83,12 @@ def convert(path: Path, folder: Path) -> None:
     _write_weights([(tensors[name], target) for name, target in names.items()], config, folder)
 
 
-def _metadata(reader: gguf.GGUFReader) -> dict[str, object]:
-    """Return the file's values, without the long lists that the tokenizer's own reader reads."""
-    lists = gguf.GGUFValueType.ARRAY
-    return {
-        name: field.contents()
-        for name, field in reader.fields.items()
-        if not (name.startswith("tokenizer.") and field.types[:1] == [lists])
-    }
-
-
 def _write_weights(
     tensors: list[tuple[gguf.ReaderTensor, str]], config: dict[str, object], folder: Path
 ) -> None:
     """Write the tensors into shards, so that memory holds one shard and not the model."""
     shards: list[list[str]] = []
-    shard: dict[str, torch.Tensor] = {}
+    shard: dict[str, Tensor] = {}
 
     def flush() -> None:
         shards.append(list(shard))
@@ -119,11 +110,8 @@ def _write_weights(
     if len(shards) == 1:
         (folder / "model-00001.safetensors").rename(folder / "model.safetensors")
         return
-    weight_map = {
-        name: f"model-{number:05d}.safetensors"
-        for number, names in enumerate(shards, 1)
-        for name in names
-    }
+    files = ((f"model-{number:05d}.safetensors", shard) for number, shard in enumerate(shards, 1))
+    weight_map = {name: file for file, names in files for name in names}
     _write_json(folder / INDEX, {"metadata": {}, "weight_map": weight_map})
 
 
@@ -136,7 +124,7 @@ def _permuted_heads(target: str, config: dict[str, object]) -> int | None:
     return ConfigFields(config).integer(key) if key else None
 
 
-def _dequantise(tensor: gguf.ReaderTensor, heads: int | None) -> torch.Tensor:
+def _dequantise(tensor: gguf.ReaderTensor, heads: int | None) -> Tensor:
     try:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
     except NotImplementedError as error:
@@ -151,10 +139,8 @@ def _dequantise(tensor: gguf.ReaderTensor, heads: int | None) -> torch.Tensor:
 
 
 def unpermute(values: np.ndarray, heads: int) -> np.ndarray:
-    """Undo llama.cpp's row order of q and k; `values` is [heads * head_dim, …].
-
-    There the two members of a rotary pair lie side by side, here half a head apart.
-    """
+    """Undo llama.cpp's row order of q and k, [heads * head_dim, …]: there the two members of a
+    rotary pair lie side by side, here half a head apart."""
     pairs = values.reshape(heads, -1, 2, *values.shape[1:])
     return pairs.swapaxes(1, 2).reshape(values.shape)
 
@@ -172,7 +158,7 @@ def _write_tokenizer(path: Path, metadata: Mapping[str, object], folder: Path) -
     except (ValueError, KeyError, OSError, ImportError) as error:
         raise ModelError(f"{path.name}: no usable tokenizer in the file: {error}") from error
     if byte_level and split in ADDED_SPLITS:
-        tokenizer.backend_tokenizer.pre_tokenizer = ADDED_SPLITS[split]()
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*ADDED_SPLITS[split]])
     with _errors_of_the_system(folder):
         tokenizer.save_pretrained(folder)
     ends = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
@@ -182,10 +168,8 @@ def _write_tokenizer(path: Path, metadata: Mapping[str, object], folder: Path) -
 
 @contextmanager
 def _errors_of_the_system(path: Path) -> Iterator[None]:
-    """Raise an OSError where a library in Rust says that writing `path` failed, as on a full disk.
-
-    safetensors and tokenizers raise exceptions of their own, with the system's number in the text.
-    """
+    """Raise an OSError where writing `path` failed, as on a full disk: safetensors and tokenizers
+    raise exceptions of their own, with the system's number in the text."""
     try:
         yield
     except Exception as error:

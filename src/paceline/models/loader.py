@@ -7,14 +7,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import AutoTokenizer
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from paceline.core import ModelError
 from paceline.models.catalog import pull
-from paceline.models.config import ModelConfig
+from paceline.models.config import ModelConfig, token_ids
 from paceline.models.families import config_from_hf
 from paceline.models.tensors import EMBEDDING, HEAD
 from paceline.models.weights import SafetensorWeights, check_weights, weight_files
@@ -22,26 +22,21 @@ from paceline.models.weights import SafetensorWeights, check_weights, weight_fil
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that passed every check. `weights` maps Hugging Face names to tensors, read lazily.
-
-    `eos_ids` end a stream; they come from the generation config, the config and the tokenizer.
-    `max_context` is the longest prompt plus output, in tokens.
-    """
+    """A model that passed every check. `weights` maps Hugging Face names to tensors, read lazily;
+    `eos_ids` end a stream; `max_context` is the longest prompt plus output, in tokens."""
 
     name: str
     config: ModelConfig
-    weights: Mapping[str, torch.Tensor]
-    tokenizer: Any
+    weights: Mapping[str, Tensor]
+    tokenizer: PreTrainedTokenizerFast
     eos_ids: frozenset[int]
     max_context: int
     path: Path
 
 
 def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
-    """Load a model by catalogue name, Hugging Face folder, GGUF file or hub id ("org/name").
-
-    Raises ModelError, naming what is missing, unexpected or not supported.
-    """
+    """Load a model by catalogue name, Hugging Face folder, GGUF file or hub id ("org/name"). Raises
+    ModelError, naming what is missing, unexpected or not supported."""
     folder = pull(name, revision=revision)
     # What clients see is a model's name, never a path of this machine.
     local = Path(name).expanduser()
@@ -64,23 +59,16 @@ def load_folder(folder: Path, name: str) -> LoadedModel:
             f"{name}: the tokenizer has {len(tokenizer)} tokens, "
             f"more than the network's vocabulary of {config.vocab_size}"
         )
-    return LoadedModel(
-        name=name,
-        config=config,
-        weights=weights,
-        tokenizer=tokenizer,
-        eos_ids=_eos_ids(folder, hf, tokenizer),
-        max_context=config.max_context,
-        path=folder,
-    )
+    file = folder / "generation_config.json"
+    generation = read_json(file) if file.is_file() else {}
+    ends = (generation.get("eos_token_id"), hf.get("eos_token_id"), tokenizer.eos_token_id)
+    eos_ids = frozenset(token for end in ends for token in token_ids(end))
+    return LoadedModel(name, config, weights, tokenizer, eos_ids, config.max_context, folder)
 
 
 def _resolve_head(weights: SafetensorWeights, config: ModelConfig) -> ModelConfig:
-    """Drop a tied head that is stored all the same; where it differs, the config is corrected.
-
-    Checkpoints exist whose config says tied and whose stored head differs; like transformers, we
-    believe the weights.
-    """
+    """Drop a tied head that is stored all the same. Checkpoints exist whose config says tied and
+    whose stored head differs; like transformers, we believe the weights."""
     if not config.tie_word_embeddings or HEAD not in weights:
         return config
     if torch.equal(weights[HEAD], weights[EMBEDDING]):
@@ -89,7 +77,7 @@ def _resolve_head(weights: SafetensorWeights, config: ModelConfig) -> ModelConfi
     return replace(config, tie_word_embeddings=False)
 
 
-def _load_tokenizer(folder: Path, name: str) -> Any:
+def _load_tokenizer(folder: Path, name: str) -> PreTrainedTokenizerFast:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
@@ -99,16 +87,7 @@ def _load_tokenizer(folder: Path, name: str) -> Any:
     return tokenizer
 
 
-def _eos_ids(folder: Path, hf: Mapping[str, Any], tokenizer: Any) -> frozenset[int]:
-    generation_file = folder / "generation_config.json"
-    generation = read_json(generation_file) if generation_file.is_file() else {}
-    ids: set[int] = set()
-    for value in (generation.get("eos_token_id"), hf.get("eos_token_id"), tokenizer.eos_token_id):
-        ids.update(value if isinstance(value, list) else [] if value is None else [value])
-    return frozenset(ids)
-
-
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, object]:
     """Read a JSON object from a file of a model's folder. Raises ModelError."""
     if not path.is_file():
         raise ModelError(f"{path.parent}: no {path.name}; expected a Hugging Face model folder")
@@ -121,15 +100,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-# -- identity --------------------------------------------------------------------------------------
-
-
 def identity(loaded: LoadedModel) -> dict[str, str]:
     """Return name, weights_sha256, tokenizer_sha256 and template of a target, as a training set's
-    manifest and a drafter's provenance state them. Reads every byte of the weights.
-
-    Files count by name and content, so that a folder may lie anywhere.
-    """
+    manifest and a drafter's provenance state them. Reads every byte of the weights; files count by
+    name and content, so that a folder may lie anywhere."""
     return {
         "name": loaded.name,
         "weights_sha256": _files_digest(weight_files(loaded.path)),

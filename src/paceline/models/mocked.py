@@ -1,8 +1,5 @@
-"""Models of random weights, as large and as fast as trained ones.
-
-Only a config.json is read; for a name of the catalogue, the one that is fetched with it. The time
-of a step depends on shapes and types, not on the values of weights.
-"""
+"""Models of random weights, as large and as fast as trained ones, from a config.json alone: the
+time of a step depends on shapes and types, not on the values of weights."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ from paceline.models.dflash.tensors import dflash_tensors
 from paceline.models.families import config_from_hf
 from paceline.models.loader import LoadedModel, read_json
 from paceline.models.networks import DTYPES
-from paceline.models.random_weights import RandomTensors
 from paceline.models.tensors import expected_tensors
+from paceline.models.weights import RandomTensors
 
 READABLE = 20000  # ids that print as one character each, from here on:
 FIRST_CHARACTER = 0x4E00
@@ -35,11 +32,8 @@ FIRST_CHARACTER = 0x4E00
 
 def find_config(name: str, field: str = "model") -> Path:
     """Return the config.json that `name` means: the file itself, a folder that holds one, or a name
-    of the catalogue, which is fetched if it is not there yet. A hub id is refused: for a mock
-    nobody waits for weights.
-
-    Raises InvalidRequest naming `field`.
-    """
+    of the catalogue, which is fetched if it is not there yet. Raises InvalidRequest naming `field`,
+    for a hub id too: for a mock nobody waits for weights."""
     path = Path(name).expanduser()
     if name in CATALOGUE and not path.exists():
         return pull(name) / "config.json"
@@ -87,19 +81,11 @@ def drafter_bytes(path: Path, dtype: str) -> int:
 def mocked_model(
     config: ModelConfig, name: str, *, dtype: str = "bfloat16", seed: int = 0
 ) -> LoadedModel:
-    """Make a model of random weights, with a tokenizer that prints ids as characters.
-
-    No token ends a stream. The tensors are drawn one by one as the network takes them.
-    """
-    return LoadedModel(
-        name=name,
-        config=config,
-        weights=RandomTensors(expected_tensors(config), DTYPES[dtype], seed),
-        tokenizer=id_tokenizer(config.vocab_size),
-        eos_ids=frozenset(),
-        max_context=config.max_context,
-        path=Path(name),
-    )
+    """Make a model of random weights, with a tokenizer that prints ids as characters. No token ends
+    a stream."""
+    weights = RandomTensors(expected_tensors(config), DTYPES[dtype], seed)
+    tokenizer, context = id_tokenizer(config.vocab_size), config.max_context
+    return LoadedModel(name, config, weights, tokenizer, frozenset(), context, Path(name))
 
 
 def refuse_too_large(needed: int, available: int, field: str, value: object) -> None:
@@ -134,11 +120,5 @@ def mocked_dflash(path: Path, *, dtype: str = "bfloat16", seed: int = 0) -> DFla
     except ModelError as error:
         raise ModelError(f"drafter {path}: {error}") from error
     digest = hashlib.sha256(json.dumps(hf, sort_keys=True).encode()).hexdigest()
-    return DFlashCheckpoint(
-        path=path.parent,
-        format="z-lab",
-        config=config,
-        config_json=hf,
-        weights=RandomTensors(dflash_tensors(config), DTYPES[dtype], seed),
-        version=f"mock-{digest[:12]}",
-    )
+    weights = RandomTensors(dflash_tensors(config), DTYPES[dtype], seed)
+    return DFlashCheckpoint(path.parent, "z-lab", config, hf, weights, f"mock-{digest[:12]}")

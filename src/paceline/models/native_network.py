@@ -1,22 +1,136 @@
-"""NativeNetwork: bfloat16 and int8 on CPU, a whole forward in one call of the fused kernels."""
+"""Networks on the fused kernels: bfloat16 and int8 on CPU, a whole forward in one call."""
 
 from __future__ import annotations
 
 import ctypes
+import weakref
+from collections.abc import Sequence
 from copy import copy
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from paceline.core import ModelError
+from paceline.core import KVSpec, ModelError
+from paceline.core.spans import OFF, Spans
 from paceline.kernels import abi, build
-from paceline.kernels.packing import LANES, padded
-from paceline.models.batch import ForwardBatch, ForwardOutput, Part
+from paceline.kernels.packing import LANES, PAGE, Arena, padded
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Part, forward_parts
 from paceline.models.config import ModelConfig
-from paceline.models.kernel_network import KernelNetwork, address, read_bytes
-from paceline.models.packed_weights import Weights, layer_shapes, streamed_by_part, take
+from paceline.models.packed_weights import Packer, Shape, layer_shapes, take
 from paceline.models.quantized import UNQUANTIZED, Recipe
+from paceline.models.rope import rope_tables
 from paceline.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_prefix
+from paceline.models.weights import Weights
+
+
+class KernelNetwork:
+    """A decoder stack of `config` on the kernels of `library`, whose matrices have these `shapes`.
+
+    The subclass packs its weights into `_packer`, points `structure` to them (the kernels read it),
+    and the `_batch` of each forward to its buffers. Positions of a batch are below `max_positions`.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        config: ModelConfig,
+        shapes: Sequence[Shape],
+        recipe: Recipe,
+        max_positions: int,
+    ) -> None:
+        self.library, self.device, self.max_positions = library, torch.device("cpu"), max_positions
+        self.kv_spec = KVSpec(config.num_layers, config.num_kv_heads, config.head_dim, 2)
+        self._shape, self._layers = config, (abi.Layer * config.num_layers)()
+        self._packer = Packer(library, shapes, recipe)
+        tables = rope_tables(config.rope, config.head_dim, max_positions)
+        cos, sin = (self._packer.keep(table).data_ptr() for table in tables)
+        self.structure = abi.Model(
+            hidden=config.hidden_size,
+            intermediate=config.intermediate_size,
+            heads=config.num_heads,
+            kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            layers=config.num_layers,
+            vocab=config.vocab_size,
+            rotary_half=config.head_dim // 2,
+            epsilon=config.rms_norm_eps,
+            scale=config.head_dim**-0.5,
+            embedding_scale=1.0,
+            layer=ctypes.cast(self._layers, ctypes.POINTER(abi.Layer)),
+            cos=cos,
+            sin=sin,
+        )
+        self._structure_ref = ctypes.byref(self.structure)
+        self._kv: Arena | None = None
+        self.num_blocks = 0
+        self._new_forward()
+
+    def _new_forward(self) -> None:
+        """Give the network structures of its own for what a forward fills in."""
+        self.library.pl_workspace_create.restype = ctypes.c_void_p
+        self._workspace = ctypes.c_void_p(self.library.pl_workspace_create())
+        weakref.finalize(self, self.library.pl_workspace_destroy, self._workspace)
+        self._batch, self._buffers = abi.Batch(), dict[str, Tensor]()
+        self.record(OFF)
+
+    def allocate_kv(self, num_blocks: int) -> None:
+        """Per layer, keys [block][kv_head][head_dim / 2][16 tokens][2] and values
+        [block][kv_head][8 token pairs][head_dim][2], bf16. Pages are taken as they are written."""
+        self._kv = None  # freed first: both might not fit
+        config = self._shape
+        size = num_blocks * BLOCK_SIZE * config.num_kv_heads * config.head_dim * 2
+        self._kv = Arena(2 * config.num_layers * padded(size, PAGE))
+        for layer in self._layers:
+            layer.k_cache = self._kv.take(size).data_ptr()
+            layer.v_cache = self._kv.take(size).data_ptr()
+        self.num_blocks = num_blocks
+
+    def record(self, spans: Spans) -> None:
+        self._spans, self._parts = spans, forward_parts(self._shape.num_layers)
+        self._ticks = (ctypes.c_int64 * (len(self._parts) + 1))()  # when each part ended
+        self._batch.ticks = None if spans is OFF else ctypes.addressof(self._ticks)
+
+    def _check(self, positions: np.ndarray) -> None:
+        if int(positions.max()) >= self.max_positions:
+            raise ValueError(f"position {positions.max()} is past {self.max_positions - 1}")
+
+    def _buffer(
+        self, name: str, rows: int, *columns: int, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """Return [rows, *columns] of a buffer that forwards share, and point `_batch` to it."""
+        buffer = self._buffers.get(name)
+        if buffer is None or len(buffer) < rows or buffer.shape[1:] != columns:
+            buffer = torch.empty(max(16, padded(rows, 16)), *columns, dtype=dtype)
+            self._buffers[name] = buffer
+        setattr(self._batch, name, buffer.data_ptr())
+        return buffer[:rows]
+
+    def _run(self, batch: ForwardBatch) -> None:
+        """Compute the rows of `batch` into the buffers that `_batch` points to."""
+        to = self._batch
+        to.rows, to.outputs = len(batch.ids), len(batch.logit_rows)
+        to.sequences, to.table_stride = len(batch.seq_starts) - 1, batch.block_tables.shape[1]
+        to.threads = torch.get_num_threads()
+        to.ids, to.positions = address(batch.ids), address(batch.positions)
+        to.seq_starts, to.block_tables = address(batch.seq_starts), address(batch.block_tables)
+        to.logit_rows = address(batch.logit_rows)
+        to.first = None if batch.first is None else address(batch.first)
+        if self.library.pl_forward(self._structure_ref, ctypes.byref(to), self._workspace):
+            raise MemoryError(f"no memory for a forward of {len(batch.ids)} rows")
+        self._spans.parts(self._parts, self._ticks)
+
+
+def address(array: np.ndarray) -> int:
+    if array.dtype != np.int32 or not array.flags.c_contiguous:
+        raise TypeError(f"a batch holds contiguous int32 arrays, not {array.dtype}")
+    return array.ctypes.data
+
+
+def read_bytes(library: ctypes.CDLL, data: Tensor) -> None:
+    """Read every byte once, with the forward's threads, and do nothing else."""
+    at = ctypes.c_void_p(data.data_ptr())
+    library.pl_read(at, ctypes.c_int64(data.nbytes), torch.get_num_threads())
 
 
 def native_available(config: ModelConfig | None = None) -> tuple[bool, str]:
@@ -30,9 +144,8 @@ class NativeNetwork(KernelNetwork):
     """Implements `paceline.models.batch.Network` for bfloat16 on CPU, with the linear layers that
     `recipe` names in int8.
 
-    `weights` maps Hugging Face names to tensors; they are packed into one copy, and removed from
-    the mapping on the way where it allows that. Positions of a batch are below `max_positions`.
-    Raises ModelError when the kernels cannot run here or the model does not fit them.
+    Weights are packed into one copy, and removed from their mapping where it allows that. Raises
+    ModelError when the kernels cannot run here or the model does not fit them.
     """
 
     def __init__(
@@ -52,94 +165,53 @@ class NativeNetwork(KernelNetwork):
         head = (Part.HEAD, config.vocab_size, config.hidden_size)
         shapes = [*layer_shapes(config) * config.num_layers, head]
         super().__init__(native.library, config, shapes, recipe, max_positions)
-        self.streamed_parts = streamed_by_part(shapes, recipe)
-        self._embedding: torch.Tensor | None = None
+        self.streamed_parts = dict(self._packer.bytes_by_part)
+        self._embedding: Tensor | None = None
         self._pack(weights)
         self.streamed_bytes, self.weight_bytes = self._packer.arena.used, self._packer.bytes
-
-    def _new_forward(self) -> None:
-        super()._new_forward()
-        self._logits = torch.empty(0, self.vocab_size)
-        self._argmax = torch.empty(0, dtype=torch.int64)
-        self._finite = torch.empty(0, dtype=torch.bool)
-        self._features = torch.empty(0, dtype=torch.bfloat16)
 
     def leading(self, layers: int) -> NativeNetwork:
         """Return the first layers as a network of its own over the same weights and KV."""
         other = copy(self)
         other.num_layers = layers
-        other._model = abi.Model.from_buffer_copy(self._model)
-        other._model.layers = layers
-        other._model_ref = ctypes.byref(other._model)
+        other.structure = abi.Model.from_buffer_copy(self.structure)
+        other.structure.layers = layers
+        other._structure_ref = ctypes.byref(other.structure)
         other._new_forward()
         return other
 
     def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
-        """Compute all rows, write their KV, return logits of the rows asked for.
-
-        Feature l (bf16) is the residual stream after layer l, before the final norm. The tensors
-        returned are views of buffers that the next forward overwrites.
-        """
-        rows, outputs = len(batch.ids), len(batch.logit_rows)
+        rows, outputs, taps = len(batch.ids), len(batch.logit_rows), len(feature_layers)
+        logits = self._buffer("logits", outputs, self.vocab_size)
+        argmax = self._buffer("argmax", outputs, dtype=torch.int64)
+        finite = self._buffer("finite", outputs, dtype=torch.bool)
         if not rows:
-            return ForwardOutput(self._logits[:0], self._argmax[:0], self._finite[:0])
+            return ForwardOutput(logits, argmax, finite)
         self._check(batch.positions)
-        self._reserve(rows, outputs, len(feature_layers))
-        taps = np.array(feature_layers, dtype=np.int32)
-        self._batch.taps, self._batch.tap_layers = len(taps), address(taps)
-        self._run(batch)
         features = None
-        if len(taps):
-            width = len(taps) * self.hidden_size
-            features = self._features[: rows * width].view(rows, width)
-        return ForwardOutput(
-            self._logits[:outputs], self._argmax[:outputs], self._finite[:outputs], features
-        )
+        if taps:
+            width = taps * self.hidden_size
+            features = self._buffer("features", rows, width, dtype=torch.bfloat16)
+        tapped = np.array(feature_layers, dtype=np.int32)
+        self._batch.taps, self._batch.tap_layers = taps, address(tapped)
+        self._run(batch)
+        return ForwardOutput(logits, argmax, finite, features)
 
-    def embedding_rows(self, ids: torch.Tensor) -> torch.Tensor:
+    def embedding_rows(self, ids: Tensor) -> Tensor:
         if self._embedding is None:
             return self.head_rows(ids)
         return self._embedding.index_select(0, ids)
 
-    def head_rows(self, ids: torch.Tensor) -> torch.Tensor:
+    def head_rows(self, ids: Tensor) -> Tensor:
         if self.config.tie_word_embeddings and self._embedding is not None:
             return self.embedding_rows(ids)  # what an int8 head was made from
-        return self._head.rows(ids)
+        return self.head.rows(ids)
 
     def read_weights(self) -> None:
-        """Read the packed weights once, with the forward's threads, and do nothing else."""
         read_bytes(self.library, self._packer.arena.data[: self.streamed_bytes])
 
-    def read_head(self) -> None:
-        """Read the head alone, which a drafter may share."""
-        read_bytes(self.library, self._head.packed.view(torch.uint8))
-
-    @property
-    def head_bytes(self) -> int:
-        return self._head.packed.nbytes
-
-    @property
-    def structure(self) -> abi.Model:
-        """The structure that the kernels read: valid for as long as this network lives."""
-        return self._model
-
-    def _reserve(self, rows: int, outputs: int, taps: int) -> None:
-        if outputs > len(self._logits):
-            capacity = max(16, padded(outputs, 16))
-            self._logits = torch.empty(capacity, self.vocab_size)
-            self._argmax = torch.empty(capacity, dtype=torch.int64)
-            self._finite = torch.empty(capacity, dtype=torch.bool)
-        if rows * taps * self.hidden_size > len(self._features):
-            self._features = torch.empty(rows * taps * self.hidden_size, dtype=torch.bfloat16)
-        to = self._batch
-        to.logits, to.argmax = self._logits.data_ptr(), self._argmax.data_ptr()
-        to.finite = self._finite.data_ptr()
-        to.features = self._features.data_ptr()
-
-    # -- packing --------------------------------------------------------------------------------
-
     def _pack(self, weights: Weights) -> None:
-        config, packer, model = self.config, self._packer, self._model
+        config, packer, structure = self.config, self._packer, self.structure
         for index, layer in enumerate(self._layers):
             packer.layer(layer, config, weights, layer_prefix(index))
         tied = config.tie_word_embeddings
@@ -148,8 +220,8 @@ class NativeNetwork(KernelNetwork):
         if not tied or packer.recipe.takes("head"):
             rows = head if tied else take(weights, EMBEDDING)
             self._embedding = packer.keep(rows, torch.bfloat16)
-            model.embedding = self._embedding.data_ptr()
-        self._head = packer.matrix("head", [head])
-        model.head = self._head.structure
-        model.embedding_panels = model.head.panels
-        model.final_norm = packer.keep(take(weights, FINAL_NORM)).data_ptr()
+            structure.embedding = self._embedding.data_ptr()
+        self.head = packer.matrix(Part.HEAD, head)
+        structure.head = self.head.structure
+        structure.embedding_panels = structure.head.panels
+        structure.final_norm = packer.keep(take(weights, FINAL_NORM)).data_ptr()

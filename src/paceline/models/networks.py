@@ -1,12 +1,13 @@
-"""Choose the network that runs a model here, and run whole sequences through one."""
+"""Choose the network that runs a model here; run sequences through one, or its first layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.core import ModelError
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Network
@@ -15,6 +16,7 @@ from paceline.models.loader import LoadedModel
 from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.network import TorchNetwork
 from paceline.models.quantized import recipe_of
+from paceline.models.tensors import layer_tensors
 from paceline.models.weights import CountedWeights, byte_progress, stored_bytes
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -36,19 +38,15 @@ def build_network(
 
     `auto` takes the fused kernels where they run (bfloat16 on CPU, with a compiler), else torch.
     Positions of a batch are below `max_positions` (default: the model's context). Raises ModelError
-    for an unknown choice, for a device that is not there, and where "native" cannot run, and
-    InvalidRequest where `quantize` cannot be.
+    for a choice that is unknown or cannot be had here, and InvalidRequest for such a `quantize`.
     """
-    for field, value, choices in (
-        ("dtype", dtype, tuple(DTYPES)),
-        ("device", device, DEVICES),
-        ("backend", backend, BACKENDS),
-    ):
+    given = {"dtype": (dtype, DTYPES), "device": (device, DEVICES), "backend": (backend, BACKENDS)}
+    for field, (value, choices) in given.items():
         if value not in choices:
             raise ModelError(f"{field}: got {value!r}; expected one of {', '.join(choices)}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ModelError("device: got 'cuda', but torch sees no CUDA device here; expected cpu")
-    native, why = _native(loaded.config, dtype, device)
+    native, why = native_fits(loaded.config, dtype, device)
     if backend == "native" and not native:
         raise ModelError(f"backend: got 'native', but {why}; expected auto or torch")
     recipe = recipe_of(quantize, device, dtype)
@@ -56,14 +54,14 @@ def build_network(
     with byte_progress(f"loading {loaded.name}", stored_bytes(loaded.weights)) as advance:
         weights = CountedWeights(loaded.weights, advance)
         if native and backend != "torch":
-            native_network = NativeNetwork(loaded.config, weights, positions, recipe)
-            return native_network, f"native kernels ({why})"
-        reason = "asked for" if backend == "torch" else why
+            network: Network = NativeNetwork(loaded.config, weights, positions, recipe)
+            return network, f"native kernels ({why})"
         network = TorchNetwork(loaded.config, weights, device, DTYPES[dtype], positions, recipe)
-        return network, f"torch ({reason})"
+        return network, f"torch ({'asked for' if backend == 'torch' else why})"
 
 
-def _native(config: ModelConfig, dtype: str, device: str) -> tuple[bool, str]:
+def native_fits(config: ModelConfig, dtype: str, device: str) -> tuple[bool, str]:
+    """Return whether the fused kernels run this network here, and their path or the reason."""
     if device != "cpu":
         return False, f"the fused kernels are for cpu, not {device}"
     if dtype != "bfloat16":
@@ -71,11 +69,9 @@ def _native(config: ModelConfig, dtype: str, device: str) -> tuple[bool, str]:
     return native_available(config)
 
 
-def sequence_features(network: Network, ids: Sequence[int], layers: Sequence[int]) -> torch.Tensor:
-    """Return outputs of the target's `layers` for every token: [tokens, layers * hidden].
-
-    Computes into the network's first blocks: nobody else may be using its KV.
-    """
+def sequence_features(network: Network, ids: Sequence[int], layers: Sequence[int]) -> Tensor:
+    """Return outputs of the target's `layers` for every token: [tokens, layers * hidden]. Computes
+    into the network's first blocks: nobody else may be using its KV."""
     parts = [output.features for _, output in sequence_outputs(network, ids, layers)]
     return torch.cat([part for part in parts if part is not None])
 
@@ -100,3 +96,43 @@ def sequence_outputs(
         output = network.forward(batch, tuple(layers))
         assert output.features is not None
         yield start, replace(output, features=output.features.clone())
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of a forward: its first `layers`, with the head or without. `fraction` is the part of
+    the whole forward's weights that it reads."""
+
+    layers: int
+    head: bool
+    fraction: float
+
+
+def nearest_share(config: ModelConfig, fraction: float) -> Share:
+    """Return the share whose weights come closest to `fraction` of all; one layer at least."""
+    layer = sum(
+        torch.Size(shape).numel() for shape in layer_tensors(config).values() if len(shape) == 2
+    )
+    head = config.vocab_size * config.hidden_size
+    total = config.num_layers * layer + head
+    shares = [
+        Share(count, with_head, (count * layer + with_head * head) / total)
+        for count in range(1, config.num_layers + 1)
+        for with_head in (False, True)
+    ]
+    return min(shares, key=lambda share: abs(share.fraction - fraction))
+
+
+class LeadingLayers:
+    """Runs a share of a network's forward. `network` must have its KV already."""
+
+    def __init__(self, network: Network, share: Share) -> None:
+        if not isinstance(network, TorchNetwork | NativeNetwork):
+            raise TypeError(f"no leading layers of a {type(network).__name__}")
+        self.share, self.network = share, network.leading(share.layers)
+
+    def forward(self, batch: ForwardBatch) -> None:
+        """Compute every row; the head for `batch.logit_rows`, where the share has it."""
+        if not self.share.head:
+            batch.logit_rows = batch.logit_rows[:0]
+        self.network.forward(batch)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from paceline.core import InvalidRequest, ModelError
 from paceline.kernels import fp8, int8
@@ -20,10 +20,8 @@ FP8_CAPABILITY = (8, 9)  # the first GPUs with fp8 products: Ada, then Hopper
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`linears` go to `number`; everything else stays in the network's dtype.
-
-    "int8" on CPU, "fp8" on CUDA, both with a scale per output of a weight and per row of its input.
-    """
+    """`linears` go to `number`, "int8" on CPU and "fp8" on CUDA, both with a scale per output of a
+    weight and per row of its input; everything else stays in the network's dtype."""
 
     number: str
     linears: frozenset[str] = frozenset(LINEARS)
@@ -64,16 +62,16 @@ class Int8Linear(Linear):
 
     BY_OUTPUT = ("weight", "bias", "scales")
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.scales: torch.Tensor
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.scales: Tensor
         quantised, self.scales = int8.quantize_weight(weight)
         super().__init__(quantised, bias)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         wide = int8.linear(x, self.weight, self.scales)
         return (wide if self.bias is None else wide + self.bias).to(x.dtype)
 
-    def rows(self, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         return int8.restore(self.weight[ids], self.scales[ids]).to(dtype)
 
 
@@ -82,36 +80,30 @@ class Fp8Linear(Linear):
 
     BY_OUTPUT = ("weight", "bias", "scales")
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         if weight.shape[0] % 16 or weight.shape[1] % 16:
             raise ModelError(
                 f"quantize: a linear layer of shape {list(weight.shape)} has no fp8 product; "
                 "expected multiples of 16"
             )
-        self.scales: torch.Tensor
+        self.scales: Tensor
         small, self.scales = fp8.quantize_rows(weight)
         super().__init__(small, bias)
 
-    def product(self, x: torch.Tensor) -> torch.Tensor:
+    def product(self, x: Tensor) -> Tensor:
         y = fp8.linear(x, self.weight, self.scales)
         return y if self.bias is None else y + self.bias
 
-    def rows(self, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         # As bytes: indexing knows no float8.
         small = self.weight.view(torch.uint8)[ids].view(fp8.FP8)
         return (small.float() * self.scales[ids, None]).to(dtype)
 
 
-NUMBERS: dict[str, Callable[[torch.Tensor, torch.Tensor | None], Linear]] = {
-    "int8": Int8Linear,
-    "fp8": Fp8Linear,
-}
+NUMBERS: dict[str, type[Int8Linear | Fp8Linear]] = {"int8": Int8Linear, "fp8": Fp8Linear}
 
 
-def make_linear(
-    recipe: Recipe, name: str, weight: torch.Tensor, bias: torch.Tensor | None = None
-) -> Linear:
+def make_linear(recipe: Recipe, name: str, weight: Tensor, bias: Tensor | None = None) -> Linear:
     """Return the layer `name` (one of LINEARS) as the recipe wants it."""
-    if not recipe.takes(name):
-        return Linear(weight, bias)
-    return NUMBERS[recipe.number](weight, bias)
+    kind = NUMBERS[recipe.number] if recipe.takes(name) else Linear
+    return kind(weight, bias)

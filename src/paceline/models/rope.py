@@ -7,17 +7,18 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from paceline.core import ModelError
 from paceline.core.config_fields import ConfigFields, first_with
+
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
     """Rotary position embedding. Fields beyond `theta` only matter to the types named beside them.
-
-    `attention_factor` multiplies cos and sin; where a config gives yarn's mscale, it is resolved.
-    """
+    `attention_factor` multiplies cos and sin; a config's mscale is resolved into it."""
 
     theta: float = 10000.0
     type: str = "default"
@@ -31,47 +32,36 @@ class RopeConfig:
     attention_factor: float = 1.0  # yarn
 
 
-def rope_tables(
-    rope: RopeConfig, head_dim: int, max_positions: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def rope_tables(rope: RopeConfig, head_dim: int, max_positions: int) -> tuple[Tensor, Tensor]:
     """Return cos and sin of every position's angles, float32 [max_positions, head_dim // 2] each.
-
-    Dimension i is rotated together with dimension i + head_dim / 2. Yarn's attention factor is
-    already multiplied in, so that the caller only ever rotates.
-    """
+    Yarn's attention factor is already multiplied in, so that the caller only ever rotates."""
     frequencies = rope_frequencies(rope, head_dim)
     angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies)
     return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
 
 
-def rope_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
+def rope_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
     """Return radians per position of each pair of dimensions, float32 [head_dim // 2]."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     frequencies = 1.0 / rope.theta**exponents
-    return _SCALED[rope.type](rope, frequencies, head_dim)
-
-
-def _default(rope: RopeConfig, frequencies: torch.Tensor, head_dim: int) -> torch.Tensor:
-    return frequencies
-
-
-def _linear(rope: RopeConfig, frequencies: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Position interpolation (arXiv 2306.15595)."""
+    if rope.type == "llama3":
+        return _llama3(rope, frequencies)
+    if rope.type == "yarn":
+        return _yarn(rope, frequencies, head_dim)
+    # "linear" is position interpolation (arXiv 2306.15595); the factor of "default" is 1.
     return frequencies / rope.factor
 
 
-def _llama3(rope: RopeConfig, frequencies: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Llama 3.1: wavelengths that fit often into the old context stay, rare ones are stretched.
-
-    Between `low_freq_factor` and `high_freq_factor` turns per old context the two are blended.
-    """
+def _llama3(rope: RopeConfig, frequencies: Tensor) -> Tensor:
+    """Llama 3.1: wavelengths that fit often into the old context stay, rare ones are stretched;
+    between `low_freq_factor` and `high_freq_factor` turns per old context the two are blended."""
     turns = rope.original_max_positions * frequencies / (2 * math.pi)
     span = rope.high_freq_factor - rope.low_freq_factor
     kept = ((turns - rope.low_freq_factor) / span).clamp(0, 1)
     return (1 - kept) * frequencies / rope.factor + kept * frequencies
 
 
-def _yarn(rope: RopeConfig, frequencies: torch.Tensor, head_dim: int) -> torch.Tensor:
+def _yarn(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor:
     """YaRN (arXiv 2309.00071): a ramp over dimensions from kept to interpolated frequencies."""
 
     def dimension(turns: float) -> float:
@@ -88,30 +78,20 @@ def _yarn(rope: RopeConfig, frequencies: torch.Tensor, head_dim: int) -> torch.T
     return ramp * frequencies / rope.factor + (1 - ramp) * frequencies
 
 
-_SCALED = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
-
-
-# -- reading a config ------------------------------------------------------------------------------
-
-
 def read_rope(fields: ConfigFields, max_positions: int) -> RopeConfig:
     """Read `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before)."""
     rope = fields.section("rope_parameters" if fields.get("rope_parameters") else "rope_scaling")
     kind = rope_type(rope)
-    if any(isinstance(value, dict) for value in rope.values.values()):
-        raise ModelError(
-            f"{fields.where}: rope parameters per layer type are not supported; "
-            "supported: one set for all layers"
-        )
-    if kind not in _SCALED:
-        raise ModelError(
-            f"{fields.where}: rope type {kind!r} is not supported; supported: {', '.join(_SCALED)}"
-        )
     partial = first_with("partial_rotary_factor", rope, fields).get("partial_rotary_factor")
-    if partial not in (None, 1):
-        raise ModelError(
-            f"{fields.where}: partial_rotary_factor {partial} is not supported; supported: 1"
-        )
+    refused, supported = "", ""
+    if any(isinstance(value, dict) for value in rope.values.values()):
+        refused, supported = "rope parameters per layer type are", "one set for all layers"
+    elif kind not in ROPE_TYPES:
+        refused, supported = f"rope type {kind!r} is", ", ".join(ROPE_TYPES)
+    elif partial not in (None, 1):
+        refused, supported = f"partial_rotary_factor {partial} is", "1"
+    if refused:
+        raise ModelError(f"{fields.where}: {refused} not supported; supported: {supported}")
     theta = first_with("rope_theta", rope, fields).number("rope_theta", default=1e4)
     if kind == "default":
         return RopeConfig(theta=theta)
@@ -119,9 +99,12 @@ def read_rope(fields: ConfigFields, max_positions: int) -> RopeConfig:
         return RopeConfig(theta, kind, rope.number("factor"))
     key = "original_max_position_embeddings"
     original = first_with(key, fields, rope).integer(key, default=max_positions)
-    if kind == "llama3":
-        return _read_llama3(rope, theta, original)
-    return _read_yarn(rope, theta, original, max_positions)
+    if kind == "yarn":
+        return _read_yarn(rope, theta, original, max_positions)
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    if high <= low:
+        raise rope.error("high_freq_factor", high, f"more than low_freq_factor ({low:g})")
+    return RopeConfig(theta, kind, rope.number("factor"), original, low, high)
 
 
 def rope_type(rope: ConfigFields) -> str:
@@ -129,23 +112,10 @@ def rope_type(rope: ConfigFields) -> str:
     return str(rope.get("rope_type", "type") or "default")
 
 
-def _read_llama3(rope: ConfigFields, theta: float, original: int) -> RopeConfig:
-    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-    if high <= low:
-        raise rope.error("high_freq_factor", high, f"more than low_freq_factor ({low:g})")
-    return RopeConfig(
-        theta=theta,
-        type="llama3",
-        factor=rope.number("factor"),
-        original_max_positions=original,
-        low_freq_factor=low,
-        high_freq_factor=high,
-    )
-
-
 def _read_yarn(rope: ConfigFields, theta: float, original: int, max_positions: int) -> RopeConfig:
     factor = rope.number("factor", default=max_positions / original)
     mscales = [rope.number(key, default=0, zero=True) for key in ("mscale", "mscale_all_dim")]
+    temperature = yarn_attention_factor(factor, *mscales)
     return RopeConfig(
         theta=theta,
         type="yarn",
@@ -154,17 +124,13 @@ def _read_yarn(rope: ConfigFields, theta: float, original: int, max_positions: i
         beta_fast=rope.number("beta_fast", default=32),
         beta_slow=rope.number("beta_slow", default=1),
         truncate=rope.flag("truncate", default=True),
-        attention_factor=rope.number(
-            "attention_factor", default=yarn_attention_factor(factor, *mscales)
-        ),
+        attention_factor=rope.number("attention_factor", default=temperature),
     )
 
 
 def yarn_attention_factor(factor: float, mscale: float = 0, mscale_all_dim: float = 0) -> float:
-    """Return YaRN's temperature on attention (arXiv 2309.00071, eq. 22): 0.1 ln(factor) + 1.
-
-    With both mscales (DeepSeek's variant) it is the ratio of the two scaled temperatures.
-    """
+    """Return YaRN's temperature on attention (arXiv 2309.00071, eq. 22): 0.1 ln(factor) + 1. With
+    both mscales (DeepSeek's variant) it is the ratio of the two scaled temperatures."""
     if factor <= 1:
         return 1.0
     log = 0.1 * math.log(factor)

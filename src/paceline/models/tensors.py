@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from paceline.models.batch import Part
 from paceline.models.config import ModelConfig
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+JOINED = {  # part of the forward -> the linear layers whose product it computes as one
+    Part.QKV: ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    Part.OUTPUT: ("self_attn.o_proj",),
+    Part.GATE_UP: ("mlp.gate_proj", "mlp.up_proj"),
+    Part.DOWN: ("mlp.down_proj",),
+}
 
 
 def layer_prefix(layer: int) -> str:
@@ -15,14 +22,12 @@ def layer_prefix(layer: int) -> str:
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return name and shape of every tensor but a tied head; linear weights are [out, in]."""
-    tensors: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, config.hidden_size)}
+    matrix = (config.vocab_size, config.hidden_size)
+    tensors: dict[str, tuple[int, ...]] = {EMBEDDING: matrix, FINAL_NORM: matrix[1:]}
     for layer in range(config.num_layers):
         prefix = layer_prefix(layer)
         tensors |= {prefix + name: shape for name, shape in layer_tensors(config).items()}
-    tensors[FINAL_NORM] = (config.hidden_size,)
-    if not config.tie_word_embeddings:
-        tensors[HEAD] = (config.vocab_size, config.hidden_size)
-    return tensors
+    return tensors if config.tie_word_embeddings else tensors | {HEAD: matrix}
 
 
 def layer_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:

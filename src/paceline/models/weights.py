@@ -1,32 +1,90 @@
-"""Weights in safetensors files: checked by their headers, read one by one when asked for."""
+"""Weights by name: from safetensors files, checked by their headers, or random, for mocked models.
+Each tensor is read or drawn when it is asked for."""
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from paceline.core import ModelError
 from paceline.models.config import ModelConfig
-from paceline.models.random_weights import RandomTensors
 from paceline.models.tensors import HEAD, expected_tensors
 
+Shapes = Mapping[str, tuple[int, ...]]
 DTYPES = {"F32": 4, "F16": 2, "BF16": 2}  # bytes an element
 INDEX = "model.safetensors.index.json"
 
 
-class SafetensorWeights(Mapping[str, torch.Tensor]):
-    """A folder's tensors, by name. Each access maps its file for as long as the tensor lives."""
+class Weights(Protocol):
+    """Tensors by name: all that a network needs to be built."""
+
+    def __getitem__(self, name: str, /) -> Tensor: ...
+
+
+class LazyTensors(Mapping[str, Tensor]):
+    """Tensors whose `shapes` are known before any of them is read."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        self.shapes = dict(shapes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def itemsize(self, name: str) -> int:
+        """Return the bytes of an element of a tensor."""
+        raise NotImplementedError
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors together."""
+        sizes = ((name, torch.Size(shape).numel()) for name, shape in self.shapes.items())
+        return sum(size * self.itemsize(name) for name, size in sizes)
+
+
+class RandomTensors(LazyTensors):
+    """Random weights, not kept. Equal names, shapes and seeds give equal tensors."""
+
+    def __init__(self, shapes: Shapes, dtype: torch.dtype, seed: int = 0) -> None:
+        super().__init__(shapes)
+        self.dtype, self.seed = dtype, seed
+
+    def __getitem__(self, name: str) -> Tensor:
+        # Seed and name in one number: torch's CPU generator takes 32 bits of it.
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
+        return draw(name, self.shapes[name], generator).to(self.dtype)
+
+    def itemsize(self, name: str) -> int:
+        return self.dtype.itemsize
+
+
+def draw(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Draw a tensor. Matrices are scaled by their input size, so that activations keep unit size at
+    any depth and the argmax wanders over the vocabulary instead of repeating one token."""
+    noise = torch.randn(shape, generator=generator)
+    if len(shape) == 2:
+        return noise.mul_(shape[1] ** -0.5)
+    return noise.mul_(0.1).add_(1) if name.endswith("norm.weight") else noise.mul_(0.1)
+
+
+class SafetensorWeights(LazyTensors):
+    """A folder's tensors. Each access maps its file for as long as the tensor lives."""
 
     def __init__(self, folder: Path) -> None:
         """Read headers only. Raises ModelError when the folder holds no readable safetensors."""
-        self.shapes: dict[str, tuple[int, ...]] = {}
+        super().__init__({})
         self.dtypes: dict[str, str] = {}
         self._files: dict[str, Path] = {}
         for path in weight_files(folder):
@@ -40,19 +98,15 @@ class SafetensorWeights(Mapping[str, torch.Tensor]):
             for name in file.keys():  # noqa: SIM118 (not a mapping)
                 view = file.get_slice(name)
                 self.shapes[name] = tuple(view.get_shape())
-                self.dtypes[name] = view.get_dtype()
-                self._files[name] = path
+                self.dtypes[name], self._files[name] = view.get_dtype(), path
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name: str) -> Tensor:
         with safe_open(self._files[name], framework="pt") as file:
-            tensor: torch.Tensor = file.get_tensor(name)
+            tensor: Tensor = file.get_tensor(name)
             return tensor
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
+    def itemsize(self, name: str) -> int:
+        return DTYPES[self.dtypes[name]]
 
     def identity(self) -> list[tuple[str, int, int]]:
         """Return name, size and time of each file, which tell these weights from others."""
@@ -60,37 +114,36 @@ class SafetensorWeights(Mapping[str, torch.Tensor]):
         return sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in files)
 
     def discard(self, name: str) -> None:
-        """Forget a tensor that is not needed."""
+        """Forget a tensor that is not needed, where there is one."""
         for table in (self.shapes, self.dtypes, self._files):
-            table.pop(name)
+            table.pop(name, None)
+
+    def check_dtypes(self, where: str) -> None:
+        """Raise ModelError naming a tensor that is stored in an unknown way."""
+        for name, dtype in self.dtypes.items():
+            if dtype not in DTYPES:
+                raise ModelError(
+                    f"{where}: tensor {name} is stored as {dtype}; supported: {', '.join(DTYPES)}"
+                )
 
 
-def stored_bytes(weights: Mapping[str, torch.Tensor]) -> int:
+def stored_bytes(weights: Mapping[str, Tensor]) -> int:
     """Return the bytes of all tensors, known without reading files."""
-    if isinstance(weights, RandomTensors):
+    if isinstance(weights, LazyTensors):
         return weights.nbytes
-    if isinstance(weights, SafetensorWeights):
-        sizes = {name: torch.Size(shape).numel() for name, shape in weights.shapes.items()}
-        return sum(size * DTYPES[weights.dtypes[name]] for name, size in sizes.items())
     return sum(tensor.nbytes for tensor in weights.values())
 
 
-class CountedWeights(Mapping[str, torch.Tensor]):
+class CountedWeights:
     """The same weights, reporting the bytes of each tensor handed out."""
 
-    def __init__(self, weights: Mapping[str, torch.Tensor], count: Callable[[int], None]) -> None:
+    def __init__(self, weights: Weights, count: Callable[[int], None]) -> None:
         self._weights, self._count = weights, count
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name: str) -> Tensor:
         tensor = self._weights[name]
         self._count(tensor.nbytes)
         return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -118,31 +171,17 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def check_weights(weights: SafetensorWeights, config: ModelConfig, where: str) -> None:
-    """Compare the headers with what the config asks for; read no weights.
-
-    Rotary frequencies, which old checkpoints store, are forgotten: we compute them. Raises
-    ModelError naming a tensor that is missing, unexpected, misshaped or stored in an unknown way.
-    """
+    """Raise ModelError naming a tensor that is missing, unexpected, misshaped or stored in an
+    unknown way. Rotary frequencies, which old checkpoints store, are forgotten: we compute them."""
     for name in [n for n in weights if n.endswith(".rotary_emb.inv_freq")]:
         weights.discard(name)
     check_shapes(weights.shapes, config, where)
-    check_dtypes(weights, where)
+    weights.check_dtypes(where)
 
 
-def check_dtypes(weights: SafetensorWeights, where: str) -> None:
-    """Raise ModelError naming a tensor that is stored in an unknown way."""
-    for name, dtype in weights.dtypes.items():
-        if dtype not in DTYPES:
-            raise ModelError(
-                f"{where}: tensor {name} is stored as {dtype}; supported: {', '.join(DTYPES)}"
-            )
-
-
-def check_shapes(shapes: Mapping[str, tuple[int, ...]], config: ModelConfig, where: str) -> None:
-    """Raise ModelError unless `shapes` holds just the tensors that the config asks for.
-
-    A tied head may be stored all the same.
-    """
+def check_shapes(shapes: Shapes, config: ModelConfig, where: str) -> None:
+    """Raise ModelError unless `shapes` holds just the tensors that the config asks for; a tied head
+    may be stored all the same."""
     expected = expected_tensors(config)
     if HEAD in shapes:
         expected[HEAD] = (config.vocab_size, config.hidden_size)
@@ -150,22 +189,16 @@ def check_shapes(shapes: Mapping[str, tuple[int, ...]], config: ModelConfig, whe
     check_expected(shapes, expected, where, use)
 
 
-def check_expected(
-    shapes: Mapping[str, tuple[int, ...]],
-    expected: Mapping[str, tuple[int, ...]],
-    where: str,
-    use: str,
-) -> None:
+def check_expected(shapes: Shapes, expected: Shapes, where: str, use: str) -> None:
     """Raise ModelError naming the first tensor that is missing, unexpected (with the sentence
     `use`) or of another shape."""
+
     missing = [name for name in expected if name not in shapes]
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ModelError(f"{where}: tensor {missing[0]} is missing{more}")
+        raise ModelError(f"{where}: tensor {missing[0]} is missing{_more(missing)}")
     extra = sorted(name for name in shapes if name not in expected)
     if extra:
-        more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
-        raise ModelError(f"{where}: unexpected tensor {extra[0]}{more}; {use}")
+        raise ModelError(f"{where}: unexpected tensor {extra[0]}{_more(extra)}; {use}")
     for name, shape in shapes.items():
         if shape != expected[name]:
             raise ModelError(
@@ -174,13 +207,18 @@ def check_expected(
             )
 
 
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
+
+
 @contextmanager
 def byte_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yield a function that adds to the bytes done. Draws only where a terminal shows it."""
     console = Console(stderr=True)
     text = TextColumn("{task.description}")
     columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(title, total=total)
         yield lambda count: bar.advance(task, count)

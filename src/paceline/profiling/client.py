@@ -1,7 +1,6 @@
 """Clients of a server that is profiled, in a process of their own: their work is not the server's.
 
-Run as `python -m paceline.profiling.client`. The process reads one JSON object from stdin: `url`,
-`bodies` of requests to /v1/completions, and `batch`, the number of requests at once. It asks the
+Run as `python -m paceline.profiling.client`. The process reads a Plan as JSON from stdin, asks the
 first body alone, prints a line, and waits for one; then it asks until it is ended.
 """
 
@@ -13,12 +12,20 @@ import sys
 import uuid
 from collections.abc import Iterator
 from itertools import cycle
-from typing import Any
+from typing import TypedDict
 
 import httpx
 
+Body = dict[str, object]  # of a request to /v1/completions
 
-async def ask(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
+
+class Plan(TypedDict):
+    url: str
+    bodies: list[Body]
+    batch: int  # requests at once
+
+
+async def ask(http: httpx.AsyncClient, body: Body) -> None:
     """Read a stream to its end, in a scope of its own: nothing remembered helps it."""
     body = {**body, "stream": True, "cache_salt": uuid.uuid4().hex}
     async with http.stream("POST", "/v1/completions", json=body) as response:
@@ -29,12 +36,12 @@ async def ask(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
             pass
 
 
-async def ask_all(http: httpx.AsyncClient, bodies: Iterator[dict[str, Any]]) -> None:
+async def ask_all(http: httpx.AsyncClient, bodies: Iterator[Body]) -> None:
     while True:
         await ask(http, next(bodies))
 
 
-async def run(plan: dict[str, Any]) -> None:
+async def run(plan: Plan) -> None:
     # trust_env off: a proxy set for the internet must not stand between us and the server
     async with httpx.AsyncClient(base_url=plan["url"], timeout=600, trust_env=False) as http:
         await ask(http, plan["bodies"][0])

@@ -1,9 +1,7 @@
 """The roofline beside the spans: the least time of each, and the largest gap.
 
-A decode step has to read the weights, multiply its rows with them, and read the keys and values of
-every token in sight. At the bandwidth of a pure read loop over the same weights and the speed of a
-large product, the longer of reading and multiplying is a part's bound; everything else, and
-whatever a part takes beyond its bound, is a gap.
+A part's bound is the longer of reading and of multiplying, at the bandwidth of a pure read loop
+over the same weights and the speed of a large product. Whatever goes beyond it is a gap.
 """
 
 from __future__ import annotations
@@ -79,11 +77,8 @@ def bounds_of(
     steps: Steps, target: Network, drafter: Recorded | None, roof: Roof
 ) -> dict[Path, float]:
     """Return the least seconds per decode step by place in the tree: the products of target and
-    drafter, and the keys and values that the target's attention reads.
-
-    Of a drafter's forwards only reading the weights is counted; its keys and values, of a few
-    layers, are left out.
-    """
+    drafter, and the keys and values that the target's attention reads. Of a drafter's forwards only
+    reading the weights is counted."""
     forward = (steps.tree.name, FORWARD)
     bounds: dict[Path, float] = {}
     for name, size in target.streamed_parts.items():
@@ -110,23 +105,20 @@ def _nodes(node: SpanNode, above: Path) -> Iterator[tuple[Path, SpanNode]]:
 
 def rows_of(steps: Steps, bounds: Mapping[Path, float]) -> list[ProfileRow]:
     """Return the tree as lines, depth first; leaves sum to the steps' time."""
-    return list(_rows(steps.tree, (), steps.decode_steps, bounds))
+    count = steps.decode_steps
 
+    def rows(node: SpanNode, above: Path) -> Iterator[ProfileRow]:
+        path, leaf = (*above, node.name), not node.children
+        within = [bound for place, bound in bounds.items() if place[: len(path)] == path]
+        bound = sum(within) if within else None
+        yield ProfileRow(path, node.ns / count / 1e9, node.spans / count, bound, leaf)
+        for child in node.children.values():
+            yield from rows(child, path)
+        if not leaf:
+            name = f"rest of {node.name}" if above else UNACCOUNTED
+            yield ProfileRow((*path, name), node.rest / count / 1e9, 1.0, None, True)
 
-def _rows(
-    node: SpanNode, above: Path, steps: int, bounds: Mapping[Path, float]
-) -> Iterator[ProfileRow]:
-    path = (*above, node.name)
-    within = [bound for place, bound in bounds.items() if place[: len(path)] == path]
-    leaf = not node.children
-    yield ProfileRow(
-        path, node.ns / steps / 1e9, node.spans / steps, sum(within) if within else None, leaf
-    )
-    for child in node.children.values():
-        yield from _rows(child, path, steps, bounds)
-    if not leaf:
-        name = f"rest of {node.name}" if above else UNACCOUNTED
-        yield ProfileRow((*path, name), node.rest / steps / 1e9, 1.0, None, True)
+    return list(rows(steps.tree, ()))
 
 
 def largest_gap(rows: list[ProfileRow]) -> ProfileRow:

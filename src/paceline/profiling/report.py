@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
+from typing import TypedDict
 
 import torch
 from rich.table import Table
@@ -50,17 +50,26 @@ def served_table(served: Pass) -> Table:
     return made
 
 
-def served_lines(served: Pass) -> list[dict[str, Any]]:
+class ServedLine(TypedDict):
+    """A span of a served pass, per step of the engine."""
+
+    span: str
+    thread: str
+    per_step: float
+    ms_per_step: float
+
+
+def served_lines(served: Pass) -> list[ServedLine]:
     """Return the engine's spans, and those of the event loop, which works beside the next steps."""
     engine, *streams = (lane.spans() for lane in served.recording.lanes)
     steps = sum(span.name == STEP and span.counts is not None for span in engine)
     return [
-        {
-            "span": node.name,
-            "thread": thread,
-            "per_step": node.spans / steps,
-            "ms_per_step": node.ns / steps / 1e6,
-        }
+        ServedLine(
+            span=node.name,
+            thread=thread,
+            per_step=node.spans / steps,
+            ms_per_step=node.ns / steps / 1e6,
+        )
         for thread, lanes in ((ENGINE, [engine]), ("event loop", streams))
         for node in totals(lanes).values()
     ]
@@ -115,7 +124,7 @@ def steps_line(steps: Steps) -> str:
     )
 
 
-def about(engine: Engine, plan: ProfilePlan) -> dict[str, Any]:
+def about(engine: Engine, plan: ProfilePlan) -> dict[str, object]:
     """Return the model, the form in which it ran, and the plan."""
     config = engine.config
     return {
@@ -130,7 +139,7 @@ def about(engine: Engine, plan: ProfilePlan) -> dict[str, Any]:
     }
 
 
-def as_json(name: str, steps: Steps, rows: Sequence[ProfileRow], roof: Roof) -> dict[str, Any]:
+def as_json(name: str, steps: Steps, rows: Sequence[ProfileRow], roof: Roof) -> dict[str, object]:
     """Return one pass: times in ms per decode step, `spans` ordered as in the table."""
     worst = largest_gap(list(rows))
     return {
@@ -138,10 +147,7 @@ def as_json(name: str, steps: Steps, rows: Sequence[ProfileRow], roof: Roof) -> 
         "decode_steps": steps.decode_steps,
         "prompt_steps": steps.prompt_steps,
         "prompt_ms": steps.prompt_ns / 1e6,
-        "step_ms": {
-            "mean": 1e3 * rows[0].seconds,
-            "median": median(steps.durations) / 1e6,
-        },
+        "step_ms": {"mean": 1e3 * rows[0].seconds, "median": median(steps.durations) / 1e6},
         "ms_per_committed_token": sum(steps.durations) / 1e6 / steps.total("committed"),
         "read_loop": {
             "bytes": roof.bandwidth.streamed,

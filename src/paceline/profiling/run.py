@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from statistics import median
-from typing import Any
 
 from paceline.bench.requests import fresh_requests
 from paceline.core import InvalidRequest, PacelineError, SamplingParams, SpeculativeParams
-from paceline.core.spans import OFF, Lane, Recording
+from paceline.core.spans import OFF, Recording
 from paceline.drafters.base import Networked, Recorded
 from paceline.engine.config import EngineConfig
 from paceline.engine.driver import Driver
@@ -28,13 +27,11 @@ READ_EVERY = 8  # decode steps between two read loops, so that both see the same
 
 @dataclass(frozen=True, slots=True)
 class ProfilePlan:
-    """The passes to record: `steps` decode steps of `batch` requests at once in each.
-
-    Raises InvalidRequest naming the field.
-    """
+    """The passes to record: `steps` decode steps of `batch` requests at once in each. Raises
+    InvalidRequest naming the field."""
 
     params: SamplingParams
-    speculative: Any = None
+    speculative: object = None
     batch: int = 1
     steps: int = 100
 
@@ -68,12 +65,8 @@ class Pass:
     reads: list[float] = field(default_factory=list)
     tokens: list[list[int]] = field(default_factory=list)
 
-    @property
-    def engine_lane(self) -> Lane:
-        return self.recording.lanes[0]
-
     def steps(self) -> Steps:
-        return gather(self.engine_lane.spans())
+        return gather(self.recording.lanes[0].spans())
 
 
 def record(engine: Engine, prompts: Sequence[list[int]], plan: ProfilePlan) -> list[Pass]:
@@ -88,17 +81,11 @@ def record(engine: Engine, prompts: Sequence[list[int]], plan: ProfilePlan) -> l
     return recorded
 
 
-def bandwidth_of(engine: Engine, recorded: Pass) -> Bandwidth:
-    """Return the bandwidth of the read loops between the steps that it judges."""
-    return Bandwidth(
-        engine.runner.network.streamed_bytes, median(recorded.reads), len(recorded.reads)
-    )
-
-
 def roof_of(engine: Engine, recorded: Pass, peak: float | None) -> Roof:
-    """Return the limits by which a pass is judged."""
+    """Return the limits by which a pass is judged, with the read loops between its own steps."""
+    streamed, reads = engine.runner.network.streamed_bytes, recorded.reads
     itemsize = 1 if engine.config.quantize else DTYPES[engine.config.dtype].itemsize
-    return Roof(bandwidth_of(engine, recorded), peak, itemsize)
+    return Roof(Bandwidth(streamed, median(reads), len(reads)), peak, itemsize)
 
 
 def peak_of(engine: Engine) -> float | None:
@@ -112,9 +99,6 @@ def drafter_network(engine: Engine) -> Recorded | None:
     """Return the network of the default drafter, None where it runs none."""
     drafter = engine.drafters.get(engine.default_drafter or "")
     return drafter.network if isinstance(drafter, Networked) else None
-
-
-# -- inside ---------------------------------------------------------------------------------------
 
 
 def _warm_up(engine: Engine, prompt: list[int], speculation: SpeculativeParams) -> None:

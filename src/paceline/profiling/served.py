@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import uvloop
 
@@ -18,6 +17,7 @@ from paceline.core import PacelineError
 from paceline.core.spans import OFF
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.engine import Engine
+from paceline.profiling.client import Body, Plan
 from paceline.profiling.run import ENGINE, Pass, ProfilePlan
 from paceline.server.run import Server, bind
 from paceline.server.settings import ServerSettings
@@ -27,12 +27,9 @@ LOOK_EVERY = 0.05  # seconds between two looks at the progress of the others
 
 
 def record_served(engine: Engine, prompts: Sequence[list[int]], plan: ProfilePlan) -> Pass:
-    """Serve `engine` to clients in another process for at least `plan.steps` steps.
-
-    The engine's lane is recorded as in the other passes; each answer's stream has a lane of its
-    own, for the work of the event loop. Nothing is left running, here or in the engine. Raises
-    PacelineError when the server or its clients fail.
-    """
+    """Serve `engine` to clients in another process for at least `plan.steps` steps. Each answer's
+    stream has a lane of its own, for the work of the event loop. Raises PacelineError when the
+    server or its clients fail."""
     recorded = Pass(SERVED)
     lane = recorded.recording.lane(ENGINE)
     try:
@@ -78,6 +75,7 @@ def _clients(
 ) -> Iterator[subprocess.Popen[str]]:
     """Run the clients' process, and wait until its first answer has warmed the server up."""
     bodies = [_body(engine, prompt, plan) for prompt in prompts]
+    work = Plan(url=url, bodies=bodies, batch=plan.batch)
     process = subprocess.Popen(
         [sys.executable, "-m", "paceline.profiling.client"],
         stdin=subprocess.PIPE,
@@ -86,7 +84,7 @@ def _clients(
         text=True,
     )
     try:
-        _tell(process, json.dumps({"url": url, "bodies": bodies, "batch": plan.batch}))
+        _tell(process, json.dumps(work))
         assert process.stdout is not None
         if not process.stdout.readline():
             raise PacelineError(f"the clients did not start: {_last_line(process)}")
@@ -96,7 +94,7 @@ def _clients(
         process.communicate()
 
 
-def _body(engine: Engine, prompt: list[int], plan: ProfilePlan) -> dict[str, Any]:
+def _body(engine: Engine, prompt: list[int], plan: ProfilePlan) -> Body:
     params = plan.params
     names = ("max_tokens", "temperature", "seed", "top_k", "top_p", "min_p", "repetition_penalty")
     body = {name: getattr(params, name) for name in names}

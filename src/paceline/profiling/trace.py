@@ -8,26 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any
 
 from paceline.core.spans import Recording, Span
 
 COUNTERS = ("rows", "drafted", "committed")
 
 
-def trace(passes: Mapping[str, Recording], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one process for each pass and one thread for each lane.
-
-    Threads are numbered through all passes, because viewers take equal numbers for one thread. The
-    first span begins at 0. `about` is kept beside the events.
-    """
+def trace(passes: Mapping[str, Recording], about: Mapping[str, object]) -> dict[str, object]:
+    """Return one process for each pass and one thread for each lane, numbered through all passes
+    because viewers take equal numbers for one thread. `about` is kept beside the events."""
     recorded = {
         name: [(lane, lane.spans()) for lane in recording.lanes if len(lane)]
         for name, recording in passes.items()
     }
     starts = [spans[0].start for lanes in recorded.values() for _, spans in lanes]
     origin = min(starts, default=0)
-    events: list[dict[str, Any]] = []
+    events: list[dict[str, object]] = []
     threads = count(1)
     for process, (name, lanes) in enumerate(recorded.items(), start=1):
         events.append(_name("process_name", {"pid": process}, name))
@@ -40,7 +36,7 @@ def trace(passes: Mapping[str, Recording], about: Mapping[str, Any]) -> dict[str
 
 def _events(
     spans: Sequence[Span], category: str, where: Mapping[str, int], origin: int
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     for span in spans:
         event = {
             "ph": "X",
@@ -64,5 +60,5 @@ def _events(
             }
 
 
-def _name(kind: str, where: Mapping[str, int], name: str) -> dict[str, Any]:
+def _name(kind: str, where: Mapping[str, int], name: str) -> dict[str, object]:
     return {"ph": "M", "name": kind, **where, "args": {"name": name}}

@@ -34,11 +34,8 @@ class SpanNode:
 
 @dataclass(slots=True)
 class Steps:
-    """The steps of one pass.
-
-    The tree holds the decode steps, which have no row of a prompt; `durations` [ns] and `counts`
-    are theirs, in order. Of the steps with prompts there is only the sum.
-    """
+    """The steps of one pass. The tree holds the decode steps, which have no row of a prompt;
+    `durations` [ns] and `counts` are theirs, in order."""
 
     tree: SpanNode = field(default_factory=lambda: SpanNode(STEP))
     durations: list[int] = field(default_factory=list)

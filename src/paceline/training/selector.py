@@ -12,8 +12,7 @@ import torch
 from torch.nn import functional
 
 from paceline.models.dflash.config import DFlashConfig
-from paceline.models.dflash.formulas import scaled_logits
-from paceline.models.dflash.module import CandidateSelector
+from paceline.models.dflash.module import CandidateSelector, scaled_logits
 from paceline.training.head import Head
 from paceline.training.packs import Pack
 

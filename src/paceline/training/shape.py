@@ -95,7 +95,8 @@ def reshaped(config: TrainConfig, checkpoint: DFlashCheckpoint) -> dict[str, Any
             expected = f"{value}, as the drafter {checkpoint.path.name} has it, or no init"
             raise InvalidRequest(name, getattr(config, name), expected)
     hf = dict(checkpoint.config_json)
-    extra = dict(hf.get("dflash_config") or {})
+    given = hf.get("dflash_config")
+    extra = dict(given) if isinstance(given, dict) else {}
     if config.block is not None:
         extra.pop("block_size", None)
         hf["block_size"] = config.block

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from paceline.core import ModelError
+from paceline.core.config_fields import ConfigFields
 from paceline.models.loader import LoadedModel, read_json
 from paceline.training.anchors import Text
 from paceline.training.target import Seen, TrainingTarget, likely_tokens
@@ -70,10 +71,11 @@ class ShardedTarget(TrainingTarget):
 def _load(loaded: LoadedModel, dtype: torch.dtype) -> Any:
     import transformers
 
-    architectures = read_json(loaded.path / "config.json").get("architectures") or ["none named"]
-    kind = getattr(transformers, architectures[0], None)
+    names = ConfigFields(read_json(loaded.path / "config.json")).words("architectures")
+    architecture = names[0] if names else "none named"
+    kind = getattr(transformers, architecture, None)
     if kind is None:
-        raise ModelError(f"{loaded.name}: transformers knows no architecture {architectures[0]}")
+        raise ModelError(f"{loaded.name}: transformers knows no architecture {architecture}")
     try:
         model = kind.from_pretrained(loaded.path, dtype=dtype, local_files_only=True)
     except (OSError, ValueError) as error:

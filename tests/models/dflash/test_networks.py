@@ -21,9 +21,9 @@ from paceline.models.dflash.networks import build_dflash, planned_bytes
 from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.network import TorchNetwork
 from paceline.models.quantized import INT8, UNQUANTIZED, recipe_of
-from paceline.models.random_weights import random_weights
 from tests.engine.tiny import tiny_config
 from tests.models.dflash.tiny import write_drafter
+from tests.random_weights import random_weights
 
 BLOCKS = 64
 SHAPES: list[dict[str, Any]] = [

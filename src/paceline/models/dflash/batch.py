@@ -7,63 +7,38 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from paceline.core import KVSpec
-from paceline.core.spans import Spans
-from paceline.models.batch import ForwardBatch
+from paceline.models.batch import ForwardBatch, PagedNetwork
 from paceline.models.dflash.config import DFlashConfig
 
 
 @dataclass(slots=True)
 class BlockOutput:
-    """The output of a draft forward for its `logit_rows`, the mask slots.
+    """The output of a draft forward for its `logit_rows`, the mask slots. The tensors may be views
+    of buffers that the next forward overwrites."""
 
-    `argmax` int64 [outputs] token ids; `confidence` float32 [outputs], the largest probability;
-    `logits` float32 [outputs, rows of the head] when asked for, `hidden` [outputs, hidden] after
-    the final norm for a DFlash 2 drafter. The tensors may be views of buffers that the next
-    forward overwrites. Column j of `logits` belongs to token `head_ids[j]` where the head is cut.
-    """
-
-    argmax: torch.Tensor
-    confidence: torch.Tensor
-    logits: torch.Tensor | None = None
-    hidden: torch.Tensor | None = None
+    argmax: Tensor  # int64 [outputs], token ids
+    confidence: Tensor  # float32 [outputs], the largest probability
+    # float32 [outputs, rows of the head] when asked for; a cut head's column j is `head_ids[j]`
+    logits: Tensor | None = None
+    hidden: Tensor | None = None  # [outputs, hidden] after the final norm, of a DFlash 2 drafter
 
 
-class DFlashNetwork(Protocol):
-    """A DFlash drafter over paged KV. Two exist, equal by test: TorchDFlash (any device, any dtype)
-    and NativeDFlash (bfloat16 on CPU, fused kernels).
-
-    The KV at the target's own slots holds context up to the anchor, and the block from there on.
-    """
+class DFlashNetwork(PagedNetwork, Protocol):
+    """A DFlash drafter over paged KV: TorchDFlash (any device, any dtype) or NativeDFlash (bfloat16
+    on CPU, fused kernels), equal by test. The KV at the target's own slots holds context up to the
+    anchor, and the block from there on."""
 
     config: DFlashConfig
-    kv_spec: KVSpec
-    head_ids: torch.Tensor | None  # token ids of a cut head, ascending
-    weight_bytes: int  # of its own weights in memory, a cut head's rows included
-    streamed_bytes: int  # that a draft forward reads, the head included
-    streamed_parts: dict[str, int]  # the same by part (models.batch.Part)
-    device: torch.device
+    head_ids: Tensor | None  # token ids of a cut head, ascending
     dtype: torch.dtype
 
-    def allocate_kv(self, num_blocks: int) -> None: ...
-
-    def inject(self, features: torch.Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
+    def inject(self, features: Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
         """Write keys and values of context rows, for all layers: features [rows, K * hidden] of
         tokens at int32 `positions` [rows], into KV slots int32 `slots` [rows]."""
-        ...
 
     def draft(self, batch: ForwardBatch, *, logits: bool = False) -> BlockOutput:
         """Compute blocks: in each sequence the anchor and then mask tokens, at their positions,
         attending to context from `batch.first` on. Their KV goes behind the context, to be
         overwritten by what is committed there."""
-        ...
-
-    def record(self, spans: Spans) -> None:
-        """Let every draft forward from now on tell `spans` what its parts took."""
-        ...
-
-    def read_weights(self) -> None:
-        """Read once the bytes that a draft forward streams, with its threads: its bandwidth
-        bound."""
-        ...

@@ -2,8 +2,9 @@
 
 config.json            z-lab's, or speculators'
 model.safetensors      the tensors of `tensors.dflash_tensors`, or an index and several files
-mask_embedding.pt      optional: see `extra_files`
-paceline.json          optional: see `extra_files`
+mask_embedding.pt      optional: the embedding of the mask slots, in place of the target's row
+paceline.json          optional, ours: a digest, the ids that the head may be cut to, and what the
+                       drafter was trained on. Other engines load the folder without it.
 """
 
 from __future__ import annotations
@@ -13,56 +14,73 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import torch
+from pydantic import ConfigDict, Strict
 from safetensors.torch import save_file
+from torch import Tensor
 
-from paceline.core import ModelError
+from paceline.core import InvalidRequest, ModelError
+from paceline.core.documents import Document
 from paceline.models.catalog import pull
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
-from paceline.models.dflash.extra_files import (
-    MASK_FILE,
-    OWN_FILE,
-    Provenance,
-    read_head_ids,
-    read_mask_embedding,
-    read_provenance,
-)
-from paceline.models.dflash.foreign import refuse_foreign_tensors
-from paceline.models.dflash.speculators import from_speculators, is_speculators
+from paceline.models.dflash.formats import from_speculators, is_speculators, refuse_foreign_tensors
 from paceline.models.dflash.tensors import dflash_tensors
 from paceline.models.loader import read_json
-from paceline.models.random_weights import RandomTensors
 from paceline.models.rope import rope_frequencies
 from paceline.models.weights import (
     INDEX,
+    RandomTensors,
     SafetensorWeights,
-    check_dtypes,
     check_expected,
     weight_files,
 )
 
 # Copies of the target's tensors, which speculators writes beside the drafter's.
 COPIES = ("embed_tokens.weight", "verifier_lm_head.weight", "verifier_norm.weight")
+MASK_FILE, OWN_FILE = "mask_embedding.pt", "paceline.json"
+
+
+class Provenance(Document):
+    """The conditions that a drafter was trained under, as far as its folder says: None is unknown.
+    `target` is a name, `dtype` that of the target whose features it learnt from, `context` the
+    longest training sequence in tokens, `window` the most context that a draft saw in training."""
+
+    model_config = ConfigDict(frozen=True)
+
+    target: str | None = None
+    target_layer_ids: Annotated[tuple[int, ...], Strict(False)] | None = None
+    mask_token_id: int | None = None
+    rope_theta: float | None = None
+    template: str | None = None
+    dtype: str | None = None
+    context: int | None = None
+    window: int | None = None
+
+
+class OwnFile(Document):
+    """paceline.json. `sha256` is that of config, weights and mask embedding; `head_token_ids` are
+    those that the head may be cut to, ascending."""
+
+    sha256: str | None = None
+    head_token_ids: list[int] | None = None
+    provenance: Provenance = Provenance()
 
 
 @dataclass(frozen=True, slots=True)
 class DFlashCheckpoint:
     """A drafter that passed every check of its own. Whether it fits a target, `attach` decides.
-
-    `config_json` is the config in z-lab's form. `head_ids` are the token ids that the head may be
-    cut to, ascending; None keeps the whole head. `version` is a digest of config and weights.
-    """
+    `config_json` is in z-lab's form; `version` is a digest of config and weights."""
 
     path: Path
     format: str
     config: DFlashConfig
-    config_json: Mapping[str, Any]  # JSON
+    config_json: Mapping[str, object]
     weights: SafetensorWeights | RandomTensors
     version: str
-    mask_embedding: torch.Tensor | None = None
-    head_ids: torch.Tensor | None = None
+    mask_embedding: Tensor | None = None
+    head_ids: Tensor | None = None
     provenance: Provenance = field(default_factory=Provenance)
 
 
@@ -72,17 +90,14 @@ def is_drafter(folder: Path) -> bool:
     if not path.is_file():
         return False
     hf = read_json(path)
-    names = " ".join(map(str, hf.get("architectures") or []))
+    names = str(hf.get("architectures"))
     draft = ("Draft", "DFlash", "DSpark", "Domino", "Eagle", "Speculator")
     return is_speculators(hf) or "dflash_config" in hf or any(part in names for part in draft)
 
 
 def load_checkpoint(name: str | Path) -> DFlashCheckpoint:
-    """Read a drafter from a folder or hub id; every tensor is read once, and none is kept.
-
-    Raises ModelError naming what is missing, unexpected, misshaped, damaged or of another kind of
-    drafter.
-    """
+    """Read a drafter from a folder or hub id; every tensor is read once, and none is kept. Raises
+    ModelError for what is missing, unexpected, misshaped, damaged or of another kind of drafter."""
     folder = pull(str(name))
     try:
         hf = read_json(folder / "config.json")
@@ -91,9 +106,9 @@ def load_checkpoint(name: str | Path) -> DFlashCheckpoint:
         config = read_dflash_config(config_json)
         weights = SafetensorWeights(folder)
         _check_tensors(weights, config, form)
-        own_file = read_json(folder / OWN_FILE) if (folder / OWN_FILE).is_file() else {}
         digest = _digest(folder, config_json)
-        _check_digest(own_file.get("sha256"), digest)
+        own_file = _read_own_file(folder / OWN_FILE, config, digest)
+        ids = own_file.head_token_ids
         return DFlashCheckpoint(
             path=folder,
             format=form,
@@ -101,9 +116,9 @@ def load_checkpoint(name: str | Path) -> DFlashCheckpoint:
             config_json=config_json,
             weights=weights,
             version=digest[:12],
-            mask_embedding=read_mask_embedding(folder, config),
-            head_ids=read_head_ids(own_file, config),
-            provenance=read_provenance(own_file, config),
+            mask_embedding=_read_mask_embedding(folder, config),
+            head_ids=None if ids is None else torch.tensor(ids, dtype=torch.int64),
+            provenance=own_file.provenance,
         )
     except ModelError as error:
         raise ModelError(f"drafter {folder.name}: {error}") from error
@@ -112,17 +127,14 @@ def load_checkpoint(name: str | Path) -> DFlashCheckpoint:
 def save_checkpoint(
     folder: Path,
     config_json: Mapping[str, object],
-    weights: Mapping[str, torch.Tensor],
+    weights: Mapping[str, Tensor],
     *,
-    mask_embedding: torch.Tensor | None = None,
+    mask_embedding: Tensor | None = None,
     head_ids: Sequence[int] | None = None,
     provenance: Mapping[str, object] | None = None,
 ) -> None:
-    """Write a drafter in z-lab's format, and reads it back as a check.
-
-    `config_json` is what read_dflash_config reads. Raises ModelError where the parts do not fit
-    together, and then leaves no config.json behind: a half-written folder never loads.
-    """
+    """Write a drafter in z-lab's format, and read it back as a check. Raises ModelError where the
+    parts do not fit together, and then leaves no config.json: a half-written folder never loads."""
     config = read_dflash_config(config_json)
     folder.mkdir(parents=True, exist_ok=True)
     for stale in ("config.json", MASK_FILE, OWN_FILE, INDEX):  # of a drafter that was here before
@@ -132,14 +144,14 @@ def save_checkpoint(
     if mask_embedding is not None:
         state = {"embedding": mask_embedding, "mask_token_id": config.mask_token_id}
         torch.save(state, folder / MASK_FILE)
-    text = json.dumps(dict(config_json), indent=2) + "\n"
-    (folder / "config.json").write_text(text)
-    own_file: dict[str, object] = {"sha256": _digest(folder, config_json)}
-    if head_ids is not None:
-        own_file["head_token_ids"] = sorted(int(token) for token in head_ids)
-    if provenance:
-        own_file["provenance"] = dict(provenance)
-    (folder / OWN_FILE).write_text(json.dumps(own_file) + "\n")
+    (folder / "config.json").write_text(json.dumps(dict(config_json), indent=2) + "\n")
+    own_file = {
+        "sha256": _digest(folder, config_json),
+        "head_token_ids": None if head_ids is None else sorted(int(token) for token in head_ids),
+        "provenance": provenance and dict(provenance),
+    }
+    stated = {key: value for key, value in own_file.items() if value is not None}
+    (folder / OWN_FILE).write_text(json.dumps(stated) + "\n")
     try:
         load_checkpoint(folder)
     except ModelError:
@@ -151,14 +163,13 @@ def save_checkpoint(
 
 
 def _check_tensors(weights: SafetensorWeights, config: DFlashConfig, form: str) -> None:
-    if form == "speculators":
-        for name in [name for name in weights if name in COPIES]:
-            weights.discard(name)
+    for name in COPIES if form == "speculators" else ():
+        weights.discard(name)
     refuse_foreign_tensors(weights)
     _check_frequencies(weights, config)
     use = f"a {config.generation} drafter with this config has no use for it"
     check_expected(weights.shapes, dflash_tensors(config), "model.safetensors", use)
-    check_dtypes(weights, "model.safetensors")
+    weights.check_dtypes("model.safetensors")
     for name in weights:
         if not torch.isfinite(weights[name].bfloat16()).all():  # the narrowest that is served
             raise ModelError(f"tensor {name} holds NaN or infinity: the file is damaged")
@@ -181,17 +192,65 @@ def _check_frequencies(weights: SafetensorWeights, config: DFlashConfig) -> None
 def _digest(folder: Path, config_json: Mapping[str, object]) -> str:
     """Return SHA-256 over config, weights and mask embedding."""
     digest = hashlib.sha256(json.dumps(config_json, sort_keys=True).encode())
-    files = [*weight_files(folder), folder / MASK_FILE]
-    for path in files:
+    for path in [*weight_files(folder), folder / MASK_FILE]:
         if path.is_file():
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
 
 
-def _check_digest(stored: object, digest: str) -> None:
-    if stored is not None and stored != digest:
+def _read_own_file(path: Path, config: DFlashConfig, digest: str) -> OwnFile:
+    """Read paceline.json. Raises ModelError where it contradicts the config or the digest."""
+    try:
+        own = OwnFile.read(read_json(path)) if path.is_file() else OwnFile()
+    except InvalidRequest as error:
+        raise ModelError(f"{OWN_FILE}: {error}") from error
+    if own.sha256 not in (None, digest):
         raise ModelError(
-            f"config and weights have SHA-256 {digest}; {OWN_FILE} says {stored}: the folder was "
-            "damaged or changed since it was written"
+            f"config and weights have SHA-256 {digest}; {OWN_FILE} says {own.sha256}: the folder "
+            "was damaged or changed since it was written"
         )
+    theta, trained = config.layers.rope.theta, own.provenance.rope_theta
+    if trained not in (None, theta):
+        raise ModelError(
+            f"config.json: rope_theta is {theta:g}; the drafter was trained with {trained:g}"
+        )
+    ids, vocabulary = own.head_token_ids, config.layers.vocab_size
+    if ids is None:
+        return own
+    if not ids or ids != sorted(set(ids)) or not 0 <= ids[0] <= ids[-1] < vocabulary:
+        raise ModelError(
+            f"{OWN_FILE}: head_token_ids must be token ids from 0 to {vocabulary - 1}, ascending, "
+            "each once"
+        )
+    if config.second is not None and len(ids) < config.second.selector_top_k:
+        raise ModelError(
+            f"{OWN_FILE}: head_token_ids has {len(ids)} ids; expected at least "
+            f"selector_top_k ({config.second.selector_top_k})"
+        )
+    return own
+
+
+def _read_mask_embedding(folder: Path, config: DFlashConfig) -> Tensor | None:
+    """Read the embedding of the mask slots, float32 [hidden]. Raises ModelError."""
+    path = folder / MASK_FILE
+    if not path.is_file():
+        return None
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever unpickling does
+        raise ModelError(f"{MASK_FILE}: not readable ({error})") from error
+    if isinstance(state, Mapping):
+        if state.get("per_position"):
+            raise ModelError(f"{MASK_FILE}: per_position embeddings are not supported")
+        given, mask = state.get("mask_token_id"), config.mask_token_id
+        if given not in (None, mask):
+            raise ModelError(f"{MASK_FILE}: mask_token_id is {given}; expected the config's {mask}")
+        state = state.get("embedding")
+    hidden = config.layers.hidden_size
+    if not isinstance(state, Tensor) or state.numel() != hidden:
+        shape = list(state.shape) if isinstance(state, Tensor) else type(state).__name__
+        raise ModelError(f"{MASK_FILE}: embedding is {shape}; expected [{hidden}]")
+    if not torch.isfinite(state).all():
+        raise ModelError(f"{MASK_FILE}: embedding holds NaN or infinity: the file is damaged")
+    return state.reshape(-1).float()

@@ -1,9 +1,6 @@
-"""The shape of a DFlash drafter, read from a z-lab config.json and checked field by field.
-
-The format of the authors' package `dflash` 0.1.0, which SGLang and vLLM read too. A field that we
-would not honour is refused by name, so that no drafter runs as something else than it was trained
-to be. Newer releases keep some fields in `dflash_config`, older ones beside it: both are read.
-"""
+"""The shape of a DFlash drafter, read from a z-lab config.json: the format of the authors' package
+`dflash` 0.1.0, which SGLang and vLLM read too. A field that we would not honour is refused by name,
+so that no drafter runs as something else than it was trained to be."""
 
 from __future__ import annotations
 
@@ -12,9 +9,8 @@ from dataclasses import dataclass
 
 from paceline.core import ModelError
 from paceline.core.config_fields import ConfigFields, first_with
-from paceline.models.config import Attention, ModelConfig, read_config
-from paceline.models.dflash.foreign import refuse_foreign
-from paceline.models.dflash.sight import read_attention
+from paceline.models.config import Attention, ModelConfig, read_config, token_ids
+from paceline.models.dflash.formats import KNOWN_KEYS, SECOND_KEYS, refuse_foreign
 from paceline.models.rope import rope_type
 
 HEAD_DIM = 128  # Qwen3's, where a config names none
@@ -34,10 +30,7 @@ class SecondGeneration:
 @dataclass(frozen=True, slots=True)
 class DFlashConfig:
     """A drafter's shape. `layers` is a decoder stack without embedding and head: those, and
-    `layers.vocab_size`, are the target's.
-
-    `target_layer_ids` count the target's layers from 0; the drafter sees what they put out.
-    """
+    `layers.vocab_size`, are the target's, whose layers `target_layer_ids` count from 0."""
 
     layers: ModelConfig
     attention: tuple[Attention, ...]
@@ -49,7 +42,6 @@ class DFlashConfig:
     embedding_scale: float = 1.0
     output_multiplier: float = 1.0
     softcap: float | None = None
-    special_ids: tuple[tuple[str, int], ...] = ()  # pad and eos, which the mask must not be
 
     @property
     def max_draft_len(self) -> int:
@@ -73,36 +65,35 @@ def default_layer_ids(target_layers: int, count: int) -> tuple[int, ...]:
 
 def read_dflash_config(hf: Mapping[str, object]) -> DFlashConfig:
     """Read a z-lab config.json. Raises ModelError naming the field and what would be right."""
-    fields = ConfigFields(hf)
-    extra = fields.section("dflash_config", prefix="dflash_config.")
-    refuse_foreign(fields, extra)
+    fields = _joined_fields(hf)
     _check_rope(fields)
     bias = fields.flag("attention_bias")
     layers = read_config(
         fields, "dflash", qkv_bias=bias, o_bias=bias, qk_norm=True, head_dim=HEAD_DIM
     )
-    target_layers = _integer(fields, extra, "num_target_layers")
-    block_size = _integer(fields, extra, "block_size") or BLOCK_SIZE
-    if block_size < 2:
-        raise fields.error("block_size", block_size, "at least 2")
-
-    def number(key: str, default: float, zero: bool = False) -> float:
-        return first_with(key, extra, fields).number(key, default=default, zero=zero)
-
+    mask, target_layers = fields.get("mask_token_id"), None
+    if type(mask) is not int:
+        raise fields.error("mask_token_id", mask, "a token id")
+    if fields.has("num_target_layers"):
+        target_layers = fields.integer("num_target_layers")
     config = DFlashConfig(
         layers=layers,
-        attention=read_attention(fields, extra, layers.num_layers),
-        target_layer_ids=_read_layer_ids(fields, extra, target_layers, layers.num_layers),
-        block_size=block_size,
-        mask_token_id=_read_mask(fields, extra),
+        attention=_read_attention(fields, layers.num_layers),
+        target_layer_ids=_read_layer_ids(fields, target_layers, layers.num_layers),
+        block_size=fields.integer("block_size", default=BLOCK_SIZE),
+        mask_token_id=mask,
         num_target_layers=target_layers,
-        second=_read_second(fields, extra, layers.hidden_size),
-        embedding_scale=number("input_embedding_scale", 1),
-        output_multiplier=number("output_multiplier", 1),
-        softcap=number("final_logit_softcapping", 0, zero=True) or None,
-        special_ids=_special_ids(fields),
+        second=_read_second(fields, layers.hidden_size),
+        embedding_scale=fields.number("input_embedding_scale", default=1),
+        output_multiplier=fields.number("output_multiplier", default=1),
+        softcap=fields.number("final_logit_softcapping", default=0, zero=True) or None,
     )
-    check_mask(config, layers.vocab_size, config.special_ids, "config.json")
+    if config.block_size < 2:
+        raise fields.error("block_size", config.block_size, "at least 2")
+    padding, ends = (token_ids(fields.get(f"{name}_token_id")) for name in ("pad", "eos"))
+    special = [("padding token", token) for token in padding]
+    special += [("end of text", token) for token in ends]
+    check_mask(config, layers.vocab_size, tuple(special), "config.json")
     return config
 
 
@@ -124,6 +115,29 @@ def check_mask(
             )
 
 
+def _joined_fields(hf: Mapping[str, object]) -> ConfigFields:
+    """Return the fields of config.json with those of its `dflash_config`, where newer releases keep
+    what older ones keep beside it. Raises ModelError where the two contradict each other, and for a
+    drafter of another kind."""
+    extra = {
+        key: value
+        for key, value in ConfigFields(hf).section("dflash_config").values.items()
+        if value is not None
+    }
+    for key in KNOWN_KEYS:
+        _check_equal(key, hf.get(key), f"dflash_config.{key}", extra.get(key))
+    fields = ConfigFields({**hf, **extra})
+    refuse_foreign(fields, extra)
+    return fields
+
+
+def _check_equal(name: str, value: object, other_name: str, other: object) -> None:
+    if None not in (value, other) and value != other:
+        raise ModelError(
+            f"config.json: {name} is {value}, {other_name} is {other}; expected one value"
+        )
+
+
 def _check_rope(fields: ConfigFields) -> None:
     """Raise ModelError where rope_theta is missing, or where the two spellings of RoPE, those of
     transformers 4 and 5, contradict each other."""
@@ -134,11 +148,7 @@ def _check_rope(fields: ConfigFields) -> None:
             "config.json: rope_theta is missing, and engines differ in what they take instead; "
             "expected the value the drafter was trained with"
         )
-    if theta is not None and given is not None and theta != given:
-        raise ModelError(
-            f"config.json: rope_theta is {theta}, rope_parameters.rope_theta is {given}; "
-            "expected one value"
-        )
+    _check_equal("rope_theta", theta, "rope_parameters.rope_theta", given)
     if not (new.values and old.values):
         return
     for key in sorted(({*new.values, *old.values} | {"rope_type"}) - {"type", "rope_theta"}):
@@ -150,58 +160,74 @@ def _check_rope(fields: ConfigFields) -> None:
             )
 
 
-def _integer(fields: ConfigFields, extra: ConfigFields, key: str) -> int | None:
-    """Read a whole number that may stand in both places, but only once or alike."""
-    values = {source.integer(key) for source in (fields, extra) if source.has(key)}
-    if len(values) > 1:
-        raise ModelError(
-            f"config.json: {key} is {fields.get(key)}, dflash_config.{key} is {extra.get(key)}; "
-            "expected one"
-        )
-    return values.pop() if values else None
-
-
-def _read_mask(fields: ConfigFields, extra: ConfigFields) -> int:
-    value = first_with("mask_token_id", extra, fields).get("mask_token_id")
-    if type(value) is not int:
-        raise extra.error("mask_token_id", value, "a token id")
-    return value
-
-
-def _special_ids(fields: ConfigFields) -> tuple[tuple[str, int], ...]:
-    special = []
-    for key, name in (("pad_token_id", "padding token"), ("eos_token_id", "end of text")):
-        value = fields.get(key)
-        tokens = value if isinstance(value, list) else [] if value is None else [value]
-        special += [(name, int(token)) for token in tokens]
-    return tuple(special)
-
-
 def _read_layer_ids(
-    fields: ConfigFields, extra: ConfigFields, target_layers: int | None, draft_layers: int
+    fields: ConfigFields, target_layers: int | None, draft_layers: int
 ) -> tuple[int, ...]:
     key = "target_layer_ids"
-    ids = first_with(key, extra, fields).get(key)
+    ids = fields.get(key)
     if ids is None and target_layers is not None:
         ids = default_layer_ids(target_layers, draft_layers)
     integers = isinstance(ids, list | tuple) and all(type(layer) is int for layer in ids)
     if not ids or not integers or len(set(ids)) != len(ids):
-        raise extra.error(key, ids, "distinct layer numbers of the target, counted from 0")
+        raise fields.error(key, ids, "distinct layer numbers of the target, counted from 0")
     wrong = [layer for layer in ids if layer < 0 or layer >= (target_layers or layer + 1)]
     if wrong:
         most = "" if target_layers is None else f" to {target_layers - 1}"
-        raise ModelError(
-            f"config.json: dflash_config.{key} has {wrong[0]}; expected layers 0{most}"
-        )
+        raise ModelError(f"config.json: {key} has {wrong[0]}; expected layers 0{most}")
     return tuple(ids)
 
 
-def _read_second(fields: ConfigFields, extra: ConfigFields, hidden: int) -> SecondGeneration | None:
+def _read_second(fields: ConfigFields, hidden: int) -> SecondGeneration | None:
     if "DFlash2DraftModel" not in fields.words("architectures"):
         return None
-    keys = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
-    second = SecondGeneration(*(first_with(key, extra, fields).integer(key) for key in keys))
+    second = SecondGeneration(*(fields.integer(key) for key in SECOND_KEYS))
     if hidden % second.group_size:
         expected = f"a divisor of hidden_size ({hidden})"
         raise fields.error("conv_group_size", second.group_size, expected)
     return second
+
+
+# -- which layers slide, over how many tokens, and which are causal --------------------------------
+
+
+def _read_attention(fields: ConfigFields, num_layers: int) -> tuple[Attention, ...]:
+    """Read `layer_types`, else `use_swa`. A causal flag for all layers wins over the rule that
+    sliding layers are causal and full ones are not."""
+    sliding = _sliding_layers(fields, num_layers)
+    flags = [fields.flag(key) for key in ("is_causal", "causal") if fields.has(key)]
+    window = _read_window(fields) if any(sliding) else None
+    return tuple(
+        Attention(window if slides else None, flags[0] if flags else slides) for slides in sliding
+    )
+
+
+def _sliding_layers(fields: ConfigFields, num_layers: int) -> list[bool]:
+    types = fields.words("layer_types")
+    if not types:
+        slides = fields.flag("use_sliding_window")
+        first = fields.integer("max_window_layers", default=28, low=0)
+        sliding = [slides and layer >= first for layer in range(num_layers)]
+    elif len(types) == num_layers:
+        sliding = [kind == "sliding_attention" for kind in types]
+    else:
+        raise ModelError(
+            f"config.json: layer_types has {len(types)} entries; expected one for each of "
+            f"{num_layers} layers"
+        )
+    # An export for other engines: all layers slide, whatever layer_types says.
+    return sliding if any(sliding) or not fields.flag("use_swa") else [True] * num_layers
+
+
+def _read_window(fields: ConfigFields) -> int:
+    slides, key = fields.flag("use_sliding_window"), "swa_window_size"
+    given = fields.get("sliding_window") if slides else None
+    _check_equal("sliding_window", given, f"dflash_config.{key}", fields.get(key))
+    if not fields.has(key):
+        if fields.has("sliding_window") and not slides:
+            expected = "true: layer_types has sliding layers"
+            raise fields.error("use_sliding_window", slides, expected)
+        key = "sliding_window"
+    window = fields.get(key)
+    if type(window) is not int or window < 1:
+        raise fields.error(key, window, "a number of tokens: layer_types has sliding layers")
+    return window

@@ -1,23 +1,20 @@
-"""The training form: plain, differentiable torch over a whole sequence, with masks.
-
-It says most simply what a DFlash drafter computes, so it is also what the serving forms are judged
-by. Parameters carry the checkpoint's names.
-"""
+"""The training form: plain, differentiable torch over a whole sequence, with masks. It says most
+simply what a DFlash drafter computes, so the serving forms are judged by it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.models.config import Attention
 from paceline.models.dflash.config import DFlashConfig, SecondGeneration
-from paceline.models.dflash.formulas import block_kernels, convolve, scaled_logits
+from paceline.models.layers import Angles, rms_norm, rotate
 from paceline.models.rope import rope_tables
 
-Attend = Callable[[Attention, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Attend = Callable[[Attention, Tensor, Tensor, Tensor], Tensor]
 """How a layer of some kind mixes values: q [queries, heads, head_dim] and k, v [context + queries,
 kv heads, head_dim] to [queries, heads, head_dim]. It decides who sees whom."""
 
@@ -30,10 +27,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * scale * self.weight).to(x.dtype)
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
 
 
 class DraftAttention(nn.Module):
@@ -52,33 +47,19 @@ class DraftAttention(nn.Module):
         self.k_norm = RMSNorm(shape.head_dim, shape.rms_norm_eps)
 
     def forward(
-        self,
-        x: torch.Tensor,
-        context: torch.Tensor,
-        angles: tuple[torch.Tensor, torch.Tensor],
-        kind: Attention,
-        attend: Attend,
-    ) -> torch.Tensor:
+        self, x: Tensor, context: Tensor, angles: Angles, kind: Attention, attend: Attend
+    ) -> Tensor:
         """x [queries, hidden] is at the last of `angles` [context + queries, head_dim / 2]."""
-        cos, sin = angles
-        q = rotate(
-            self.q_norm(self._heads(self.q_proj(x))), cos[len(context) :], sin[len(context) :]
-        )
+        block = [table[len(context) :] for table in angles]
+        q = rotate(self.q_norm(self._heads(self.q_proj(x))), *block)
         rows = torch.cat((context, x))
-        k = rotate(self.k_norm(self._heads(self.k_proj(rows))), cos, sin)
+        k = rotate(self.k_norm(self._heads(self.k_proj(rows))), *angles)
         v = self._heads(self.v_proj(rows))
-        mixed: torch.Tensor = self.o_proj(attend(kind, q, k, v).flatten(1))
+        mixed: Tensor = self.o_proj(attend(kind, q, k, v).flatten(1))
         return mixed
 
-    def _heads(self, x: torch.Tensor) -> torch.Tensor:
+    def _heads(self, x: Tensor) -> Tensor:
         return x.view(len(x), -1, self.head_dim)
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate x [rows, heads, head_dim], dimension i together with i + head_dim / 2."""
-    first, second = x.chunk(2, dim=-1)
-    cos, sin = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 class MLP(nn.Module):
@@ -91,17 +72,15 @@ class MLP(nn.Module):
         self.up_proj = nn.Linear(hidden, size, bias=config.layers.mlp_bias)
         self.down_proj = nn.Linear(size, hidden, bias=config.layers.mlp_bias)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
         return y
 
 
 class BlockConvolution(nn.Module):
-    """DFlash 2's causal convolution along the block, before and after a sublayer.
-
-    Each tap's kernel is a learned base plus what a projection of the sublayer's input adds for
-    every group of channels. It starts as the identity.
-    """
+    """DFlash 2's causal convolution along the block, before and after a sublayer. Each tap's kernel
+    is a learned base plus what a projection of the sublayer's input adds for every group of
+    channels. It starts as the identity."""
 
     def __init__(self, hidden: int, second: SecondGeneration) -> None:
         super().__init__()
@@ -112,8 +91,8 @@ class BlockConvolution(nn.Module):
         self.kernel_projection = nn.Linear(hidden, dynamic, bias=False)
         nn.init.zeros_(self.kernel_projection.weight)
 
-    def kernels(self, x: torch.Tensor) -> torch.Tensor:
-        return block_kernels(self.kernel_projection(x), self.base_kernel)
+    def around(self, sublayer: Callable[[Tensor], Tensor], x: Tensor, slots: Tensor) -> Tensor:
+        return convolved(sublayer, x, self.kernel_projection(x), self.base_kernel, slots)
 
 
 class DraftLayer(nn.Module):
@@ -126,29 +105,28 @@ class DraftLayer(nn.Module):
         if second is not None:
             self.attention_conv = BlockConvolution(shape.hidden_size, second)
             self.mlp_conv = BlockConvolution(shape.hidden_size, second)
-        self.second = second
+        self.convolved = second is not None
 
     def forward(
         self,
-        x: torch.Tensor,
-        context: torch.Tensor,
-        angles: tuple[torch.Tensor, torch.Tensor],
-        slots: torch.Tensor,
+        x: Tensor,
+        context: Tensor,
+        angles: Angles,
+        slots: Tensor,
         kind: Attention,
         attend: Attend,
-    ) -> torch.Tensor:
+    ) -> Tensor:
+        def attention(rows: Tensor) -> Tensor:
+            mixed: Tensor = self.self_attn(rows, context, angles, kind, attend)
+            return mixed
+
         normed = self.input_layernorm(x)
-        mixed: torch.Tensor
-        if self.second is None:
-            x = x + self.self_attn(normed, context, angles, kind, attend)
-            mixed = self.mlp(self.post_attention_layernorm(x))
+        if not self.convolved:
+            x = x + attention(normed)
+            mixed: Tensor = self.mlp(self.post_attention_layernorm(x))
             return x + mixed
-        before, after = self.attention_conv.kernels(normed)
-        mixed = self.self_attn(convolve(normed, before, slots), context, angles, kind, attend)
-        x = x + convolve(mixed, after, slots)
-        normed = self.post_attention_layernorm(x)
-        before, after = self.mlp_conv.kernels(normed)
-        return x + convolve(self.mlp(convolve(normed, before, slots)), after, slots)
+        x = x + self.attention_conv.around(attention, normed, slots)
+        return x + self.mlp_conv.around(self.mlp, self.post_attention_layernorm(x), slots)
 
 
 class CandidateSelector(nn.Module):
@@ -181,8 +159,8 @@ class DFlashModule(nn.Module):
             self.candidate_selector = CandidateSelector(config, config.second)
 
     def forward(
-        self, features: torch.Tensor, embedded: torch.Tensor, anchors: torch.Tensor, first: int = 0
-    ) -> torch.Tensor:
+        self, features: Tensor, embedded: Tensor, anchors: Tensor, first: int = 0
+    ) -> Tensor:
         """Return hidden states of many blocks over one sequence, float [blocks, block, hidden].
 
         features [tokens, K * target hidden] of tokens `first`, `first` + 1, …; embedded [blocks,
@@ -193,13 +171,8 @@ class DFlashModule(nn.Module):
         return self.run(features, tokens, embedded, anchors, Dense(tokens, anchors, embedded))
 
     def run(
-        self,
-        features: torch.Tensor,
-        tokens: torch.Tensor,
-        embedded: torch.Tensor,
-        anchors: torch.Tensor,
-        attend: Attend,
-    ) -> torch.Tensor:
+        self, features: Tensor, tokens: Tensor, embedded: Tensor, anchors: Tensor, attend: Attend
+    ) -> Tensor:
         """Return the same over any number of sequences side by side: `tokens` int64 [tokens] are
         the positions of the features' rows, each in its own sequence, and `attend` knows which."""
         blocks, size, hidden = embedded.shape
@@ -213,42 +186,33 @@ class DFlashModule(nn.Module):
         x = embedded.reshape(-1, hidden)
         for layer, kind in zip(self.layers, self.config.attention, strict=True):
             x = layer(x, context, angles, slots, kind, attend)
-        normed: torch.Tensor = self.norm(x)
+        normed: Tensor = self.norm(x)
         return normed.view(blocks, size, hidden)
 
 
 class Dense:
     """One sequence's attention over a mask of everything: what faster forms must agree with."""
 
-    def __init__(self, tokens: torch.Tensor, anchors: torch.Tensor, embedded: torch.Tensor) -> None:
+    def __init__(self, tokens: Tensor, anchors: Tensor, embedded: Tensor) -> None:
         size = embedded.shape[1]
         slots = torch.arange(size, device=anchors.device).repeat(len(anchors))
         owner = torch.arange(len(anchors), device=anchors.device).repeat_interleave(size)
         self._rows = tokens, anchors[owner] + slots, anchors[owner], owner
-        self._visible: dict[Attention, torch.Tensor] = {}
+        self._visible: dict[Attention, Tensor] = {}
 
-    def __call__(
-        self, kind: Attention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> torch.Tensor:
+    def __call__(self, kind: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if kind not in self._visible:
             self._visible[kind] = _visible(kind, *self._rows)
+        q, k, v = (rows.transpose(0, 1)[None] for rows in (q, k, v))  # heads first
         mixed = functional.scaled_dot_product_attention(
-            q.transpose(0, 1)[None],
-            k.transpose(0, 1)[None],
-            v.transpose(0, 1)[None],
-            attn_mask=self._visible[kind],
-            enable_gqa=q.shape[1] != k.shape[1],
+            q, k, v, attn_mask=self._visible[kind], enable_gqa=q.shape[1] != k.shape[1]
         )
         return mixed[0].transpose(0, 1)
 
 
 def _visible(
-    kind: Attention,
-    tokens: torch.Tensor,
-    queries: torch.Tensor,
-    anchors: torch.Tensor,
-    owner: torch.Tensor,
-) -> torch.Tensor:
+    kind: Attention, tokens: Tensor, queries: Tensor, anchors: Tensor, owner: Tensor
+) -> Tensor:
     """Return bool [queries, tokens + queries]: a query sees context strictly before the block's
     anchor, and the block's own slots, up to the query's own in a causal layer; all within the
     window."""
@@ -263,6 +227,47 @@ def _visible(
     return visible & (distance.abs() < kind.window)
 
 
-def draft_logits(config: DFlashConfig, hidden: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+def draft_logits(config: DFlashConfig, hidden: Tensor, head: Tensor) -> Tensor:
     """Return logits float32 [..., rows of the head] of hidden states, as the config scales them."""
     return scaled_logits(config, functional.linear(hidden, head))
+
+
+# -- formulas that the serving forms share ---------------------------------------------------------
+
+
+def convolved(
+    sublayer: Callable[[Tensor], Tensor], x: Tensor, projected: Tensor, base: Tensor, slots: Tensor
+) -> Tensor:
+    """Return DFlash 2's sublayer, whose input x [rows, hidden] and output are convolved along the
+    block. `slots` [rows] is each row's place in its block, whose start no tap crosses.
+
+    The kernels of both convolutions are base [2, taps, hidden] plus what `projected` [rows, 2 *
+    taps * groups] gives each group of channels.
+    """
+    _, taps, hidden = base.shape
+    dynamic = projected.view(len(projected), 2, taps, -1)
+    dynamic = dynamic.repeat_interleave(hidden // dynamic.shape[-1], dim=-1)
+    before, after = (dynamic + base.to(projected.dtype)).transpose(0, 1)
+    return _convolve(sublayer(_convolve(x, before, slots)), after, slots)
+
+
+def _convolve(x: Tensor, kernels: Tensor, slots: Tensor) -> Tensor:
+    """Return the convolution of x [rows, hidden] with kernels [rows, taps, hidden]."""
+    out = kernels[:, 0] * x
+    for tap in range(1, kernels.shape[1]):
+        earlier = functional.pad(x[:-tap], (0, 0, tap, 0))[: len(x)]
+        out = out + kernels[:, tap] * torch.where((slots >= tap)[:, None], earlier, 0)
+    return out
+
+
+def scaled_logits(config: DFlashConfig, logits: Tensor) -> Tensor:
+    """Return the head's raw output as the config scales and caps it, in float32."""
+    logits = logits.float()
+    if config.output_multiplier != 1:  # a product with 1 takes as long as with anything else
+        logits = logits * config.output_multiplier
+    return capped(logits, config.softcap)
+
+
+def capped(logits: Tensor, softcap: float | None) -> Tensor:
+    """Return logits bent smoothly into [-softcap, softcap]; None leaves them."""
+    return logits if softcap is None else torch.tanh(logits / softcap) * softcap

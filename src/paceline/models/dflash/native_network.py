@@ -7,55 +7,50 @@ import ctypes
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.kernels import abi
-from paceline.kernels.packing import padded
 from paceline.models.batch import ForwardBatch, Part
 from paceline.models.dflash.batch import BlockOutput
+from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import DFlashConfig
-from paceline.models.dflash.formulas import capped
+from paceline.models.dflash.module import capped
 from paceline.models.dflash.tensors import CONVOLUTIONS, FC, HIDDEN_NORM, NORM, layer_prefix
-from paceline.models.kernel_network import KernelNetwork, address, read_bytes
-from paceline.models.native_network import NativeNetwork
-from paceline.models.packed_weights import Shape, Weights, layer_shapes, streamed_by_part, take
-from paceline.models.quantized import UNQUANTIZED, Recipe
+from paceline.models.native_network import KernelNetwork, NativeNetwork, address, read_bytes
+from paceline.models.packed_weights import Shape, layer_shapes, take
+from paceline.models.quantized import Recipe
+from paceline.models.weights import Weights
 
 # The small matrices of convolutions stay in bf16: no recipe names them.
 
 
 class NativeDFlash(KernelNetwork):
     """Implements `paceline.models.dflash.batch.DFlashNetwork` beside a NativeNetwork, whose packed
-    embedding and head it reads in place. `weights` maps the checkpoint's names to tensors.
-    Positions of a batch are below `max_positions`."""
+    embedding and head it reads in place. Positions of a batch are below `max_positions`."""
 
     def __init__(
         self,
-        config: DFlashConfig,
-        weights: Weights,
+        checkpoint: DFlashCheckpoint,
         target: NativeNetwork,
-        *,
         max_positions: int,
-        head_ids: torch.Tensor | None = None,
-        mask_embedding: torch.Tensor | None = None,
-        recipe: Recipe = UNQUANTIZED,
+        head_ids: Tensor | None,
+        recipe: Recipe,
     ) -> None:
-        self.config, self.head_ids, self.dtype = config, head_ids, torch.bfloat16
-        self._target = target
+        self.config = config = checkpoint.config
+        self.head_ids, self.dtype, self._target = head_ids, torch.bfloat16, target
         shapes = _matrix_shapes(config, head_ids)
         super().__init__(target.library, config.layers, shapes, recipe, max_positions)
-        self._pack(weights, mask_embedding)
+        self._pack(checkpoint.weights)
+        self._share(checkpoint.mask_embedding)
         self.weight_bytes = self._packer.bytes
         # A draft reads all but the projection of features, and the target's head if it shares it.
-        self.streamed_parts = streamed_by_part(shapes[1:], recipe)
+        self.streamed_parts = dict(self._packer.bytes_by_part)
+        self._context_bytes = self.streamed_parts.pop(Part.CONTEXT)
         if head_ids is None:
-            self.streamed_parts[Part.HEAD] = target.head_bytes
+            self.streamed_parts[Part.HEAD] = target.head.packed.nbytes
         self.streamed_bytes = sum(self.streamed_parts.values())
-        self._argmax = torch.empty(0, dtype=torch.int64)
-        self._confidence = torch.empty(0)
-        self._logits = torch.empty(0, self._model.vocab)
-        self._hidden = torch.empty(0, config.layers.hidden_size, dtype=torch.bfloat16)
 
-    def inject(self, features: torch.Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
+    def inject(self, features: Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
         self._check(positions)
         features = features.to(torch.bfloat16)
         if features.stride(1) != 1:
@@ -68,56 +63,44 @@ class NativeDFlash(KernelNetwork):
             positions=address(positions),
             slots=address(slots),
         )
-        if self.library.pl_inject(self._model_ref, ctypes.byref(context), self._workspace.handle):
+        if self.library.pl_inject(self._structure_ref, ctypes.byref(context), self._workspace):
             raise MemoryError(f"no memory to inject {len(positions)} rows")
 
     def draft(self, batch: ForwardBatch, *, logits: bool = False) -> BlockOutput:
         self._check(batch.positions)
-        outputs = len(batch.logit_rows)
+        outputs, softcap = len(batch.logit_rows), self.config.softcap
         later = 1.0 if self.config.second is None else self.config.output_multiplier
-        processed = self.config.softcap is not None or later != 1.0
-        self._reserve(outputs, logits or processed)
+        processed = softcap is not None or later != 1.0
+        argmax = self._buffer("argmax", outputs, dtype=torch.int64)
+        confidence = self._buffer("confidence", outputs)
+        self._batch.logits = scores = hidden = None
+        if logits or processed:
+            scores = self._buffer("logits", outputs, self.structure.vocab)
+        if self.config.second is not None:
+            size = self.structure.hidden
+            hidden = self._buffer("hidden", outputs, size, dtype=torch.bfloat16)
         self._run(batch)
-        argmax, confidence = self._argmax[:outputs], self._confidence[:outputs]
-        scores = self._logits[:outputs]
-        if processed:
-            scores = capped(scores * later, self.config.softcap)
+        if scores is not None and processed:
+            scores = capped(scores * later, softcap)
             confidence = torch.exp(scores.amax(-1) - scores.logsumexp(-1))
         return BlockOutput(
             argmax=argmax if self.head_ids is None else self.head_ids[argmax],
             confidence=confidence,
             logits=scores if logits else None,
-            hidden=self._hidden[:outputs] if self.config.second is not None else None,
+            hidden=hidden,
         )
 
     def read_weights(self) -> None:
-        """Read layers and head once, with the forward's threads, and do nothing else."""
         arena = self._packer.arena
         read_bytes(self.library, arena.data[self._context_bytes : arena.used])
         if self.head_ids is None:
-            self._target.read_head()
+            read_bytes(self.library, self._target.head.packed.view(torch.uint8))
 
-    # -- inside -----------------------------------------------------------------------------------
-
-    def _reserve(self, outputs: int, logits: bool) -> None:
-        capacity = max(16, padded(outputs, 16))
-        if outputs > len(self._argmax):
-            self._argmax = torch.empty(capacity, dtype=torch.int64)
-            self._confidence = torch.empty(capacity)
-            self._hidden = torch.empty(capacity, self._hidden.shape[1], dtype=torch.bfloat16)
-        if logits and outputs > len(self._logits):
-            self._logits = torch.empty(capacity, self._logits.shape[1])
-        to = self._batch
-        to.argmax, to.confidence = self._argmax.data_ptr(), self._confidence.data_ptr()
-        to.logits = self._logits.data_ptr() if logits else None
-        to.hidden = self._hidden.data_ptr() if self.config.second is not None else None
-
-    def _pack(self, weights: Weights, mask_embedding: torch.Tensor | None) -> None:
-        config, packer, model = self.config, self._packer, self._model
+    def _pack(self, weights: Weights) -> None:
+        config, packer, structure = self.config, self._packer, self.structure
         # First: a draft does not read it.
-        model.context = packer.matrix("context", [take(weights, FC)]).structure
-        self._context_bytes = packer.arena.used
-        model.context_norm = packer.keep(take(weights, HIDDEN_NORM)).data_ptr()
+        structure.context = packer.matrix(Part.CONTEXT, take(weights, FC)).structure
+        structure.context_norm = packer.keep(take(weights, HIDDEN_NORM)).data_ptr()
         for index, (layer, kind) in enumerate(zip(self._layers, config.attention, strict=True)):
             packer.layer(layer, config.layers, weights, layer_prefix(index))
             layer.window, layer.bidirectional = kind.window or 0, not kind.causal
@@ -126,36 +109,35 @@ class NativeDFlash(KernelNetwork):
                     self._convolution(weights, layer_prefix(index) + name) for name in CONVOLUTIONS
                 )
         if config.second is not None:
-            model.taps = config.second.kernel_size
-            model.groups = config.layers.hidden_size // config.second.group_size
-        self._share(mask_embedding)
+            structure.taps = config.second.kernel_size
+            structure.groups = config.layers.hidden_size // config.second.group_size
         # The head is linear: what scales its output may as well scale its input. But not where
         # the selector reads the input too: then draft() scales the logits, which it needs anyway.
         scale = config.output_multiplier if config.second is None else 1.0
-        model.final_norm = packer.keep(take(weights, NORM) * scale).data_ptr()
+        structure.final_norm = packer.keep(take(weights, NORM) * scale).data_ptr()
 
-    def _share(self, mask_embedding: torch.Tensor | None) -> None:
+    def _share(self, mask_embedding: Tensor | None) -> None:
         """Point the kernels to the target's embedding and head, or to the cut head's rows of it."""
-        theirs, model = self._target.structure, self._model
-        model.embedding, model.embedding_panels = theirs.embedding, theirs.embedding_panels
-        model.embedding_scale = self.config.embedding_scale
+        theirs, ours = self._target.structure, self.structure
+        ours.embedding, ours.embedding_panels = theirs.embedding, theirs.embedding_panels
+        ours.embedding_scale = self.config.embedding_scale
         if mask_embedding is not None:
-            model.mask_id = self.config.mask_token_id
-            model.mask_row = self._packer.keep(mask_embedding).data_ptr()
+            ours.mask_id = self.config.mask_token_id
+            ours.mask_row = self._packer.keep(mask_embedding).data_ptr()
         if self.head_ids is None:
-            model.head = theirs.head
+            ours.head = theirs.head
             return
-        model.head = self._packer.matrix("head", [self._target.head_rows(self.head_ids)]).structure
-        model.vocab = len(self.head_ids)
+        rows = self._target.head_rows(self.head_ids)
+        ours.head, ours.vocab = self._packer.matrix(Part.HEAD, rows).structure, len(rows)
 
     def _convolution(self, weights: Weights, prefix: str) -> abi.Convolution:
         projection = take(weights, f"{prefix}.kernel_projection.weight")
         base = self._packer.keep(take(weights, f"{prefix}.base_kernel"))
-        kernels = self._packer.matrix(Part.CONVOLUTION, [projection])
+        kernels = self._packer.matrix(Part.CONVOLUTION, projection)
         return abi.Convolution(kernels.structure, base.data_ptr())
 
 
-def _matrix_shapes(config: DFlashConfig, head_ids: torch.Tensor | None) -> list[Shape]:
+def _matrix_shapes(config: DFlashConfig, head_ids: Tensor | None) -> list[Shape]:
     hidden, second = config.layers.hidden_size, config.second
     layer = layer_shapes(config.layers)
     if second is not None:

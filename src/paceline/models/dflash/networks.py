@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from paceline.core import ModelError
-from paceline.models.batch import Network
+from paceline.models.batch import Network, Part
 from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.native_network import NativeDFlash
 from paceline.models.dflash.tensors import dflash_tensors, linear_of
 from paceline.models.dflash.torch_network import TorchDFlash
-from paceline.models.native_network import NativeNetwork, native_available
-from paceline.models.networks import DTYPES
+from paceline.models.native_network import NativeNetwork
+from paceline.models.networks import DTYPES, native_fits
 from paceline.models.quantized import UNQUANTIZED, Recipe, recipe_of
 
 
@@ -24,64 +25,34 @@ def build_dflash(
     dtype: str,
     backend: str = "auto",
     quantize: str | None = None,
-    head_ids: torch.Tensor | None = None,
+    head_ids: Tensor | None = None,
     max_positions: int,
 ) -> DFlashNetwork:
     """Build the drafter's network around `target`'s embedding and head, on the target's device.
 
-    `auto` takes the fused kernels where the target runs on them. `quantize` is for the drafter's
-    own layers; a head that it shares is as the target has it. Raises ModelError where "native"
-    cannot run, and InvalidRequest where `quantize` cannot be.
+    `auto` takes the fused kernels where the target runs on them. Raises ModelError where "native"
+    cannot run, and InvalidRequest where `quantize`, which is for its own layers, cannot be.
     """
     recipe = recipe_of(quantize, target.device.type, dtype)
-    config, weights, mask = checkpoint.config, checkpoint.weights, checkpoint.mask_embedding
-    why = _no_kernels(config, target, dtype)
-    if backend == "native" and why:
-        raise ModelError(f"drafter backend: got 'native', but {why}; expected auto or torch")
-    if backend != "torch" and isinstance(target, NativeNetwork) and not why:
-        return NativeDFlash(
-            config,
-            weights,
-            target,
-            max_positions=max_positions,
-            head_ids=head_ids,
-            mask_embedding=mask,
-            recipe=recipe,
-        )
-    return TorchDFlash(
-        config,
-        weights,
-        target,
-        max_positions=max_positions,
-        dtype=DTYPES[dtype],
-        head_ids=head_ids,
-        mask_embedding=mask,
-        recipe=recipe,
-    )
-
-
-def _no_kernels(config: DFlashConfig, target: Network, dtype: str) -> str | None:
-    """Return why the fused kernels cannot run this drafter beside this target, or None."""
+    native, why = native_fits(checkpoint.config.layers, dtype, target.device.type)
     if not isinstance(target, NativeNetwork):
-        return "the target does not run on the fused kernels, and the drafter shares its weights"
-    if dtype != "bfloat16":
-        return f"the fused kernels are for bfloat16, not {dtype}"
-    usable, why = native_available(config.layers)
-    return None if usable else why
+        native = False
+        why = "the target does not run on the fused kernels, and the drafter shares its weights"
+    if backend == "native" and not native:
+        raise ModelError(f"drafter backend: got 'native', but {why}; expected auto or torch")
+    if backend != "torch" and isinstance(target, NativeNetwork) and native:
+        return NativeDFlash(checkpoint, target, max_positions, head_ids, recipe)
+    return TorchDFlash(checkpoint, target, DTYPES[dtype], max_positions, head_ids, recipe)
 
 
 def planned_bytes(
-    config: DFlashConfig,
-    dtype: torch.dtype,
-    head_ids: torch.Tensor | None,
-    recipe: Recipe = UNQUANTIZED,
+    config: DFlashConfig, dtype: torch.dtype, head_ids: Tensor | None, recipe: Recipe = UNQUANTIZED
 ) -> int:
     """Return the bytes of the drafter's weights, with those of a cut head, before there is a target
     to build it around."""
-    total = 0
-    for name, shape in dflash_tensors(config).items():
-        if len(shape) > 1:
-            total += torch.Size(shape).numel() * recipe.itemsize(linear_of(name), dtype)
-    if head_ids is not None:
-        total += len(head_ids) * config.layers.hidden_size * recipe.itemsize("head", dtype)
-    return total
+    head = 0 if head_ids is None else len(head_ids) * config.layers.hidden_size
+    return head * recipe.itemsize(Part.HEAD, dtype) + sum(
+        torch.Size(shape).numel() * recipe.itemsize(linear_of(name), dtype)
+        for name, shape in dflash_tensors(config).items()
+        if len(shape) > 1
+    )

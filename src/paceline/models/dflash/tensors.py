@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from paceline.models.batch import Part
 from paceline.models.dflash.config import DFlashConfig
-from paceline.models.tensors import layer_tensors
+from paceline.models.tensors import JOINED, layer_tensors
 
 FC, HIDDEN_NORM, NORM = "fc.weight", "hidden_norm.weight", "norm.weight"
 PREDECESSORS = "candidate_selector.predecessor_codebook"
@@ -12,18 +13,11 @@ SELECTOR_PROJECTION = "candidate_selector.hidden_projection.weight"
 CONVOLUTIONS = ("attention_conv", "mlp_conv")
 
 
-_LINEARS = {  # part of a weight's name -> the layer in LINEARS that it belongs to
-    "self_attn.o_proj.": "o",
-    "self_attn.": "qkv",
-    "mlp.down_proj.": "down",
-    "mlp.": "gate_up",
-    "fc.": "context",
-}
-
-
 def linear_of(name: str) -> str:
-    """Return the linear layer that a tensor belongs to; "" for one that no recipe names."""
-    return next((linear for part, linear in _LINEARS.items() if part in name), "")
+    """Return the part of the forward that a weight belongs to; "" for one that no recipe names."""
+    parts = JOINED | {Part.CONTEXT: (FC,)}
+    owners = (part for part, modules in parts.items() for module in modules if module in name)
+    return next(owners, "")
 
 
 def layer_prefix(layer: int) -> str:
@@ -33,11 +27,8 @@ def layer_prefix(layer: int) -> str:
 def dflash_tensors(config: DFlashConfig) -> dict[str, tuple[int, ...]]:
     """Return name and shape of every tensor; linear weights are [out, in]."""
     hidden, second = config.layers.hidden_size, config.second
-    tensors: dict[str, tuple[int, ...]] = {
-        FC: (hidden, config.feature_size),
-        HIDDEN_NORM: (hidden,),
-        NORM: (hidden,),
-    }
+    tensors: dict[str, tuple[int, ...]] = {FC: (hidden, config.feature_size)}
+    tensors |= dict.fromkeys((HIDDEN_NORM, NORM), (hidden,))
     for layer in range(config.layers.num_layers):
         shapes = layer_tensors(config.layers)
         if second is not None:

@@ -1,79 +1,76 @@
-"""TorchDFlash: the serving form in plain torch, on any device and in any dtype.
-
-The twin that the fused kernels are judged by, and the path for CUDA and float32.
-"""
+"""TorchDFlash: the serving form in plain torch, on any device and in any dtype. It is the twin
+that the fused kernels are judged by, and the path for CUDA and float32."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.models.attention import AttentionPlan
 from paceline.models.batch import ForwardBatch, Network, Part
 from paceline.models.config import Attention
-from paceline.models.decoder import Angles, DecoderStack, Weights, linear_bytes
 from paceline.models.dflash.batch import BlockOutput
-from paceline.models.dflash.config import DFlashConfig
-from paceline.models.dflash.formulas import block_kernels, convolve, scaled_logits
+from paceline.models.dflash.checkpoint import DFlashCheckpoint
+from paceline.models.dflash.module import convolved, scaled_logits
 from paceline.models.dflash.tensors import CONVOLUTIONS, FC, HIDDEN_NORM, NORM, layer_prefix
-from paceline.models.layers import Linear, pad_rows, rms_norm, rotate
-from paceline.models.network import TorchNetwork
-from paceline.models.quantized import UNQUANTIZED, Recipe, make_linear
-
-
-class ConvolutionWeights:
-    """Weights of DFlash 2's convolution around one sublayer."""
-
-    def __init__(self, load: Callable[[str], torch.Tensor], prefix: str) -> None:
-        self.base = load(f"{prefix}.base_kernel")
-        self.projection = Linear(load(f"{prefix}.kernel_projection.weight"))
+from paceline.models.layers import Angles, Linear, pad_rows, rotate
+from paceline.models.network import DecoderStack, TorchNetwork
+from paceline.models.quantized import Recipe, make_linear
 
 
 class TorchDFlash(DecoderStack):
     """Implements `paceline.models.dflash.batch.DFlashNetwork`; shares the target's embedding and
-    head. `weights` maps the checkpoint's names to tensors, which are copied. Positions of a batch
-    are below `max_positions`."""
+    head. Weights are copied. Positions of a batch are below `max_positions`."""
 
     def __init__(
         self,
-        config: DFlashConfig,
-        weights: Weights,
+        checkpoint: DFlashCheckpoint,
         target: Network,
-        *,
-        max_positions: int,
         dtype: torch.dtype,
-        head_ids: torch.Tensor | None = None,
-        mask_embedding: torch.Tensor | None = None,
-        recipe: Recipe = UNQUANTIZED,
+        max_positions: int,
+        head_ids: Tensor | None,
+        recipe: Recipe,
     ) -> None:
-        shape = config.layers
+        config, weights, mask = checkpoint.config, checkpoint.weights, checkpoint.mask_embedding
+        shape, device = config.layers, target.device
         prefixes = [layer_prefix(layer) for layer in range(shape.num_layers)]
-        super().__init__(shape, weights, prefixes, target.device, dtype, max_positions, recipe)
-        self.config, self._target, self._recipe = config, target, recipe
+        super().__init__(shape, weights, prefixes, device, dtype, max_positions, recipe)
+        self.config, self._target = config, target
 
-        def load(name: str) -> torch.Tensor:
-            return weights[name].to(self.device, dtype, copy=True)
+        def load(name: str) -> Tensor:
+            return weights[name].to(device, dtype, copy=True)
 
-        self.convolutions = [
-            [ConvolutionWeights(load, prefix + name) for name in CONVOLUTIONS]
+        self.convolutions = [  # by layer: projection and base of the kernels, for both sublayers
+            [
+                (Linear(load(f"{name}.kernel_projection.weight")), load(f"{name}.base_kernel"))
+                for name in (prefix + sublayer for sublayer in CONVOLUTIONS)
+            ]
             for prefix in prefixes
             if config.second is not None
         ]
-        self.fc = make_linear(recipe, "context", load(FC))
+        self.fc = make_linear(recipe, Part.CONTEXT, load(FC))
         self.hidden_norm, self.norm = load(HIDDEN_NORM), load(NORM)
-        self.context = self._context_projection()
-        self.head_ids, self.head = head_ids, self._make_head(head_ids)
-        self.mask_embedding = None
-        if mask_embedding is not None:
-            self.mask_embedding = mask_embedding.to(self.device, dtype)
-        self.streamed_parts = self._count_parts()
+        # All layers' k and v projections, one below the other: they lie behind q.
+        qkv, *others = (layer.qkv for layer in self.layers)
+        self.context = qkv.outputs_from(shape.num_heads * shape.head_dim, *others)
+        self.mask_embedding = None if mask is None else mask.to(device, dtype)
+        self.head_ids = head_ids
+        borrowed = 0
+        if head_ids is None and isinstance(target, TorchNetwork) and target.dtype == dtype:
+            self.head, borrowed = target.head, target.head.bytes  # one copy for both
+        else:
+            ids = torch.arange(shape.vocab_size) if head_ids is None else head_ids
+            self.head = make_linear(recipe, Part.HEAD, target.head_rows(ids).to(dtype))
+        self.streamed_parts = self._bytes_by_part()
+        if self.convolutions:
+            sizes = (projection.bytes for pair in self.convolutions for projection, _ in pair)
+            self.streamed_parts[Part.CONVOLUTION] = sum(sizes)
         self.streamed_bytes = sum(self.streamed_parts.values())
-        self.weight_bytes = self._count_bytes()
+        self.weight_bytes = self.streamed_bytes - borrowed + self.fc.bytes + self.context.bytes
 
     @torch.no_grad()
-    def inject(self, features: torch.Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
+    def inject(self, features: Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
         """Write K and V of context rows for all layers, by one projection (SGLang and vLLM do the
         same): hidden_norm(fc(features)) is the same for every layer, and sees no layer's input
         norm."""
@@ -116,71 +113,40 @@ class TorchDFlash(DecoderStack):
             hidden=hidden[: len(batch.logit_rows)],
         )
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _layer(
         self,
         index: int,
         kind: Attention,
-        x: torch.Tensor,
+        x: Tensor,
         angles: Angles,
         plan: AttentionPlan,
-        slots: torch.Tensor,
-    ) -> torch.Tensor:
-        layer, spans = self.layers[index], self._spans
-        kv = self.kv[index]
-        eps = self.config.layers.rms_norm_eps
-        normed = self._norm(x, layer.input_norm)
-        if not self.convolutions:
-            x = x + layer.attention(normed, angles, kv, plan, kind, eps, spans)
-            return x + layer.mlp(self._norm(x, layer.mlp_norm), spans)
-        attention, mlp = self.convolutions[index]
-        before, after = block_kernels(attention.projection(normed), attention.base)
-        inner = convolve(normed, before, slots)
-        inner = layer.attention(inner, angles, kv, plan, kind, eps, spans)
-        x = x + convolve(inner, after, slots)
-        normed = self._norm(x, layer.mlp_norm)
-        before, after = block_kernels(mlp.projection(normed), mlp.base)
-        return x + convolve(layer.mlp(convolve(normed, before, slots), spans), after, slots)
+        slots: Tensor,
+    ) -> Tensor:
+        layer, kv, spans = self.layers[index], self.kv[index], self._spans
 
-    def _embed(self, ids: torch.Tensor) -> torch.Tensor:
+        def attention(rows: Tensor) -> Tensor:
+            return layer.attention(rows, angles, kv, plan, kind, spans)
+
+        def mlp(rows: Tensor) -> Tensor:
+            return layer.mlp(rows, spans)
+
+        for number, (sublayer, norm) in enumerate(
+            ((attention, layer.input_norm), (mlp, layer.mlp_norm))
+        ):
+            normed = self._norm(x, norm)
+            if self.convolutions:
+                projection, base = self.convolutions[index][number]
+                x = x + convolved(sublayer, normed, projection(normed), base, slots)
+            else:
+                x = x + sublayer(normed)
+        return x
+
+    def _embed(self, ids: Tensor) -> Tensor:
         rows = self._target.embedding_rows(ids).to(self.dtype)
         if self.mask_embedding is not None:
             rows[ids == self.config.mask_token_id] = self.mask_embedding
         return rows * self.config.embedding_scale
 
-    def _context_projection(self) -> Linear:
-        """Return all layers' k and v projections, one below the other."""
-        shape = self.config.layers
-        first = shape.num_heads * shape.head_dim  # k and v lie behind q
-        parts = [layer.qkv.outputs_from(first) for layer in self.layers]
-        return parts[0].above(parts[1:])
-
-    def _make_head(self, head_ids: torch.Tensor | None) -> Linear:
-        if head_ids is not None:
-            return self._copied_head(head_ids)
-        if isinstance(self._target, TorchNetwork) and self._target.dtype == self.dtype:
-            return self._target.head  # one copy for both
-        return self._copied_head(torch.arange(self.config.layers.vocab_size))
-
-    def _copied_head(self, ids: torch.Tensor) -> Linear:
-        return make_linear(self._recipe, "head", self._target.head_rows(ids).to(self.dtype))
-
     def _linears(self) -> list[Linear]:
-        """Return the products of a draft forward."""
-        return [*super()._linears(), *(c.projection for pair in self.convolutions for c in pair)]
-
-    def _count_parts(self) -> dict[str, int]:
-        parts = linear_bytes(self.layers) | {Part.HEAD: self.head.bytes}
-        if self.convolutions:
-            sizes = [conv.projection.bytes for pair in self.convolutions for conv in pair]
-            parts[Part.CONVOLUTION] = sum(sizes)
-        return parts
-
-    def _count_bytes(self) -> int:
-        shared = isinstance(self._target, TorchNetwork) and self.head is self._target.head
-        head = self.head.bytes if shared else 0
-        return self.streamed_bytes - head + self.fc.bytes + self.context.bytes
-
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x, weight, self.config.layers.rms_norm_eps)
+        projections = (projection for pair in self.convolutions for projection, _ in pair)
+        return [*super()._linears(), *projections]
