@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, InstanceOf, PlainValidator
 
 from paceline.core.documents import Document, checked
-from paceline.core.errors import InvalidRequest, check_integers, check_numbers
+from paceline.core.errors import InvalidRequest, check_numbers
 from paceline.core.field_types import ENDLESS, Between, Whole
 
 MAX_DRAFT_LEN = 64
@@ -58,7 +58,7 @@ DraftLength = Annotated[Whole, Between(0, MAX_DRAFT_LEN)]
 LossyBudget = Annotated[float, Between(0, 1, words="a total variation from 0 to 1")]
 
 
-def _check_stops(stop: Any) -> tuple[str, ...]:
+def _check_stops(stop: object) -> tuple[str, ...]:
     if (
         not isinstance(stop, tuple | list)
         or len(stop) > MAX_STOPS
@@ -70,18 +70,18 @@ def _check_stops(stop: Any) -> tuple[str, ...]:
 
 
 # long tables are checked at C speed; pydantic would take them item by item
-def _check_biases(biases: Any) -> Mapping[int, float]:
+def _check_biases(biases: object) -> Mapping[int, float]:
     if not isinstance(biases, Mapping):
         raise InvalidRequest("logit_bias", biases, "token ids and their biases")
-    check_integers("logit_bias", biases, 0, MAX_TOKEN_ID, "token ids as keys")
-    check_numbers("logit_bias", biases.values(), -100, 100, "biases from -100 to 100")
+    check_numbers("logit_bias", biases, 0, MAX_TOKEN_ID, "token ids as keys", int)
+    check_numbers("logit_bias", biases.values(), -100, 100, "biases from -100 to 100", int, float)
     return biases
 
 
-def _check_token_ids(ids: Any) -> tuple[int, ...]:
+def _check_token_ids(ids: object) -> tuple[int, ...]:
     if not isinstance(ids, tuple | list):
         raise InvalidRequest("stop_token_ids", ids, "token ids")
-    check_integers("stop_token_ids", ids, 0, MAX_TOKEN_ID, "token ids")
+    check_numbers("stop_token_ids", ids, 0, MAX_TOKEN_ID, "token ids", int)
     return tuple(ids)
 
 
@@ -196,7 +196,7 @@ class DraftPolicy:
         raise InvalidRequest(field, value, expected)
 
 
-@checked(where="speculative")
+@checked
 class SpeculativeParams:
     """Drafting parameters of a request. `drafter` None takes the server's default.
 
@@ -207,6 +207,8 @@ class SpeculativeParams:
 
     Raises InvalidRequest, naming the field.
     """
+
+    WHERE: ClassVar = "speculative"
 
     drafter: str | None = None
     max_draft_len: DraftLength | None = None
