@@ -259,9 +259,4 @@ class Speculative(Document):
         """Return the same as parameters. Raises InvalidRequest, naming the field."""
         if self.drafter == "off":
             return SpeculativeParams(off=True)
-        return SpeculativeParams(
-            drafter=self.drafter,
-            max_draft_len=self.max_draft_len,
-            policy=self.policy,
-            lossy=self.lossy or 0.0,
-        )
+        return SpeculativeParams(**self.model_dump(exclude_none=True))
