@@ -8,10 +8,7 @@ from __future__ import annotations
 from paceline.core.drafts import DraftBatch, KVSpec, SparseRow, Verdict
 from paceline.core.errors import CacheError, InvalidRequest, ModelError, PacelineError, QueueFull
 from paceline.core.params import (
-    DRAFT_POLICIES,
-    GRAMMAR_KINDS,
     MAX_DRAFT_LEN,
-    MAX_LOGPROBS,
     DraftPolicy,
     Grammar,
     SamplingParams,
@@ -29,10 +26,7 @@ from paceline.core.results import (
 from paceline.core.rounds import CutReason, Round, SpeculationStats, StepInfo, StreamInfo
 
 __all__ = [
-    "DRAFT_POLICIES",
-    "GRAMMAR_KINDS",
     "MAX_DRAFT_LEN",
-    "MAX_LOGPROBS",
     "CacheError",
     "CutReason",
     "DraftBatch",

@@ -16,7 +16,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def load_json(path: Path) -> dict[str, Any]:
     return saved
 
 
-def save_json(path: Path, value: dict[str, Any]) -> None:
+def save_json(path: Path, value: Mapping[str, object]) -> None:
     """Write the JSON entry `path`. Raises CacheError."""
     text = json.dumps({CHECKSUM: sha256_of_json(value), **value}, indent=1) + "\n"
     with _explained(path):
@@ -120,13 +120,9 @@ def _clear(path: Path) -> None:
         with free_lock(_lock_of(entry)) as free:
             if free:
                 _remove(path)
-    elif OLD_LEFTOVER.fullmatch(path.name) and _age(path) > OLD_LEFTOVER_SECONDS:
-        _remove(path)
-
-
-def _age(path: Path) -> float:
-    """Seconds since `path` last changed."""
-    return time.time() - path.lstat().st_mtime
+    elif OLD_LEFTOVER.fullmatch(path.name):
+        if time.time() - path.lstat().st_mtime > OLD_LEFTOVER_SECONDS:
+            _remove(path)
 
 
 def _make(folder: Path, fill: Callable[[Path], None]) -> None:

@@ -29,9 +29,7 @@ class Request:
     answers_scope: bytes | None = None
     eos_ids: frozenset[int] = frozenset()
     max_tokens: int = 0  # resolved bound on output tokens
-    leader: Request | None = (
-        None  # the first choice of the same prompt, whose KV this one will share
-    )
+    leader: Request | None = None  # the first choice of the prompt, whose KV this one will share
     arrival: float = field(default_factory=time.monotonic)
 
     tokens: list[int] = field(default_factory=list)

@@ -19,9 +19,7 @@ class TokenKind(StrEnum):
     """How a token came to be committed."""
 
     ACCEPTED = "accepted"  # drafted, and the target agreed
-    BONUS = (
-        "bonus"  # the target's own token: after the last accepted draft, or with no draft at all
-    )
+    BONUS = "bonus"  # the target's own: after the last accepted draft, or with no draft at all
     FORCED = "forced"  # the only token that the grammar allowed: no draft and no choice
 
 

@@ -161,22 +161,16 @@ class SpeculationStats:
                 part = self.parts[round.part] = SpeculationStats()
             part._count(round)
 
-    def copy(self) -> Self:
-        """A value that later rounds do not change."""
-        parts = {name: part.copy() for name, part in self.parts.items()}
-        return replace(
-            self,
-            rounds_by_draft_length=list(self.rounds_by_draft_length),
-            rounds_by_accepted=list(self.rounds_by_accepted),
-            parts=parts,
-        )
+    def copy(self) -> SpeculationStats:
+        """Return a value that later rounds do not change."""
+        return self + SpeculationStats()
 
     def __add__(self, other: SpeculationStats) -> SpeculationStats:
-        """The counts of both together."""
+        """Return the counts of both together."""
         return self._combined(other, 1)
 
     def __sub__(self, other: SpeculationStats) -> SpeculationStats:
-        """The counts of what came since `other`, an earlier copy."""
+        """Return the counts of what came since `other`, an earlier copy."""
         return self._combined(other, -1)
 
     @property
@@ -230,8 +224,6 @@ class SpeculationStats:
         """For each position of a draft, from 0: rounds that drafted it, and that accepted it."""
         drafted, accepted = self.rounds_by_draft_length, self.rounds_by_accepted
         return list(zip_longest(_beyond(drafted), _beyond(accepted), fillvalue=0))
-
-    # -- inside -----------------------------------------------------------------------------------
 
     def _count(self, round: Round) -> None:
         _increase(self.rounds_by_draft_length, round.drafted)
@@ -293,11 +285,9 @@ def speedup_points(
 ) -> list[tuple[float, float, str]]:
     """(tokens per round, speedup over AR, prompt) of each request that was timed."""
     points = []
-    for row in rows:
-        if None in row["seconds"][AR]:
-            continue
+    for row in (row for row in rows if None not in row["seconds"][AR]):
         per_round = tokens_per_round([row], side, tokens=tokens)
-        speedup = ratio([sum(row["seconds"][AR])], [sum(row["seconds"][side])])
+        speedup = ratio(row["seconds"][AR], row["seconds"][side])
         if speedup is not None and per_round is not None:
             points.append((per_round, speedup, str(row["prompt"])))
     return points

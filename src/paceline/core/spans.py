@@ -10,7 +10,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 ROOM = 1 << 10  # spans that a lane has room for before it grows
 TOP = -1  # the parent of a span that lies in no other
@@ -33,7 +33,7 @@ class Spans:
         """Spans within the open one that follow each other: names[i] from tick i to tick i + 1, in
         ns of time.monotonic_ns()."""
 
-    def count(self, counts: Callable[..., Mapping[str, int]], *of: Any) -> None:
+    def count(self, counts: Callable[..., Mapping[str, int]], *of: object) -> None:
         """Numbers about the open span: counts(*of), which is called only if they are kept."""
 
     def lane(self, name: str) -> Spans:
@@ -90,7 +90,7 @@ class Lane(Spans):
         self._starts[own], self._ends[own] = times[:-1], times[1:]
         self._parents[own] = array("q", [self._open[-1] if self._open else TOP]) * len(names)
 
-    def count(self, counts: Callable[..., Mapping[str, int]], *of: Any) -> None:
+    def count(self, counts: Callable[..., Mapping[str, int]], *of: object) -> None:
         self._counts[self._open[-1]] = self.latest = counts(*of)
 
     def lane(self, name: str) -> Spans:
