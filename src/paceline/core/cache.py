@@ -115,14 +115,14 @@ def clear_leftovers(room: Path) -> None:
 
 def _clear(path: Path) -> None:
     """Remove `path` if a process left it unfinished and that process is gone."""
+    old = time.time() - OLD_LEFTOVER_SECONDS
     if path.name.startswith(".") and path.name.endswith(UNFINISHED):
         entry = path.with_name(path.name[1:].rsplit(".", 2)[0])
         with free_lock(_lock_of(entry)) as free:
             if free:
                 _remove(path)
-    elif OLD_LEFTOVER.fullmatch(path.name):
-        if time.time() - path.lstat().st_mtime > OLD_LEFTOVER_SECONDS:
-            _remove(path)
+    elif OLD_LEFTOVER.fullmatch(path.name) and path.lstat().st_mtime < old:
+        _remove(path)
 
 
 def _make(folder: Path, fill: Callable[[Path], None]) -> None:

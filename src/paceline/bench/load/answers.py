@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from paceline.core import TokenKind
-from paceline.core.rounds import Round, acceptance_length
+from paceline.core import Round, SpeculationStats, TokenKind
+from paceline.core.rounds import acceptance_length
 
 
 class DraftCounts(NamedTuple):
     """Rounds that had a draft, and tokens verified and accepted in them."""
 
-    rounds: int
-    tokens: int
-    accepted: int
+    rounds: int = 0
+    tokens: int = 0
+    accepted: int = 0
+
+    @classmethod
+    def of(cls, stats: SpeculationStats) -> DraftCounts:
+        return cls(stats.draft_rounds, stats.draft_tokens, stats.accepted_tokens)
 
     @classmethod
     def total(cls, counts: Iterable[DraftCounts]) -> DraftCounts:
@@ -25,9 +31,6 @@ class DraftCounts(NamedTuple):
     def acceptance_length(self) -> float | None:
         """AL of these rounds, the bonus token included; None where nothing was drafted."""
         return acceptance_length(self.accepted, self.rounds)
-
-
-NOTHING_DRAFTED = DraftCounts(0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -46,13 +49,20 @@ class MeasuredAnswer:
     arrivals: list[float] = field(default_factory=list)
     text: str = ""
     finish_reason: str | None = None
-    drafted: DraftCounts = NOTHING_DRAFTED
+    drafted: DraftCounts = field(default_factory=DraftCounts)
     parts: dict[str, DraftCounts] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
     kinds: list[TokenKind] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     distance: float = 0.0
     replaced_tokens: int = 0
+
+    def extend(self, token_ids: Sequence[int], text: str) -> None:
+        """Add tokens that arrive now, and their text."""
+        now = time.perf_counter()
+        self.token_ids += token_ids
+        self.arrivals += [now] * len(token_ids)
+        self.text += text
 
     @property
     def ttft(self) -> float:
@@ -66,10 +76,10 @@ class MeasuredAnswer:
     def tpot(self, count: int | None = None) -> float:
         """Return the seconds per output token after the first, over the first `count` tokens (all
         by default); NaN with fewer than two tokens."""
-        last = len(self.arrivals) if count is None else min(count, len(self.arrivals))
-        if last < 2:
-            return float("nan")
-        return (self.arrivals[last - 1] - self.arrivals[0]) / (last - 1)
+        arrivals = self.arrivals[:count]
+        if len(arrivals) < 2:
+            return math.nan
+        return (arrivals[-1] - arrivals[0]) / (len(arrivals) - 1)
 
     @property
     def acceptance_length(self) -> float | None:

@@ -9,18 +9,13 @@ from rich import box
 from rich.table import Table
 
 from paceline.bench.load.answers import DraftCounts
-from paceline.bench.load.clients import Load
-from paceline.bench.load.paired import Pair
-
-OFF, ON = "off", "on"
+from paceline.bench.load.paired import Load, Pair
 
 
 def pair_table(pairs: Sequence[Pair], title: str) -> Table:
     """Return a row per prompt, under the name of its kind; it fits a terminal of 80 columns."""
-    table = base_table(title)
-    table.add_column("prompt", no_wrap=True)
-    for name in ("tokens", "TTFT\noff", "\non", "TPOT\noff", "\non", "AL", "speedup"):
-        table.add_column(name, justify="right", no_wrap=True)
+    numbers = ("tokens", "TTFT\noff", "\non", "TPOT\noff", "\non", "AL", "speedup")
+    table = base_table(title, ("prompt",), numbers)
     table.add_column("same\ntext", no_wrap=True)
     for kind in _kinds(pairs):
         table.add_row(f"[italic]{kind}[/]")
@@ -31,8 +26,9 @@ def pair_table(pairs: Sequence[Pair], title: str) -> Table:
     return table
 
 
-def base_table(title: str) -> Table:
-    return Table(
+def base_table(title: str, names: Sequence[str] = (), numbers: Sequence[str] = ()) -> Table:
+    """Return an empty table with columns of names, and behind them columns of numbers."""
+    table = Table(
         title=title,
         title_justify="left",
         title_style="bold",
@@ -40,6 +36,11 @@ def base_table(title: str) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def _kinds(pairs: Sequence[Pair]) -> list[str]:
@@ -78,11 +79,8 @@ def speedup_lines(pairs: Sequence[Pair]) -> list[str]:
 def parts_tables(pairs: Sequence[Pair]) -> list[Table]:
     """Return the table of what each part of the drafter drafted for each kind of prompt, over all
     runs; nothing for a drafter of one piece."""
-    table = base_table("Who drafted: suffix and ngram look up, dflash is a trained drafter")
-    table.add_column("prompts")
-    table.add_column("drafted by")
-    for name in ("rounds", "accepted", "of drafted", "AL"):
-        table.add_column(name, justify="right")
+    numbers = ("rounds", "accepted", "of drafted", "AL")
+    table = base_table("Who drafted: the parts of the drafter", ("prompts", "drafted by"), numbers)
     for kind in _kinds(pairs):
         answers = [answer for pair in pairs if pair.prompt.kind == kind for answer in pair.on]
         for name in sorted({name for answer in answers for name in answer.parts}):
@@ -109,11 +107,9 @@ def same_text_line(same: bool) -> str:
 
 def load_table(off: Load, on: Load, title: str) -> Table:
     """Return a row without and one with speculation: throughput, TTFT, TPOT, AL and the ratio."""
-    table = base_table(title)
-    table.add_column("speculation")
-    for name in ("output tok/s", "TTFT", "TPOT", "AL", "throughput ÷ off"):
-        table.add_column(name, justify="right")
-    for name, load in ((OFF, off), (ON, on)):
+    numbers = ("output tok/s", "TTFT", "TPOT", "AL", "throughput ÷ off")
+    table = base_table(title, ("speculation",), numbers)
+    for name, load in (("off", off), ("on", on)):
         table.add_row(
             name,
             f"{load.throughput:.1f}",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from paceline.bench.requests import fresh_requests
+from paceline.bench.load.in_process import fresh_requests
 from paceline.core import InvalidRequest, Request, SamplingParams, SpeculativeParams
 from paceline.engine.driver import Driver
 
