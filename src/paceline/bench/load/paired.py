@@ -113,7 +113,7 @@ def _order(turn: int, off: Side, on: Side, speculative: object) -> list[tuple[Si
     return sides if turn % 2 == 0 else sides[::-1]
 
 
-# -- many clients at once --------------------------------------------------------------------------
+# -- many clients at once -------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -151,12 +151,7 @@ class Load:
 
 
 async def run_load(
-    prompts: Sequence[BenchPrompt],
-    ask: Ask,
-    *,
-    requests: int,
-    concurrency: int,
-    speculative: object,
+    prompts: Sequence[BenchPrompt], ask: Ask, speculative: object, requests: int, concurrency: int
 ) -> Load:
     """Keep `concurrency` requests in flight until `requests` are answered, and start again with the
     first prompt after the last."""
@@ -183,10 +178,10 @@ async def compare_load(
     Each run has two requests per client, or one per prompt if that is more.
     """
     off, on = Load(), Load()
-    load = {"requests": max(2 * concurrency, len(prompts)), "concurrency": concurrency}
+    requests = max(2 * concurrency, len(prompts))
     for run in range(runs):
         for total, setting in _order(run, off, on, speculative):
-            total.add(await run_load(prompts, ask, speculative=setting, **load))
+            total.add(await run_load(prompts, ask, setting, requests, concurrency))
     return off, on
 
 
@@ -196,7 +191,7 @@ def same_text(first: Load, second: Load) -> bool:
     return all(answer.token_ids == other.token_ids for answer, other in pairs)
 
 
-# -- recorded arrivals ------------------------------------------------------------------------------
+# -- recorded arrivals ----------------------------------------------------------------------------
 
 
 def write_arrivals(path: Path, pairs: Sequence[Pair]) -> None:
