@@ -25,9 +25,9 @@ VLLM, SGLANG = "vllm", "sglang"
 ENGINES = (VLLM, SGLANG)
 OUTPUT = 256  # tokens of each request of a measurement
 TURNS = 8  # requests one after another in each place of the batch
-KINDS = tuple(
-    kind for kind, method in METHODS.items() if method.checkpoint or kind == "mtp"
-)  # those that draft a whole draft every time; look-ups may have less
+# those that draft a whole draft every time, with a checkpoint or a layer of the target's; look-ups
+# may have less
+KINDS = tuple(kind for kind, method in METHODS.items() if method.checkpoint or method.own_layer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +65,25 @@ def launch_lines(
     if engine not in ENGINES:
         raise InvalidRequest("launch", engine, "one of " + ", ".join(ENGINES))
     check_integer("tensor_parallel", tensor_parallel, 1, 1024, "a whole number of devices")
-    form = ["--load-format", "dummy", "--dtype", dtype]
 
-    def server(cell: Cell | None) -> str:
-        length = 0 if cell is None else cell.draft_length
-        words = [*_command(engine, model, drafter, length, tensor_parallel), *form]
-        return shlex.join(words) if cell is None else _mocked(engine, words, cell)
+    def server(draft_length: int) -> list[str]:
+        command = launch_flags(
+            drafter.kind,
+            draft_length,
+            model=model,
+            family="",  # only Paceline's own flags depend on it
+            drafter=drafter.checkpoint,
+            options=Options(tensor_parallel=tensor_parallel),
+        )[engine]
+        if command is None:
+            raise InvalidRequest("drafter", drafter.kind, f"a kind of drafter that {engine} has")
+        return [*shlex.split(command), "--load-format", "dummy", "--dtype", dtype]
 
     lines = [
         "# Mocked acceptance: for speed alone. The output is NOT the model's and means nothing.",
         "# Start one server at a time, and measure it with the lines at the end.",
     ]
-    if drafter.kind == "dflash":  # not checked: the checkpoint is not here
+    if METHODS[drafter.kind].drafts_block:  # not checked: the checkpoint is not here
         longest = max(plan.draft_lengths)
         lines += [
             f"# The block of {drafter.checkpoint} was not looked up: drafts must not be longer "
@@ -84,30 +91,14 @@ def launch_lines(
             f"# which asks for a block_size of {longest + 1} or more in the drafter's "
             "config.json).",
         ]
-    lines += ["", "# AR: speculation off, what the others are compared with", server(None)]
+    lines += ["", "# AR: speculation off, what the others are compared with", shlex.join(server(0))]
     cells = {(cell.draft_length, cell.rates): cell for cell in plan.cells()}  # at any batch
     for cell in cells.values():
         al, length = f"{cell.acceptance_length:.4g}", cell.draft_length
-        lines += ["", f"# AL {al} incl. bonus, drafts of {length} tokens", server(cell)]
+        mocked = _mocked(engine, server(length), cell)
+        lines += ["", f"# AL {al} incl. bonus, drafts of {length} tokens", mocked]
     lines += ["", "# measure, at each batch"]
     return lines + [_client(engine, plan, model, batch) for batch in plan.batches]
-
-
-def _command(
-    engine: str, model: str, drafter: LaunchDrafter, length: int, tensor_parallel: int
-) -> list[str]:
-    """Return the engine's command for that drafter and draft length, as a user would serve it."""
-    command = launch_flags(
-        drafter.kind,
-        length,
-        model=model,
-        family="",  # only Paceline's own flags depend on it
-        drafter=drafter.checkpoint,
-        options=Options(tensor_parallel=tensor_parallel),
-    )[engine]
-    if command is None:
-        raise InvalidRequest("drafter", drafter.kind, f"a kind of drafter that {engine} has")
-    return shlex.split(command)
 
 
 def _mocked(engine: str, words: list[str], cell: Cell) -> str:
@@ -128,9 +119,9 @@ def _mocked(engine: str, words: list[str], cell: Cell) -> str:
 def _client(engine: str, plan: MockPlan, model: str, batch: int) -> str:
     """Return the command that measures a server at one batch, with prompts so long that the middle
     of the output is at the plan's context."""
-    prompt, requests = max(1, plan.context - OUTPUT // 2), TURNS * batch
+    prompt = max(1, plan.context - OUTPUT // 2)
     sizes = f"--random-input-len {prompt} --random-output-len {OUTPUT}"
-    load = f"--num-prompts {requests} --max-concurrency {batch}"
+    load = f"--num-prompts {TURNS * batch} --max-concurrency {batch}"
     model = shlex.quote(model)
     if engine == SGLANG:
         return (

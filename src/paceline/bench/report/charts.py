@@ -81,7 +81,7 @@ class Chart:
     bars: list[tuple[float, float, float, float, int, str]] = field(default_factory=list)
     whiskers: list[tuple[float, float, float]] = field(default_factory=list)  # x, low, high
     guides: list[tuple[float, float, float, float]] = field(default_factory=list)
-    lines: list[tuple[Sequence[Place], int | None]] = field(default_factory=list)
+    lines: list[tuple[list[Place], int | None]] = field(default_factory=list)
     dots: list[tuple[float, float, int, str]] = field(default_factory=list)  # x, y, colour, note
     words: list[tuple[float, float, str, str]] = field(default_factory=list)
 
