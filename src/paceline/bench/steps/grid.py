@@ -12,10 +12,10 @@ import itertools
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from paceline.bench.steps.groups import Steady, StepGroup, quieten
+from paceline.bench.steps.groups import Steady, StepGroup, TimedStep, quieten
 from paceline.bench.steps.machine import NUMBERS
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, SpeculativeParams
 from paceline.engine.config import EngineConfig
@@ -110,18 +110,14 @@ def measure_steps(
     for turn in range(grid.rounds):
         rng.shuffle(pairs)
         for index, (batch, context) in enumerate(pairs):
-            group = steady.begin(
-                prompts(engine.vocab_size, batch, context),
-                SpeculativeParams(policy="fixed"),
-                salt=SALT,
-                seed=0,
-            )
+            texts = prompts(engine.vocab_size, batch, context)
+            group = steady.begin(texts, SpeculativeParams(policy="fixed"), salt=SALT, seed=0)
             lengths = [r for b, r, c in grid.points if (b, c) == (batch, context)]
             for rows in rng.sample(lengths, len(lengths)):
                 timed[batch, rows, context].append(_time(steady, group, rows, turn == 0))
             steady.end(group)
             progress(turn * len(pairs) + index + 1, grid.rounds * len(pairs))
-    return [_middle(points) for points in timed.values()]
+    return [_middle(*point[:2], times) for point, times in timed.items()]
 
 
 def _time(steady: Steady, group: StepGroup, rows: int, first: bool) -> MeasuredStep:
@@ -131,16 +127,13 @@ def _time(steady: Steady, group: StepGroup, rows: int, first: bool) -> MeasuredS
     for _ in range(SETTLING if first else 1):
         steady.step(group)
     steps = [steady.step(group) for _ in range(STEPS)]
-    context = round(statistics.mean(step.context for step in steps))
-    seconds = statistics.median(step.seconds for step in steps)
-    return MeasuredStep(len(group.requests), rows, context, seconds)
+    return _middle(len(group.requests), rows, steps)
 
 
-def _middle(points: Sequence[MeasuredStep]) -> MeasuredStep:
-    """Return the median of the rounds, at the mean of their contexts."""
-    context = round(statistics.mean(point.context for point in points))
-    seconds = statistics.median(point.seconds for point in points)
-    return replace(points[0], context=context, seconds=seconds)
+def _middle(batch: int, rows: int, times: Sequence[TimedStep | MeasuredStep]) -> MeasuredStep:
+    """Return the median time at the mean context."""
+    context = round(statistics.mean(step.context for step in times))
+    return MeasuredStep(batch, rows, context, statistics.median(step.seconds for step in times))
 
 
 def prompts(vocab_size: int, count: int, length: int) -> list[list[int]]:
@@ -149,7 +142,7 @@ def prompts(vocab_size: int, count: int, length: int) -> list[list[int]]:
     return [[rng.randrange(vocab_size) for _ in range(length)] for rng in streams]
 
 
-def as_json(engine: Engine, machine: Hardware, points: Sequence[MeasuredStep]) -> dict[str, Any]:
+def as_json(engine: Engine, machine: Hardware, points: Sequence[MeasuredStep]) -> dict[str, object]:
     """Return `points` as `paceline roofline fit` reads them, and what they were measured on. No
     text comes with them: it was accepted by plan."""
     return {
@@ -159,7 +152,7 @@ def as_json(engine: Engine, machine: Hardware, points: Sequence[MeasuredStep]) -
     }
 
 
-def measured_on(engine: Engine, machine: Hardware) -> dict[str, Any]:
+def measured_on(engine: Engine, machine: Hardware) -> dict[str, object]:
     """Return the model, the form in which it ran, and the machine."""
     return {
         "lossless": engine.verifier.lossless,

@@ -34,11 +34,11 @@ class TimedStep:
     context: float
 
 
+@dataclass(frozen=True, slots=True)
 class StepGroup:
     """Requests that decode together. `Steady.begin` makes one and computes the prompts."""
 
-    def __init__(self, requests: list[Request]) -> None:
-        self.requests = requests
+    requests: list[Request]
 
     @property
     def running(self) -> list[Request]:
@@ -100,15 +100,16 @@ class Steady:
                 sampling = replace(sampling, seed=seed + index)
             requests += fresh_requests(self.engine, prompt, sampling, speculation, salt=salt)
         self.engine.add(requests)
-        while not all(request.output_len for request in requests):
+        group = StepGroup(requests)
+        # A request with its first token waits for the others: all begin to decode at once.
+        while waiting := [request for request in requests if not request.output_len]:
             before = sum(request.computed for request in requests)
-            # A request with its first token waits for the others: all begin to decode at once.
-            with self._driver.only([request for request in requests if not request.output_len]):
+            with self._driver.only(waiting):
                 self.engine.step()
             if sum(request.computed for request in requests) == before:
-                self._abort(requests)
+                self.end(group)
                 raise self._no_room()
-        return StepGroup(requests)
+        return group
 
     def step(self, group: StepGroup) -> TimedStep:
         """Run one round of the requests that have not ended. Raises InvalidRequest where memory for
@@ -130,10 +131,7 @@ class Steady:
 
     def end(self, group: StepGroup) -> None:
         """End the requests that have not ended, and free their memory."""
-        self._abort(group.running)
-
-    def _abort(self, requests: list[Request]) -> None:
-        for request in requests:
+        for request in group.running:
             self.engine.abort(request.id)
 
     def _no_room(self) -> InvalidRequest:

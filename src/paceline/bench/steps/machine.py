@@ -44,14 +44,19 @@ def this_machine(device: str = "cpu", engine: Engine | None = None) -> Hardware:
     if engine is not None:
         number = NUMBERS[engine.config.dtype]
         peak[number] = max(peak[number], forward_rate(engine))
+    if device == "cuda":
+        gpu = torch.cuda.get_device_properties(0)
+        memory, described = gpu.total_memory, gpu.name
+    else:
+        memory, described = total_memory(), f"{cpu_name()}, {torch.get_num_threads()} threads"
     # Where the wider format multiplies faster, the narrower one can be widened.
     peak["bf16"] = max(peak.values())
     return Hardware(
         name=NAME,
         memory_bandwidth=bandwidth,
         peak=peak,
-        memory=float(_memory(device)),
-        source=f"measured on {_describe(device)}",
+        memory=float(memory),
+        source=f"measured on {described}",
     )
 
 
@@ -65,15 +70,3 @@ def forward_rate(engine: Engine) -> float:
     weights = sum(torch.Size(shape).numel() for shape in shapes.values() if len(shape) == 2)
     seconds = min(timed(lambda: timed_step(network, rows)) for _ in range(1 + REPEATS))
     return 2 * weights * rows / seconds
-
-
-def _memory(device: str) -> int:
-    if device == "cuda":
-        return int(torch.cuda.get_device_properties(0).total_memory)
-    return total_memory()
-
-
-def _describe(device: str) -> str:
-    if device == "cuda":
-        return str(torch.cuda.get_device_name(0))
-    return f"{cpu_name()}, {torch.get_num_threads()} threads"
