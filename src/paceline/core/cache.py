@@ -126,7 +126,6 @@ def _clear(path: Path) -> None:
 
 
 def _make(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a folder aside, then put it in the place of what is called `folder` now."""
     unfinished = Path(tempfile.mkdtemp(UNFINISHED, f".{folder.name}.", folder.parent))
     try:
         fill(unfinished)
@@ -150,7 +149,6 @@ def _lock_of(entry: Path) -> Path:
 
 
 def _remove_unfinished(entry: Path) -> None:
-    """Remove every unfinished copy of an entry whose lock we hold."""
     for path in entry.parent.iterdir():
         if path.name.startswith(f".{entry.name}.") and path.name.endswith(UNFINISHED):
             _remove(path)

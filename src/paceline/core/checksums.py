@@ -83,7 +83,6 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _digests(files: Mapping[str, Path], sizes: Mapping[str, int]) -> dict[str, list[str]]:
-    """SHA-256 of each file's pieces, by file name."""
     pieces = [(name, start) for name in files for start in range(0, sizes[name], PIECE_BYTES)]
     digests: dict[str, list[str]] = {name: [] for name in files}
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:

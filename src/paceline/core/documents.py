@@ -48,8 +48,7 @@ class Document(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_size(cls, value: object) -> object:
-        """Raise one error for an object with more fields than there are; pydantic would make one
-        for each of them."""
+        """Refuse an object with more fields than there are once, not once for each of them."""
         closed = cls.model_config.get("extra") == "forbid"
         if closed and isinstance(value, dict) and len(value) > len(cls.model_fields):
             names = field_names(cls)

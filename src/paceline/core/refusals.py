@@ -68,7 +68,6 @@ def refusal(
 def _wrong_value(
     errors: Sequence[ErrorDetails], path: Path, document: object, model: type, where: str
 ) -> InvalidRequest:
-    """Refuse the value at `path`, where pydantic has these errors."""
     kinds = {item["type"]: item for item in errors}
     field, value = written(path, where), _value(document, path)
     for kind in _UNKNOWN_KIND:
@@ -115,8 +114,7 @@ def _unknown_kind(
 
 
 def _names_at(path: Path, document: object, model: type) -> list[str]:
-    """Return the fields of the model at `path` for an error to list: none where they are many, or
-    where several models of a union fit the object there."""
+    """Return the fields of the model at `path` that an error lists: none where they are many."""
     models = [model]
     for step in path:
         if isinstance(step, str):
@@ -140,7 +138,6 @@ def _keyed(model: type) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def _all_names(model: type) -> set[str]:
-    """Return the names of the fields of `model` and of all models within it."""
     models, todo = {model}, [model]
     while todo:
         inner = {part for field in fields_of(todo.pop()).values() for part in _models_in(field)}
@@ -167,8 +164,7 @@ def written(path: Path, where: str = "") -> str:
 
 
 def _path(error: ErrorDetails, document: Any) -> Path:
-    """Return the place of an error, without the names of union branches, which are no keys of the
-    document."""
+    """Return the place of an error, without union branches: they are no keys of the document."""
     path: list[str | int] = []
     location = error["loc"]
     if error["type"] == UNKNOWN_FIELD:

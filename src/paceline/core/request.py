@@ -78,8 +78,7 @@ class Request:
 
     @property
     def decoding(self) -> bool:
-        """Return whether only the last chosen token, and what the grammar forced after it, is
-        pending."""
+        """Return whether only the last chosen token, and what the grammar forced, is pending."""
         return self.pending <= 1 + self.forced_tail
 
     @property

@@ -34,8 +34,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """Times of one finished stream, seconds. tpot is (end - first token) / (n - 1), None when n <
-    2. `held_back` is the request's own."""
+    """Times of one finished stream, seconds. `tpot` is (end - first token) / (n - 1) for n > 1."""
 
     queue: float
     ttft: float

@@ -166,7 +166,6 @@ class SpeculationStats:
         return self + SpeculationStats()
 
     def __add__(self, other: SpeculationStats) -> SpeculationStats:
-        """Return the counts of both together."""
         return self._combined(other, 1)
 
     def __sub__(self, other: SpeculationStats) -> SpeculationStats:
@@ -258,8 +257,7 @@ class SpeculationStats:
 
 
 def counted_rounds(row: Row, side: str, *, tokens: int, block: int = 0) -> list[Round]:
-    """The rounds that count: those that start before the text loops and, where `block` is given,
-    with room for a whole block before the limit of `tokens`."""
+    """Return the rounds that start before the text loops, and a whole `block` before `tokens`."""
     end = min(row["counted_tokens"], tokens - block)
     rounds = (Round(*values) for values in row["rounds"][side])
     return [round for round in rounds if round.position < end]

@@ -74,8 +74,7 @@ class MeasuredAnswer:
         return self.arrivals[-1] - self.started
 
     def tpot(self, count: int | None = None) -> float:
-        """Return the seconds per output token after the first, over the first `count` tokens (all
-        by default); NaN with fewer than two tokens."""
+        """Return seconds per token after the first, over `count` tokens; NaN for fewer than two."""
         arrivals = self.arrivals[:count]
         if len(arrivals) < 2:
             return math.nan

@@ -79,8 +79,7 @@ async def served_model(url: str, api_key: str | None = None) -> str:
 
 
 async def get_json(url: str, path: str, api_key: str | None = None) -> dict[str, Any]:
-    """Return the JSON that the server answers to GET. Raises ServerError where there is no server,
-    and where it refuses."""
+    """Return the JSON that the server answers to GET. Raises ServerError."""
     async with _http(url, api_key, 10) as http:
         try:
             response = await http.get(path)

@@ -18,7 +18,8 @@ from paceline.bench.load.answers import MeasuredAnswer
 from paceline.bench.load.in_process import InProcess
 from paceline.bench.load.paired import Pair
 from paceline.bench.prompts import BenchPrompt
-from paceline.bench.report.tables import al_text, base_table
+from paceline.bench.report.tables import base_table
+from paceline.bench.report.words import number
 from paceline.core import SamplingParams
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def level(
         speedup=statistics.geometric_mean(pair.speedup for pair in pairs),
         acceptance_length=statistics.mean(lengths) if lengths else None,
         same_share=statistics.mean(
-            _common(answer.token_ids, plain.token_ids) / max(1, len(plain.token_ids))
+            _common_length(answer.token_ids, plain.token_ids) / max(1, len(plain.token_ids))
             for answer, plain in zip(answers, lossless, strict=True)
         ),
         perplexity_ratio=math.exp(_surprise(answers) - _surprise(lossless)),
@@ -76,8 +77,7 @@ def _surprise(answers: Sequence[MeasuredAnswer]) -> float:
     return -statistics.mean(value for answer in answers for value in answer.logprobs)
 
 
-def _common(ids: Sequence[int], others: Sequence[int]) -> int:
-    """Return the number of tokens before the first difference."""
+def _common_length(ids: Sequence[int], others: Sequence[int]) -> int:
     pairs = zip(ids, others, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(others)))
 
@@ -89,7 +89,7 @@ def level_table(levels: Sequence[LossyLevel], title: str) -> Table:
         table.add_row(
             f"{level.epsilon:g}" if level.epsilon else "0 (lossless)",
             f"{level.speedup:.2f}×",
-            al_text(level.acceptance_length),
+            number(level.acceptance_length),
             f"{level.perplexity_ratio:.3f}",
             f"{level.same_share:.0%}",
             f"{level.distance_per_token:.4f}",

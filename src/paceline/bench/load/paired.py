@@ -10,7 +10,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -75,9 +75,8 @@ class Pair:
     @property
     def acceptance_length(self) -> float | None:
         """Median AL of the runs; None where nothing was drafted."""
-        lengths = [a.acceptance_length for a in self.on]
-        drafted = [length for length in lengths if length is not None]
-        return median(drafted) if drafted else None
+        lengths = [a.acceptance_length for a in self.on if a.acceptance_length is not None]
+        return median(lengths) if lengths else None
 
 
 async def compare(
@@ -153,8 +152,7 @@ class Load:
 async def run_load(
     prompts: Sequence[BenchPrompt], ask: Ask, speculative: object, requests: int, concurrency: int
 ) -> Load:
-    """Keep `concurrency` requests in flight until `requests` are answered, and start again with the
-    first prompt after the last."""
+    """Keep `concurrency` requests in flight, prompt after prompt, until `requests` are answered."""
     answers: dict[int, MeasuredAnswer] = {}
     waiting = iter(range(requests))
 
@@ -200,19 +198,18 @@ def write_arrivals(path: Path, pairs: Sequence[Pair]) -> None:
     A line is one answer: `speculation` off or on, `run`, and `arrivals_ms`, in which tokens of one
     burst share a time.
     """
-    lines = [json.dumps(line) for pair in pairs for line in _arrivals(pair)]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def _arrivals(pair: Pair) -> Iterator[dict[str, object]]:
-    for speculation, answers in (("off", pair.off), ("on", pair.on)):
-        for run, answer in enumerate(answers):
-            yield {
-                "format": ARRIVALS,
-                "prompt": pair.prompt.name,
-                "speculation": speculation,
-                "run": run,
-                "arrivals_ms": [round(1e3 * (at - answer.started), 3) for at in answer.arrivals],
-                "draft_rounds": answer.drafted.rounds,
-                "accepted": answer.drafted.accepted,
-            }
+    lines = [
+        {
+            "format": ARRIVALS,
+            "prompt": pair.prompt.name,
+            "speculation": speculation,
+            "run": run,
+            "arrivals_ms": [round(1e3 * (at - answer.started), 3) for at in answer.arrivals],
+            "draft_rounds": answer.drafted.rounds,
+            "accepted": answer.drafted.accepted,
+        }
+        for pair in pairs
+        for speculation, answers in (("off", pair.off), ("on", pair.on))
+        for run, answer in enumerate(answers)
+    ]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")

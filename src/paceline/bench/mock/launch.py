@@ -102,7 +102,6 @@ def launch_lines(
 
 
 def _mocked(engine: str, words: list[str], cell: Cell) -> str:
-    """Return the command with the acceptance of `cell` in the place of the real one."""
     if engine == SGLANG:
         return (
             f"SGLANG_SIMULATE_ACC_LEN={cell.acceptance_length:.6g} "
@@ -117,8 +116,7 @@ def _mocked(engine: str, words: list[str], cell: Cell) -> str:
 
 
 def _client(engine: str, plan: MockPlan, model: str, batch: int) -> str:
-    """Return the command that measures a server at one batch, with prompts so long that the middle
-    of the output is at the plan's context."""
+    """Return the command that measures at one batch; the context is the plan's amid the output."""
     prompt = max(1, plan.context - OUTPUT // 2)
     sizes = f"--random-input-len {prompt} --random-output-len {OUTPUT}"
     load = f"--num-prompts {TURNS * batch} --max-concurrency {batch}"

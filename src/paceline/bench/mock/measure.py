@@ -8,7 +8,7 @@ acceptance that was set (rule `synthetic`). The text means nothing, so nothing o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,16 +47,13 @@ class Measured:
     speedup_interval: tuple[float, float]
 
 
-def measure(
-    engine: Engine, plan: MockPlan, progress: Callable[[Measured], None] = lambda measured: None
-) -> list[Measured]:
+def measure(engine: Engine, plan: MockPlan) -> list[Measured]:
     """Measure every cell: AR and speculation in turns, step by step, at the same context."""
     quieten()
     steady, results = Steady(engine), []
     for index, cell in enumerate(plan.cells()):
         with Driver(engine).rule(make_verifier("synthetic", cell.rates)):
             results.append(_measure(steady, plan, cell, plan.seed + index * max(plan.batches)))
-        progress(results[-1])
     return results
 
 

@@ -31,8 +31,7 @@ CEILING, CALIBRATED = "ceiling", "calibrated"
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A tier's prediction for one cell, and measured ÷ predicted with the interval of what was
-    measured."""
+    """A tier's prediction for one cell, and measured ÷ predicted with its interval."""
 
     predicted: SpeedupRow
     ratio: float
@@ -47,8 +46,7 @@ def predict(
     hardware: Hardware,
     calibration: Calibration | None = None,
 ) -> list[dict[str, Compared]]:
-    """Predict each cell of a mocked engine, by tier, at the context that was measured. Without a
-    calibration there is the ceiling alone."""
+    """Predict each cell, by tier, at the context that was measured."""
     number = NUMBERS[engine.config.dtype]
     precision = {part: number for part in PARTS if part != "state"}
     model = read_architecture(target.config_json, precision=precision, name=target.name)

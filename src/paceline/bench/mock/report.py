@@ -33,8 +33,7 @@ NOT_CALIBRATED = (
 def table(
     engine: Engine, plan: MockPlan, measured: Sequence[Measured], predicted: Predicted
 ) -> Table:
-    """Return a row for each cell, under its batch, with two columns for each tier that was
-    predicted; it fits a terminal of 80 columns."""
+    """Return a row for each cell, under its batch; it fits a terminal of 80 columns."""
     heading = (
         f"Mocked: {engine.model_name}, random weights, {engine.config.dtype}, context "
         f"{plan.context}. Rule synthetic: NOT lossless, the output means nothing."
@@ -86,8 +85,7 @@ def as_json(
     measured: Sequence[Measured],
     predicted: Predicted,
 ) -> dict[str, object]:
-    """Return plain JSON, times in seconds. `points` are the target's steps without drafting, as
-    `paceline roofline fit` reads them."""
+    """Return plain JSON, times in seconds. `points` are for `paceline roofline fit`."""
     (drafter,) = engine.drafters.values()
     share = getattr(drafter, "share", None)
     return {

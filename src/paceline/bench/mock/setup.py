@@ -66,8 +66,7 @@ class MockDrafting:
         self.bytes_of("bfloat16", 1)  # a config that cannot be run is refused before anything runs
 
     def bytes_of(self, dtype: str, tokens: int) -> tuple[int, int]:
-        """Return the bytes of the drafter's weights, and of the KV of so many tokens; 0 where it is
-        no network."""
+        """Return the bytes of the drafter's weights and of the KV of `tokens` tokens."""
         if self.config is None:
             return 0, 0
         with named("drafter_config"):

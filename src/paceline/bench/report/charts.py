@@ -69,8 +69,7 @@ class Axis:
 
 @dataclass(slots=True)
 class Chart:
-    """The parts of a drawing, by their places: what the template writes as SVG. Without `x_axis`
-    its groups of bars have names."""
+    """The parts of a drawing, by their places. Without `x_axis` its groups of bars have names."""
 
     labels: Labels
     y_axis: Axis
@@ -131,8 +130,7 @@ def bars(
 
 
 def cloud(series: Sequence[str], points: Sequence[Sequence[Note]], labels: Labels) -> str:
-    """Return the SVG of points (x, y, note) of two series, on equal scales from 0, with the lines
-    y = x and y = 1."""
+    """Return the SVG of points of two series, on equal scales, with the lines y = x and y = 1."""
     values = [value for notes in points for x, y, _ in notes for value in (x, y)]
     most = MARGIN * max([*values, 2.0])
     x_axis, y_axis = Axis(0.0, most, LEFT, RIGHT), Axis(0.0, most, BOTTOM, TOP)
@@ -164,8 +162,7 @@ def lines(series: Mapping[str, Sequence[Place]], labels: Labels) -> str:
 def _joined(
     series: Sequence[Sequence[Place]], colours: Sequence[int | None], labels: Labels
 ) -> tuple[Chart, list[list[Place]]]:
-    """Return a chart with a line through the points of each series, and their places; a line
-    without a colour has that of the text."""
+    """Return a chart with a line through each series, and the places of its points."""
     points = [point for line in series for point in line]
     x_axis = Axis.around([x for x, _ in points], LEFT, RIGHT)
     y_axis = Axis.around([y for _, y in points], BOTTOM, TOP)

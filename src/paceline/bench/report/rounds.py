@@ -84,7 +84,6 @@ def summary(choice: Shown) -> str:
 
 
 def _counted(names: Iterable[str | None]) -> str:
-    """`cost 3×, rest 12×`"""
     counts = Counter(name for name in names if name)
     return ", ".join(f"{name} {count}×" for name, count in sorted(counts.items()))
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from paceline.bench.load.answers import DraftCounts
 from paceline.bench.load.paired import Load, Pair
+from paceline.bench.report.words import count, number
 
 
 def pair_table(pairs: Sequence[Pair], title: str) -> Table:
@@ -55,15 +56,10 @@ def _cells(pair: Pair) -> list[str]:
         f"{pair.counted_tokens}{'*' if pair.loops else ''}",
         *(f"{1000 * seconds:.0f}" for seconds in ttft),
         *(f"{1000 * seconds:.1f}" for seconds in tpot),
-        al_text(pair.acceptance_length),
+        number(pair.acceptance_length),
         f"[{style}]{pair.speedup:.2f}×[/]",
         "[green]yes[/]" if pair.same_text else "[bold red]no[/]",
     ]
-
-
-def al_text(acceptance_length: float | None) -> str:
-    """Write an acceptance length; a dash where nothing was drafted."""
-    return "–" if acceptance_length is None else f"{acceptance_length:.2f}"
 
 
 def speedup_lines(pairs: Sequence[Pair]) -> list[str]:
@@ -71,14 +67,13 @@ def speedup_lines(pairs: Sequence[Pair]) -> list[str]:
     lines = []
     for kind in _kinds(pairs):
         of_kind = [pair.speedup for pair in pairs if pair.prompt.kind == kind]
-        count = f"{len(of_kind)} prompt{'s' if len(of_kind) > 1 else ''}"
-        lines.append(f"speedup, {kind}: {geometric_mean(of_kind):.2f}× (geometric mean of {count})")
+        mean, prompts = geometric_mean(of_kind), count(len(of_kind), "prompt")
+        lines.append(f"speedup, {kind}: {mean:.2f}× (geometric mean of {prompts})")
     return lines
 
 
 def parts_tables(pairs: Sequence[Pair]) -> list[Table]:
-    """Return the table of what each part of the drafter drafted for each kind of prompt, over all
-    runs; nothing for a drafter of one piece."""
+    """Return the table of what each part of the drafter drafted, if it has several."""
     numbers = ("rounds", "accepted", "of drafted", "AL")
     table = base_table("Who drafted: the parts of the drafter", ("prompts", "drafted by"), numbers)
     for kind in _kinds(pairs):
@@ -86,7 +81,7 @@ def parts_tables(pairs: Sequence[Pair]) -> list[Table]:
         for name in sorted({name for answer in answers for name in answer.parts}):
             part = DraftCounts.total(a.parts[name] for a in answers if name in a.parts)
             counts = (part.rounds, part.accepted, part.tokens)
-            table.add_row(kind, name, *map(str, counts), al_text(part.acceptance_length))
+            table.add_row(kind, name, *map(str, counts), number(part.acceptance_length))
     return [table] if table.row_count else []
 
 
@@ -115,7 +110,7 @@ def load_table(off: Load, on: Load, title: str) -> Table:
             f"{load.throughput:.1f}",
             f"{1000 * load.ttft:.0f} ms",
             f"{1000 * load.tpot:.1f} ms",
-            al_text(load.acceptance_length),
+            number(load.acceptance_length),
             f"{load.throughput / off.throughput:.2f}×",
         )
     return table

@@ -121,8 +121,7 @@ def measure_steps(
 
 
 def _time(steady: Steady, group: StepGroup, rows: int, first: bool) -> MeasuredStep:
-    """Return the median of a few steps. The first step of a shape pays for buffers and does not
-    count."""
+    """Return the median of a few steps. A shape's first step pays for buffers and is left out."""
     group.draft(rows - 1)
     for _ in range(SETTLING if first else 1):
         steady.step(group)
@@ -131,7 +130,6 @@ def _time(steady: Steady, group: StepGroup, rows: int, first: bool) -> MeasuredS
 
 
 def _middle(batch: int, rows: int, times: Sequence[TimedStep | MeasuredStep]) -> MeasuredStep:
-    """Return the median time at the mean context."""
     context = round(statistics.mean(step.context for step in times))
     return MeasuredStep(batch, rows, context, statistics.median(step.seconds for step in times))
 
@@ -143,8 +141,7 @@ def prompts(vocab_size: int, count: int, length: int) -> list[list[int]]:
 
 
 def as_json(engine: Engine, machine: Hardware, points: Sequence[MeasuredStep]) -> dict[str, object]:
-    """Return `points` as `paceline roofline fit` reads them, and what they were measured on. No
-    text comes with them: it was accepted by plan."""
+    """Return the points for `paceline roofline fit`. No text comes with them: it means nothing."""
     return {
         "format": FORMAT,
         **measured_on(engine, machine),

@@ -55,15 +55,13 @@ class StepGroup:
         return sum(request.output_len for request in self.requests)
 
     def draft(self, length: int) -> None:
-        """Set the draft length of the next steps; 0 is AR. The drafter may refuse lengths above
-        those that the group began with."""
+        """Set the draft length of the next steps, at most the one the group began with; 0 is AR."""
         for request in self.requests:
             request.max_draft_len = length
 
 
 def quieten() -> None:
-    """Keep the garbage collector from walking through all that is loaded, as a server does: no step
-    pays for it."""
+    """Keep the garbage collector, as a server does, from walking through all that is loaded."""
     gc.collect()
     gc.freeze()
 
@@ -112,8 +110,7 @@ class Steady:
         return group
 
     def step(self, group: StepGroup) -> TimedStep:
-        """Run one round of the requests that have not ended. Raises InvalidRequest where memory for
-        their KV ran out: such a step is no steady state."""
+        """Run one round of the running requests. Raises InvalidRequest where their KV ran out."""
         requests = group.running
         before = [request.output_len for request in requests]
         context = sum(len(request.tokens) - 1 for request in requests) / max(1, len(requests))

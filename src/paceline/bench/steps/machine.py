@@ -62,8 +62,7 @@ def this_machine(device: str = "cpu", engine: Engine | None = None) -> Hardware:
 
 @torch.inference_mode()
 def forward_rate(engine: Engine) -> float:
-    """Return the operations per second of a forward with enough rows to be bound by arithmetic: the
-    best of several, matrix products alone counted."""
+    """Return the operations per second of the best of several forwards bound by arithmetic."""
     network: Any = engine.runner.network
     rows = min(ROWS, engine.cache.num_blocks * BLOCK_SIZE, engine.max_model_len)
     shapes = expected_tensors(replace(network.config, tie_word_embeddings=True))
