@@ -70,8 +70,10 @@ class MockPlan:
         longest = max(self.draft_lengths)
         for goal in self.goals:
             if isinstance(goal, int | float):
+                expected = f"at most {longest + 1}: the longest drafts have {longest} tokens"
+                if goal < 1:
+                    expected = "1 or more: the bonus is counted"
                 if not 1 <= goal <= longest + 1:
-                    expected = f"from 1, the bonus, to {longest + 1}: drafts have {longest} tokens"
                     raise InvalidRequest("acceptance_length", goal, expected)
             elif goal.depth is not None and longest > goal.depth:
                 expected = f"at most {goal.depth}, the positions that have a rate"
