@@ -9,6 +9,7 @@ each entry that was ever written; whoever writes the entry holds its lock.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -23,7 +24,6 @@ from typing import Any
 
 from paceline.core.checksums import damage, sha256_of_json, write_manifest
 from paceline.core.errors import CacheError
-from paceline.core.file_locks import free_lock, held_lock
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,10 @@ CHECKSUM = "sha256"  # key of the checksum in a JSON entry
 OLD_LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}|tmp[a-z0-9_]{8}|[0-9a-f]{24}\.\d+")
 OLD_LEFTOVER_SECONDS = 24 * 3600.0
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+POLL_SECONDS = 0.1
+PATIENCE_SECONDS = 3.0  # a wait that takes longer is told to the user, once
+# What flock() says on network file systems that are mounted without locks.
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 def cache_dir() -> Path:
@@ -57,9 +61,11 @@ def cached_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
         if damage(folder) is None:
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with held_lock(_lock_of(folder), f"making {folder}") as exclusive:
+        with _held_lock(_lock_of(folder), f"making {folder}") as exclusive:
             if exclusive:
-                _remove_unfinished(folder)  # of a process that was killed while we waited
+                for path in folder.parent.iterdir():  # of a process killed while we waited
+                    if path.name.startswith(f".{folder.name}.") and path.suffix == UNFINISHED:
+                        _remove(path)
             problem = damage(folder)  # another process may have made the entry meanwhile
             if problem is None:
                 return folder
@@ -86,7 +92,7 @@ def save_json(path: Path, value: Mapping[str, object]) -> None:
     text = json.dumps({CHECKSUM: sha256_of_json(value), **value}, indent=1) + "\n"
     with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with held_lock(_lock_of(path), f"writing {path}"):
+        with _held_lock(_lock_of(path), f"writing {path}"):
             descriptor, name = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
             try:
                 with open(descriptor, "w", encoding="utf-8") as file:
@@ -118,7 +124,7 @@ def _clear(path: Path) -> None:
     old = time.time() - OLD_LEFTOVER_SECONDS
     if path.name.startswith(".") and path.name.endswith(UNFINISHED):
         entry = path.with_name(path.name[1:].rsplit(".", 2)[0])
-        with free_lock(_lock_of(entry)) as free:
+        with _free_lock(_lock_of(entry)) as free:
             if free:
                 _remove(path)
     elif OLD_LEFTOVER.fullmatch(path.name) and path.lstat().st_mtime < old:
@@ -146,12 +152,6 @@ def _make(folder: Path, fill: Callable[[Path], None]) -> None:
 
 def _lock_of(entry: Path) -> Path:
     return entry.parent.parent / "locks" / f"{entry.parent.name}-{entry.name}.lock"
-
-
-def _remove_unfinished(entry: Path) -> None:
-    for path in entry.parent.iterdir():
-        if path.name.startswith(f".{entry.name}.") and path.name.endswith(UNFINISHED):
-            _remove(path)
 
 
 def _remove(path: Path) -> None:
@@ -188,3 +188,65 @@ def _explained(entry: Path) -> Iterator[None]:
         raise CacheError(
             f"the cache folder {folder} cannot be used ({reason}); {advice}"
         ) from error
+
+
+# -- locks, which end with the process that holds them -------------------------------------------
+
+
+@contextmanager
+def _held_lock(path: Path, work: str) -> Iterator[bool]:
+    """Wait for the lock of the file `path` and hold it; `work` says what the holder does.
+
+    Yields False where the file system has no locks, so that others may do the same work. Raises
+    OSError where the file cannot be made. The file stays: it is empty or holds a process id.
+    """
+    with _opened(path) as descriptor:
+        exclusive = _wait(descriptor, path, work)
+        if exclusive:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield exclusive
+
+
+@contextmanager
+def _free_lock(path: Path) -> Iterator[bool]:
+    """Hold the lock of the file `path` if nobody else does; yield whether that is so.
+
+    Raises OSError where the file cannot be made or the file system has no locks.
+    """
+    with _opened(path) as descriptor:
+        yield _take(descriptor)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _wait(descriptor: int, path: Path, work: str) -> bool:
+    started, told = time.monotonic(), False
+    try:
+        while not _take(descriptor):
+            if not told and time.monotonic() - started > PATIENCE_SECONDS:
+                holder = os.pread(descriptor, 32, 0).decode(errors="replace") or "?"
+                log.warning("waiting for process %s, which is %s (lock: %s)", holder, work, path)
+                told = True
+            time.sleep(POLL_SECONDS)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return False
+    return True
+
+
+def _take(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -72,7 +72,10 @@ class Lane(Spans):
         self.latest: Mapping[str, int] | None = None  # of what count() was told
 
     def __call__(self, name: str) -> Self:
-        index = self._add(name)
+        index = len(self._names)
+        self._make_room(index + 1)
+        self._names.append(name)
+        self._parents[index] = self._open[-1] if self._open else TOP
         self._open.append(index)
         self._starts[index] = time.monotonic_ns()
         return self
@@ -104,13 +107,6 @@ class Lane(Spans):
         assert not self._open, f"{self._names[self._open[-1]]} is still going on"
         rows = zip(self._names, self._starts, self._ends, self._parents, strict=False)
         return [Span(*row, self._counts.get(index)) for index, row in enumerate(rows)]
-
-    def _add(self, name: str) -> int:
-        index = len(self._names)
-        self._make_room(index + 1)
-        self._names.append(name)
-        self._parents[index] = self._open[-1] if self._open else TOP
-        return index
 
     def _make_room(self, spans: int) -> None:
         while spans > len(self._starts):

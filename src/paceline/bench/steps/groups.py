@@ -11,14 +11,11 @@ import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from paceline.bench.load.in_process import fresh_requests
 from paceline.core import InvalidRequest, Request, SamplingParams, SpeculativeParams
 from paceline.engine.driver import Driver
-
-if TYPE_CHECKING:
-    from paceline.engine.engine import Engine
+from paceline.engine.engine import Engine
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
