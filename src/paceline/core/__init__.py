@@ -14,14 +14,15 @@ from paceline.core.params import (
     SamplingParams,
     SpeculativeParams,
 )
-from paceline.core.request import Request, draw_seed
-from paceline.core.results import (
+from paceline.core.request import (
     ExplainedRound,
     FinishReason,
     OutputDelta,
+    Request,
     RequestMetrics,
     TokenKind,
     TokenLogprobs,
+    draw_seed,
 )
 from paceline.core.rounds import CutReason, Round, SpeculationStats, StepInfo, StreamInfo
 

@@ -54,8 +54,20 @@ def _worded(schema: CoreSchema, words: str) -> CoreSchema:
     )
 
 
+class FieldType:
+    """Annotates a field: puts a schema around that of the field's type."""
+
+    def around(self, schema: CoreSchema) -> CoreSchema:
+        raise NotImplementedError
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return self.around(handler(source))
+
+
 @dataclass(frozen=True)
-class AtMost:
+class AtMost(FieldType):
     """Annotates a list or dict: at most `most` items, which an error calls `items`.
 
     The number is checked before any item is, and the check of a list ends at the first wrong item.
@@ -64,10 +76,7 @@ class AtMost:
     most: int
     items: str
 
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        schema = handler(source)
+    def around(self, schema: CoreSchema) -> CoreSchema:
         if schema["type"] == "list":
             schema = {**schema, "max_length": self.most, "fail_fast": True}
         elif schema["type"] == "dict":
@@ -85,7 +94,7 @@ class AtMost:
 
 
 @dataclass(frozen=True)
-class Between:
+class Between(FieldType):
     """Annotates a number: it lies from `low` to `high`, or above `low` where that is `open`.
 
     Errors give both bounds, unless `words` say what is expected.
@@ -96,10 +105,7 @@ class Between:
     open: bool = False
     words: str = ""
 
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        schema = handler(source)
+    def around(self, schema: CoreSchema) -> CoreSchema:
         innermost: Mapping[str, Any] = schema
         while "schema" in innermost:
             innermost = innermost["schema"]
@@ -137,30 +143,25 @@ class Between:
 
 
 @dataclass(frozen=True)
-class OneOf:
+class OneOf(FieldType):
     """Annotates a text: it is one of `values`, which errors list."""
 
     values: tuple[str, ...]
 
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
+    def around(self, schema: CoreSchema) -> CoreSchema:
         words = "one of " + ", ".join(self.values)
         return _worded(core_schema.literal_schema(list(self.values)), words)
 
 
 @dataclass(frozen=True)
-class Expected:
+class Expected(FieldType):
     """Annotates a field: an error says `text` in place of pydantic's words. A value that fails
     `test` is an error too."""
 
     text: str
     test: Callable[[Any], bool] | None = None
 
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        schema = handler(source)
+    def around(self, schema: CoreSchema) -> CoreSchema:
         if self.test is not None:
             schema = core_schema.no_info_after_validator_function(self._check, schema)
         return _worded(schema, self.text)
@@ -172,17 +173,15 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class OneOfTypes:
+class OneOfTypes(FieldType):
     """Annotates a union: a value of no type in `types` is refused with `text`; a value of one of
     them gets the errors of its own branch."""
 
     types: tuple[type, ...]
     text: str
 
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self._check, handler(source))
+    def around(self, schema: CoreSchema) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._check, schema)
 
     def _check(self, value: object) -> object:
         if not isinstance(value, self.types) or isinstance(value, bool):

@@ -97,15 +97,8 @@ def legend() -> Text:
 def page(rounds: Shown) -> str:
     """Return the timeline of a request as one HTML file that loads nothing."""
     title = f"Rounds of {rounds['id']}, {rounds['model']}"
-    choices = [
-        {
-            "index": choice["index"],
-            "summary": summary(choice),
-            "rounds": list(_timeline(choice["rounds"])),
-        }
-        for choice in rounds["choices"]
-    ]
-    return render("rounds.html", {"title": title, "choices": choices})
+    values = {"choices": rounds["choices"], "summary": summary, "timeline": _timeline}
+    return render("rounds.html", {"title": title, **values})
 
 
 def _timeline(rounds: Sequence[Shown]) -> Iterator[dict[str, object]]:
