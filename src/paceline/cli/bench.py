@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from paceline.bench.load import lossy
+from paceline.bench.load.answers import InProcess
 from paceline.bench.load.client import ChatClient, served_model
-from paceline.bench.load.in_process import InProcess
 from paceline.bench.load.lossy import BUDGETS
 from paceline.bench.load.paired import (
     Ask,

@@ -8,7 +8,7 @@ from itertools import cycle, islice
 from statistics import median
 from typing import Any
 
-from paceline.bench.load.in_process import fresh_requests
+from paceline.bench.load.answers import fresh_requests
 from paceline.core import InvalidRequest, PacelineError, SamplingParams, SpeculativeParams
 from paceline.core.spans import OFF, Lane, Recording
 from paceline.drafters.base import Networked, Recorded

@@ -1,15 +1,30 @@
-"""One measured answer: its tokens, when each arrived, and what speculation did."""
+"""Measured answers: tokens, when each arrived, what speculation did; and how to ask an engine."""
 
 from __future__ import annotations
 
 import math
 import time
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from paceline.core import Round, SpeculationStats, TokenKind
+from paceline.bench.prompts import BenchPrompt
+from paceline.core import (
+    OutputDelta,
+    Request,
+    Round,
+    SamplingParams,
+    SpeculationStats,
+    SpeculativeParams,
+    TokenKind,
+)
 from paceline.core.rounds import acceptance_length
+from paceline.engine.driver import Driver
+
+if TYPE_CHECKING:
+    from paceline.engine.engine import Engine
+    from paceline.llm import LLM
 
 
 class DraftCounts(NamedTuple):
@@ -83,3 +98,81 @@ class MeasuredAnswer:
     @property
     def acceptance_length(self) -> float | None:
         return self.drafted.acceptance_length
+
+
+# -- an engine in this process, without HTTP ------------------------------------------------------
+
+
+class InProcess:
+    """Answers prompts with an `LLM`, one at a time, each in a scope of its own."""
+
+    def __init__(self, llm: LLM, params: SamplingParams) -> None:
+        self._llm, self._params = llm, params
+
+    async def __call__(self, prompt: BenchPrompt, speculative: object) -> MeasuredAnswer:
+        return self.ask(prompt, speculative)
+
+    def ask(self, prompt: BenchPrompt, speculative: object) -> MeasuredAnswer:
+        """Answer one prompt; `speculative` as in the API."""
+        ids = self._llm.encode_chat(prompt.messages)
+        speculation = SpeculativeParams.parse(speculative)
+        return ask_engine(self._llm.engine, ids, self._params, speculation)
+
+
+def ask_engine(
+    engine: Engine,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    speculation: SpeculativeParams,
+    *,
+    salt: bytes | None = None,
+    cohort: str = "",
+) -> MeasuredAnswer:
+    """Answer one prompt, alone. `salt` is its scope, by default one of its own; `cohort` is what
+    its acceptance is counted with."""
+    answer, stats = MeasuredAnswer(started=time.perf_counter()), SpeculationStats()
+    requests = fresh_requests(engine, prompt_ids, params, speculation, salt=salt, cohort=cohort)
+    for delta in Driver(engine).run(requests):
+        _take(answer, delta)
+        if delta.round is not None:
+            stats.add(delta.round)
+    answer.drafted = DraftCounts.of(stats)
+    answer.parts = {name: DraftCounts.of(part) for name, part in stats.parts.items()}
+    answer.distance, answer.replaced_tokens = stats.distance, stats.replaced_tokens
+    return answer
+
+
+def _take(answer: MeasuredAnswer, delta: OutputDelta) -> None:
+    answer.extend(delta.token_ids, delta.text)
+    answer.kinds += delta.kinds
+    answer.logprobs += [row.logprob for row in delta.logprobs or ()]
+    if delta.finish_reason is not None:
+        answer.finish_reason = delta.finish_reason.value
+    if delta.round is not None and delta.round.position:  # the first token comes with the prompt
+        judged = delta.round.judged()
+        answer.rounds.append(Round(judged.position, judged.drafted, judged.accepted))
+
+
+def fresh_requests(
+    engine: Engine,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    speculation: SpeculativeParams,
+    *,
+    salt: bytes | None = None,
+    cohort: str = "",
+) -> list[Request]:
+    """Return the requests of a prompt under an id that nothing else has.
+
+    Without `salt` they have a scope to themselves: no prefix hit and no remembered answer helps
+    them. `cohort` is what their acceptance is counted with.
+    """
+    name = uuid.uuid4()
+    return engine.make_requests(
+        list(prompt_ids),
+        params,
+        speculation,
+        request_id=f"bench-{name.hex}",
+        salt=name.bytes if salt is None else salt,
+        cohort=cohort,
+    )

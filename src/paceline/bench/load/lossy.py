@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from paceline.bench.load.answers import MeasuredAnswer
-from paceline.bench.load.in_process import InProcess
+from paceline.bench.load.answers import InProcess, MeasuredAnswer
 from paceline.bench.load.paired import Pair
 from paceline.bench.prompts import BenchPrompt
 from paceline.bench.report.tables import base_table

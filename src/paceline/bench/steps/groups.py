@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from paceline.bench.load.in_process import fresh_requests
+from paceline.bench.load.answers import fresh_requests
 from paceline.core import InvalidRequest, Request, SamplingParams, SpeculativeParams
 from paceline.engine.driver import Driver
 from paceline.engine.engine import Engine
