@@ -1,9 +1,8 @@
 """The cache on disk: an entry is there whole and verified, or it is made again.
 
-The cache folder holds rooms (models, gguf, kernels, costs, quality), and a room holds entries: a
-folder with a manifest of checksums, or a JSON file with its own checksum. An entry is written under
-a hidden name that ends in UNFINISHED, synced to the disk and renamed. `locks/` holds a file for
-each entry that was ever written; whoever writes the entry holds its lock.
+The cache folder holds rooms (models, gguf, kernels, costs, quality) of entries: a folder with a
+manifest of checksums, or a JSON file with its own. An entry is written under a hidden name ending
+in UNFINISHED, synced and renamed, by whoever holds its lock, a file in `locks/`.
 """
 
 from __future__ import annotations

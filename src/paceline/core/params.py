@@ -92,14 +92,11 @@ def _check_token_ids(ids: object) -> tuple[int, ...]:
 class SamplingParams:
     """Sampling parameters of a request, validated on construction.
 
-    The target's token is argmax(logits / temperature + Gumbel(seed, choice, position, token id));
-    temperature 0 is plain argmax. `top_k` 0 means off. `logprobs` None means none, k >= 0 asks for
-    the chosen token's log-probability and those of the k most likely tokens, from the raw model
-    logits; a token that the grammar forced had no choice, and reports 0. `seed` None draws a 64-bit
-    seed, which results report. `grammar` bounds the output and decides when it ends, so it goes
-    with neither `ignore_eos` nor `min_tokens`.
-
-    Raises InvalidRequest, naming the field.
+    The target's token is argmax(logits / temperature + Gumbel(seed, choice, position, token id)).
+    `logprobs` k >= 0 asks for the log-probabilities of the chosen token and the k most likely ones,
+    from the raw model logits; a token that the grammar forced had no choice, and reports 0. `seed`
+    None draws a 64-bit seed, which results report. `grammar` decides when the output ends, so it
+    goes with neither `ignore_eos` nor `min_tokens`. Raises InvalidRequest, naming the field.
     """
 
     temperature: Temperature = 1.0
@@ -200,12 +197,9 @@ class DraftPolicy:
 class SpeculativeParams:
     """Drafting parameters of a request. `drafter` None takes the server's default.
 
-    `off` decodes without drafts (AR). `max_draft_len` bounds the draft length; 0 is AR as well.
-    `policy` chooses the lengths, written as DraftPolicy reads it; None takes the server's.
-    `lossy` is the budget by which each token's law may differ from the target's, in total
-    variation; 0 is lossless.
-
-    Raises InvalidRequest, naming the field.
+    `off` decodes without drafts (AR); a `max_draft_len` of 0 is AR as well. `policy` is written as
+    DraftPolicy reads it; None takes the server's. `lossy` is the budget, in total variation, by
+    which each token's law may differ from the target's. Raises InvalidRequest, naming the field.
     """
 
     WHERE: ClassVar = "speculative"

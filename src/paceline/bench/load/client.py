@@ -14,6 +14,7 @@ from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 from paceline.bench.prompts import BenchPrompt
 from paceline.core import PacelineError
 
+Json = dict[str, Any]  # an object that the server sends
 # of DraftCounts, as the server's metrics call them
 COUNTS = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
 
@@ -78,7 +79,7 @@ async def served_model(url: str, api_key: str | None = None) -> str:
     return str((await get_json(url, "/v1/models", api_key))["data"][0]["id"])
 
 
-async def get_json(url: str, path: str, api_key: str | None = None) -> dict[str, Any]:
+async def get_json(url: str, path: str, api_key: str | None = None) -> Json:
     """Return the JSON that the server answers to GET. Raises ServerError."""
     async with _http(url, api_key, 10) as http:
         try:
@@ -86,7 +87,7 @@ async def get_json(url: str, path: str, api_key: str | None = None) -> dict[str,
         except httpx.HTTPError as error:
             raise ServerError(f"no server at {http.base_url}: {error}") from error
     await _check(response)
-    answer: dict[str, Any] = response.json()
+    answer: Json = response.json()
     return answer
 
 
@@ -106,14 +107,14 @@ async def _check(response: httpx.Response) -> None:
         raise ServerError(f"{response.status_code} from {response.url}: {detail[:500]}")
 
 
-async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+async def _events(response: httpx.Response) -> AsyncIterator[Json]:
     async for line in response.aiter_lines():
         data = line.removeprefix("data:").strip()
         if line.startswith("data:") and data != "[DONE]":
             yield json.loads(data)
 
 
-def _take(answer: MeasuredAnswer, event: dict[str, Any]) -> None:
+def _take(answer: MeasuredAnswer, event: Json) -> None:
     if "error" in event:
         raise ServerError(str(event["error"].get("message", event["error"])))
     for choice in event.get("choices", ()):

@@ -1,10 +1,8 @@
 """The same mock on vLLM and on SGLang: the lines that launch and measure them.
 
-vLLM takes unconditional rates by position (`rejection_sample_method` "synthetic" with
-`synthetic_acceptance_rates`; vllm/config/speculative.py as of 0.32), so it draws from the same law
-as our engine, for each request. SGLang takes a mean (`SGLANG_SIMULATE_ACC_LEN`, incl. bonus;
-"match-expected" makes it exact; sglang/srt/environ.py as of 0.5.23) and draws one length a step for
-the whole batch. Both run the drafter. The text of both means nothing.
+vLLM (config/speculative.py as of 0.32) takes unconditional rates by position, and so draws from our
+law for each request. SGLang (srt/environ.py as of 0.5.23) takes a mean, incl. bonus, and draws one
+length a step for the whole batch. Both run the drafter. The text of both means nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Times of the engine's steps over a grid of batch, rows per request and context.
 
-A time is that of a whole round of the running engine: scheduling, forward, verification, commit. A
-step of q rows per request verifies q - 1 arbitrary tokens of the drafter `mock`, which cost nothing
-to draft. None is accepted (rule `synthetic`), so a request grows by one token a step and stays at
-its context. `paceline roofline fit` learns a calibration from these times.
+A time is that of a whole round: scheduling, forward, verification, commit. A step of q rows checks
+q - 1 arbitrary tokens that cost nothing to draft. None is accepted (rule `synthetic`), so a request
+stays at its context. `paceline roofline fit` learns a calibration from these times.
 """
 
 from __future__ import annotations
@@ -97,11 +96,9 @@ def engine_config(grid: StepGrid, shape: ModelConfig, **options: Any) -> EngineC
 def measure_steps(
     engine: Engine, grid: StepGrid, progress: Callable[[int, int], None] = lambda done, of: None
 ) -> list[MeasuredStep]:
-    """Return the median of each point over `grid.rounds` rounds, which take the points in different
-    orders.
+    """Return the median of each point over `grid.rounds` rounds, at the mean of its contexts.
 
-    The context of a point is the mean of its requests. `progress(done, of)` is called after each
-    batch and context of a round.
+    `progress(done, of)` is called after each batch and context of a round.
     """
     quieten()
     steady, rng = Steady(engine), random.Random(0)

@@ -1,8 +1,7 @@
 """One engine at a fixed batch: groups of requests that decode in turns, a step at a time.
 
-A step of the engine is for all running requests. Here the requests of one group run while the
-others are set aside with their KV in place. So plain decoding and speculation can take turns step
-by step on one engine, and what slows the machine down slows down both.
+The requests of one group run while the others are set aside with their KV in place. So plain
+decoding and speculation take turns step by step, and what slows the machine down slows both.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """One step of one group: its seconds and those of its drafting, the tokens that it committed
-    for each request, and the mean number of tokens before the anchor."""
+    """One step: tokens `committed` per request; `context` is the mean length before the anchor."""
 
     seconds: float
     drafting: float

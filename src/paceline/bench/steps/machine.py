@@ -27,11 +27,9 @@ ROWS = 256  # of the forward whose rate is measured
 def this_machine(device: str = "cpu", engine: Engine | None = None) -> Hardware:
     """Measure this machine for a few seconds.
 
-    With an `engine` the bandwidth is that of a read loop over the engine's packed weights, the
-    bandwidth bound that its start-up table shows; else that of a loop over a buffer. Peaks are the
-    best of large matrix products and, with an engine, of its forward: the engine must not have
-    computed anything yet, because the forward is over blocks of KV that no request owns. Without an
-    engine, all cores that this process may use take part.
+    With an `engine` the bandwidth is that of reading its packed weights, the bandwidth bound, and
+    its forward counts for the peak, which is that of large matrix products else. The engine must
+    not have computed anything: the forward is over blocks of KV that no request owns.
     """
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InvalidRequest("device", device, "cpu, or cuda where torch sees such a device")
