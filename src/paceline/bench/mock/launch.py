@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
+from functools import partial
 
 from paceline.bench.mock.plan import Cell, MockPlan
 from paceline.core import InvalidRequest
@@ -22,6 +23,10 @@ from paceline.roofline.scenario import launch_flags
 VLLM, SGLANG = "vllm", "sglang"
 ENGINES = (VLLM, SGLANG)
 OUTPUT = 256  # tokens of each request of a measurement
+HEAD = (
+    "# Mocked acceptance: for speed alone. The output is NOT the model's and means nothing.",
+    "# Start one server at a time, and measure it with the lines at the end.",
+)
 TURNS = 8  # requests one after another in each place of the batch
 # those that draft a whole draft every time, with a checkpoint or a layer of the target's; look-ups
 # may have less
@@ -64,31 +69,9 @@ def launch_lines(
         raise InvalidRequest("launch", engine, "one of " + ", ".join(ENGINES))
     check_integer("tensor_parallel", tensor_parallel, 1, 1024, "a whole number of devices")
 
-    def server(draft_length: int) -> list[str]:
-        command = launch_flags(
-            drafter.kind,
-            draft_length,
-            model=model,
-            family="",  # only Paceline's own flags depend on it
-            drafter=drafter.checkpoint,
-            options=Options(tensor_parallel=tensor_parallel),
-        )[engine]
-        if command is None:
-            raise InvalidRequest("drafter", drafter.kind, f"a kind of drafter that {engine} has")
-        return [*shlex.split(command), "--load-format", "dummy", "--dtype", dtype]
-
-    lines = [
-        "# Mocked acceptance: for speed alone. The output is NOT the model's and means nothing.",
-        "# Start one server at a time, and measure it with the lines at the end.",
-    ]
-    if METHODS[drafter.kind].drafts_block:  # not checked: the checkpoint is not here
-        longest = max(plan.draft_lengths)
-        lines += [
-            f"# The block of {drafter.checkpoint} was not looked up: drafts must not be longer "
-            f"than it (here {longest} tokens at most,",
-            f"# which asks for a block_size of {longest + 1} or more in the drafter's "
-            "config.json).",
-        ]
+    options = Options(tensor_parallel=tensor_parallel)
+    server = partial(_server, engine, model, drafter, options, dtype)
+    lines = [*HEAD, *_block_note(plan, drafter)]
     lines += ["", "# AR: speculation off, what the others are compared with", shlex.join(server(0))]
     cells = {(cell.draft_length, cell.rates): cell for cell in plan.cells()}  # at any batch
     for cell in cells.values():
@@ -97,6 +80,35 @@ def launch_lines(
         lines += ["", f"# AL {al} incl. bonus, drafts of {length} tokens", mocked]
     lines += ["", "# measure, at each batch"]
     return lines + [_client(engine, plan, model, batch) for batch in plan.batches]
+
+
+def _block_note(plan: MockPlan, drafter: LaunchDrafter) -> list[str]:
+    """Say what a drafter that drafts a block must be able to: its checkpoint is not here."""
+    if not METHODS[drafter.kind].drafts_block:
+        return []
+    longest = max(plan.draft_lengths)
+    return [
+        f"# The block of {drafter.checkpoint} was not looked up: drafts must not be longer "
+        f"than it (here {longest} tokens at most,",
+        f"# which asks for a block_size of {longest + 1} or more in the drafter's config.json).",
+    ]
+
+
+def _server(
+    engine: str, model: str, drafter: LaunchDrafter, options: Options, dtype: str, length: int
+) -> list[str]:
+    """Return the words of the command that serves dummy weights with drafts of `length` tokens."""
+    command = launch_flags(
+        drafter.kind,
+        length,
+        model=model,
+        family="",  # only Paceline's own flags depend on it
+        drafter=drafter.checkpoint,
+        options=options,
+    )[engine]
+    if command is None:
+        raise InvalidRequest("drafter", drafter.kind, f"a kind of drafter that {engine} has")
+    return [*shlex.split(command), "--load-format", "dummy", "--dtype", dtype]
 
 
 def _mocked(engine: str, words: list[str], cell: Cell) -> str:
