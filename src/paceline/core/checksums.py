@@ -62,11 +62,10 @@ def _difference(folder: Path) -> str | None:
     if not same_pieces:
         return f"{MANIFEST} was written for pieces of another size"
     files = _files(folder)
-    missing, extra = sorted(sizes.keys() - files.keys()), sorted(files.keys() - sizes.keys())
-    if missing:
-        return f"{missing[0]} is missing"
-    if extra:
-        return f"{extra[0]} does not belong there"
+    if missing := sizes.keys() - files.keys():
+        return f"{min(missing)} is missing"
+    if extra := files.keys() - sizes.keys():
+        return f"{min(extra)} does not belong there"
     for name, path in files.items():
         if (size := path.stat().st_size) != sizes[name]:
             return f"{name} has {size} bytes instead of {sizes[name]}"

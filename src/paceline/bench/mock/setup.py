@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from paceline.bench.mock.plan import MockPlan
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, ModelError
 from paceline.core.errors import check_integer, check_number
+from paceline.drafters.mock import mock_line
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
@@ -75,12 +76,6 @@ class MockDrafting:
             shape = read_dflash_config(hf).layers if is_dflash(hf) else config_from_hf(hf)
         return drafter_bytes(self.config, dtype), kv_bytes(shape, dtype, tokens)
 
-    def spec(self, longest: int) -> str:
-        """Return the drafter's spec, for drafts of up to `longest` tokens."""
-        config = "" if self.config is None else f":{self.config}"
-        cost = f",cost={self.cost},block={min(self.block, longest)}" if self.cost else ""
-        return f"mock{config}{cost},max_draft_len={longest}"
-
 
 @dataclass(frozen=True, slots=True)
 class MockTarget:
@@ -134,7 +129,7 @@ def build(target: MockTarget, plan: MockPlan, drafting: MockDrafting, **options:
     widest, longest_draft = max(plan.batches), max(plan.draft_lengths)
     config = EngineConfig(
         model=target.name,
-        drafter=drafting.spec(longest_draft),
+        drafter=mock_line(longest_draft, **asdict(drafting)),
         rule="synthetic",
         synthetic=(1.0,),  # each cell brings its own
         draft_policy="fixed",

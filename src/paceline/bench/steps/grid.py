@@ -17,6 +17,7 @@ from typing import Any
 from paceline.bench.steps.groups import Steady, StepGroup, TimedStep, quieten
 from paceline.bench.steps.machine import NUMBERS
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, SpeculativeParams
+from paceline.drafters.mock import mock_line
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.models.batch import BLOCK_SIZE
@@ -81,7 +82,7 @@ def engine_config(grid: StepGrid, shape: ModelConfig, **options: Any) -> EngineC
     # What an earlier, shorter group has cached may not make room for a longer one's blocks.
     memory = 2 * kv_bytes(shape, options.get("dtype", "bfloat16"), tokens)
     return EngineConfig(
-        drafter=f"mock,max_draft_len={MAX_DRAFT_LEN}",
+        drafter=mock_line(MAX_DRAFT_LEN),
         rule="synthetic",
         synthetic=(0.0,),
         draft_policy="fixed",
