@@ -14,9 +14,8 @@ from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 from paceline.bench.prompts import BenchPrompt
 from paceline.core import PacelineError
 
+ANSWER_SECONDS = 600.0
 Json = dict[str, Any]  # an object that the server sends
-# of DraftCounts, as the server's metrics call them
-COUNTS = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
 
 
 class ServerError(PacelineError):
@@ -39,9 +38,8 @@ class ChatClient:
         temperature: float = 0.0,
         seed: int = 0,
         extra: Mapping[str, object] | None = None,
-        timeout: float = 600.0,
     ) -> None:
-        self._http = _http(url, api_key, timeout)
+        self._http = _http(url, api_key, ANSWER_SECONDS)
         self._body = {
             "model": model,
             "max_completion_tokens": max_tokens,
@@ -128,4 +126,5 @@ def _take(answer: MeasuredAnswer, event: Json) -> None:
 
 
 def _counts(part: Mapping[str, int]) -> DraftCounts:
-    return DraftCounts(*(part[name] for name in COUNTS))
+    drafted, accepted = part["num_draft_tokens"], part["num_accepted_draft_tokens"]
+    return DraftCounts(part["num_spec_steps"], drafted, accepted)
