@@ -20,9 +20,9 @@ ENDLESS = 2**31 - 1  # a bound of a whole number that errors do not mention
 T = TypeVar("T")
 
 
-def fields_of(model: type) -> dict[str, FieldInfo]:
+def fields_of(model: type[Any]) -> dict[str, FieldInfo]:
     """Return the fields of a Document or of a checked() dataclass, by name."""
-    fields: dict[str, FieldInfo] = vars(model)["__pydantic_fields__"]
+    fields: dict[str, FieldInfo] = model.__pydantic_fields__
     return fields
 
 
