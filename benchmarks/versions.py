@@ -17,7 +17,7 @@ from pathlib import Path
 from harness import machine, table
 
 from paceline.bench.load.client import ChatClient, served_model
-from paceline.bench.load.clients import Load, run_load
+from paceline.bench.load.paired import Load, run_load
 from paceline.bench.load.server_process import ServerProcess
 from paceline.bench.prompts import BenchPrompt, load_prompts, shipped
 from paceline.bench.turns import in_turns, ratio_interval

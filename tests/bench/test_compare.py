@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
-from paceline.bench.load.clients import compare_load, run_load, same_text
-from paceline.bench.load.paired import Pair, compare
+from paceline.bench.load.paired import Pair, compare, compare_load, run_load, same_text
 from paceline.bench.prompts import BenchPrompt, load_prompts
 from paceline.bench.report import tables
 from paceline.core import InvalidRequest

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
-from paceline.bench.load.lossy import LossyText, level
+from paceline.bench.load.lossy import level
 from paceline.bench.load.paired import Pair
 from paceline.bench.prompts import BenchPrompt
 from paceline.bench.report.charts import Labels, scatter
@@ -23,16 +23,15 @@ def pair(off: float, on: float) -> Pair:
     return made
 
 
+def said(token_ids: list[int], logprobs: list[float], **more: float) -> MeasuredAnswer:
+    return MeasuredAnswer(0.0, token_ids, logprobs=logprobs, **more)  # type: ignore[arg-type]
+
+
 def test_a_level_compares_with_the_lossless_text() -> None:
-    lossless = [
-        LossyText((1, 2, 3, 4), (-1.0,) * 4, 0.0, 0),
-        LossyText((5, 6), (-1.0,) * 2, 0.0, 0),
-    ]
-    said = [
-        LossyText((1, 2, 9, 4), (-1.0, -1.0, -3.0, -1.0), 0.3, 1),
-        LossyText((5, 6), (-1.0,) * 2, 0.0, 0),
-    ]
-    got = level(0.1, [pair(0.2, 0.1), pair(0.8, 0.1)], said, lossless)
+    lossless = [said([1, 2, 3, 4], [-1.0] * 4), said([5, 6], [-1.0] * 2)]
+    changed = said([1, 2, 9, 4], [-1.0, -1.0, -3.0, -1.0], distance=0.3, replaced_tokens=1)
+    texts = [changed, said([5, 6], [-1.0] * 2)]
+    got = level(0.1, [pair(0.2, 0.1), pair(0.8, 0.1)], texts, lossless)
     assert got.speedup == pytest.approx(4.0)
     assert got.acceptance_length == 3.0
     assert got.same_share == pytest.approx((0.5 + 1.0) / 2)

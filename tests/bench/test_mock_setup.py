@@ -10,7 +10,7 @@ import pytest
 
 from paceline.bench.mock import setup as mock_setup
 from paceline.bench.mock.measure import measure
-from paceline.bench.mock.predict import CEILING, Predictions
+from paceline.bench.mock.predict import CEILING, predict
 from paceline.bench.mock.setup import MockDrafting, build, read_target
 from paceline.core import InvalidRequest, ModelError
 from paceline.models.mocked import needed_bytes
@@ -122,7 +122,7 @@ def test_a_drafter_of_random_weights_is_paid_for_and_predicted(tmp_path: Path, k
     assert found.draft_seconds > 0
     assert 1 <= found.al <= 8
     target = read_target(str(config_file(tmp_path)))
-    predicted = Predictions(target, drafting, engine, DEVICE).of(found)
+    (predicted,) = predict([found], target, drafting, engine, DEVICE)
     assert list(predicted) == [CEILING]
     row = predicted[CEILING].predicted
     assert 0 < row.draft_seconds < row.step_seconds

@@ -62,7 +62,7 @@ def test_bars_are_as_long_as_rounds_took() -> None:
 
 def test_hidden_tokens_are_counted_and_not_shown() -> None:
     text = page(told(shown(hidden_tokens=3)))
-    assert '<span class="cut">[3 hidden]</span>' in text
+    assert '<span class="hidden">[3 hidden]</span>' in text
 
 
 def test_the_summary_counts_drafted_rounds_only_in_its_acceptance_length() -> None:

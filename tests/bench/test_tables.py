@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
-from paceline.bench.load.clients import Load
-from paceline.bench.load.paired import Pair
+from paceline.bench.load.paired import Load, Pair
 from paceline.bench.prompts import BenchPrompt
 from paceline.bench.report import tables, words
 from paceline.core.rounds import acceptance_length

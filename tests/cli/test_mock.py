@@ -81,7 +81,7 @@ def test_launch_prints_lines_and_runs_nothing(capsys: pytest.CaptureFixture[str]
     ("words", "says"),
     [
         (["--acceptance-length", "9", "--draft-lengths", "3"], "acceptance_length: got 9.0"),
-        (["--acceptance-length", "0.5"], "acceptance_length: got [0.5]"),
+        (["--acceptance-length", "0.5"], "acceptance_length: got 0.5; expected 1 or more"),
         (["--rates", "0.5,1.5"], "conditional"),
         (["--rates", "0.5", "--draft-lengths", "3"], "draft_lengths: got 3; expected at most 1"),
         (["--context", "5"], "context: got 5; expected at least"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from pydantic import Field, PlainValidator, TypeAdapter
@@ -133,8 +133,9 @@ def no_secret(value: Any) -> Any:
     return value
 
 
-@checked(where="ride")
+@checked
 class Ride:
+    WHERE: ClassVar = "ride"
     speed: Annotated[float, Between(0, 60)] = 20
     riders: Annotated[tuple[str, ...], Several, Flag("rider", "NAME")] = ()
     leader: str | None = None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest, SamplingParams
-from paceline.core.errors import Amount, check_integers, check_number, check_numbers, shown
+from paceline.core.errors import Amount, check_number, check_numbers, shown
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,15 @@ def test_numbers_past_all_floats_are_out_of_range(value: Any) -> None:
     with pytest.raises(InvalidRequest, match="field: got"):
         check_number("field", value, -100, 100, "less")
     with pytest.raises(InvalidRequest, match="field: got"):
-        check_numbers("field", [1, 2.5, value, 3], -100, 100, "less")
+        check_numbers("field", [1, 2.5, value, 3], -100, 100, "less", int, float)
 
 
 @pytest.mark.parametrize("value", [-1, 11, 2.0, True, None, "a", 10**400])
 def test_the_first_wrong_item_is_named(value: Any) -> None:
-    check_integers("field", [], 0, 10, "0 to 10")
-    check_integers("field", range(11), 0, 10, "0 to 10")
+    check_numbers("field", [], 0, 10, "0 to 10", int)
+    check_numbers("field", range(11), 0, 10, "0 to 10", int)
     with pytest.raises(InvalidRequest) as error:
-        check_integers("field", [1, 2, value, -5], 0, 10, "0 to 10")
+        check_numbers("field", [1, 2, value, -5], 0, 10, "0 to 10", int)
     assert error.value.value is value
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.bench.load.in_process import ask_engine
-from paceline.bench.requests import fresh_requests
+from paceline.bench.load.answers import ask_engine, fresh_requests
 from paceline.core import SamplingParams, SpeculativeParams
 from paceline.engine.driver import Driver
 from paceline.engine.verify import make_verifier

@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from paceline import LLM
-from paceline.bench.load.answers import MeasuredAnswer
-from paceline.bench.load.in_process import ask_engine
+from paceline.bench.load.answers import MeasuredAnswer, ask_engine
 from paceline.core import Grammar, InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.dataset.training_set import MANIFEST
 from paceline.evaluate import measure

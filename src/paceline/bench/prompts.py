@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from paceline.core import InvalidRequest
+from paceline.core.field_types import Expected
 
-EXPECTED = 'objects with "name", "kind" and "messages"'
+Message = Annotated[
+    dict[str, str],
+    Expected(
+        'messages with "role" and "content"', lambda message: message.keys() == {"role", "content"}
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
 class BenchPrompt:
     """A conversation to be answered. `kind` groups prompts that speculation treats alike."""
 
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
     name: str
     kind: str
-    messages: tuple[dict[str, str], ...]
+    messages: Annotated[tuple[Message, ...], Field(min_length=1)]
 
 
 def shipped() -> list[str]:
-    """Names of the prompt sets that come with the package."""
+    """Return the names of the prompt sets that come with the package."""
     folder = resources.files("paceline.bench") / "prompts"
     return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".json"))
 
@@ -40,21 +49,9 @@ def load_prompts(name: str) -> list[BenchPrompt]:
     else:
         raise InvalidRequest("prompts", name, "a JSON file, or one of " + ", ".join(shipped()))
     try:
-        rows = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidRequest("prompts", name, f"a JSON list ({error})") from error
-    if not isinstance(rows, list) or not rows:
-        raise InvalidRequest("prompts", name, f"a non-empty JSON list of {EXPECTED}")
-    return [_prompt(name, row) for row in rows]
-
-
-def _prompt(source: str, row: Any) -> BenchPrompt:
-    if not isinstance(row, dict) or set(row) != {"name", "kind", "messages"}:
-        raise InvalidRequest("prompts", source, EXPECTED)
-    messages = row["messages"]
-    if not isinstance(messages, list) or not messages:
-        raise InvalidRequest("prompts", source, "a non-empty list as messages")
-    for message in messages:
-        if not isinstance(message, dict) or set(message) != {"role", "content"}:
-            raise InvalidRequest("prompts", source, 'messages with "role" and "content"')
-    return BenchPrompt(str(row["name"]), str(row["kind"]), tuple(messages))
+        return TypeAdapter(Annotated[list[BenchPrompt], Field(min_length=1)]).validate_json(text)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        reason = f"{'.'.join(map(str, wrong['loc'])) or 'file'}: {wrong['msg']}"
+        expected = f'a JSON list of objects with "name", "kind" and "messages" ({reason})'
+        raise InvalidRequest("prompts", name, expected) from error

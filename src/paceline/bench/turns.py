@@ -1,5 +1,4 @@
-"""Sides measured in turns, so that a machine that slows down does so for all of them; and the
-ratios of what was measured side by side, with their bootstrap intervals."""
+"""Sides measured in turns, and the bootstrap intervals of their ratios."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ Numbers = NDArray[np.float64]
 def in_turns(
     sides: Mapping[str, Callable[[], Value]], rounds: int, warm_up: int = 1
 ) -> dict[str, list[Value]]:
-    """Call every side once per round, in an order that changes, and return what each one gave,
-    without the rounds of warm-up."""
+    """Call every side once a round, in changing order; return what they gave after the warm-up."""
     order = list(sides)
     rng = random.Random(0)
     measured: dict[str, list[Value]] = {name: [] for name in sides}
@@ -63,8 +61,7 @@ def ratio_interval(above: Sequence[float], below: Sequence[float]) -> tuple[floa
 
 
 def pooled_interval(above: Sequence[float], below: Sequence[float]) -> list[float] | None:
-    """Return the 95% bootstrap interval of sum(above) ÷ sum(below) over requests; None for fewer
-    than FEWEST requests, and where all of `below` is 0."""
+    """Return the 95% interval of sum(above) ÷ sum(below); None for fewer than FEWEST requests."""
     if len(above) < FEWEST:
         return None
     tops, bottoms = np.asarray(above, dtype=float), np.asarray(below, dtype=float)

@@ -13,11 +13,17 @@ from rich.console import Console
 from rich.progress import Progress
 
 from paceline.bench.load import lossy
+from paceline.bench.load.answers import InProcess
 from paceline.bench.load.client import ChatClient, served_model
-from paceline.bench.load.clients import compare_load, same_text
-from paceline.bench.load.in_process import InProcess
 from paceline.bench.load.lossy import BUDGETS
-from paceline.bench.load.paired import Ask, Pair, compare, write_arrivals
+from paceline.bench.load.paired import (
+    Ask,
+    Pair,
+    compare,
+    compare_load,
+    same_text,
+    write_arrivals,
+)
 from paceline.bench.prompts import BenchPrompt, load_prompts
 from paceline.bench.report import tables
 from paceline.bench.report.charts import Labels, scatter

@@ -169,7 +169,7 @@ def _measure(args: argparse.Namespace, plan: MockPlan) -> int:
 
     from paceline.bench.mock import report
     from paceline.bench.mock.measure import measure
-    from paceline.bench.mock.predict import Predictions
+    from paceline.bench.mock.predict import predict
     from paceline.bench.mock.setup import MockDrafting, build, read_target
     from paceline.bench.steps.machine import this_machine
     from paceline.cli import show
@@ -184,10 +184,9 @@ def _measure(args: argparse.Namespace, plan: MockPlan) -> int:
     settings = {name: getattr(args, name) for name in ("dtype", "device", "backend", "threads")}
     engine = build(target, plan, drafting, **settings)
     machine = device or this_machine(args.device, engine)
-    predictions = Predictions(target, drafting, engine, machine, calibration)
     with show.stderr_console().status("measuring"):
         measured = measure(engine, plan)
-    predicted = [predictions.of(result) for result in measured]
+    predicted = predict(measured, target, drafting, engine, machine, calibration)
     console = Console(highlight=False)
     console.print(report.table(engine, plan, measured, predicted))
     for line in report.notes(predicted):

@@ -8,31 +8,26 @@ from __future__ import annotations
 from paceline.core.drafts import DraftBatch, KVSpec, SparseRow, Verdict
 from paceline.core.errors import CacheError, InvalidRequest, ModelError, PacelineError, QueueFull
 from paceline.core.params import (
-    DRAFT_POLICIES,
-    GRAMMAR_KINDS,
     MAX_DRAFT_LEN,
-    MAX_LOGPROBS,
     DraftPolicy,
     Grammar,
     SamplingParams,
     SpeculativeParams,
 )
-from paceline.core.request import Request, draw_seed
-from paceline.core.results import (
+from paceline.core.request import (
     ExplainedRound,
     FinishReason,
     OutputDelta,
+    Request,
     RequestMetrics,
     TokenKind,
     TokenLogprobs,
+    draw_seed,
 )
 from paceline.core.rounds import CutReason, Round, SpeculationStats, StepInfo, StreamInfo
 
 __all__ = [
-    "DRAFT_POLICIES",
-    "GRAMMAR_KINDS",
     "MAX_DRAFT_LEN",
-    "MAX_LOGPROBS",
     "CacheError",
     "CutReason",
     "DraftBatch",

@@ -1,14 +1,14 @@
 """The cache on disk: an entry is there whole and verified, or it is made again.
 
-The cache folder holds rooms (models, gguf, kernels, costs, quality), and a room holds entries: a
-folder with a manifest of checksums, or a JSON file with its own checksum. An entry is written under
-a hidden name that ends in UNFINISHED, synced to the disk and renamed. `locks/` holds a file for
-each entry that was ever written; whoever writes the entry holds its lock.
+The cache folder holds rooms (models, gguf, kernels, costs, quality) of entries: a folder with a
+manifest of checksums, or a JSON file with its own. An entry is written under a hidden name ending
+in UNFINISHED, synced and renamed, by whoever holds its lock, a file in `locks/`.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -16,14 +16,13 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from paceline.core.checksums import damage, sha256_of_json, write_manifest
 from paceline.core.errors import CacheError
-from paceline.core.file_locks import free_lock, held_lock
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +33,10 @@ CHECKSUM = "sha256"  # key of the checksum in a JSON entry
 OLD_LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}|tmp[a-z0-9_]{8}|[0-9a-f]{24}\.\d+")
 OLD_LEFTOVER_SECONDS = 24 * 3600.0
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+POLL_SECONDS = 0.1
+PATIENCE_SECONDS = 3.0  # a wait that takes longer is told to the user, once
+# What flock() says on network file systems that are mounted without locks.
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 def cache_dir() -> Path:
@@ -57,9 +60,11 @@ def cached_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
         if damage(folder) is None:
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with held_lock(_lock_of(folder), f"making {folder}") as exclusive:
+        with _held_lock(_lock_of(folder), f"making {folder}") as exclusive:
             if exclusive:
-                _remove_unfinished(folder)  # of a process that was killed while we waited
+                for path in folder.parent.iterdir():  # of a process killed while we waited
+                    if path.name.startswith(f".{folder.name}.") and path.suffix == UNFINISHED:
+                        _remove(path)
             problem = damage(folder)  # another process may have made the entry meanwhile
             if problem is None:
                 return folder
@@ -81,12 +86,12 @@ def load_json(path: Path) -> dict[str, Any]:
     return saved
 
 
-def save_json(path: Path, value: dict[str, Any]) -> None:
+def save_json(path: Path, value: Mapping[str, object]) -> None:
     """Write the JSON entry `path`. Raises CacheError."""
     text = json.dumps({CHECKSUM: sha256_of_json(value), **value}, indent=1) + "\n"
     with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with held_lock(_lock_of(path), f"writing {path}"):
+        with _held_lock(_lock_of(path), f"writing {path}"):
             descriptor, name = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
             try:
                 with open(descriptor, "w", encoding="utf-8") as file:
@@ -115,22 +120,17 @@ def clear_leftovers(room: Path) -> None:
 
 def _clear(path: Path) -> None:
     """Remove `path` if a process left it unfinished and that process is gone."""
+    old = time.time() - OLD_LEFTOVER_SECONDS
     if path.name.startswith(".") and path.name.endswith(UNFINISHED):
         entry = path.with_name(path.name[1:].rsplit(".", 2)[0])
-        with free_lock(_lock_of(entry)) as free:
+        with _free_lock(_lock_of(entry)) as free:
             if free:
                 _remove(path)
-    elif OLD_LEFTOVER.fullmatch(path.name) and _age(path) > OLD_LEFTOVER_SECONDS:
+    elif OLD_LEFTOVER.fullmatch(path.name) and path.lstat().st_mtime < old:
         _remove(path)
 
 
-def _age(path: Path) -> float:
-    """Seconds since `path` last changed."""
-    return time.time() - path.lstat().st_mtime
-
-
 def _make(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a folder aside, then put it in the place of what is called `folder` now."""
     unfinished = Path(tempfile.mkdtemp(UNFINISHED, f".{folder.name}.", folder.parent))
     try:
         fill(unfinished)
@@ -151,13 +151,6 @@ def _make(folder: Path, fill: Callable[[Path], None]) -> None:
 
 def _lock_of(entry: Path) -> Path:
     return entry.parent.parent / "locks" / f"{entry.parent.name}-{entry.name}.lock"
-
-
-def _remove_unfinished(entry: Path) -> None:
-    """Remove every unfinished copy of an entry whose lock we hold."""
-    for path in entry.parent.iterdir():
-        if path.name.startswith(f".{entry.name}.") and path.name.endswith(UNFINISHED):
-            _remove(path)
 
 
 def _remove(path: Path) -> None:
@@ -194,3 +187,65 @@ def _explained(entry: Path) -> Iterator[None]:
         raise CacheError(
             f"the cache folder {folder} cannot be used ({reason}); {advice}"
         ) from error
+
+
+# -- locks, which end with the process that holds them -------------------------------------------
+
+
+@contextmanager
+def _held_lock(path: Path, work: str) -> Iterator[bool]:
+    """Wait for the lock of the file `path` and hold it; `work` says what the holder does.
+
+    Yields False where the file system has no locks, so that others may do the same work. Raises
+    OSError where the file cannot be made. The file stays: it is empty or holds a process id.
+    """
+    with _opened(path) as descriptor:
+        exclusive = _wait(descriptor, path, work)
+        if exclusive:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield exclusive
+
+
+@contextmanager
+def _free_lock(path: Path) -> Iterator[bool]:
+    """Hold the lock of the file `path` if nobody else does; yield whether that is so.
+
+    Raises OSError where the file cannot be made or the file system has no locks.
+    """
+    with _opened(path) as descriptor:
+        yield _take(descriptor)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _wait(descriptor: int, path: Path, work: str) -> bool:
+    started, told = time.monotonic(), False
+    try:
+        while not _take(descriptor):
+            if not told and time.monotonic() - started > PATIENCE_SECONDS:
+                holder = os.pread(descriptor, 32, 0).decode(errors="replace") or "?"
+                log.warning("waiting for process %s, which is %s (lock: %s)", holder, work, path)
+                told = True
+            time.sleep(POLL_SECONDS)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return False
+    return True
+
+
+def _take(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -54,22 +54,20 @@ def _difference(folder: Path) -> str | None:
         return "it has no checksums, because an older version made it or a file was lost"
     try:
         saved = json.loads(manifest.read_bytes())
-        piece_bytes = int(saved["piece_bytes"])
         sizes = {name: int(entry["size"]) for name, entry in saved["files"].items()}
         expected = {name: entry["sha256"] for name, entry in saved["files"].items()}
+        same_pieces = saved["piece_bytes"] == PIECE_BYTES
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} is not readable"
-    if piece_bytes != PIECE_BYTES:
+    if not same_pieces:
         return f"{MANIFEST} was written for pieces of another size"
     files = _files(folder)
-    missing, extra = sorted(sizes.keys() - files.keys()), sorted(files.keys() - sizes.keys())
-    if missing:
-        return f"{missing[0]} is missing"
-    if extra:
-        return f"{extra[0]} does not belong there"
+    if missing := sizes.keys() - files.keys():
+        return f"{min(missing)} is missing"
+    if extra := files.keys() - sizes.keys():
+        return f"{min(extra)} does not belong there"
     for name, path in files.items():
-        size = path.stat().st_size
-        if size != sizes[name]:
+        if (size := path.stat().st_size) != sizes[name]:
             return f"{name} has {size} bytes instead of {sizes[name]}"
     digests = _digests(files, sizes)
     changed = [name for name in sorted(files) if digests[name] != expected[name]]
@@ -79,16 +77,11 @@ def _difference(folder: Path) -> str | None:
 def _files(folder: Path) -> dict[str, Path]:
     """The files below `folder`, by relative name, without hidden ones and the manifest."""
     paths = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
-    visible = {
-        name: path
-        for name, path in paths.items()
-        if not any(part.startswith(".") for part in name.parts)
-    }
-    return {name.as_posix(): path for name, path in visible.items() if name.as_posix() != MANIFEST}
+    hidden = {name for name in paths if any(part.startswith(".") for part in name.parts)}
+    return {name.as_posix(): paths[name] for name in paths.keys() - hidden - {Path(MANIFEST)}}
 
 
 def _digests(files: Mapping[str, Path], sizes: Mapping[str, int]) -> dict[str, list[str]]:
-    """SHA-256 of each file's pieces, by file name."""
     pieces = [(name, start) for name in files for start in range(0, sizes[name], PIECE_BYTES)]
     digests: dict[str, list[str]] = {name: [] for name in files}
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:

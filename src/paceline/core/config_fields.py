@@ -25,9 +25,9 @@ class ConfigFields:
     ) -> None:
         self.values, self.where, self.prefix = values, where, prefix
 
-    def get(self, *names: str) -> Any:
-        """Return the first of these fields that is there, unchecked, else None."""
-        return next((self.values[name] for name in names if self.has(name)), None)
+    def get(self, *names: str, default: object = None) -> Any:
+        """Return the first of these fields that is there, unchecked, else `default`."""
+        return next((self.values[name] for name in names if self.has(name)), default)
 
     def has(self, name: str) -> bool:
         return self.values.get(name) is not None
@@ -38,21 +38,17 @@ class ConfigFields:
 
     def number(self, *names: str, default: float | None = None, zero: bool = False) -> float:
         """Return a positive number; with `zero`, 0 is right too."""
-        value = self._given(names, default)
+        value = self.get(*names, default=default)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and (0 < value < math.inf or (zero and value == 0)):
             return float(value)
         raise self.error(names, value, "a number, 0 or more" if zero else "a positive number")
 
     def integer(
-        self,
-        *names: str,
-        default: int | None = None,
-        low: int = 1,
-        high: int | None = None,
+        self, *names: str, default: int | None = None, low: int = 1, high: int | None = None
     ) -> int:
         """Return a whole number from `low` to `high`."""
-        value = self._given(names, default)
+        value = self.get(*names, default=default)
         expected = f"a whole number, {low} or more"
         if isinstance(value, int | float) and not isinstance(value, bool):
             if high is not None and value > high:
@@ -62,23 +58,23 @@ class ConfigFields:
         raise self.error(names, value, expected)
 
     def flag(self, *names: str, default: bool = False) -> bool:
-        value = self._given(names, default)
+        value = self.get(*names, default=default)
         if not isinstance(value, bool):
             raise self.error(names, value, "true or false")
         return value
 
     def words(self, name: str) -> tuple[str, ...]:
         """Return a list of names; none where the field is absent."""
-        value = self._given((name,), [])
+        value = self.get(name, default=[])
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise self.error((name,), value, "a list of names")
+            raise self.error(name, value, "a list of names")
         return tuple(value)
 
     def section(self, name: str, prefix: str = "") -> ConfigFields:
         """Return the fields of a nested object; none where it is absent."""
-        value = self._given((name,), {})
+        value = self.get(name, default={})
         if not isinstance(value, Mapping):
-            raise self.error((name,), value, "an object")
+            raise self.error(name, value, "an object")
         return ConfigFields(value, self.where, prefix)
 
     def error(self, names: tuple[str, ...] | str, value: object, expected: str) -> ModelError:
@@ -86,10 +82,6 @@ class ConfigFields:
         field = names if isinstance(names, str) else " or ".join(names)
         shown = reprlib.repr(value)
         return ModelError(f"{self.where}: {self.prefix}{field} is {shown}; expected {expected}")
-
-    def _given(self, names: tuple[str, ...], default: object) -> Any:
-        value = self.get(*names)
-        return default if value is None else value
 
 
 def first_with(name: str, *sources: ConfigFields) -> ConfigFields:

@@ -6,36 +6,38 @@ A document states them with about(), as in `context: int | None = about("longest
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import Field
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from paceline.core.field_types import Between
+from paceline.core.field_types import Between, annotation_of, parts_of
 
 _IN_WORDS = "x-default"
 
 
-def about(description: str, default: Any = ..., in_words: str = "") -> Any:
+def about(description: str, default: object = ..., in_words: str = "") -> Any:
     """Return a field with its description. A default that is a function makes one for each
     document; `in_words` says what a default such as null stands for."""
-    given: dict[str, Any] = {"default_factory": default} if callable(default) else {}
-    extra: Any = {_IN_WORDS: in_words} if in_words else None
-    return Field(**given or {"default": default}, description=description, json_schema_extra=extra)
+    given: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
+    return Field(
+        **given,
+        description=description,
+        json_schema_extra={_IN_WORDS: in_words} if in_words else None,
+    )
 
 
 def values_of(field: FieldInfo) -> str:
     """Return the values that a field takes, as "1 to 8" or "adamw, muon"; "" where any fits."""
-    parts = list(_parts(field.annotation)) + list(field.metadata)
-    literals = [part for part in parts if get_origin(part) is Literal]
-    choices = [str(item) for part in literals for item in get_args(part)]
+    parts = list(parts_of(field.annotation, *field.metadata))
+    choices = [
+        str(item) for part in parts if get_origin(part) is Literal for item in get_args(part)
+    ]
     if choices:
         return ", ".join(choices)
-    for part in parts:
-        if isinstance(part, Between):
-            return part.range(whole=int in parts).removeprefix("from ").removeprefix("of ")
+    if bounds := annotation_of(field, Between):
+        return bounds.range(whole=int in parts).removeprefix("from ").removeprefix("of ")
     return "true, false" if bool in parts else ""
 
 
@@ -52,11 +54,3 @@ def default_of(field: FieldInfo) -> str:
     if isinstance(value, dict):
         return ",".join(f"{name}={share:g}" for name, share in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _parts(annotation: Any) -> Iterator[Any]:
-    """Yield an annotation, and the annotations within it."""
-    yield annotation
-    if get_origin(annotation) is not Literal:
-        for part in get_args(annotation):
-            yield from _parts(part)

@@ -7,25 +7,12 @@ JSON schemas, help texts and tables in the docs come from the fields and their d
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import field as dataclass_field
-from functools import partial, wraps
-from pathlib import Path as FilePath
-from typing import (
-    Any,
-    Self,
-    TypeVar,
-    dataclass_transform,
-    overload,
-)
+from functools import wraps
+from pathlib import Path
+from typing import Any, Self, TypeVar, cast, dataclass_transform
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic import dataclasses as pydantic_dataclasses
 from pydantic_core import ArgsKwargs, PydanticCustomError
 
@@ -54,15 +41,14 @@ class Document(BaseModel):
             raise refusal(error, value, cls, where) from None
 
     @classmethod
-    def from_file(cls, path: str | FilePath, where: str) -> Self:
+    def from_file(cls, path: str | Path, where: str) -> Self:
         """Read a document from a JSON file; errors name it `where`."""
         return cls.read(read_json_object(path, where), where)
 
     @model_validator(mode="before")
     @classmethod
     def _check_size(cls, value: object) -> object:
-        """Raise one error for an object with more fields than there are; pydantic would make one
-        for each of them."""
+        """Refuse an object with more fields than there are once, not once for each of them."""
         closed = cls.model_config.get("extra") == "forbid"
         if closed and isinstance(value, dict) and len(value) > len(cls.model_fields):
             names = field_names(cls)
@@ -71,52 +57,35 @@ class Document(BaseModel):
         return value
 
 
-@overload
 @dataclass_transform(
     kw_only_default=True, frozen_default=True, field_specifiers=(Field, dataclass_field)
 )
-def checked(cls: type[T]) -> type[T]: ...
-
-
-@overload
-@dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(Field, dataclass_field)
-)
-def checked(*, where: str) -> Callable[[type[T]], type[T]]: ...
-
-
-def checked(cls: type[T] | None = None, *, where: str = "") -> Any:
+def checked(cls: type[T]) -> type[T]:
     """Make a frozen, keyword-only dataclass whose fields are checked as those of a Document.
 
     Constructing one raises InvalidRequest. `__post_init__` may raise it too, for fields that
-    contradict each other. `where` is the place that errors put before the names of fields.
+    contradict each other. A class may state `WHERE`, which errors put before the names of fields.
     """
-    return partial(_checked, where=where) if cls is None else _checked(cls, where=where)
-
-
-def _checked(cls: type[T], where: str) -> type[T]:
     config = ConfigDict(strict=True, extra="forbid", use_attribute_docstrings=True)
-    made: Any = pydantic_dataclasses.dataclass(
-        frozen=True, slots=True, kw_only=True, config=config
-    )(cls)
+    dataclass = pydantic_dataclasses.dataclass(frozen=True, slots=True, kw_only=True, config=config)
+    made = dataclass(cls)
     validate = made.__pydantic_validator__.validate_python
 
     @wraps(made.__init__)
-    def init(self: Any, **values: Any) -> None:
+    def init(self: T, **values: object) -> None:
         try:
             validate(ArgsKwargs((), values), self_instance=self)
         except ValidationError as error:
-            raise refusal(error, values, made, where) from None
+            raise refusal(error, values, made, getattr(made, "WHERE", "")) from None
 
-    made.__init__ = init
-    result: type[T] = made
-    return result
+    setattr(made, "__init__", init)  # noqa: B010 - mypy takes an assignment for a method
+    return cast("type[T]", made)
 
 
-def read_json_object(path: str | FilePath, field: str) -> dict[str, Any]:
+def read_json_object(path: str | Path, field: str) -> dict[str, Any]:
     """Read a JSON file that holds one object. Raises InvalidRequest for `field`."""
     try:
-        value = json.loads(FilePath(path).read_text("utf-8"))
+        value = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidRequest(field, str(path), f"a readable JSON file ({error})") from error
     if not isinstance(value, dict):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+Array = Any  # of numpy or torch: core imports neither
+
 
 @dataclass(slots=True)
 class SparseRow:
     """A draft distribution over a few candidate tokens; every other token has probability 0."""
 
-    ids: Any  # int64 [k]
-    probs: Any  # float [k], sums to 1
+    ids: Array  # int64 [k]
+    probs: Array  # float [k], sums to 1
 
 
 @dataclass(slots=True)
@@ -27,7 +29,7 @@ class DraftBatch:
     """
 
     tokens: list[list[int]]
-    q: list[list[Any] | None] | None = None
+    q: list[list[Array] | None] | None = None
     confidence: list[list[float]] | None = None
     parts: list[str] | None = None
     from_others: list[bool] | None = None
@@ -36,7 +38,7 @@ class DraftBatch:
     def lengths(self) -> list[int]:
         return [len(t) for t in self.tokens]
 
-    def q_rows(self, index: int) -> list[Any] | None:
+    def q_rows(self, index: int) -> list[Array] | None:
         return None if self.q is None else self.q[index]
 
     def part(self, index: int) -> str | None:

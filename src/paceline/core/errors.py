@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 LONGEST_SHOWN = 120  # characters of a value that an error quotes
 DEEPEST_SHOWN = 20  # levels of nesting
@@ -58,20 +57,17 @@ def _repr_pieces(value: object, depth: int) -> Iterator[str]:
         yield f"a number of {value.bit_length()} bits"
     elif depth == DEEPEST_SHOWN and isinstance(value, list | tuple | Mapping):
         yield "..."
-    elif isinstance(value, Mapping):
-        yield "{"
-        for index, (key, item) in enumerate(value.items()):
-            yield ", " if index else ""
-            yield from _repr_pieces(key, depth + 1)
-            yield ": "
-            yield from _repr_pieces(item, depth + 1)
-        yield "}"
-    elif isinstance(value, list | tuple):
-        yield "[" if isinstance(value, list) else "("
+    elif isinstance(value, list | tuple | Mapping):
+        brackets = "[]" if isinstance(value, list) else "()" if isinstance(value, tuple) else "{}"
+        yield brackets[0]
         for index, item in enumerate(value):
             yield ", " if index else ""
             yield from _repr_pieces(item, depth + 1)
-        yield "]" if isinstance(value, list) else ",)" if len(value) == 1 else ")"
+            if isinstance(value, Mapping):
+                yield ": "
+                yield from _repr_pieces(value[item], depth + 1)
+        yield "," if isinstance(value, tuple) and len(value) == 1 else ""
+        yield brackets[1]
     else:
         yield repr(value)
 
@@ -92,35 +88,30 @@ class QueueFull(PacelineError):
         super().__init__(f"{waiting} requests are waiting already; retry in {retry_after:.0f} s")
 
 
-def check_number(field: str, value: Any, low: float, high: float, expected: str) -> None:
-    """Raises InvalidRequest unless `value` is an int or float from `low` to `high`."""
+def check_number(field: str, value: object, low: float, high: float, expected: str) -> None:
+    """Raise InvalidRequest unless `value` is an int or float from `low` to `high`."""
     # no math.isfinite(): it overflows for whole numbers past 1e308; NaN fails the comparison
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise InvalidRequest(field, value, expected)
 
 
-def check_integer(field: str, value: Any, low: int, high: int, expected: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+def check_integer(field: str, value: object, low: int, high: int, expected: str) -> None:
+    """Raise InvalidRequest unless `value` is an int from `low` to `high`."""
+    if not isinstance(value, int):
         raise InvalidRequest(field, value, expected)
+    check_number(field, value, low, high, expected)
 
 
 def check_numbers(
-    field: str, values: Collection[Any], low: float, high: float, expected: str
+    field: str, values: Collection[float], low: float, high: float, expected: str, *types: type
 ) -> None:
-    """As check_number() for each value; long lists are checked at C speed."""
-    if not _all_within(values, {int, float}, low, high):
-        for value in values:
-            check_number(field, value, low, high, expected)
+    """Raise InvalidRequest unless each value is of one of `types` and lies from `low` to `high`.
 
-
-def check_integers(field: str, values: Collection[Any], low: int, high: int, expected: str) -> None:
-    """As check_integer() for each value; long lists are checked at C speed."""
-    if not _all_within(values, {int}, low, high):
-        for value in values:
-            check_integer(field, value, low, high, expected)
-
-
-def _all_within(values: Collection[Any], types: set[type], low: float, high: float) -> bool:
-    """Return whether every value has one of `types` and lies from `low` to `high`; NaN does not."""
+    Long lists are checked at C speed. NaN lies nowhere.
+    """
     above, below = float(low).__le__, float(high).__ge__
-    return set(map(type, values)) <= types and all(map(above, values)) and all(map(below, values))
+    if set(map(type, values)) <= {*types} and all(map(above, values)) and all(map(below, values)):
+        return
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, types) or not low <= value <= high:
+            raise InvalidRequest(field, value, expected)

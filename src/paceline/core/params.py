@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, InstanceOf, PlainValidator
 
 from paceline.core.documents import Document, checked
-from paceline.core.errors import InvalidRequest, check_integers, check_numbers
+from paceline.core.errors import InvalidRequest, check_numbers
 from paceline.core.field_types import ENDLESS, Between, Whole
 
 MAX_DRAFT_LEN = 64
@@ -58,7 +58,7 @@ DraftLength = Annotated[Whole, Between(0, MAX_DRAFT_LEN)]
 LossyBudget = Annotated[float, Between(0, 1, words="a total variation from 0 to 1")]
 
 
-def _check_stops(stop: Any) -> tuple[str, ...]:
+def _check_stops(stop: object) -> tuple[str, ...]:
     if (
         not isinstance(stop, tuple | list)
         or len(stop) > MAX_STOPS
@@ -70,18 +70,18 @@ def _check_stops(stop: Any) -> tuple[str, ...]:
 
 
 # long tables are checked at C speed; pydantic would take them item by item
-def _check_biases(biases: Any) -> Mapping[int, float]:
+def _check_biases(biases: object) -> Mapping[int, float]:
     if not isinstance(biases, Mapping):
         raise InvalidRequest("logit_bias", biases, "token ids and their biases")
-    check_integers("logit_bias", biases, 0, MAX_TOKEN_ID, "token ids as keys")
-    check_numbers("logit_bias", biases.values(), -100, 100, "biases from -100 to 100")
+    check_numbers("logit_bias", biases, 0, MAX_TOKEN_ID, "token ids as keys", int)
+    check_numbers("logit_bias", biases.values(), -100, 100, "biases from -100 to 100", int, float)
     return biases
 
 
-def _check_token_ids(ids: Any) -> tuple[int, ...]:
+def _check_token_ids(ids: object) -> tuple[int, ...]:
     if not isinstance(ids, tuple | list):
         raise InvalidRequest("stop_token_ids", ids, "token ids")
-    check_integers("stop_token_ids", ids, 0, MAX_TOKEN_ID, "token ids")
+    check_numbers("stop_token_ids", ids, 0, MAX_TOKEN_ID, "token ids", int)
     return tuple(ids)
 
 
@@ -92,14 +92,11 @@ def _check_token_ids(ids: Any) -> tuple[int, ...]:
 class SamplingParams:
     """Sampling parameters of a request, validated on construction.
 
-    The target's token is argmax(logits / temperature + Gumbel(seed, choice, position, token id));
-    temperature 0 is plain argmax. `top_k` 0 means off. `logprobs` None means none, k >= 0 asks for
-    the chosen token's log-probability and those of the k most likely tokens, from the raw model
-    logits; a token that the grammar forced had no choice, and reports 0. `seed` None draws a 64-bit
-    seed, which results report. `grammar` bounds the output and decides when it ends, so it goes
-    with neither `ignore_eos` nor `min_tokens`.
-
-    Raises InvalidRequest, naming the field.
+    The target's token is argmax(logits / temperature + Gumbel(seed, choice, position, token id)).
+    `logprobs` k >= 0 asks for the log-probabilities of the chosen token and the k most likely ones,
+    from the raw model logits; a token that the grammar forced had no choice, and reports 0. `seed`
+    None draws a 64-bit seed, which results report. `grammar` decides when the output ends, so it
+    goes with neither `ignore_eos` nor `min_tokens`. Raises InvalidRequest, naming the field.
     """
 
     temperature: Temperature = 1.0
@@ -196,17 +193,16 @@ class DraftPolicy:
         raise InvalidRequest(field, value, expected)
 
 
-@checked(where="speculative")
+@checked
 class SpeculativeParams:
     """Drafting parameters of a request. `drafter` None takes the server's default.
 
-    `off` decodes without drafts (AR). `max_draft_len` bounds the draft length; 0 is AR as well.
-    `policy` chooses the lengths, written as DraftPolicy reads it; None takes the server's.
-    `lossy` is the budget by which each token's law may differ from the target's, in total
-    variation; 0 is lossless.
-
-    Raises InvalidRequest, naming the field.
+    `off` decodes without drafts (AR); a `max_draft_len` of 0 is AR as well. `policy` is written as
+    DraftPolicy reads it; None takes the server's. `lossy` is the budget, in total variation, by
+    which each token's law may differ from the target's. Raises InvalidRequest, naming the field.
     """
+
+    WHERE: ClassVar = "speculative"
 
     drafter: str | None = None
     max_draft_len: DraftLength | None = None
@@ -257,9 +253,4 @@ class Speculative(Document):
         """Return the same as parameters. Raises InvalidRequest, naming the field."""
         if self.drafter == "off":
             return SpeculativeParams(off=True)
-        return SpeculativeParams(
-            drafter=self.drafter,
-            max_draft_len=self.max_draft_len,
-            policy=self.policy,
-            lossy=self.lossy or 0.0,
-        )
+        return SpeculativeParams(**self.model_dump(exclude_none=True))

@@ -6,23 +6,21 @@ import difflib
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import (
-    BaseModel,
-    ValidationError,
-)
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from paceline.core.errors import Amount, InvalidRequest
-from paceline.core.field_types import TOO_MANY, field_names, fields_of
+from paceline.core.field_types import TOO_MANY, field_names, fields_of, parts_of
 
 LONGEST_NAME = 64  # characters of a field's name that an error quotes
 MOST_LISTED = 20  # names of fields in an error
 # kinds of pydantic's errors that are worded here
 UNSUPPORTED = "unsupported"
 UNKNOWN_FIELD = "unknown_field"
+_EXTRA = (UNKNOWN_FIELD, "extra_forbidden", "unexpected_keyword_argument")
 _NO_OBJECT = ("model_type", "dict_type", "model_attributes_type")
 _UNKNOWN_KIND = ("union_tag_invalid", "union_tag_not_found")
-_EXTRA = ("extra_forbidden", "unexpected_keyword_argument")
 Path = tuple[str | int, ...]
 
 
@@ -46,7 +44,7 @@ class MissingField(InvalidRequest):
 
 
 def refusal(
-    error: ValidationError, document: object, model: type[Any], where: str = ""
+    error: ValidationError, document: object, model: type, where: str = ""
 ) -> InvalidRequest:
     """Say which field of `document`, which is no `model`, is wrong: its name, its value, and what
     would be right.
@@ -55,36 +53,30 @@ def refusal(
     to the branch that was meant.
     """
     errors = error.errors(include_url=False, include_input=False)
-    paths = [_path(item["loc"], document, item["type"]) for item in errors]
+    paths = [_path(item, document) for item in errors]
     # A misspelt field is missing under its right name as well.
-    wrong = [p for p, item in zip(paths, errors, strict=True) if len(p) == 1 and _is_extra(item)]
-    first = wrong[0] if wrong and errors[0]["type"] == "missing" else paths[0]
+    extra = [p for p, item in zip(paths, errors, strict=True) if item["type"] in _EXTRA]
+    misspelt = [path for path in extra if len(path) == 1]
+    first = misspelt[0] if misspelt and errors[0]["type"] == "missing" else paths[0]
     path = max((path for path in paths if path[:1] == first[:1]), key=len)
-    here = [item for other, item in zip(paths, errors, strict=True) if other == path]
-    kinds: dict[str, Any] = {item["type"]: item for item in here}
-    if UNKNOWN_FIELD in kinds:
-        return unknown_field((*path, kinds[UNKNOWN_FIELD]["ctx"]["name"]), document, model, where)
-    if any(map(_is_extra, here)):
+    if path in extra:
         return unknown_field(path, document, model, where)
+    here = [item for other, item in zip(paths, errors, strict=True) if other == path]
+    return _wrong_value(here, path, document, model, where)
+
+
+def _wrong_value(
+    errors: Sequence[ErrorDetails], path: Path, document: object, model: type, where: str
+) -> InvalidRequest:
+    kinds = {item["type"]: item for item in errors}
+    field, value = written(path, where), _value(document, path)
     for kind in _UNKNOWN_KIND:
         if kind in kinds:
             return _unknown_kind(kinds[kind]["ctx"], path, document, where)
     cause = kinds["value_error"]["ctx"]["error"] if "value_error" in kinds else None
-    if isinstance(cause, InvalidRequest):
-        return _placed(cause, path, where)
-    return _wrong_value(here, path, document, model, where)
-
-
-def _is_extra(error: Any) -> bool:
-    return error["type"] in _EXTRA
-
-
-def _wrong_value(
-    errors: Sequence[Any], path: Path, document: object, model: type[Any], where: str
-) -> InvalidRequest:
-    """Refuse the value at `path`, where pydantic has these errors."""
-    kinds = {item["type"]: item for item in errors}
-    field, value = written(path, where), _value(document, path)
+    if isinstance(cause, InvalidRequest):  # of a check within a document: it names the field
+        place = path[:-1] if path[-1:] == (cause.field,) else path
+        return cause.within(written(place, where) if place else where)
     if UNSUPPORTED in kinds:
         reason = kinds[UNSUPPORTED]["msg"]
         return InvalidRequest(field, value, reason, f"{field}: {reason}")
@@ -96,17 +88,12 @@ def _wrong_value(
     if all(kind in _NO_OBJECT for kind in kinds):
         names = ", ".join(_names_at(path, document, model))
         return InvalidRequest(field, value, f"a mapping with {names}" if names else "a mapping")
-    reasons = dict.fromkeys(_reason(item["msg"]) for item in errors)
+    words = (item["msg"].removeprefix("Input should be ") for item in errors)
+    reasons = dict.fromkeys(text.removeprefix("Value error, ") for text in words)
     return InvalidRequest(field, value, " or ".join(reasons))
 
 
-def _placed(error: InvalidRequest, path: Path, where: str) -> InvalidRequest:
-    """Give the error of a check within a document its place: the check knows the field's name."""
-    place = path if path[-1:] != (error.field,) else path[:-1]
-    return error.within(written(place, where) if place else where)
-
-
-def unknown_field(path: Path, document: object, model: type[Any], where: str = "") -> UnknownField:
+def unknown_field(path: Path, document: object, model: type, where: str = "") -> UnknownField:
     """Refuse the field at `path`, and name the field of `model` that comes close."""
     close, name = [], str(path[-1])
     if len(name) <= LONGEST_NAME:
@@ -126,30 +113,42 @@ def _unknown_kind(
     return InvalidRequest(written(path, where), _value(document, path), expected)
 
 
-def _names_at(path: Path, document: Any, model: type[Any]) -> list[str]:
-    """Return the fields of the model at `path` for an error to list: none where they are many, or
-    where several models of a union fit the object there."""
+def _names_at(path: Path, document: object, model: type) -> list[str]:
+    """Return the fields of the model at `path` that an error lists: none where they are many."""
     models = [model]
     for step in path:
-        document = document[step]
         if isinstance(step, str):
             fields = [field for model in models for key, field in _keyed(model) if key == step]
-            models = [part for field in fields for part in _models_in(field.annotation)]
-    fits = [model for model in models if _is_kind(document, model)]
+            models = [part for field in fields for part in _models_in(field)]
+    fits = [model for model in models if _is_kind(_value(document, path), model)]
     names = [key for key, _ in _keyed(fits[0])] if len(fits) == 1 else []
     return names if len(names) <= MOST_LISTED else []
 
 
-def _keyed(model: type[Any]) -> Iterator[tuple[str, FieldInfo]]:
-    return ((field.alias or name, field) for name, field in fields_of(model).items())
-
-
-def _is_kind(document: Any, model: type[Any]) -> bool:
+def _is_kind(document: object, model: type) -> bool:
     """Return whether an object has the fixed values that `model` has, such as `kind: jsonl`."""
     if not isinstance(document, dict):
         return True
     fixed = {k: f for k, f in _keyed(model) if get_origin(f.annotation) is Literal}
     return all(document.get(k, f.default) in get_args(f.annotation) for k, f in fixed.items())
+
+
+def _keyed(model: type) -> Iterator[tuple[str, FieldInfo]]:
+    return ((field.alias or name, field) for name, field in fields_of(model).items())
+
+
+def _all_names(model: type) -> set[str]:
+    models, todo = {model}, [model]
+    while todo:
+        inner = {part for field in fields_of(todo.pop()).values() for part in _models_in(field)}
+        todo += inner - models
+        models |= inner
+    return set().union(*map(field_names, models))
+
+
+def _models_in(field: FieldInfo) -> list[type]:
+    parts = parts_of(field.annotation)
+    return [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
 
 
 def written(path: Path, where: str = "") -> str:
@@ -164,31 +163,12 @@ def written(path: Path, where: str = "") -> str:
     return text or "document"
 
 
-def _all_names(model: type[Any]) -> set[str]:
-    """Return the names of the fields of `model` and of all models within it."""
-    names: set[str] = set()
-    todo, seen = [model], {model}
-    while todo:
-        inner = todo.pop()
-        names |= field_names(inner)
-        for field in fields_of(inner).values():
-            for part in _models_in(field.annotation):
-                if part not in seen:
-                    seen.add(part)
-                    todo.append(part)
-    return names
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _models_in(part)
-
-
-def _path(location: Sequence[str | int], document: Any, kind: str) -> Path:
-    """Return `location` without the names of union branches, which are no keys of the document."""
+def _path(error: ErrorDetails, document: Any) -> Path:
+    """Return the place of an error, without union branches: they are no keys of the document."""
     path: list[str | int] = []
+    location = error["loc"]
+    if error["type"] == UNKNOWN_FIELD:
+        location = (*location, error["ctx"]["name"])
     for index, step in enumerate(location):
         last = index == len(location) - 1
         inside = isinstance(document, dict) and step in document
@@ -199,19 +179,15 @@ def _path(location: Sequence[str | int], document: Any, kind: str) -> Path:
         ):
             path.append(step)
             document = document[step]
-        elif last and kind == "missing":
+        elif last and error["type"] == "missing":
             path.append(step)
     return tuple(path)
 
 
-def _value(document: Any, path: Path) -> Any:
+def _value(document: Any, path: Path) -> object:
     for step in path:
         try:
             document = document[step]
-        except (KeyError, IndexError, TypeError):
+        except (LookupError, TypeError):
             return None
     return document
-
-
-def _reason(message: str) -> str:
-    return message.removeprefix("Input should be ").removeprefix("Value error, ")

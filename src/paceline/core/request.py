@@ -1,13 +1,21 @@
-"""One stream on its way through the engine."""
+"""One stream on its way through the engine, and the deltas that come out: tokens, rounds, times."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from paceline.core.params import SamplingParams, SpeculativeParams
-from paceline.core.results import FinishReason
+from paceline.core.rounds import Round
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -29,9 +37,7 @@ class Request:
     answers_scope: bytes | None = None
     eos_ids: frozenset[int] = frozenset()
     max_tokens: int = 0  # resolved bound on output tokens
-    leader: Request | None = (
-        None  # the first choice of the same prompt, whose KV this one will share
-    )
+    leader: Request | None = None  # the first choice of the prompt, whose KV this one will share
     arrival: float = field(default_factory=time.monotonic)
 
     tokens: list[int] = field(default_factory=list)
@@ -80,8 +86,7 @@ class Request:
 
     @property
     def decoding(self) -> bool:
-        """Return whether only the last chosen token, and what the grammar forced after it, is
-        pending."""
+        """Return whether only the last chosen token, and what the grammar forced, is pending."""
         return self.pending <= 1 + self.forced_tail
 
     @property
@@ -93,3 +98,85 @@ class Request:
 def draw_seed() -> int:
     """A fresh 64-bit seed for a request that brought none."""
     return secrets.randbits(64)
+
+
+# -- what the engine gives ------------------------------------------------------------------------
+
+
+class TokenKind(StrEnum):
+    """How a token came to be committed."""
+
+    ACCEPTED = "accepted"  # drafted, and the target agreed
+    BONUS = "bonus"  # the target's own: after the last accepted draft, or with no draft at all
+    FORCED = "forced"  # the only token that the grammar allowed: no draft and no choice
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position, from the raw logits of the row that chose the token."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMetrics:
+    """Times of one finished stream, seconds. `tpot` is (end - first token) / (n - 1) for n > 1."""
+
+    queue: float
+    ttft: float
+    tpot: float | None
+    total: float
+    held_back: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedRound:
+    """A round with its token ids, for requests that ask to be explained.
+
+    drafted      token ids that the drafter gave; `verified` those that got a row, with what the
+                 grammar forced among them, at the places `forced`. The delta that carries the
+                 round has what was committed.
+    confidence   the drafter's own, for each proposed token that fits the grammar; None: unknown
+    hidden       drafted tokens that are left out. A draft that was looked up in the text of other
+                 requests shows only what was committed, in all of these fields.
+    """
+
+    drafted: tuple[int, ...]
+    verified: tuple[int, ...]
+    forced: tuple[int, ...]
+    confidence: tuple[float, ...] | None
+    hidden: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputDelta:
+    """The tokens and the text that one step added to one stream.
+
+    `text` is final: held-back text comes later.
+
+    `round` is None where no target forward stands behind the delta: the stream was aborted or has
+    failed. `metrics` come with the last delta of a stream.
+    """
+
+    request_id: str
+    choice: int
+    token_ids: tuple[int, ...] = ()
+    kinds: tuple[TokenKind, ...] = ()
+    text: str = ""
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    error: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    seed: int = 0
+    round: Round | None = None
+    explained: ExplainedRound | None = None  # for requests that ask to be explained
+    metrics: RequestMetrics | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None

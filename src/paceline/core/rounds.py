@@ -161,22 +161,15 @@ class SpeculationStats:
                 part = self.parts[round.part] = SpeculationStats()
             part._count(round)
 
-    def copy(self) -> Self:
-        """A value that later rounds do not change."""
-        parts = {name: part.copy() for name, part in self.parts.items()}
-        return replace(
-            self,
-            rounds_by_draft_length=list(self.rounds_by_draft_length),
-            rounds_by_accepted=list(self.rounds_by_accepted),
-            parts=parts,
-        )
+    def copy(self) -> SpeculationStats:
+        """Return a value that later rounds do not change."""
+        return self + SpeculationStats()
 
     def __add__(self, other: SpeculationStats) -> SpeculationStats:
-        """The counts of both together."""
         return self._combined(other, 1)
 
     def __sub__(self, other: SpeculationStats) -> SpeculationStats:
-        """The counts of what came since `other`, an earlier copy."""
+        """Return the counts of what came since `other`, an earlier copy."""
         return self._combined(other, -1)
 
     @property
@@ -231,8 +224,6 @@ class SpeculationStats:
         drafted, accepted = self.rounds_by_draft_length, self.rounds_by_accepted
         return list(zip_longest(_beyond(drafted), _beyond(accepted), fillvalue=0))
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _count(self, round: Round) -> None:
         _increase(self.rounds_by_draft_length, round.drafted)
         if round.drafted:
@@ -266,8 +257,7 @@ class SpeculationStats:
 
 
 def counted_rounds(row: Row, side: str, *, tokens: int, block: int = 0) -> list[Round]:
-    """The rounds that count: those that start before the text loops and, where `block` is given,
-    with room for a whole block before the limit of `tokens`."""
+    """Return the rounds that start before the text loops, and a whole `block` before `tokens`."""
     end = min(row["counted_tokens"], tokens - block)
     rounds = (Round(*values) for values in row["rounds"][side])
     return [round for round in rounds if round.position < end]
@@ -293,11 +283,9 @@ def speedup_points(
 ) -> list[tuple[float, float, str]]:
     """(tokens per round, speedup over AR, prompt) of each request that was timed."""
     points = []
-    for row in rows:
-        if None in row["seconds"][AR]:
-            continue
+    for row in (row for row in rows if None not in row["seconds"][AR]):
         per_round = tokens_per_round([row], side, tokens=tokens)
-        speedup = ratio([sum(row["seconds"][AR])], [sum(row["seconds"][side])])
+        speedup = ratio(row["seconds"][AR], row["seconds"][side])
         if speedup is not None and per_round is not None:
             points.append((per_round, speedup, str(row["prompt"])))
     return points

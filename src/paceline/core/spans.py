@@ -10,7 +10,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 ROOM = 1 << 10  # spans that a lane has room for before it grows
 TOP = -1  # the parent of a span that lies in no other
@@ -33,7 +33,7 @@ class Spans:
         """Spans within the open one that follow each other: names[i] from tick i to tick i + 1, in
         ns of time.monotonic_ns()."""
 
-    def count(self, counts: Callable[..., Mapping[str, int]], *of: Any) -> None:
+    def count(self, counts: Callable[..., Mapping[str, int]], *of: object) -> None:
         """Numbers about the open span: counts(*of), which is called only if they are kept."""
 
     def lane(self, name: str) -> Spans:
@@ -72,7 +72,10 @@ class Lane(Spans):
         self.latest: Mapping[str, int] | None = None  # of what count() was told
 
     def __call__(self, name: str) -> Self:
-        index = self._add(name)
+        index = len(self._names)
+        self._make_room(index + 1)
+        self._names.append(name)
+        self._parents[index] = self._open[-1] if self._open else TOP
         self._open.append(index)
         self._starts[index] = time.monotonic_ns()
         return self
@@ -90,7 +93,7 @@ class Lane(Spans):
         self._starts[own], self._ends[own] = times[:-1], times[1:]
         self._parents[own] = array("q", [self._open[-1] if self._open else TOP]) * len(names)
 
-    def count(self, counts: Callable[..., Mapping[str, int]], *of: Any) -> None:
+    def count(self, counts: Callable[..., Mapping[str, int]], *of: object) -> None:
         self._counts[self._open[-1]] = self.latest = counts(*of)
 
     def lane(self, name: str) -> Spans:
@@ -104,13 +107,6 @@ class Lane(Spans):
         assert not self._open, f"{self._names[self._open[-1]]} is still going on"
         rows = zip(self._names, self._starts, self._ends, self._parents, strict=False)
         return [Span(*row, self._counts.get(index)) for index, row in enumerate(rows)]
-
-    def _add(self, name: str) -> int:
-        index = len(self._names)
-        self._make_room(index + 1)
-        self._names.append(name)
-        self._parents[index] = self._open[-1] if self._open else TOP
-        return index
 
     def _make_room(self, spans: int) -> None:
         while spans > len(self._starts):

@@ -13,6 +13,7 @@ each pass, or a whole drafter of random weights, read from its config.json.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, Request
@@ -41,8 +42,18 @@ from paceline.models.networks import (
 )
 from paceline.models.quantized import QUANTIZE
 
+KIND = "mock"
 DEFAULT_LENGTH = 15  # what a block of 16 drafts behind its anchor
 _STRIDE = 2654435761  # golden ratio of 2^32: neighbours in the draft are far apart
+
+
+def mock_line(
+    longest: int, *, config: Path | None = None, cost: float = 0.0, block: int = 1
+) -> str:
+    """Write the line of a mock whose drafts have up to `longest` tokens."""
+    value = "" if config is None else f":{config}"
+    spent = f",cost={cost},block={min(block, longest)}" if cost else ""
+    return f"{KIND}{value}{spent},max_draft_len={longest}"
 
 
 class MockDrafter(TextDrafter):
@@ -55,7 +66,7 @@ class MockDrafter(TextDrafter):
 
     def __init__(
         self,
-        name: str = "mock",
+        name: str = KIND,
         *,
         cost: float = 0.0,
         block: int = 1,
@@ -108,7 +119,7 @@ _NETWORK = {
 }
 
 
-@register("mock")
+@register(KIND)
 def _build(spec: DrafterSpec, context: BuildContext) -> Drafter:
     if spec.value is not None:
         settings = context.network_settings(device=True) | read_options(spec, _NETWORK)

@@ -10,8 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from paceline.bench.load.answers import MeasuredAnswer
-from paceline.bench.load.in_process import ask_engine
+from paceline.bench.load.answers import MeasuredAnswer, ask_engine
 from paceline.core import Grammar, SamplingParams, SpeculativeParams, TokenKind
 from paceline.core.rounds import AR
 from paceline.dataset.loops import loop_start

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from statistics import median
 
-from paceline.bench.requests import fresh_requests
+from paceline.bench.load.answers import fresh_requests
 from paceline.core import InvalidRequest, PacelineError, SamplingParams, SpeculativeParams
 from paceline.core.spans import OFF, Recording
 from paceline.drafters.base import Networked, Recorded

@@ -14,8 +14,8 @@ from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 from paceline.bench.prompts import BenchPrompt
 from paceline.core import PacelineError
 
-# of DraftCounts, as the server's metrics call them
-COUNTS = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
+ANSWER_SECONDS = 600.0
+Json = dict[str, Any]  # an object that the server sends
 
 
 class ServerError(PacelineError):
@@ -37,18 +37,9 @@ class ChatClient:
         max_tokens: int = 128,
         temperature: float = 0.0,
         seed: int = 0,
-        extra: dict[str, Any] | None = None,
-        timeout: float = 600.0,
+        extra: Mapping[str, object] | None = None,
     ) -> None:
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        # trust_env off: a proxy set for the internet must not stand between us and the server
-        self._http = httpx.AsyncClient(
-            base_url=url.rstrip("/").removesuffix("/v1"),
-            headers=headers,
-            timeout=httpx.Timeout(timeout, connect=10),
-            limits=httpx.Limits(max_connections=None),
-            trust_env=False,
-        )
+        self._http = _http(url, api_key, ANSWER_SECONDS)
         self._body = {
             "model": model,
             "max_completion_tokens": max_tokens,
@@ -63,7 +54,7 @@ class ChatClient:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def __call__(self, prompt: BenchPrompt, speculative: Any) -> MeasuredAnswer:
+    async def __call__(self, prompt: BenchPrompt, speculative: object) -> MeasuredAnswer:
         """Answer one prompt; `speculative` as in the API (None leaves the field out).
 
         Raises ServerError for an answer that is no stream of tokens.
@@ -73,11 +64,9 @@ class ChatClient:
             body["speculative"] = speculative
         answer = MeasuredAnswer(started=time.perf_counter())
         async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
-            if response.status_code != 200:
-                detail = (await response.aread()).decode("utf-8", "replace")
-                raise ServerError(f"{response.status_code} from {response.url}: {detail[:500]}")
+            await _check(response)
             async for event in _events(response):
-                _take(answer, event, time.perf_counter())
+                _take(answer, event)
         if not answer.arrivals:
             raise ServerError(f"{response.url} sent no token ids for the prompt {prompt.name!r}")
         return answer
@@ -88,37 +77,47 @@ async def served_model(url: str, api_key: str | None = None) -> str:
     return str((await get_json(url, "/v1/models", api_key))["data"][0]["id"])
 
 
-async def get_json(url: str, path: str, api_key: str | None = None) -> dict[str, Any]:
-    """Return the JSON that the server answers to GET. Raises ServerError where there is no server,
-    and where it refuses."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    base = url.rstrip("/").removesuffix("/v1")
-    async with httpx.AsyncClient(headers=headers, timeout=10, trust_env=False) as http:
+async def get_json(url: str, path: str, api_key: str | None = None) -> Json:
+    """Return the JSON that the server answers to GET. Raises ServerError."""
+    async with _http(url, api_key, 10) as http:
         try:
-            response = await http.get(f"{base}{path}")
+            response = await http.get(path)
         except httpx.HTTPError as error:
-            raise ServerError(f"no server at {base}: {error}") from error
-    if response.status_code != 200:
-        raise ServerError(f"{response.status_code} from {response.url}: {response.text[:500]}")
-    answer: dict[str, Any] = response.json()
+            raise ServerError(f"no server at {http.base_url}: {error}") from error
+    await _check(response)
+    answer: Json = response.json()
     return answer
 
 
-async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+def _http(url: str, api_key: str | None, timeout: float) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=url.rstrip("/").removesuffix("/v1"),
+        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+        timeout=httpx.Timeout(timeout, connect=10),
+        limits=httpx.Limits(max_connections=None),
+        trust_env=False,  # a proxy set for the internet must not stand between us and the server
+    )
+
+
+async def _check(response: httpx.Response) -> None:
+    if response.status_code != 200:
+        detail = (await response.aread()).decode("utf-8", "replace")
+        raise ServerError(f"{response.status_code} from {response.url}: {detail[:500]}")
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[Json]:
     async for line in response.aiter_lines():
         data = line.removeprefix("data:").strip()
         if line.startswith("data:") and data != "[DONE]":
             yield json.loads(data)
 
 
-def _take(answer: MeasuredAnswer, event: dict[str, Any], now: float) -> None:
+def _take(answer: MeasuredAnswer, event: Json) -> None:
     if "error" in event:
         raise ServerError(str(event["error"].get("message", event["error"])))
     for choice in event.get("choices", ()):
-        token_ids = choice.get("token_ids") or []
-        answer.token_ids += token_ids
-        answer.arrivals += [now] * len(token_ids)
-        answer.text += choice.get("delta", {}).get("content") or ""
+        text = choice.get("delta", {}).get("content")
+        answer.extend(choice.get("token_ids") or [], text or "")
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
     counts = (event.get("metrics") or {}).get("speculative_decoding")
     if counts:
@@ -127,4 +126,5 @@ def _take(answer: MeasuredAnswer, event: dict[str, Any], now: float) -> None:
 
 
 def _counts(part: Mapping[str, int]) -> DraftCounts:
-    return DraftCounts(*(part[name] for name in COUNTS))
+    drafted, accepted = part["num_draft_tokens"], part["num_accepted_draft_tokens"]
+    return DraftCounts(part["num_spec_steps"], drafted, accepted)

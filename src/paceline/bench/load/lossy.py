@@ -14,26 +14,17 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from paceline.bench.load.in_process import InProcess
+from paceline.bench.load.answers import InProcess, MeasuredAnswer
 from paceline.bench.load.paired import Pair
 from paceline.bench.prompts import BenchPrompt
-from paceline.bench.report.tables import al_text, base_table
+from paceline.bench.report.tables import base_table
+from paceline.bench.report.words import number
 from paceline.core import SamplingParams
 
 if TYPE_CHECKING:
     from paceline.llm import LLM
 
 BUDGETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
-
-
-@dataclass(frozen=True, slots=True)
-class LossyText:
-    """The answer to one prompt under one budget."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    distance: float
-    replaced: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,60 +42,53 @@ class LossyLevel:
 
 def answer_all(
     llm: LLM, params: SamplingParams, prompts: Sequence[BenchPrompt], epsilon: float
-) -> list[LossyText]:
+) -> list[MeasuredAnswer]:
     """Answer every prompt once more, with the log-probabilities of the target's raw rows."""
     ask = InProcess(llm, replace(params, logprobs=0))
-    answers = [ask.ask(prompt, {"lossy": epsilon}) for prompt in prompts]
-    return [
-        LossyText(tuple(a.token_ids), tuple(a.logprobs), a.distance, a.replaced_tokens)
-        for a in answers
-    ]
+    return [ask.ask(prompt, {"lossy": epsilon}) for prompt in prompts]
 
 
 def level(
     epsilon: float,
     pairs: Sequence[Pair],
-    texts: Sequence[LossyText],
-    lossless: Sequence[LossyText],
+    answers: Sequence[MeasuredAnswer],
+    lossless: Sequence[MeasuredAnswer],
 ) -> LossyLevel:
     """Return one budget's numbers from its paired runs, and its texts beside the lossless ones."""
-    tokens = sum(len(text.token_ids) for text in texts)
+    tokens = sum(len(answer.token_ids) for answer in answers)
     lengths = [al for pair in pairs if (al := pair.acceptance_length) is not None]
     return LossyLevel(
         epsilon=epsilon,
         speedup=statistics.geometric_mean(pair.speedup for pair in pairs),
         acceptance_length=statistics.mean(lengths) if lengths else None,
         same_share=statistics.mean(
-            _common(text.token_ids, plain.token_ids) / max(1, len(plain.token_ids))
-            for text, plain in zip(texts, lossless, strict=True)
+            _common_length(answer.token_ids, plain.token_ids) / max(1, len(plain.token_ids))
+            for answer, plain in zip(answers, lossless, strict=True)
         ),
-        perplexity_ratio=math.exp(_surprise(texts) - _surprise(lossless)),
-        distance_per_token=sum(text.distance for text in texts) / tokens,
-        replaced_per_token=sum(text.replaced for text in texts) / tokens,
+        perplexity_ratio=math.exp(_surprise(answers) - _surprise(lossless)),
+        distance_per_token=sum(answer.distance for answer in answers) / tokens,
+        replaced_per_token=sum(answer.replaced_tokens for answer in answers) / tokens,
     )
 
 
-def _surprise(texts: Sequence[LossyText]) -> float:
+def _surprise(answers: Sequence[MeasuredAnswer]) -> float:
     """Return the mean negative log-probability of a token, in nats."""
-    return -statistics.mean(value for text in texts for value in text.logprobs)
+    return -statistics.mean(value for answer in answers for value in answer.logprobs)
 
 
-def _common(ids: Sequence[int], others: Sequence[int]) -> int:
-    """Return the number of tokens before the first difference."""
+def _common_length(ids: Sequence[int], others: Sequence[int]) -> int:
     pairs = zip(ids, others, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(others)))
 
 
 def level_table(levels: Sequence[LossyLevel], title: str) -> Table:
-    table = base_table(title)
-    for name in ("ε", "speedup", "AL", "perplexity\n÷ lossless", "same text", "TV used\nper token",
-                 "replaced\nper token"):  # fmt: skip
-        table.add_column(name, justify="right", no_wrap=True)
+    quality = ("perplexity\n÷ lossless", "same text", "TV used\nper token", "replaced\nper token")
+    table = base_table(title, numbers=("ε", "speedup", "AL", *quality))
     for level in levels:
         table.add_row(
             f"{level.epsilon:g}" if level.epsilon else "0 (lossless)",
             f"{level.speedup:.2f}×",
-            al_text(level.acceptance_length),
+            number(level.acceptance_length),
             f"{level.perplexity_ratio:.3f}",
             f"{level.same_share:.0%}",
             f"{level.distance_per_token:.4f}",

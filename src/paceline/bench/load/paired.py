@@ -1,4 +1,4 @@
-"""The paired comparison: the same prompts without and with speculation, in turns.
+"""Speculation off and on in turns: one prompt at a time, or many clients at once.
 
 Off and on are run next to each other, and which comes first alternates, so that a machine that
 slows down or speeds up does so for both.
@@ -6,21 +6,23 @@ slows down or speeds up does so for both.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TypeVar
 
-from paceline.bench.load.answers import MeasuredAnswer
+from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 from paceline.bench.prompts import BenchPrompt
 from paceline.dataset.loops import loop_start
 from paceline.roofline.recorded import ARRIVALS
 
-Ask = Callable[[BenchPrompt, Any], Awaitable[MeasuredAnswer]]
+Side = TypeVar("Side")
+Ask = Callable[[BenchPrompt, object], Awaitable[MeasuredAnswer]]
 """Answers a prompt with the given `speculative` value ("off", None or an object)."""
 
 
@@ -73,9 +75,8 @@ class Pair:
     @property
     def acceptance_length(self) -> float | None:
         """Median AL of the runs; None where nothing was drafted."""
-        lengths = [a.acceptance_length for a in self.on]
-        drafted = [length for length in lengths if length is not None]
-        return median(drafted) if drafted else None
+        lengths = [a.acceptance_length for a in self.on if a.acceptance_length is not None]
+        return median(lengths) if lengths else None
 
 
 async def compare(
@@ -83,7 +84,7 @@ async def compare(
     ask: Ask,
     *,
     runs: int,
-    speculative: Any = None,
+    speculative: object = None,
     seconds: float = math.inf,
     progress: Callable[[Pair, int], None] = lambda pair, run: None,
 ) -> list[Pair]:
@@ -99,16 +100,96 @@ async def compare(
         if run and elapsed * (run + 1) / run > seconds:
             break
         for index, pair in enumerate(pairs):
-            for setting in _order(run + index, speculative):
-                answer = await ask(pair.prompt, setting)
-                (pair.off if setting == "off" else pair.on).append(answer)
+            for answers, setting in _order(run + index, pair.off, pair.on, speculative):
+                answers.append(await ask(pair.prompt, setting))
             progress(pair, run)
     return pairs
 
 
-def _order(turn: int, speculative: Any) -> Iterator[Any]:
-    settings = ("off", speculative)
-    yield from settings if turn % 2 == 0 else reversed(settings)
+def _order(turn: int, off: Side, on: Side, speculative: object) -> list[tuple[Side, object]]:
+    """Return both sides with their `speculative` values; the one that goes first alternates."""
+    sides: list[tuple[Side, object]] = [(off, "off"), (on, speculative)]
+    return sides if turn % 2 == 0 else sides[::-1]
+
+
+# -- many clients at once -------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Load:
+    """Answers of one or more load runs, in the order of the requests, and the seconds they took."""
+
+    answers: list[MeasuredAnswer] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, other: Load) -> None:
+        self.answers += other.answers
+        self.seconds += other.seconds
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(answer.token_ids) for answer in self.answers)
+
+    @property
+    def throughput(self) -> float:
+        """Output tokens per second, all clients together."""
+        return self.tokens / self.seconds
+
+    @property
+    def ttft(self) -> float:
+        return median(answer.ttft for answer in self.answers)
+
+    @property
+    def tpot(self) -> float:
+        return median(answer.tpot() for answer in self.answers if len(answer.token_ids) > 1)
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """AL over all drafted rounds of the run; None where nothing was drafted."""
+        return DraftCounts.total(answer.drafted for answer in self.answers).acceptance_length
+
+
+async def run_load(
+    prompts: Sequence[BenchPrompt], ask: Ask, speculative: object, requests: int, concurrency: int
+) -> Load:
+    """Keep `concurrency` requests in flight, prompt after prompt, until `requests` are answered."""
+    answers: dict[int, MeasuredAnswer] = {}
+    waiting = iter(range(requests))
+
+    async def client() -> None:
+        for index in waiting:
+            answers[index] = await ask(prompts[index % len(prompts)], speculative)
+
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(concurrency, requests)):
+            group.create_task(client())
+    seconds = time.perf_counter() - started
+    return Load([answers[index] for index in range(requests)], seconds)
+
+
+async def compare_load(
+    prompts: Sequence[BenchPrompt], ask: Ask, *, runs: int, concurrency: int, speculative: object
+) -> tuple[Load, Load]:
+    """Load the server without and with speculation, in turns, alternating which goes first.
+
+    Each run has two requests per client, or one per prompt if that is more.
+    """
+    off, on = Load(), Load()
+    requests = max(2 * concurrency, len(prompts))
+    for run in range(runs):
+        for total, setting in _order(run, off, on, speculative):
+            total.add(await run_load(prompts, ask, setting, requests, concurrency))
+    return off, on
+
+
+def same_text(first: Load, second: Load) -> bool:
+    """Tell whether the two runs gave every request the same token ids."""
+    pairs = zip(first.answers, second.answers, strict=True)
+    return all(answer.token_ids == other.token_ids for answer, other in pairs)
+
+
+# -- recorded arrivals ----------------------------------------------------------------------------
 
 
 def write_arrivals(path: Path, pairs: Sequence[Pair]) -> None:
@@ -117,19 +198,18 @@ def write_arrivals(path: Path, pairs: Sequence[Pair]) -> None:
     A line is one answer: `speculation` off or on, `run`, and `arrivals_ms`, in which tokens of one
     burst share a time.
     """
-    lines = [json.dumps(line) for pair in pairs for line in _arrivals(pair)]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def _arrivals(pair: Pair) -> Iterator[dict[str, Any]]:
-    for speculation, answers in (("off", pair.off), ("on", pair.on)):
-        for run, answer in enumerate(answers):
-            yield {
-                "format": ARRIVALS,
-                "prompt": pair.prompt.name,
-                "speculation": speculation,
-                "run": run,
-                "arrivals_ms": [round(1e3 * (at - answer.started), 3) for at in answer.arrivals],
-                "draft_rounds": answer.drafted.rounds,
-                "accepted": answer.drafted.accepted,
-            }
+    lines = [
+        {
+            "format": ARRIVALS,
+            "prompt": pair.prompt.name,
+            "speculation": speculation,
+            "run": run,
+            "arrivals_ms": [round(1e3 * (at - answer.started), 3) for at in answer.arrivals],
+            "draft_rounds": answer.drafted.rounds,
+            "accepted": answer.drafted.accepted,
+        }
+        for pair in pairs
+        for speculation, answers in (("off", pair.off), ("on", pair.on))
+        for run, answer in enumerate(answers)
+    ]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")

@@ -40,8 +40,7 @@ class ServerProcess:
             )
 
     def wait_until_healthy(self, seconds: float) -> None:
-        """Wait for the server. Raises PacelineError with the end of the log when it exits or is not
-        up in time."""
+        """Wait for the server. Raises PacelineError with the end of the log if it is not up."""
         end = time.monotonic() + seconds
         with httpx.Client(timeout=2, trust_env=False) as http:
             while time.monotonic() < end:
@@ -70,8 +69,7 @@ class ServerProcess:
         return self._process.poll()
 
     def stop(self, seconds: float = STOP_SECONDS) -> bool:
-        """Send SIGTERM and wait until the server has drained. False when it had to be killed or
-        failed."""
+        """Send SIGTERM and wait for the drain. False when it had to be killed or failed."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:

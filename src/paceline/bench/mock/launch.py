@@ -1,10 +1,8 @@
 """The same mock on vLLM and on SGLang: the lines that launch and measure them.
 
-vLLM takes unconditional rates by position (`rejection_sample_method` "synthetic" with
-`synthetic_acceptance_rates`; vllm/config/speculative.py as of 0.32), so it draws from the same law
-as our engine, for each request. SGLang takes a mean (`SGLANG_SIMULATE_ACC_LEN`, incl. bonus;
-"match-expected" makes it exact; sglang/srt/environ.py as of 0.5.23) and draws one length a step for
-the whole batch. Both run the drafter. The text of both means nothing.
+vLLM (config/speculative.py as of 0.32) takes unconditional rates by position, and so draws from our
+law for each request. SGLang (srt/environ.py as of 0.5.23) takes a mean, incl. bonus, and draws one
+length a step for the whole batch. Both run the drafter. The text of both means nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
+from functools import partial
 
 from paceline.bench.mock.plan import Cell, MockPlan
 from paceline.core import InvalidRequest
@@ -24,10 +23,14 @@ from paceline.roofline.scenario import launch_flags
 VLLM, SGLANG = "vllm", "sglang"
 ENGINES = (VLLM, SGLANG)
 OUTPUT = 256  # tokens of each request of a measurement
+HEAD = (
+    "# Mocked acceptance: for speed alone. The output is NOT the model's and means nothing.",
+    "# Start one server at a time, and measure it with the lines at the end.",
+)
 TURNS = 8  # requests one after another in each place of the batch
-KINDS = tuple(
-    kind for kind, method in METHODS.items() if method.checkpoint or kind == "mtp"
-)  # those that draft a whole draft every time; look-ups may have less
+# those that draft a whole draft every time, with a checkpoint or a layer of the target's; look-ups
+# may have less
+KINDS = tuple(kind for kind, method in METHODS.items() if method.checkpoint or method.own_layer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,53 +68,50 @@ def launch_lines(
     if engine not in ENGINES:
         raise InvalidRequest("launch", engine, "one of " + ", ".join(ENGINES))
     check_integer("tensor_parallel", tensor_parallel, 1, 1024, "a whole number of devices")
-    form = ["--load-format", "dummy", "--dtype", dtype]
 
-    def server(cell: Cell | None) -> str:
-        length = 0 if cell is None else cell.draft_length
-        words = [*_command(engine, model, drafter, length, tensor_parallel), *form]
-        return shlex.join(words) if cell is None else _mocked(engine, words, cell)
-
-    lines = [
-        "# Mocked acceptance: for speed alone. The output is NOT the model's and means nothing.",
-        "# Start one server at a time, and measure it with the lines at the end.",
-    ]
-    if drafter.kind == "dflash":  # not checked: the checkpoint is not here
-        longest = max(plan.draft_lengths)
-        lines += [
-            f"# The block of {drafter.checkpoint} was not looked up: drafts must not be longer "
-            f"than it (here {longest} tokens at most,",
-            f"# which asks for a block_size of {longest + 1} or more in the drafter's "
-            "config.json).",
-        ]
-    lines += ["", "# AR: speculation off, what the others are compared with", server(None)]
+    options = Options(tensor_parallel=tensor_parallel)
+    server = partial(_server, engine, model, drafter, options, dtype)
+    lines = [*HEAD, *_block_note(plan, drafter)]
+    lines += ["", "# AR: speculation off, what the others are compared with", shlex.join(server(0))]
     cells = {(cell.draft_length, cell.rates): cell for cell in plan.cells()}  # at any batch
     for cell in cells.values():
         al, length = f"{cell.acceptance_length:.4g}", cell.draft_length
-        lines += ["", f"# AL {al} incl. bonus, drafts of {length} tokens", server(cell)]
+        mocked = _mocked(engine, server(length), cell)
+        lines += ["", f"# AL {al} incl. bonus, drafts of {length} tokens", mocked]
     lines += ["", "# measure, at each batch"]
     return lines + [_client(engine, plan, model, batch) for batch in plan.batches]
 
 
-def _command(
-    engine: str, model: str, drafter: LaunchDrafter, length: int, tensor_parallel: int
+def _block_note(plan: MockPlan, drafter: LaunchDrafter) -> list[str]:
+    """Say what a drafter that drafts a block must be able to: its checkpoint is not here."""
+    if not METHODS[drafter.kind].drafts_block:
+        return []
+    longest = max(plan.draft_lengths)
+    return [
+        f"# The block of {drafter.checkpoint} was not looked up: drafts must not be longer "
+        f"than it (here {longest} tokens at most,",
+        f"# which asks for a block_size of {longest + 1} or more in the drafter's config.json).",
+    ]
+
+
+def _server(
+    engine: str, model: str, drafter: LaunchDrafter, options: Options, dtype: str, length: int
 ) -> list[str]:
-    """Return the engine's command for that drafter and draft length, as a user would serve it."""
+    """Return the words of the command that serves dummy weights with drafts of `length` tokens."""
     command = launch_flags(
         drafter.kind,
         length,
         model=model,
         family="",  # only Paceline's own flags depend on it
         drafter=drafter.checkpoint,
-        options=Options(tensor_parallel=tensor_parallel),
+        options=options,
     )[engine]
     if command is None:
         raise InvalidRequest("drafter", drafter.kind, f"a kind of drafter that {engine} has")
-    return shlex.split(command)
+    return [*shlex.split(command), "--load-format", "dummy", "--dtype", dtype]
 
 
 def _mocked(engine: str, words: list[str], cell: Cell) -> str:
-    """Return the command with the acceptance of `cell` in the place of the real one."""
     if engine == SGLANG:
         return (
             f"SGLANG_SIMULATE_ACC_LEN={cell.acceptance_length:.6g} "
@@ -126,11 +126,10 @@ def _mocked(engine: str, words: list[str], cell: Cell) -> str:
 
 
 def _client(engine: str, plan: MockPlan, model: str, batch: int) -> str:
-    """Return the command that measures a server at one batch, with prompts so long that the middle
-    of the output is at the plan's context."""
-    prompt, requests = max(1, plan.context - OUTPUT // 2), TURNS * batch
+    """Return the command that measures at one batch; the context is the plan's amid the output."""
+    prompt = max(1, plan.context - OUTPUT // 2)
     sizes = f"--random-input-len {prompt} --random-output-len {OUTPUT}"
-    load = f"--num-prompts {requests} --max-concurrency {batch}"
+    load = f"--num-prompts {TURNS * batch} --max-concurrency {batch}"
     model = shlex.quote(model)
     if engine == SGLANG:
         return (

@@ -1,14 +1,13 @@
 """Mocked acceptance on the real engine: what a drafter of given acceptance would buy here.
 
-The target is real but for its weights, drafting takes its time, and each round runs its
-verification forward. Only the number of tokens that stand is drawn, per request and round, from the
-acceptance that was set (rule `synthetic`). The text means nothing, so nothing of it is kept.
+The target is real but for its weights, drafting takes its time, and verification runs its forward.
+Only the number of tokens that stand is drawn (rule `synthetic`): the text means nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,9 +30,8 @@ AR, SPECULATIVE = "ar", "speculative"
 class Measured:
     """One cell, measured. Seconds are medians of steps.
 
-    speedup       the AL that was set times AR's step ÷ the speculative step, the median over steps
-                  that were neighbours, with its 95% interval; the draws are no part of it
-    al            the mean of the draws, incl. bonus; `al_interval` holds their mean with 95%
+    speedup       the AL that was set x AR's step ÷ the speculative step, median over neighbours
+    al            the mean of the draws, incl. bonus; intervals are of 95%
     """
 
     cell: Cell
@@ -47,16 +45,13 @@ class Measured:
     speedup_interval: tuple[float, float]
 
 
-def measure(
-    engine: Engine, plan: MockPlan, progress: Callable[[Measured], None] = lambda measured: None
-) -> list[Measured]:
+def measure(engine: Engine, plan: MockPlan) -> list[Measured]:
     """Measure every cell: AR and speculation in turns, step by step, at the same context."""
     quieten()
     steady, results = Steady(engine), []
     for index, cell in enumerate(plan.cells()):
         with Driver(engine).rule(make_verifier("synthetic", cell.rates)):
             results.append(_measure(steady, plan, cell, plan.seed + index * max(plan.batches)))
-        progress(results[-1])
     return results
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest
 from paceline.models.batch import BLOCK_SIZE
@@ -67,31 +68,26 @@ class MockPlan:
 
     def _check_goals(self) -> None:
         longest = max(self.draft_lengths)
-        lengths = [goal for goal in self.goals if isinstance(goal, int | float)]
-        if not all(length >= 1 for length in lengths):
-            raise InvalidRequest("acceptance_length", lengths, "1 or more: the bonus is counted")
-        for length in lengths:
-            if length > longest + 1:
-                expected = f"at most {longest + 1}: the longest drafts have {longest} tokens"
-                raise InvalidRequest("acceptance_length", length, expected)
         for goal in self.goals:
-            depth = None if isinstance(goal, int | float) else goal.depth
-            if depth is not None and longest > depth:
-                expected = f"at most {depth}, the positions that have a rate"
+            if isinstance(goal, int | float):
+                expected = f"at most {longest + 1}: the longest drafts have {longest} tokens"
+                if goal < 1:
+                    expected = "1 or more: the bonus is counted"
+                if not 1 <= goal <= longest + 1:
+                    raise InvalidRequest("acceptance_length", goal, expected)
+            elif goal.depth is not None and longest > goal.depth:
+                expected = f"at most {goal.depth}, the positions that have a rate"
                 raise InvalidRequest("draft_lengths", longest, expected)
 
     def cells(self) -> Iterator[Cell]:
-        for batch in self.batches:
-            for length in self.draft_lengths:
-                for goal in self.goals:
-                    if not isinstance(goal, int | float):
-                        yield Cell(batch, length, goal)
-                    elif goal <= length + 1:
-                        yield Cell(batch, length, of_length(goal, length))
+        for batch, length, goal in product(self.batches, self.draft_lengths, self.goals):
+            if not isinstance(goal, int | float):
+                yield Cell(batch, length, goal)
+            elif goal <= length + 1:
+                yield Cell(batch, length, of_length(goal, length))
 
     def before(self, acceptance_length: float) -> int:
-        """Return the tokens by which a request that commits so many a round begins below
-        `context`."""
+        """Return how far below `context` a request begins that commits so many tokens a round."""
         return math.ceil((WARM_UP + self.steps / 2) * acceptance_length)
 
     @property

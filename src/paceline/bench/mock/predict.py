@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.bench.mock.measure import Measured
-from paceline.bench.mock.setup import MockDrafting, MockTarget, named_drafter
+from paceline.bench.mock.setup import MockDrafting, MockTarget, named
 from paceline.bench.steps.machine import NUMBERS
 from paceline.drafters.mock import MockDrafter
 from paceline.engine.engine import Engine
@@ -31,51 +31,43 @@ CEILING, CALIBRATED = "ceiling", "calibrated"
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A tier's prediction for one cell, and measured ÷ predicted with the interval of what was
-    measured."""
+    """A tier's prediction for one cell, and measured ÷ predicted with its interval."""
 
     predicted: SpeedupRow
     ratio: float
     interval: tuple[float, float]
 
 
-class Predictions:
-    """The roofline for one mocked engine. Without a calibration there is the ceiling alone."""
+def predict(
+    measured: Sequence[Measured],
+    target: MockTarget,
+    drafting: MockDrafting,
+    engine: Engine,
+    hardware: Hardware,
+    calibration: Calibration | None = None,
+) -> list[dict[str, Compared]]:
+    """Predict each cell, by tier, at the context that was measured."""
+    number = NUMBERS[engine.config.dtype]
+    precision = {part: number for part in PARTS if part != "state"}
+    model = read_architecture(target.config_json, precision=precision, name=target.name)
+    drafter = drafter_cost(drafting, engine, model, precision)
+    tiers = {CEILING: IDEAL} if calibration is None else {CEILING: IDEAL, CALIBRATED: calibration}
 
-    def __init__(
-        self,
-        target: MockTarget,
-        drafting: MockDrafting,
-        engine: Engine,
-        hardware: Hardware,
-        calibration: Calibration | None = None,
-    ) -> None:
-        number = NUMBERS[engine.config.dtype]
-        precision = {part: number for part in PARTS if part != "state"}
-        model = read_architecture(target.config_json, precision=precision, name=target.name)
-        self._deployment = Deployment(model, hardware)
-        self._drafter = drafter_cost(drafting, engine, model, precision)
-        self._tiers = {CEILING: IDEAL}
-        if calibration is not None:
-            self._tiers[CALIBRATED] = calibration
-
-    def of(self, measured: Measured) -> Mapping[str, Compared]:
-        """Predict one cell at the context that was measured, by tier."""
-        return {tier: self._compare(measured, each) for tier, each in self._tiers.items()}
-
-    def _compare(self, measured: Measured, calibration: Calibration) -> Compared:
-        cell = measured.cell
+    def compare(result: Measured, calibration: Calibration) -> Compared:
+        cell = result.cell
         row = speedup_curve(
-            self._deployment,
-            self._drafter,
+            Deployment(model, hardware),
+            drafter,
             cell.acceptance,
-            Workload(cell.batch, 1, round(measured.context)),
+            Workload(cell.batch, 1, round(result.context)),
             calibration,
             max_draft=cell.draft_length,
         )[-1]
-        low, high = measured.speedup_interval
+        low, high = result.speedup_interval
         interval = low / row.speedup, high / row.speedup
-        return Compared(row, measured.speedup / row.speedup, interval)
+        return Compared(row, result.speedup / row.speedup, interval)
+
+    return [{tier: compare(result, each) for tier, each in tiers.items()} for result in measured]
 
 
 def drafter_cost(
@@ -83,11 +75,9 @@ def drafter_cost(
 ) -> DrafterCost:
     """Price the drafter that ran: its network, or the whole layers that stand for a share."""
     if drafting.config is not None:
-        with named_drafter():
+        with named("drafter_config"):
             hf = read_json(drafting.config)
-            if is_dflash(hf):
-                return block(hf, target)
-            return small_model(hf, precision=precision)
+            return block(hf, target) if is_dflash(hf) else small_model(hf, precision=precision)
     (drafter,) = engine.drafters.values()
     share = drafter.share if isinstance(drafter, MockDrafter) else None
     return free_drafts() if share is None else share_of_step(share.fraction, drafting.block)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
-from typing import Any
 
 from rich.table import Table
 
@@ -34,19 +33,16 @@ NOT_CALIBRATED = (
 def table(
     engine: Engine, plan: MockPlan, measured: Sequence[Measured], predicted: Predicted
 ) -> Table:
-    """Return a row for each cell, under its batch, with two columns for each tier that was
-    predicted; it fits a terminal of 80 columns."""
+    """Return a row for each cell, under its batch; it fits a terminal of 80 columns."""
     heading = (
         f"Mocked: {engine.model_name}, random weights, {engine.config.dtype}, context "
         f"{plan.context}. Rule synthetic: NOT lossless, the output means nothing."
     )
-    made = base_table(heading)
-    made.collapse_padding = True
     names = ["draft", "AL\nset", "AL\nmeasured", "step\nms", "speedup\nmeasured"]
     for tier in predicted[0] if predicted else ():
         names += [tier, "ratio"]
-    for name in names:
-        made.add_column(name, justify="right", no_wrap=True)
+    made = base_table(heading, numbers=names)
+    made.collapse_padding = True
     together = list(zip(measured, predicted, strict=True))
     for batch in dict.fromkeys(result.cell.batch for result in measured):
         of_batch = [pair for pair in together if pair[0].cell.batch == batch]
@@ -88,9 +84,8 @@ def as_json(
     machine: Hardware,
     measured: Sequence[Measured],
     predicted: Predicted,
-) -> dict[str, Any]:
-    """Return plain JSON, times in seconds. `points` are the target's steps without drafting, as
-    `paceline roofline fit` reads them."""
+) -> dict[str, object]:
+    """Return plain JSON, times in seconds. `points` are for `paceline roofline fit`."""
     (drafter,) = engine.drafters.values()
     share = getattr(drafter, "share", None)
     return {
@@ -98,10 +93,7 @@ def as_json(
         "mocked": True,
         "rule": engine.config.rule,
         **measured_on(engine, machine),
-        "drafter": {
-            "spec": engine.config.drafter,
-            "share": None if share is None else asdict(share),
-        },
+        "drafter": {"spec": engine.config.drafter, "share": share and asdict(share)},
         "context": plan.context,
         "steps": plan.steps,
         "cells": [_cell(result, tiers) for result, tiers in zip(measured, predicted, strict=True)],
@@ -109,10 +101,9 @@ def as_json(
     }
 
 
-def _cell(result: Measured, predicted: Mapping[str, Compared]) -> dict[str, Any]:
+def _cell(result: Measured, predicted: Mapping[str, Compared]) -> dict[str, object]:
     cell = result.cell
-    numbers = asdict(result)
-    del numbers["cell"]
+    numbers = {name: value for name, value in asdict(result).items() if name != "cell"}
     return {
         "batch": cell.batch,
         "draft_length": cell.draft_length,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from paceline.bench.mock.plan import MockPlan
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, ModelError
 from paceline.core.errors import check_integer, check_number
+from paceline.drafters.mock import mock_line
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
@@ -35,12 +36,12 @@ from paceline.roofline.architecture import model_config, model_names, read_archi
 
 
 @contextmanager
-def named_drafter() -> Iterator[None]:
-    """Name the field `drafter_config` in what is wrong with a drafter's config."""
+def named(name: str) -> Iterator[None]:
+    """Put a name, as of a field or a file, before what is wrong with a config."""
     try:
         yield
     except ModelError as error:
-        raise ModelError(f"drafter_config: {error}") from error
+        raise ModelError(f"{name}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,37 +59,22 @@ class MockDrafting:
     def __post_init__(self) -> None:
         check_number("drafter_cost", self.cost, 0, 1, "a share of the target's forward, 0 to 1")
         check_integer("drafter_block", self.block, 1, MAX_DRAFT_LEN, f"1 to {MAX_DRAFT_LEN} tokens")
-        if self.config is None:
-            if self.block != 1 and not self.cost:
-                raise InvalidRequest("drafter_block", self.block, "a drafter_cost beside it")
-            return
-        if self.cost or self.block != 1:
+        if self.config is None and self.block != 1 and not self.cost:
+            raise InvalidRequest("drafter_block", self.block, "a drafter_cost beside it")
+        if self.config is not None and (self.cost or self.block != 1):
             expected = "no cost beside a drafter's config, which says what it costs"
             raise InvalidRequest("drafter_cost", self.cost or self.block, expected)
-        self.read_shape()  # a config that cannot be run is refused before anything is built
-
-    def read_shape(self) -> ModelConfig | None:
-        """Return the shape of the drafter's layers, None where it is no network."""
-        if self.config is None:
-            return None
-        with named_drafter():
-            hf = read_json(self.config)
-            read_architecture(hf)  # as for the target: what cannot be predicted is not run
-            return read_dflash_config(hf).layers if is_dflash(hf) else config_from_hf(hf)
+        self.bytes_of("bfloat16", 1)  # a config that cannot be run is refused before anything runs
 
     def bytes_of(self, dtype: str, tokens: int) -> tuple[int, int]:
-        """Return the bytes of its weights, and of the KV of so many tokens."""
-        shape = self.read_shape()
-        if self.config is None or shape is None:
+        """Return the bytes of the drafter's weights and of the KV of `tokens` tokens."""
+        if self.config is None:
             return 0, 0
+        with named("drafter_config"):
+            hf = read_json(self.config)
+            read_architecture(hf)  # as for the target: what cannot be predicted is not run
+            shape = read_dflash_config(hf).layers if is_dflash(hf) else config_from_hf(hf)
         return drafter_bytes(self.config, dtype), kv_bytes(shape, dtype, tokens)
-
-    def spec(self, longest: int) -> str:
-        """Return the drafter's spec, for drafts of up to `longest` tokens."""
-        if self.config is not None:
-            return f"mock:{self.config},max_draft_len={longest}"
-        cost = f",cost={self.cost},block={min(self.block, longest)}" if self.cost else ""
-        return f"mock{cost},max_draft_len={longest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +103,9 @@ def read_target(name: str) -> MockTarget:
             expected = f"a config.json, a folder that holds one, or one of {known}"
             raise InvalidRequest("model", name, expected) from error
         name, hf = path.parent.name if path.name == "config.json" else path.stem, read_json(path)
-    try:
+    with named(name):
         shape = config_from_hf(hf)
         read_architecture(hf)  # what the roofline cannot predict is refused before it is run
-    except ModelError as error:
-        raise ModelError(f"{name}: {error}") from error
     return MockTarget(name, hf, shape)
 
 
@@ -135,7 +119,9 @@ def build(target: MockTarget, plan: MockPlan, drafting: MockDrafting, **options:
     dtype = options.get("dtype", "bfloat16")
     weights, draft_kv = drafting.bytes_of(dtype, plan.tokens)
     needed = needed_bytes(target.shape, dtype, plan.tokens) + weights + draft_kv
-    refuse_too_large(needed, _available(options.get("device", "cpu")), "model", target.name)
+    on_gpu = options.get("device") == "cuda" and torch.cuda.is_available()
+    available = torch.cuda.mem_get_info()[0] if on_gpu else available_memory()
+    refuse_too_large(needed, available, "model", target.name)
     if plan.longest > target.shape.max_context:
         over = plan.longest - target.shape.max_context
         expected = f"at most {plan.context - over}: the model has {target.shape.max_context} tokens"
@@ -143,7 +129,7 @@ def build(target: MockTarget, plan: MockPlan, drafting: MockDrafting, **options:
     widest, longest_draft = max(plan.batches), max(plan.draft_lengths)
     config = EngineConfig(
         model=target.name,
-        drafter=drafting.spec(longest_draft),
+        drafter=mock_line(longest_draft, **asdict(drafting)),
         rule="synthetic",
         synthetic=(1.0,),  # each cell brings its own
         draft_policy="fixed",
@@ -154,9 +140,3 @@ def build(target: MockTarget, plan: MockPlan, drafting: MockDrafting, **options:
         **options,
     )
     return build_engine(config, mocked_model(target.shape, target.name, dtype=dtype))
-
-
-def _available(device: str) -> int:
-    if device == "cuda" and torch.cuda.is_available():
-        return int(torch.cuda.mem_get_info()[0])
-    return available_memory()

@@ -13,8 +13,7 @@ PACKAGE = "paceline.bench.report"
 
 
 def render(template: str, values: Mapping[str, object], package: str = PACKAGE) -> str:
-    """Return a template of `package`, or of this one, filled in. Values are escaped in HTML and
-    SVG, and inserted as they are in Markdown and text."""
+    """Return a template of `package`, or of this one, filled in; HTML and SVG are escaped."""
     return _environment(package).get_template(template).render(**values)
 
 

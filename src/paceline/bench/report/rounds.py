@@ -6,29 +6,33 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from paceline.bench.report.pages import render
-from paceline.core import TokenKind
+from paceline.bench.report.tables import base_table
 from paceline.core.rounds import acceptance_length
 
 STYLES = {
-    TokenKind.ACCEPTED: "green",
-    TokenKind.FORCED: "cyan",
-    TokenKind.BONUS: "bold",
+    "accepted": "green",
+    "forced": "cyan",
+    "bonus": "bold",
+    "rejected": "red strike",
+    "hidden": "dim",
 }
-REJECTED = "red strike"
-HIDDEN = "dim"
-ShownRound = Mapping[str, Any]  # as `server.rounds.round_shown` writes it
+MEANINGS = {
+    "accepted": "accepted from the draft",
+    "forced": "forced by the grammar",
+    "bonus": "the model's own",
+    "rejected": "drafted and rejected",
+    "hidden": "[hidden]",
+}
+Shown = Mapping[str, Any]  # an answer, a choice, a round or a token, as `server.rounds` writes it
 
 
-def table(choice: Mapping[str, Any]) -> Table:
+def table(choice: Shown) -> Table:
     """Return a row per round: its position, the draft, why it was cut, and what was committed."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for name in ("at", "drafted\nverified\naccepted", "forced", "ms"):
-        made.add_column(name, justify="right", no_wrap=True)
+    made = base_table("", numbers=("at", "drafted\nverified\naccepted", "forced", "ms"))
     made.add_column("by", max_width=8, overflow="fold")
     made.add_column("no longer\nbecause of", max_width=10)
     made.add_column("tokens", overflow="fold", min_width=30)
@@ -41,31 +45,16 @@ def table(choice: Mapping[str, Any]) -> Table:
             f"{_milliseconds(shown):.1f}",
             (shown["part"] or shown["drafter"]) if shown["proposed"] else "",
             shown["cut_by"] or "",
-            _tokens(shown),
+            Text.assemble(*((t, STYLES[kind]) for t, kind in _pieces(shown) if kind in STYLES)),
         )
     return made
 
 
-def _milliseconds(shown: ShownRound) -> float:
+def _milliseconds(shown: Shown) -> float:
     return float(shown["step_ms"] + shown["draft_ms"])
 
 
-def _tokens(shown: ShownRound) -> Text:
-    text = Text()
-    for token in shown["committed_tokens"]:
-        text.append(_visible(token["text"]), STYLES[TokenKind(token["kind"])])
-    for token in rejected(shown):
-        text.append(_visible(token["text"]), REJECTED)
-    if shown["hidden_tokens"]:
-        text.append(_hidden(shown), HIDDEN)
-    return text
-
-
-def _hidden(shown: ShownRound) -> str:
-    return f"[{shown['hidden_tokens']} hidden]"
-
-
-def rejected(shown: ShownRound) -> list[Mapping[str, Any]]:
+def rejected(shown: Shown) -> list[Shown]:
     """Return the verified tokens that do not stand."""
     stand = 0
     pairs = zip(shown["verified_tokens"], shown["committed_tokens"], strict=False)
@@ -76,9 +65,9 @@ def rejected(shown: ShownRound) -> list[Mapping[str, Any]]:
     return list(shown["verified_tokens"][stand:])
 
 
-def summary(choice: Mapping[str, Any]) -> str:
+def summary(choice: Shown) -> str:
     """Return one line on all rounds of a choice."""
-    rounds: Sequence[ShownRound] = choice["rounds"]
+    rounds: Sequence[Shown] = choice["rounds"]
     drafted = [shown for shown in rounds if shown["verified"] > len(shown["forced_places"])]
     length = acceptance_length(sum(shown["accepted"] for shown in drafted), len(drafted))
     tokens = sum(len(shown["committed_tokens"]) for shown in rounds)
@@ -95,54 +84,31 @@ def summary(choice: Mapping[str, Any]) -> str:
 
 
 def _counted(names: Iterable[str | None]) -> str:
-    """`cost 3×, rest 12×`"""
     counts = Counter(name for name in names if name)
     return ", ".join(f"{name} {count}×" for name, count in sorted(counts.items()))
 
 
 def legend() -> Text:
-    return Text.assemble(
-        "tokens: ",
-        ("accepted from the draft", STYLES[TokenKind.ACCEPTED]),
-        " · ",
-        ("forced by the grammar", STYLES[TokenKind.FORCED]),
-        " · ",
-        ("the model's own", STYLES[TokenKind.BONUS]),
-        " · ",
-        ("drafted and rejected", REJECTED),
-        " · ",
-        ("[hidden]", HIDDEN),
-        " drafted from another request's text and not in this answer",
-    )
+    meanings = (Text(MEANINGS[kind], style) for kind, style in STYLES.items())
+    behind = " drafted from another request's text and not in this answer"
+    return Text.assemble("tokens: ", Text(" · ").join(meanings), behind)
 
 
-def _visible(text: str) -> str:
-    return text.replace("\n", "⏎").replace("\t", "⇥")
-
-
-def page(rounds: Mapping[str, Any]) -> str:
+def page(rounds: Shown) -> str:
     """Return the timeline of a request as one HTML file that loads nothing."""
     title = f"Rounds of {rounds['id']}, {rounds['model']}"
-    choices = [
-        {
-            "index": choice["index"],
-            "summary": summary(choice),
-            "rounds": list(_timeline(choice["rounds"])),
-        }
-        for choice in rounds["choices"]
-    ]
-    return render("rounds.html", {"title": title, "choices": choices})
+    values = {"choices": rounds["choices"], "summary": summary, "timeline": _timeline}
+    return render("rounds.html", {"title": title, **values})
 
 
-def _timeline(rounds: Sequence[ShownRound]) -> Iterator[dict[str, Any]]:
+def _timeline(rounds: Sequence[Shown]) -> Iterator[dict[str, object]]:
     longest = max(map(_milliseconds, rounds), default=1.0)
     for shown in rounds:
-        pieces = [(_visible(text), style) for text, style in _pieces(shown)]
         width = 100 * _milliseconds(shown) / longest
-        yield {"width": width, "pieces": pieces, "meta": _meta(shown)}
+        yield {"width": width, "pieces": _pieces(shown), "meta": _meta(shown)}
 
 
-def _meta(shown: ShownRound) -> str:
+def _meta(shown: Shown) -> str:
     cut = f"; no longer because of: {shown['cut_by']}" if shown["cut_by"] else ""
     part = f" by {shown['part']}" if shown["part"] else ""
     return (
@@ -154,15 +120,14 @@ def _meta(shown: ShownRound) -> str:
     )
 
 
-def _pieces(shown: ShownRound) -> Iterator[tuple[str, str]]:
-    """Yield the text of each token with its style."""
-    for token in shown["committed_tokens"]:
-        yield token["text"], token["kind"]
-    for token in rejected(shown):
-        yield token["text"], "rejected"
+def _pieces(shown: Shown) -> list[tuple[str, str]]:
+    """Return the text of each token with what became of it: a kind of STYLES, or "cut"."""
+    pieces = [(token["text"], token["kind"]) for token in shown["committed_tokens"]]
+    pieces += [(token["text"], "rejected") for token in rejected(shown)]
     cut = shown["proposed"] - (shown["verified"] - len(shown["forced_places"]))
     if cut > 0:
-        for token in shown["drafted_tokens"][shown["proposed"] - cut :]:
-            yield token["text"], "cut"
+        left = shown["drafted_tokens"][shown["proposed"] - cut :]
+        pieces += [(token["text"], "cut") for token in left]
     if shown["hidden_tokens"]:
-        yield _hidden(shown), "cut"
+        pieces.append((f"[{shown['hidden_tokens']} hidden]", "hidden"))
+    return [(text.replace("\n", "⏎").replace("\t", "⇥"), kind) for text, kind in pieces]

@@ -9,18 +9,14 @@ from rich import box
 from rich.table import Table
 
 from paceline.bench.load.answers import DraftCounts
-from paceline.bench.load.clients import Load
-from paceline.bench.load.paired import Pair
-
-OFF, ON = "off", "on"
+from paceline.bench.load.paired import Load, Pair
+from paceline.bench.report.words import count, number
 
 
 def pair_table(pairs: Sequence[Pair], title: str) -> Table:
     """Return a row per prompt, under the name of its kind; it fits a terminal of 80 columns."""
-    table = base_table(title)
-    table.add_column("prompt", no_wrap=True)
-    for name in ("tokens", "TTFT\noff", "\non", "TPOT\noff", "\non", "AL", "speedup"):
-        table.add_column(name, justify="right", no_wrap=True)
+    numbers = ("tokens", "TTFT\noff", "\non", "TPOT\noff", "\non", "AL", "speedup")
+    table = base_table(title, ("prompt",), numbers)
     table.add_column("same\ntext", no_wrap=True)
     for kind in _kinds(pairs):
         table.add_row(f"[italic]{kind}[/]")
@@ -31,8 +27,9 @@ def pair_table(pairs: Sequence[Pair], title: str) -> Table:
     return table
 
 
-def base_table(title: str) -> Table:
-    return Table(
+def base_table(title: str, names: Sequence[str] = (), numbers: Sequence[str] = ()) -> Table:
+    """Return an empty table with columns of names, and behind them columns of numbers."""
+    table = Table(
         title=title,
         title_justify="left",
         title_style="bold",
@@ -40,6 +37,11 @@ def base_table(title: str) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def _kinds(pairs: Sequence[Pair]) -> list[str]:
@@ -54,15 +56,10 @@ def _cells(pair: Pair) -> list[str]:
         f"{pair.counted_tokens}{'*' if pair.loops else ''}",
         *(f"{1000 * seconds:.0f}" for seconds in ttft),
         *(f"{1000 * seconds:.1f}" for seconds in tpot),
-        al_text(pair.acceptance_length),
+        number(pair.acceptance_length),
         f"[{style}]{pair.speedup:.2f}×[/]",
         "[green]yes[/]" if pair.same_text else "[bold red]no[/]",
     ]
-
-
-def al_text(acceptance_length: float | None) -> str:
-    """Write an acceptance length; a dash where nothing was drafted."""
-    return "–" if acceptance_length is None else f"{acceptance_length:.2f}"
 
 
 def speedup_lines(pairs: Sequence[Pair]) -> list[str]:
@@ -70,25 +67,21 @@ def speedup_lines(pairs: Sequence[Pair]) -> list[str]:
     lines = []
     for kind in _kinds(pairs):
         of_kind = [pair.speedup for pair in pairs if pair.prompt.kind == kind]
-        count = f"{len(of_kind)} prompt{'s' if len(of_kind) > 1 else ''}"
-        lines.append(f"speedup, {kind}: {geometric_mean(of_kind):.2f}× (geometric mean of {count})")
+        mean, prompts = geometric_mean(of_kind), count(len(of_kind), "prompt")
+        lines.append(f"speedup, {kind}: {mean:.2f}× (geometric mean of {prompts})")
     return lines
 
 
 def parts_tables(pairs: Sequence[Pair]) -> list[Table]:
-    """Return the table of what each part of the drafter drafted for each kind of prompt, over all
-    runs; nothing for a drafter of one piece."""
-    table = base_table("Who drafted: suffix and ngram look up, dflash is a trained drafter")
-    table.add_column("prompts")
-    table.add_column("drafted by")
-    for name in ("rounds", "accepted", "of drafted", "AL"):
-        table.add_column(name, justify="right")
+    """Return the table of what each part of the drafter drafted, if it has several."""
+    numbers = ("rounds", "accepted", "of drafted", "AL")
+    table = base_table("Who drafted: the parts of the drafter", ("prompts", "drafted by"), numbers)
     for kind in _kinds(pairs):
         answers = [answer for pair in pairs if pair.prompt.kind == kind for answer in pair.on]
         for name in sorted({name for answer in answers for name in answer.parts}):
             part = DraftCounts.total(a.parts[name] for a in answers if name in a.parts)
             counts = (part.rounds, part.accepted, part.tokens)
-            table.add_row(kind, name, *map(str, counts), al_text(part.acceptance_length))
+            table.add_row(kind, name, *map(str, counts), number(part.acceptance_length))
     return [table] if table.row_count else []
 
 
@@ -109,17 +102,15 @@ def same_text_line(same: bool) -> str:
 
 def load_table(off: Load, on: Load, title: str) -> Table:
     """Return a row without and one with speculation: throughput, TTFT, TPOT, AL and the ratio."""
-    table = base_table(title)
-    table.add_column("speculation")
-    for name in ("output tok/s", "TTFT", "TPOT", "AL", "throughput ÷ off"):
-        table.add_column(name, justify="right")
-    for name, load in ((OFF, off), (ON, on)):
+    numbers = ("output tok/s", "TTFT", "TPOT", "AL", "throughput ÷ off")
+    table = base_table(title, ("speculation",), numbers)
+    for name, load in (("off", off), ("on", on)):
         table.add_row(
             name,
             f"{load.throughput:.1f}",
             f"{1000 * load.ttft:.0f} ms",
             f"{1000 * load.tpot:.1f} ms",
-            al_text(load.acceptance_length),
+            number(load.acceptance_length),
             f"{load.throughput / off.throughput:.2f}×",
         )
     return table

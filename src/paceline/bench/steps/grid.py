@@ -1,9 +1,8 @@
 """Times of the engine's steps over a grid of batch, rows per request and context.
 
-A time is that of a whole round of the running engine: scheduling, forward, verification, commit. A
-step of q rows per request verifies q - 1 arbitrary tokens of the drafter `mock`, which cost nothing
-to draft. None is accepted (rule `synthetic`), so a request grows by one token a step and stays at
-its context. `paceline roofline fit` learns a calibration from these times.
+A time is that of a whole round: scheduling, forward, verification, commit. A step of q rows checks
+q - 1 arbitrary tokens that cost nothing to draft. None is accepted (rule `synthetic`), so a request
+stays at its context. `paceline roofline fit` learns a calibration from these times.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ import itertools
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from paceline.bench.steps.groups import Steady, StepGroup, quieten
+from paceline.bench.steps.groups import Steady, StepGroup, TimedStep, quieten
 from paceline.bench.steps.machine import NUMBERS
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, SpeculativeParams
+from paceline.drafters.mock import mock_line
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.models.batch import BLOCK_SIZE
@@ -82,7 +82,7 @@ def engine_config(grid: StepGrid, shape: ModelConfig, **options: Any) -> EngineC
     # What an earlier, shorter group has cached may not make room for a longer one's blocks.
     memory = 2 * kv_bytes(shape, options.get("dtype", "bfloat16"), tokens)
     return EngineConfig(
-        drafter=f"mock,max_draft_len={MAX_DRAFT_LEN}",
+        drafter=mock_line(MAX_DRAFT_LEN),
         rule="synthetic",
         synthetic=(0.0,),
         draft_policy="fixed",
@@ -97,11 +97,9 @@ def engine_config(grid: StepGrid, shape: ModelConfig, **options: Any) -> EngineC
 def measure_steps(
     engine: Engine, grid: StepGrid, progress: Callable[[int, int], None] = lambda done, of: None
 ) -> list[MeasuredStep]:
-    """Return the median of each point over `grid.rounds` rounds, which take the points in different
-    orders.
+    """Return the median of each point over `grid.rounds` rounds, at the mean of its contexts.
 
-    The context of a point is the mean of its requests. `progress(done, of)` is called after each
-    batch and context of a round.
+    `progress(done, of)` is called after each batch and context of a round.
     """
     quieten()
     steady, rng = Steady(engine), random.Random(0)
@@ -110,37 +108,28 @@ def measure_steps(
     for turn in range(grid.rounds):
         rng.shuffle(pairs)
         for index, (batch, context) in enumerate(pairs):
-            group = steady.begin(
-                prompts(engine.vocab_size, batch, context),
-                SpeculativeParams(policy="fixed"),
-                salt=SALT,
-                seed=0,
-            )
+            texts = prompts(engine.vocab_size, batch, context)
+            group = steady.begin(texts, SpeculativeParams(policy="fixed"), salt=SALT, seed=0)
             lengths = [r for b, r, c in grid.points if (b, c) == (batch, context)]
             for rows in rng.sample(lengths, len(lengths)):
                 timed[batch, rows, context].append(_time(steady, group, rows, turn == 0))
             steady.end(group)
             progress(turn * len(pairs) + index + 1, grid.rounds * len(pairs))
-    return [_middle(points) for points in timed.values()]
+    return [_middle(*point[:2], times) for point, times in timed.items()]
 
 
 def _time(steady: Steady, group: StepGroup, rows: int, first: bool) -> MeasuredStep:
-    """Return the median of a few steps. The first step of a shape pays for buffers and does not
-    count."""
+    """Return the median of a few steps. A shape's first step pays for buffers and is left out."""
     group.draft(rows - 1)
     for _ in range(SETTLING if first else 1):
         steady.step(group)
     steps = [steady.step(group) for _ in range(STEPS)]
-    context = round(statistics.mean(step.context for step in steps))
-    seconds = statistics.median(step.seconds for step in steps)
-    return MeasuredStep(len(group.requests), rows, context, seconds)
+    return _middle(len(group.requests), rows, steps)
 
 
-def _middle(points: Sequence[MeasuredStep]) -> MeasuredStep:
-    """Return the median of the rounds, at the mean of their contexts."""
-    context = round(statistics.mean(point.context for point in points))
-    seconds = statistics.median(point.seconds for point in points)
-    return replace(points[0], context=context, seconds=seconds)
+def _middle(batch: int, rows: int, times: Sequence[TimedStep | MeasuredStep]) -> MeasuredStep:
+    context = round(statistics.mean(step.context for step in times))
+    return MeasuredStep(batch, rows, context, statistics.median(step.seconds for step in times))
 
 
 def prompts(vocab_size: int, count: int, length: int) -> list[list[int]]:
@@ -149,9 +138,8 @@ def prompts(vocab_size: int, count: int, length: int) -> list[list[int]]:
     return [[rng.randrange(vocab_size) for _ in range(length)] for rng in streams]
 
 
-def as_json(engine: Engine, machine: Hardware, points: Sequence[MeasuredStep]) -> dict[str, Any]:
-    """Return `points` as `paceline roofline fit` reads them, and what they were measured on. No
-    text comes with them: it was accepted by plan."""
+def as_json(engine: Engine, machine: Hardware, points: Sequence[MeasuredStep]) -> dict[str, object]:
+    """Return the points for `paceline roofline fit`. No text comes with them: it means nothing."""
     return {
         "format": FORMAT,
         **measured_on(engine, machine),
@@ -159,7 +147,7 @@ def as_json(engine: Engine, machine: Hardware, points: Sequence[MeasuredStep]) -
     }
 
 
-def measured_on(engine: Engine, machine: Hardware) -> dict[str, Any]:
+def measured_on(engine: Engine, machine: Hardware) -> dict[str, object]:
     """Return the model, the form in which it ran, and the machine."""
     return {
         "lossless": engine.verifier.lossless,

@@ -1,8 +1,7 @@
 """One engine at a fixed batch: groups of requests that decode in turns, a step at a time.
 
-A step of the engine is for all running requests. Here the requests of one group run while the
-others are set aside with their KV in place. So plain decoding and speculation can take turns step
-by step on one engine, and what slows the machine down slows down both.
+The requests of one group run while the others are set aside with their KV in place. So plain
+decoding and speculation take turns step by step, and what slows the machine down slows both.
 """
 
 from __future__ import annotations
@@ -11,22 +10,18 @@ import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from paceline.bench.requests import fresh_requests
+from paceline.bench.load.answers import fresh_requests
 from paceline.core import InvalidRequest, Request, SamplingParams, SpeculativeParams
 from paceline.engine.driver import Driver
-
-if TYPE_CHECKING:
-    from paceline.engine.engine import Engine
+from paceline.engine.engine import Engine
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """One step of one group: its seconds and those of its drafting, the tokens that it committed
-    for each request, and the mean number of tokens before the anchor."""
+    """One step: tokens `committed` per request; `context` is the mean length before the anchor."""
 
     seconds: float
     drafting: float
@@ -34,11 +29,11 @@ class TimedStep:
     context: float
 
 
+@dataclass(frozen=True, slots=True)
 class StepGroup:
     """Requests that decode together. `Steady.begin` makes one and computes the prompts."""
 
-    def __init__(self, requests: list[Request]) -> None:
-        self.requests = requests
+    requests: list[Request]
 
     @property
     def running(self) -> list[Request]:
@@ -55,15 +50,13 @@ class StepGroup:
         return sum(request.output_len for request in self.requests)
 
     def draft(self, length: int) -> None:
-        """Set the draft length of the next steps; 0 is AR. The drafter may refuse lengths above
-        those that the group began with."""
+        """Set the draft length of the next steps, at most the one the group began with; 0 is AR."""
         for request in self.requests:
             request.max_draft_len = length
 
 
 def quieten() -> None:
-    """Keep the garbage collector from walking through all that is loaded, as a server does: no step
-    pays for it."""
+    """Keep the garbage collector, as a server does, from walking through all that is loaded."""
     gc.collect()
     gc.freeze()
 
@@ -100,19 +93,19 @@ class Steady:
                 sampling = replace(sampling, seed=seed + index)
             requests += fresh_requests(self.engine, prompt, sampling, speculation, salt=salt)
         self.engine.add(requests)
-        while not all(request.output_len for request in requests):
+        group = StepGroup(requests)
+        # A request with its first token waits for the others: all begin to decode at once.
+        while waiting := [request for request in requests if not request.output_len]:
             before = sum(request.computed for request in requests)
-            # A request with its first token waits for the others: all begin to decode at once.
-            with self._driver.only([request for request in requests if not request.output_len]):
+            with self._driver.only(waiting):
                 self.engine.step()
             if sum(request.computed for request in requests) == before:
-                self._abort(requests)
+                self.end(group)
                 raise self._no_room()
-        return StepGroup(requests)
+        return group
 
     def step(self, group: StepGroup) -> TimedStep:
-        """Run one round of the requests that have not ended. Raises InvalidRequest where memory for
-        their KV ran out: such a step is no steady state."""
+        """Run one round of the running requests. Raises InvalidRequest where their KV ran out."""
         requests = group.running
         before = [request.output_len for request in requests]
         context = sum(len(request.tokens) - 1 for request in requests) / max(1, len(requests))
@@ -130,10 +123,7 @@ class Steady:
 
     def end(self, group: StepGroup) -> None:
         """End the requests that have not ended, and free their memory."""
-        self._abort(group.running)
-
-    def _abort(self, requests: list[Request]) -> None:
-        for request in requests:
+        for request in group.running:
             self.engine.abort(request.id)
 
     def _no_room(self) -> InvalidRequest:

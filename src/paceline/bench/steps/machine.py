@@ -27,11 +27,9 @@ ROWS = 256  # of the forward whose rate is measured
 def this_machine(device: str = "cpu", engine: Engine | None = None) -> Hardware:
     """Measure this machine for a few seconds.
 
-    With an `engine` the bandwidth is that of a read loop over the engine's packed weights, the
-    bandwidth bound that its start-up table shows; else that of a loop over a buffer. Peaks are the
-    best of large matrix products and, with an engine, of its forward: the engine must not have
-    computed anything yet, because the forward is over blocks of KV that no request owns. Without an
-    engine, all cores that this process may use take part.
+    With an `engine` the bandwidth is that of reading its packed weights, the bandwidth bound, and
+    its forward counts for the peak, which is that of large matrix products else. The engine must
+    not have computed anything: the forward is over blocks of KV that no request owns.
     """
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InvalidRequest("device", device, "cpu, or cuda where torch sees such a device")
@@ -44,36 +42,28 @@ def this_machine(device: str = "cpu", engine: Engine | None = None) -> Hardware:
     if engine is not None:
         number = NUMBERS[engine.config.dtype]
         peak[number] = max(peak[number], forward_rate(engine))
+    if device == "cuda":
+        gpu = torch.cuda.get_device_properties(0)
+        memory, described = gpu.total_memory, gpu.name
+    else:
+        memory, described = total_memory(), f"{cpu_name()}, {torch.get_num_threads()} threads"
     # Where the wider format multiplies faster, the narrower one can be widened.
     peak["bf16"] = max(peak.values())
     return Hardware(
         name=NAME,
         memory_bandwidth=bandwidth,
         peak=peak,
-        memory=float(_memory(device)),
-        source=f"measured on {_describe(device)}",
+        memory=float(memory),
+        source=f"measured on {described}",
     )
 
 
 @torch.inference_mode()
 def forward_rate(engine: Engine) -> float:
-    """Return the operations per second of a forward with enough rows to be bound by arithmetic: the
-    best of several, matrix products alone counted."""
+    """Return the operations per second of the best of several forwards bound by arithmetic."""
     network: Any = engine.runner.network
     rows = min(ROWS, engine.cache.num_blocks * BLOCK_SIZE, engine.max_model_len)
     shapes = expected_tensors(replace(network.config, tie_word_embeddings=True))
     weights = sum(torch.Size(shape).numel() for shape in shapes.values() if len(shape) == 2)
     seconds = min(timed(lambda: timed_step(network, rows)) for _ in range(1 + REPEATS))
     return 2 * weights * rows / seconds
-
-
-def _memory(device: str) -> int:
-    if device == "cuda":
-        return int(torch.cuda.get_device_properties(0).total_memory)
-    return total_memory()
-
-
-def _describe(device: str) -> str:
-    if device == "cuda":
-        return str(torch.cuda.get_device_name(0))
-    return f"{cpu_name()}, {torch.get_num_threads()} threads"
