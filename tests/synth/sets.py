@@ -8,8 +8,8 @@ from typing import Any
 from paceline.dataset.training_set import Manifest
 from paceline.synth.app import App
 from paceline.synth.ask import Asker
-from paceline.synth.collect import Collector
-from paceline.synth.folder import new_manifest, open_set
+from paceline.synth.folder import Collector, open_set
+from paceline.synth.job import SynthJob
 from paceline.synth.run import Run
 from paceline.synth.sources import Source
 
@@ -20,8 +20,7 @@ Parts = tuple[App, list[Source], Asker]
 
 def fresh(parts: Parts, answers: str = "fake") -> Manifest:
     app, sources, asker = parts
-    target = asker.target.identity | {"answers": answers}
-    return new_manifest(app, sources, target, asker.binding, False)
+    return SynthJob(app, sources, asker).manifest(answers)
 
 
 def run(parts: Parts, out: Path, answerer: FakeAnswerer | None = None) -> Collector:

@@ -16,9 +16,8 @@ from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.synth import endpoint
-from paceline.synth.collect import Collector
 from paceline.synth.endpoint import EndpointAnswerer, EndpointDown
-from paceline.synth.folder import open_set
+from paceline.synth.folder import Collector, open_set
 from paceline.synth.run import Run
 from paceline.synth.wire import Wire
 from tests.server.conftest import listening
@@ -41,8 +40,7 @@ def answering(parts: Parts, *behaviours: Behaviour, **options: Any) -> Iterator[
     with ExitStack() as stack:
         urls = [stack.enter_context(serving(behaviour)) for behaviour in behaviours]
         with_urls = options.pop("urls", urls)
-        app, _, asker = parts
-        wire = Wire(app, asker.target, asker.grammar, "served-name")
+        wire = Wire(parts[2], "served-name")
         answerer = EndpointAnswerer(wire, with_urls, **options)
         try:
             yield answerer

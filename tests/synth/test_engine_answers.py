@@ -19,9 +19,8 @@ from paceline.core import SamplingParams
 from paceline.dataset.training_set import SPLITS, read_manifest, read_rows
 from paceline.engine.config import EngineConfig
 from paceline.models.loader import load_model
-from paceline.synth.collect import Collector
-from paceline.synth.engine_answers import EngineAnswerer, full_batch
-from paceline.synth.folder import open_set
+from paceline.synth.answer import EngineAnswerer, full_batch
+from paceline.synth.folder import Collector, open_set
 from paceline.synth.plan import plan
 from paceline.synth.run import Run
 

@@ -106,8 +106,8 @@ def preview(console: Console, job: Any, answerer: Any, count: int) -> None:
     try:
         for sample in samples(job.app, job.sources, job.asker, answerer, count):
             console.rule(escape(sample.item.source), align="left")
-            if sample.prompt_ids:
-                console.print(escape(decode(sample.prompt_ids)), style="dim")
+            if sample.ask is not None:
+                console.print(escape(decode(sample.ask.prompt_ids)), style="dim")
             if sample.answer is None:
                 console.print(f"dropped: {sample.reason}", style="red")
             else:

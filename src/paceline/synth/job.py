@@ -10,13 +10,11 @@ from typing import Any
 from paceline.core import InvalidRequest
 from paceline.dataset.training_set import Manifest, parquet_module
 from paceline.engine.config import EngineConfig
-from paceline.synth.answer import Answerer
+from paceline.synth.answer import Answerer, EngineAnswerer, full_batch
 from paceline.synth.app import App
 from paceline.synth.ask import Asker, load_target
-from paceline.synth.collect import Collector
-from paceline.synth.endpoint import EndpointAnswerer
-from paceline.synth.engine_answers import EngineAnswerer, full_batch
-from paceline.synth.folder import check_set, locked, new_manifest, open_set
+from paceline.synth.endpoint import CONCURRENCY, EndpointAnswerer
+from paceline.synth.folder import Collector, check_set, locked, open_set
 from paceline.synth.run import Run, ShowRun
 from paceline.synth.source_spec import TurnSource
 from paceline.synth.sources import Source, read_sources
@@ -24,7 +22,6 @@ from paceline.synth.wire import Wire
 
 # Nobody waits for one token here: prompts may make a step as long as the token budget lets them.
 STRETCH = 1e6
-CONCURRENCY = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +35,16 @@ class SynthJob:
 
     def manifest(self, answers: str | None = None) -> Manifest:
         """Return the manifest of a set that is still empty."""
-        target = self.asker.target.identity | ({} if answers is None else {"answers": answers})
-        binding = self.asker.binding
-        return new_manifest(self.app, self.sources, target, binding, self.user_data)
+        app, binding = self.app, self.asker.binding
+        return Manifest(
+            target=self.asker.target.identity | ({} if answers is None else {"answers": answers}),
+            app={
+                "description": {**app.given, "size": {app.size.unit: app.size.amount}},
+                "sources": [source.as_json() for source in self.sources],
+                "bound": None if binding is None else binding.model_dump(mode="json"),
+            },
+            user_data=self.user_data,
+        )
 
     def check(self, out: Path, *, restart: bool = False) -> None:
         """Raise InvalidRequest where the set cannot be made in `out`; write nothing."""
@@ -77,7 +81,7 @@ class SynthJob:
     ) -> EndpointAnswerer:
         """Connect to OpenAI-compatible servers of the target, and probe each of them. Raises
         InvalidRequest (field `url`)."""
-        wire = Wire(self.app, self.asker.target, self.asker.grammar, model)
+        wire = Wire(self.asker, model)
         answerer = EndpointAnswerer(wire, urls, api_key=api_key, concurrency=concurrency)
         for ask in self.asker.probes(self.sources):
             answerer.probe(ask)
@@ -98,8 +102,7 @@ class SynthJob:
         """
         self.check(out, restart=restart)
         with locked(out):
-            fresh = self.manifest(answerer.what)
-            manifest = open_set(out, fresh, self.app, restart=restart)
+            manifest = open_set(out, self.manifest(answerer.what), self.app, restart=restart)
             collector = Collector(out, manifest, self.app)
             Run(self.app, self.sources, self.asker, answerer, collector).run(progress)
         return collector
@@ -116,8 +119,8 @@ def prepare(app: App, sources: list[Source], *, user_data: bool = False) -> Synt
 def read(app: App, *, user_data: bool = False, endpoint: bool = False) -> list[Source]:
     """Read the prompts. Raises InvalidRequest for a source without any, and with `endpoint` for a
     source that servers cannot answer."""
-    for spec in app.sources:
+    for index, spec in enumerate(app.sources):
         if endpoint and isinstance(spec, TurnSource):
             expected = "no such source beside --url: a server cannot be asked for a user's turn"
-            raise InvalidRequest(f"{spec.where}.kind", spec.kind, expected)
+            raise InvalidRequest(f"sources[{index}].kind", spec.kind, expected)
     return read_sources(app.sources, app.seed, user_data)

@@ -27,14 +27,15 @@ SlotValues = Annotated[list[str], Expected(SLOT_VALUES, bool)]
 # -- YAML ------------------------------------------------------------------------------------------
 
 
-def parse_yaml(text: str, name: str, field: str) -> Any:
+def parse_yaml(text: str, name: str, field: str) -> object:
     """Read plain data from one YAML document in which no key stands twice.
 
     Raises InvalidRequest (`field`) that names the file and the place.
     """
     yaml = train_package("yaml", "pyyaml")
     try:
-        return yaml.load(text, _loader())
+        content: object = yaml.load(text, _loader())
+        return content
     except (yaml.YAMLError, TypeError, RecursionError) as error:
         expected = "valid YAML: " + " ".join(str(error).split())
         raise InvalidRequest(field, name, expected) from error
@@ -65,12 +66,10 @@ class Phrases(Document):
     digit."""
 
     phrases: Texts
-    slots: dict[str, Annotated[list[str], Expected(SLOT_VALUES, bool)]] = Field(
-        default_factory=dict
-    )
+    slots: dict[str, SlotValues] = Field(default_factory=dict)
 
 
-def filled_phrases(content: Any, source: str, count: int) -> Iterator[str]:
+def filled_phrases(content: object, source: str, count: int) -> Iterator[str]:
     """Yield `count` texts, phrase after phrase, always the same for a source of this name.
 
     Raises InvalidRequest for a file of another form, and for a slot without values.
