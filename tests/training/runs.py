@@ -15,6 +15,13 @@ OPTIONS: dict[str, Any] = {
     "eval_every": 4, "save_every": 4,
 }  # fmt: skip
 
+SMALL: dict[str, Any] = {
+    "model": "m",
+    "sets": ("a/set",),
+    "out": "run",
+    "steps": 4,
+}  # none is there
+
 
 def config(target: Path, trainset: Path, out: Path, **changes: Any) -> TrainConfig:
     return TrainConfig(

@@ -12,8 +12,7 @@ from paceline.core import InvalidRequest
 from paceline.dataset.training_set import read_manifest, read_rows, write_manifest, write_shard
 from paceline.models.dflash.checkpoint import load_checkpoint
 from paceline.training import data
-from paceline.training.evaluation import Score
-from paceline.training.progress import Progress
+from paceline.training.evaluation import Progress, Score
 from paceline.training.run import prepare, train
 from paceline.training.trackers import read_log
 from paceline.training.workers import Workers

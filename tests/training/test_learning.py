@@ -11,7 +11,7 @@ from paceline import LLM, SamplingParams
 from paceline.core import InvalidRequest
 from paceline.evaluate.doctor import examine
 from paceline.models.dflash.checkpoint import load_checkpoint
-from paceline.training.card import add_evaluation
+from paceline.training.export import add_evaluation
 from paceline.training.run import prepare
 from paceline.training.workers import Workers
 from tests.models.dflash.tiny import authors_model

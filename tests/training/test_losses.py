@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from paceline.models.dflash.config import read_dflash_config
-from paceline.training import head as head_module
+from paceline.training import losses as losses_module
 from paceline.training.config import OBJECTIVES
-from paceline.training.head import Head, Objective, head_loss
-from paceline.training.losses import Soft, position_weights, soft_loss
+from paceline.training.losses import Head, Objective, Soft, head_loss, position_weights, soft_loss
 from tests.models.dflash.tiny import config_json
 from tests.training.twins import slow_objective, slow_weights
 
@@ -136,7 +135,7 @@ def test_chunks_do_not_change_loss_or_gradient(monkeypatch):
     case, objective = Case(3), Objective({"ce": 1.0})
     found = []
     for size in (1, 1 << 30):
-        monkeypatch.setattr(head_module, "CHUNK_BYTES", size)
+        monkeypatch.setattr(losses_module, "CHUNK_BYTES", size)
         hidden = case.hidden.clone().requires_grad_()
         loss = case.fast(hidden, objective)
         loss.backward()

@@ -13,9 +13,8 @@ import torch
 from paceline.core import InvalidRequest
 from paceline.dataset.loops import loop_start
 from paceline.dataset.training_set import Manifest, read_manifest, read_rows
-from paceline.training.anchors import Text, draw_anchors, random_for, valid_anchors
 from paceline.training.config import TrainConfig
-from paceline.training.packs import Pick
+from paceline.training.packs import Pick, Text, draw_anchors, random_for, valid_anchors
 
 SHUFFLE = (1 << 32) - 1  # stands for the order where draws of a text have its number
 # A drafter's mask token was chosen when no text held it. A run that goes on from the drafter leaves
@@ -103,8 +102,10 @@ def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int
             raise InvalidRequest("sets", name, "a name of its own for every set")
     others = {**config.held_out, **config.out_of_domain}
     manifests = {name: read_manifest(Path(folder)) for name, folder in (folders | others).items()}
-    _check_watched("held_out", config.held_out, manifests)
-    _check_watched("out_of_domain", config.out_of_domain, manifests)
+    for field, sets in (("held_out", config.held_out), ("out_of_domain", config.out_of_domain)):
+        for name, folder in sets.items():
+            if not manifests[name].of("held_out"):
+                raise InvalidRequest(field, folder, "a set with a held_out split")
     check_target(manifests, target_identity)
     texts = read_texts([Path(folder) for folder in config.sets], "train", most)
     count = len(texts)
@@ -128,20 +129,10 @@ def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int
     return Data(texts, held, other, manifests)
 
 
-def _check_watched(
-    field: str, folders: Mapping[str, str], manifests: Mapping[str, Manifest]
-) -> None:
-    """Raise InvalidRequest for a set that is to be evaluated and has nothing to evaluate."""
-    for name, folder in folders.items():
-        if not manifests[name].of("held_out"):
-            raise InvalidRequest(field, folder, "a set with a held_out split")
-
-
 def _spread(texts: list[Text], most: int) -> list[Text]:
     """Return at most `most` texts, evenly spread."""
-    if len(texts) <= most:
-        return texts
-    return [texts[int(i)] for i in torch.linspace(0, len(texts) - 1, most)]
+    places = torch.linspace(0, len(texts) - 1, min(most, len(texts)))
+    return [texts[int(place)] for place in places]
 
 
 def without_mask(data: Data, mask: int, show: Callable[[str], None] | None) -> Data:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import StateDict
 
 from paceline.training.config import TrainConfig
 
@@ -22,23 +21,17 @@ class Optimizers:
     """
 
     def __init__(self, module: nn.Module, config: TrainConfig) -> None:
-        self._config = config
-        self._parts: list[torch.optim.Optimizer] = []
-        parameters = list(module.named_parameters())
+        matrices, rest = [], []
+        for name, parameter in module.named_parameters():
+            muon = config.optimizer == "muon" and parameter.ndim == 2 and CODEBOOKS not in name
+            (matrices if muon else rest).append(parameter)
         decay = config.weight_decay
-        if config.optimizer == "muon":
-            matrices = [p for n, p in parameters if p.ndim == 2 and CODEBOOKS not in n]
-            chosen = {id(p) for p in matrices}
-            parameters = [(n, p) for n, p in parameters if id(p) not in chosen]
-            self._parts.append(
-                torch.optim.Muon(
-                    matrices, lr=config.value("matrix_lr"), momentum=0.95, weight_decay=decay
-                )
-            )
-        rest = [p for _, p in parameters]
-        self._parts.append(
+        self._parts: list[torch.optim.Optimizer] = [
             torch.optim.AdamW(rest, lr=config.lr, betas=BETAS, weight_decay=decay, fused=True)
-        )
+        ]
+        if matrices:
+            options = {"lr": config.value("matrix_lr"), "weight_decay": decay}
+            self._parts.insert(0, torch.optim.Muon(matrices, momentum=0.95, **options))
         self._peaks = [[group["lr"] for group in part.param_groups] for part in self._parts]
 
     def step(self, share: float) -> None:
@@ -49,12 +42,12 @@ class Optimizers:
             part.step()
             part.zero_grad(set_to_none=True)
 
-    def state(self) -> list[dict[str, Any]]:
+    def state(self) -> list[StateDict]:
         return [part.state_dict() for part in self._parts]
 
-    def load(self, states: list[Mapping[str, Any]]) -> None:
+    def load(self, states: list[StateDict]) -> None:
         for part, state in zip(self._parts, states, strict=True):
-            part.load_state_dict(dict(state))
+            part.load_state_dict(state)
 
 
 def course(step: int, total: int, warmup: float, final: float) -> float:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import torch
 
 from paceline.engine.peak import matmul_peak
-from paceline.training.anchors import Text, block_labels
 from paceline.training.config import TrainConfig
 from paceline.training.cost import (
     PhaseCosts,
@@ -23,18 +21,17 @@ from paceline.training.cost import (
     target_operations,
 )
 from paceline.training.data import Order
-from paceline.training.evaluation import BlockTally, Score, packs_of
+from paceline.training.evaluation import BlockTally, Progress, Score, packs_of
 from paceline.training.form import TrainingForm
 from paceline.training.losses import Soft, position_weights
 from paceline.training.optimizers import Optimizers, course
-from paceline.training.packs import Pack, Pick, make_pack
-from paceline.training.progress import Progress
+from paceline.training.packs import Pack, Pick, Text, block_labels, make_pack
 from paceline.training.state import load_state, save_state
 from paceline.training.target import Seen, TrainingTarget
-from paceline.training.trackers import Tracker
 from paceline.training.workers import Workers
 
 LOG_EVERY = 10  # steps
+Log = Callable[[int, dict[str, float]], None]  # takes a step and its numbers
 
 
 @dataclass
@@ -51,7 +48,7 @@ class Trainer:
     out_of_domain: dict[str, list[Text]]
     workers: Workers
     export: Callable[[Progress, int], None]
-    inputs: dict[str, Any]
+    inputs: dict[str, object]
 
     def __post_init__(self) -> None:
         config = self.config
@@ -69,28 +66,28 @@ class Trainer:
 
     def resume(self) -> bool:
         """Go back to the run's last save, if there is one."""
-        state = load_state(self.config.folder, self.config.as_json(), self.inputs)
+        state = load_state(self.config.folder, asdict(self.config), self.inputs)
         if state is None:
             return False
         self.form.drafter.load_state_dict(state["drafter"])
         self.optimizers.load(state["optimizers"])
-        self.progress = Progress.from_json(state["progress"])
+        self.progress = Progress(**state["progress"])
         self._since = Since(**state["since"])
         self.step = state["step"]
         return True
 
-    def run(self, trackers: Sequence[Tracker], show: Callable[[dict[str, float]], None]) -> None:
+    def run(self, log: Log) -> None:
         """Train to the end, until patience ends, or until a regression stops the run."""
         if self.step == 0 and not self.progress.history:
-            self._evaluate(trackers, show)
+            self._evaluate(log)
             self._save()  # from here on the folder is this run's
         while self.step < self.total and not self.finished:
             self.take_step()
             last = self.step == self.total
             if self.step % LOG_EVERY == 0 or last:
-                self._log(self.numbers(), trackers, show)
+                log(self.step, self.numbers())
             evaluated = self.step % self.config.eval_every == 0 or last
-            best = evaluated and self._evaluate(trackers, show)
+            best = evaluated and self._evaluate(log)
             if best or last or self.finished or self.step % self.config.save_every == 0:
                 self._save()
         self.workers.wait()
@@ -152,9 +149,9 @@ class Trainer:
     def _block_size(self) -> int:
         """Return the tokens of a block in this step."""
         short = self.config.short_block
-        if short is None or self.step >= self.config.short_steps * self.total:
-            return self._size
-        return short
+        if short is not None and self.step < self.config.value("short_share") * self.total:
+            return short
+        return self._size
 
     def _pack(self, picks: Sequence[Pick], size: int) -> Pack:
         target, config = self.target, self.config
@@ -201,32 +198,28 @@ class Trainer:
 
     def scores(self, sets: dict[str, list[Text]]) -> dict[str, Score]:
         """Return the expected acceptance length of every set."""
-        config, scores = self.config, {}
+        config, mask, scores = self.config, self.form.config.mask_token_id, {}
         self.form.eval()
         for name, texts in sets.items():
             tally = BlockTally(self._size - 1)
-            mask = self.form.config.mask_token_id
             own_texts = self.workers.mine(texts)
             if self.target.together:
                 for _ in range(-(-len(texts) // self.workers.count) - len(own_texts)):
                     self.target.read(texts[0])  # for those that have one text more
-            packs = packs_of(
+            for pack in packs_of(
                 own_texts, config.eval_anchors, self.target.features, self._size, mask, config.micro
-            )
-            for pack in packs:
+            ):
                 tally.add(self.form.right(pack.to(self.workers.device)), pack)
             tally.sums = self.workers.sum(tally.sums)
             scores[name] = tally.score()
         self.form.train()
         return scores
 
-    def _evaluate(
-        self, trackers: Sequence[Tracker], show: Callable[[dict[str, float]], None]
-    ) -> bool:
+    def _evaluate(self, log: Log) -> bool:
         """Evaluate; return whether the result is the best so far. Its drafter is written then."""
         held, other = self.scores(self.held_out), self.scores(self.out_of_domain)
         best = self.progress.add(self.step, held, other)
-        self._log(self.progress.numbers(), trackers, show)
+        log(self.step, self.progress.numbers())
         if best and self.workers.first and self.step:
             self.export(self.progress, self.step)
         return best
@@ -236,12 +229,12 @@ class Trainer:
             save_state(
                 self.config.folder,
                 {
-                    "config": self.config.as_json(),
+                    "config": asdict(self.config),
                     "inputs": self.inputs,
                     "step": self.step,
                     "drafter": self.form.drafter.state_dict(),
                     "optimizers": self.optimizers.state(),
-                    "progress": self.progress.as_json(),
+                    "progress": asdict(self.progress),
                     "since": asdict(self._since),
                 },
             )
@@ -253,15 +246,3 @@ class Trainer:
         self._since = Since(all_slots=since.all_slots, all_seconds=since.all_seconds)
         self._costs = PhaseCosts(device=self.config.device)
         return numbers
-
-    def _log(
-        self,
-        numbers: dict[str, float],
-        trackers: Sequence[Tracker],
-        show: Callable[[dict[str, float]], None],
-    ) -> None:
-        if not self.workers.first:
-            return
-        for tracker in trackers:
-            tracker.log(self.step, numbers)
-        show({"step": self.step, **numbers})
