@@ -9,8 +9,7 @@ from paceline.dataset.training_set import Manifest
 from paceline.synth.app import App
 from paceline.synth.ask import Asker
 from paceline.synth.folder import Collector, open_set
-from paceline.synth.job import SynthJob
-from paceline.synth.run import Run
+from paceline.synth.job import Run, SynthJob
 from paceline.synth.sources import Source
 
 from .fake import FakeAnswerer

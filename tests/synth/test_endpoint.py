@@ -18,7 +18,7 @@ from paceline.engine.config import EngineConfig
 from paceline.synth import endpoint
 from paceline.synth.endpoint import EndpointAnswerer, EndpointDown
 from paceline.synth.folder import Collector, open_set
-from paceline.synth.run import Run
+from paceline.synth.job import Run
 from paceline.synth.wire import Wire
 from tests.server.conftest import listening
 

@@ -21,8 +21,8 @@ from paceline.engine.config import EngineConfig
 from paceline.models.loader import load_model
 from paceline.synth.answer import EngineAnswerer, full_batch
 from paceline.synth.folder import Collector, open_set
+from paceline.synth.job import Run
 from paceline.synth.plan import plan
-from paceline.synth.run import Run
 
 from .sets import Parts, content, fresh
 from .tiny import description, made

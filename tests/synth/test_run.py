@@ -11,7 +11,7 @@ import pytest
 from paceline.core import InvalidRequest
 from paceline.dataset.training_set import SPLITS, read_manifest, read_rows
 from paceline.synth.answer import Ask
-from paceline.synth.run import preview
+from paceline.synth.job import preview
 
 from .fake import FakeAnswerer, by_seed
 from .sets import Killed, content, dying, run

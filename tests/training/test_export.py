@@ -46,7 +46,7 @@ def test_a_run_is_described_in_one_line():
     trainer: Any = SimpleNamespace(
         config=TrainConfig(**SMALL),
         form=form,
-        texts=[text_of([1, 2, 3], ".xx")],
+        data=SimpleNamespace(train=[text_of([1, 2, 3], ".xx")]),
         step=2,
         total=4,
     )

@@ -110,7 +110,7 @@ def read(target, trainset, folder, features_gb: float) -> tuple[int, int]:
     found = []
     for _ in range(2):
         before = trainer.target.computed_tokens
-        for text in trainer.texts:
+        for text in trainer.data.train:
             trainer.target.read(text)
         found.append(trainer.target.computed_tokens - before)
     return found[0], found[1]
@@ -131,13 +131,13 @@ def test_texts_that_are_only_evaluated_do_not_displace_those_that_are_trained_on
     target, trainset, tmp_path
 ):
     trainer = prepare(config(target, trainset, tmp_path, steps=1), Workers("cpu"))
-    tokens = sum(len(text) for text in trainer.texts)
+    tokens = sum(len(text) for text in trainer.data.train)
     trainer.target._left = tokens * 2 * 64 * 4
     for _ in range(2):
-        for text in (*trainer.held_out["tiny-set"], *trainer.texts):
+        for text in (*trainer.data.held_out["tiny-set"], *trainer.data.train):
             trainer.target.read(text)
     before = trainer.target.computed_tokens
-    for text in trainer.texts:
+    for text in trainer.data.train:
         trainer.target.read(text)
     assert trainer.target.computed_tokens == before
 

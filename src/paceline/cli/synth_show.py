@@ -100,7 +100,7 @@ def report(console: Console, out: Path, collector: Any, speed: Any) -> None:
 
 def preview(console: Console, job: Any, answerer: Any, count: int) -> None:
     """Print prompts as they are sent, and the target's answers."""
-    from paceline.synth.run import preview as samples
+    from paceline.synth.job import preview as samples
 
     decode = job.asker.target.tokenizer.decode
     try:

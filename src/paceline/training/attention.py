@@ -9,8 +9,7 @@ blocks are two small products under one softmax, on CUDA flex attention skips wh
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -162,7 +161,7 @@ class FlexAttention:
 
 
 @functools.cache
-def _compiled() -> Callable[..., torch.Tensor]:
+def _compiled() -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=True)

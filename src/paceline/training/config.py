@@ -31,6 +31,10 @@ BlockSize = Annotated[int, Between(2, MAX_BLOCK)]
 Count = Annotated[int, Between(1)]
 Amount = Annotated[int, Between(1, 1 << 16)]
 Share = Annotated[float, Between(0, 1)]
+LayerCount = Annotated[int, Between(1, MAX_LAYERS)]
+TextLength = Annotated[int, Between(8, 1 << 20)]
+Context = Annotated[int, Between(1, 1 << 20)]
+AboveZero = Annotated[float, Between(1e-6, 1e6)]
 Sets = Annotated[
     tuple[str, ...],
     Expected("at least one folder that `paceline synth` wrote", bool),
@@ -62,18 +66,14 @@ class TrainConfig:
     generation: Literal["dflash", "dflash2"] | None = about(
         "design of a new drafter", None, "dflash, or what --init is"
     )
-    layers: Annotated[int, Between(1, MAX_LAYERS)] | None = _optional(
-        "layers", "draft layers of a new drafter"
-    )
+    layers: LayerCount | None = _optional("layers", "draft layers of a new drafter")
     block: BlockSize | None = about(
         "tokens of a block, the anchor included", None, f"{DEFAULTS['block']:g}, or --init's"
     )
     taps: Annotated[int, Between(1, 64)] | None = _optional(
         "taps", "target layers whose outputs the drafter sees"
     )
-    window: Annotated[int, Between(1, 1 << 20)] | None = about(
-        "tokens of context that a draft sees", None, "all"
-    )
+    window: Context | None = about("tokens of context that a draft sees", None, "all")
     mask_token: Annotated[int, Between(0, 1 << 31)] | None = about(
         "id of the token in the mask slots", None, "one that text never holds"
     )
@@ -81,9 +81,7 @@ class TrainConfig:
         "selector_rank", "numbers per token in each codebook of DFlash 2's selector"
     )
     steps: Count | None = about("optimizer steps", None)
-    epochs: Annotated[float, Between(1e-6, 1e6)] | None = about(
-        "passes over the texts, in place of --steps", None
-    )
+    epochs: AboveZero | None = about("passes over the texts, in place of --steps", None)
     short_block: BlockSize | None = about(
         "tokens of a block in the first part of the run", None, "as --block"
     )
@@ -93,9 +91,7 @@ class TrainConfig:
     texts: Amount = about("texts of a step", 8)
     micro: Amount = about("texts that are computed at a time", 8)
     anchors: Amount = about("blocks of a text, at most", 32)
-    max_tokens: Annotated[int, Between(8, 1 << 20)] = about(
-        "tokens after which a text is cut", 2048
-    )
+    max_tokens: TextLength = about("tokens after which a text is cut", 2048)
     head_tokens: Annotated[int, Between(0, 1 << 31)] = about(
         "frequent tokens that the head is cut to; 0 keeps the whole head", 16384
     )
@@ -105,7 +101,7 @@ class TrainConfig:
     weight_decay: Share = about("weight decay", 0.0)
     warmup: Share = about("share of the steps in which the learning rate rises", 0.04)
     final_lr: Share = about("share of the peak that the learning rate falls to", 0.05)
-    clip: Annotated[float, Between(1e-6, 1e6)] = about("largest norm of a gradient", 1.0)
+    clip: AboveZero = about("largest norm of a gradient", 1.0)
     weights: Literal["dpace", "exponential", "uniform"] = about(
         "weights of the positions in a block", "dpace"
     )

@@ -104,7 +104,7 @@ class Progress:
         length = fmean(score.length for score in held.values())
         if not self.judged and len(self.history) == 1:
             return False
-        better = not self.regressed and (self.best is None or length > self.best_length)
+        better = not self.regressions and (self.best is None or length > self.best_length)
         if better:
             self.best, self.best_length, self.waited = step, length, 0
         else:
@@ -115,15 +115,11 @@ class Progress:
     def regressions(self) -> dict[str, float]:
         """The sets out of domain whose acceptance length fell by more than allowed since the start,
         and the share by which it fell."""
-        if not self.judged:
+        if not (self.judged and self.history):
             return {}
         first, last = self.history[0]["out_of_domain"], self.history[-1]["out_of_domain"]
         fallen = {name: 1 - last[name]["length"] / first[name]["length"] for name in first}
         return {name: share for name, share in fallen.items() if share > self.regression}
-
-    @property
-    def regressed(self) -> bool:
-        return bool(self.history) and bool(self.regressions)
 
     def numbers(self) -> dict[str, float]:
         """Return the last evaluation for the log: AL incl. bonus and the acceptance of the first

@@ -21,17 +21,19 @@ class Optimizers:
     """
 
     def __init__(self, module: nn.Module, config: TrainConfig) -> None:
-        matrices, rest = [], []
+        matrices: list[nn.Parameter] = []
+        rest: list[nn.Parameter] = []
         for name, parameter in module.named_parameters():
-            muon = config.optimizer == "muon" and parameter.ndim == 2 and CODEBOOKS not in name
-            (matrices if muon else rest).append(parameter)
-        decay = config.weight_decay
-        self._parts: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(rest, lr=config.lr, betas=BETAS, weight_decay=decay, fused=True)
-        ]
+            matrix = parameter.ndim == 2 and CODEBOOKS not in name
+            (matrices if matrix and config.optimizer == "muon" else rest).append(parameter)
+        decay, lr = config.weight_decay, config.value("matrix_lr")
+        self._parts: list[torch.optim.Optimizer] = []
         if matrices:
-            options = {"lr": config.value("matrix_lr"), "weight_decay": decay}
-            self._parts.insert(0, torch.optim.Muon(matrices, momentum=0.95, **options))
+            muon = torch.optim.Muon(matrices, lr=lr, momentum=0.95, weight_decay=decay)
+            self._parts.append(muon)
+        self._parts.append(
+            torch.optim.AdamW(rest, lr=config.lr, betas=BETAS, weight_decay=decay, fused=True)
+        )
         self._peaks = [[group["lr"] for group in part.param_groups] for part in self._parts]
 
     def step(self, share: float) -> None:

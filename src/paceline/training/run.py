@@ -134,10 +134,8 @@ def prepare(
     cut = None if len(ids) == len(target.head) else ids
     before = None if config.init is None else export.history(Path(config.init))
     made = export.Made(config, hf, target_identity, data.manifests, before, cut, longest)
-    return Trainer(
-        config, form, target, data.train, data.held_out, data.out_of_domain, workers,
-        partial(export.write, made, form), _inputs(config, made, checkpoint),
-    )  # fmt: skip
+    inputs = _inputs(config, made, checkpoint)
+    return Trainer(config, form, target, data, workers, partial(export.write, made, form), inputs)
 
 
 def _inputs(
@@ -232,12 +230,13 @@ def describe(trainer: Trainer, resumed: bool) -> str:
     """Return one line about the run that begins."""
     config, shape = trainer.config, trainer.form.config
     weights = sum(p.numel() for p in trainer.form.drafter.parameters()) / 1e6
-    answer_tokens = sum(int(text.said.sum()) for text in trainer.texts)
+    texts = trainer.data.train
+    answer_tokens = sum(int(text.said.sum()) for text in texts)
     start = f"going on at step {trainer.step} of" if resumed else "training"
     return (
         f"{start} {trainer.total} steps: {shape.generation}, {shape.layers.num_layers} layers, "
         f"block {shape.block_size}, {weights:.1f} M weights, head of "
-        f"{len(trainer.form.head.weight)} tokens; {len(trainer.texts)} texts with {answer_tokens} "
+        f"{len(trainer.form.head.weight)} tokens; {len(texts)} texts with {answer_tokens} "
         f"tokens said, {config.texts} texts x {config.anchors} blocks a step"
     )
 

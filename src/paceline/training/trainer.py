@@ -20,7 +20,7 @@ from paceline.training.cost import (
     head_operations,
     target_operations,
 )
-from paceline.training.data import Order
+from paceline.training.data import Data, Order
 from paceline.training.evaluation import BlockTally, Progress, Score, packs_of
 from paceline.training.form import TrainingForm
 from paceline.training.losses import Soft, position_weights
@@ -36,28 +36,25 @@ Log = Callable[[int, dict[str, float]], None]  # takes a step and its numbers
 
 @dataclass
 class Trainer:
-    """A training run. `held_out` and `out_of_domain` map names to texts that are only evaluated;
-    `export(progress, step)` writes the drafter of a new best score; `inputs` are digests of target,
-    sets and drafter, so that a run goes on with the same only."""
+    """A training run. `export(progress, step)` writes the drafter of a new best score; `inputs` are
+    digests of target, sets and drafter, so that a run goes on with the same only."""
 
     config: TrainConfig
     form: TrainingForm
     target: TrainingTarget
-    texts: Sequence[Text]
-    held_out: dict[str, list[Text]]
-    out_of_domain: dict[str, list[Text]]
+    data: Data
     workers: Workers
     export: Callable[[Progress, int], None]
     inputs: dict[str, object]
 
     def __post_init__(self) -> None:
         config = self.config
-        self.order = Order(self.texts, config.texts, config.anchors, config.seed)
-        self.total = config.total_steps(len(self.texts))
+        self.order = Order(self.data.train, config.texts, config.anchors, config.seed)
+        self.total = config.total_steps(len(self.data.train))
         self.optimizers = Optimizers(self.form.drafter, config)
         self.progress = Progress(config.regression, judged=config.init is not None)
         self.step = 0
-        self.target.prefer(self.texts)
+        self.target.prefer(self.data.train)
         self._wrapped = self.workers.wrap(self.form)
         self._size = self.form.config.block_size
         self._peak = matmul_peak(self.form.head.weight.dtype, config.device)
@@ -98,7 +95,7 @@ class Trainer:
         patience = self.config.patience
         if patience and self.progress.waited >= patience:
             return f"{patience} evaluations in a row were no better"
-        if self.config.on_regression == "stop" and self.progress.regressed:
+        if self.config.on_regression == "stop" and self.progress.regressions:
             return "acceptance out of domain fell by more than allowed"
         return None
 
@@ -217,7 +214,7 @@ class Trainer:
 
     def _evaluate(self, log: Log) -> bool:
         """Evaluate; return whether the result is the best so far. Its drafter is written then."""
-        held, other = self.scores(self.held_out), self.scores(self.out_of_domain)
+        held, other = self.scores(self.data.held_out), self.scores(self.data.out_of_domain)
         best = self.progress.add(self.step, held, other)
         log(self.step, self.progress.numbers())
         if best and self.workers.first and self.step:
