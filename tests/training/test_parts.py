@@ -13,7 +13,7 @@ import torch
 
 from paceline.core import InvalidRequest
 from paceline.training.config import TrainConfig
-from paceline.training.cost import PhaseCosts, drafter_operations, head_operations
+from paceline.training.cost import StepCosts, drafter_operations, head_operations
 from paceline.training.data import Order, frequent_tokens
 from paceline.training.evaluation import BlockTally, walk
 from paceline.training.optimizers import course
@@ -22,7 +22,7 @@ from paceline.training.shape import mask_token, tapped_layers
 from paceline.training.trackers import JsonLines, open_trackers, read_log
 from paceline.training.workers import Workers
 from tests.engine.tiny import byte_tokenizer
-from tests.training.runs import config
+from tests.training.runs import STEP, config
 from tests.training.twins import random_text
 
 
@@ -179,9 +179,11 @@ def test_operations_are_counted_as_products_are():
 
 
 def test_a_phase_at_the_peak_has_a_share_of_one():
-    costs = PhaseCosts()
-    costs.seconds["drafter"], costs.operations["drafter"] = 2.0, 6.0
-    numbers = costs.numbers(peak=3.0, steps=4)
+    costs = StepCosts(peak=3.0)
+    for _ in range(4):
+        costs.add(1.0, **STEP)
+    costs.phases["drafter"], costs.operations["drafter"] = 2.0, 6.0
+    numbers = costs.numbers()
     assert numbers["peak_share/drafter"] == 1.0 and numbers["ms/drafter"] == 500.0
 
 

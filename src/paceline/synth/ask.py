@@ -101,8 +101,6 @@ class Asker:
                 except InvalidRequest as error:
                     raise error.within(where) from error
 
-    # -- answers ----------------------------------------------------------------------------------
-
     def ask(self, item: Item, prompt: SourcePrompt) -> Ask:
         """Return the application's request for a prompt. Raises ItemDropped."""
         messages = self.messages(item.spec, prompt)
@@ -170,8 +168,6 @@ class Asker:
                 seen.add(source.spec.own_system)
                 yield self.ask(Item(-1, source.spec, source.prompts[0], 0, 0, 0), PROBE)
 
-    # -- the user's turn, written by the target ---------------------------------------------------
-
     def turn(self, item: Item) -> Ask:
         """Return the request for a user's turn (Magpie, arXiv 2406.08464): its prompt stops where
         the user would begin to speak. Raises ItemDropped."""
@@ -233,8 +229,6 @@ class Asker:
         if end[0] in tokenizer.get_added_vocab().values():
             return OpenTurn(start, ids, (end[0],), ())
         return OpenTurn(start, ids, (), (tail.strip().splitlines()[0],))
-
-    # -- inside -----------------------------------------------------------------------------------
 
     def _system(self, spec: AnySource) -> list[Message]:
         if not spec.own_system or self.app.system is None:

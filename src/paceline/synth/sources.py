@@ -106,9 +106,6 @@ def _read(spec: AnySource, seed: int, taken: set[str]) -> Source:
     return source
 
 
-# -- files -----------------------------------------------------------------------------------------
-
-
 def _named_files(spec: FileSource | PackageSource) -> dict[str, Path]:
     """Return files by their way below the folder that all of them share, which names them in rows.
     Raises InvalidRequest where there is none."""
@@ -158,9 +155,6 @@ def _licence(spec: FileSource | PackageSource) -> str:
         if name.startswith("License ::")
     ]
     return (str(licence or ", ".join(classifiers)).strip() or "not stated").splitlines()[0]
-
-
-# -- values ----------------------------------------------------------------------------------------
 
 
 def _values(

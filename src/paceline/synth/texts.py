@@ -24,9 +24,6 @@ SLOT_VALUES = "texts for each {slot} that a phrase has, and for no other"
 SlotValues = Annotated[list[str], Expected(SLOT_VALUES, bool)]
 
 
-# -- YAML ------------------------------------------------------------------------------------------
-
-
 def parse_yaml(text: str, name: str, field: str) -> object:
     """Read plain data from one YAML document in which no key stands twice.
 
@@ -56,9 +53,6 @@ def _loader() -> Any:
             return super().construct_mapping(node, deep)
 
     return Loader
-
-
-# -- phrases ---------------------------------------------------------------------------------------
 
 
 class Phrases(Document):
@@ -91,9 +85,6 @@ def _filled(phrase: str, slots: Mapping[str, Sequence[str]], source: str, number
         return re.sub("#", lambda mark: str(keyed(draw, mark.start()) % 10), text)
 
     return SLOT.sub(value, phrase)
-
-
-# -- pieces of texts -------------------------------------------------------------------------------
 
 
 def paragraphs(text: str, shortest: int, longest: int) -> Iterator[str]:

@@ -13,7 +13,7 @@ from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.formulas import scaled_logits
 from paceline.models.dflash.module import CandidateSelector, DFlashModule
 from paceline.training.attention import attention_over
-from paceline.training.cost import PhaseCosts
+from paceline.training.cost import StepCosts
 from paceline.training.losses import Head, Objective, SlotLosses, head_loss, likeliest
 from paceline.training.packs import Pack
 
@@ -112,7 +112,7 @@ class TrainingForm(nn.Module):
             hidden = self.drafter.run(features, pack.tokens, embedded, pack.anchors, attend)
         return hidden[:, 1:].contiguous()  # bf16 products of a view copy the head, slot by slot
 
-    def forward(self, pack: Pack, costs: PhaseCosts | None = None) -> SlotLosses:
+    def forward(self, pack: Pack, costs: StepCosts | None = None) -> SlotLosses:
         hidden = self.hidden(pack)
         labels = self.head.row_of[pack.labels]
         with nullcontext() if costs is None else costs.phase("head"):

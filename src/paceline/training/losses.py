@@ -125,9 +125,6 @@ def soft_loss(name: str, log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
     return mixing * -(p * log_here).sum(-1) + (1 - mixing) * (1 - accepted)
 
 
-# -- over the head ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Head:
     """Rows of the target's head: `weight` [rows, hidden], their token ids, ascending, and `row_of`

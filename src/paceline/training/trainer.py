@@ -14,8 +14,7 @@ import torch
 from paceline.engine.peak import matmul_peak
 from paceline.training.config import TrainConfig
 from paceline.training.cost import (
-    PhaseCosts,
-    Since,
+    StepCosts,
     drafter_operations,
     head_operations,
     target_operations,
@@ -57,9 +56,8 @@ class Trainer:
         self.target.prefer(self.data.train)
         self._wrapped = self.workers.wrap(self.form)
         self._size = self.form.config.block_size
-        self._peak = matmul_peak(self.form.head.weight.dtype, config.device)
-        self._costs = PhaseCosts(device=config.device)
-        self._since = Since()
+        peak = matmul_peak(self.form.head.weight.dtype, config.device)
+        self._costs = StepCosts(config.device, peak)
 
     def resume(self) -> bool:
         """Go back to the run's last save, if there is one."""
@@ -69,7 +67,8 @@ class Trainer:
         self.form.drafter.load_state_dict(state["drafter"])
         self.optimizers.load(state["optimizers"])
         self.progress = Progress(**state["progress"])
-        self._since = Since(**state["since"])
+        here = {"device": self._costs.device, "peak": self._costs.peak}
+        self._costs = StepCosts(**state["since"] | here)
         self.step = state["step"]
         return True
 
@@ -99,8 +98,6 @@ class Trainer:
             return "acceptance out of domain fell by more than allowed"
         return None
 
-    # -- one step ---------------------------------------------------------------------------------
-
     def take_step(self) -> None:
         """Take one optimizer step over the next texts."""
         config, workers, start = self.config, self.workers, self._costs.now()
@@ -123,7 +120,7 @@ class Trainer:
             self.optimizers.step(share)
         sums = workers.sum(sums)
         self.step += 1
-        self._since.add(
+        self._costs.add(
             self._costs.now() - start,
             loss=float(sums[0]) / norm,
             al=1 + float(sums[1]) / blocks,
@@ -179,19 +176,17 @@ class Trainer:
 
     def _forward_backward(self, pack: Pack, norm: float) -> tuple[torch.Tensor, torch.Tensor]:
         costs, config = self._costs, self.form.config
-        before = costs.seconds["head"]
+        before = costs.phases["head"]
         start = costs.now()
         outcome = self._wrapped(pack, costs)
         (outcome.loss * (self.workers.count / norm)).backward()
-        inside = costs.seconds["head"] - before
-        costs.seconds["drafter"] += costs.now() - start - inside
+        inside = costs.phases["head"] - before
+        costs.phases["drafter"] += costs.now() - start - inside
         slots = pack.ids.numel()
         costs.operations["drafter"] += drafter_operations(config, len(pack.tokens), slots)
         rows = len(self.form.head.weight)
         costs.operations["head"] += head_operations(config, rows, pack.labels.numel())
         return outcome.loss.detach(), outcome.right
-
-    # -- evaluation, saves, numbers ---------------------------------------------------------------
 
     def scores(self, sets: dict[str, list[Text]]) -> dict[str, Score]:
         """Return the expected acceptance length of every set."""
@@ -232,14 +227,14 @@ class Trainer:
                     "drafter": self.form.drafter.state_dict(),
                     "optimizers": self.optimizers.state(),
                     "progress": asdict(self.progress),
-                    "since": asdict(self._since),
+                    "since": asdict(self._costs),
                 },
             )
 
     def numbers(self) -> dict[str, float]:
         """Return log entries of the steps since the last call."""
-        since, costs = self._since, self._costs
-        numbers = since.numbers() | costs.numbers(self._peak, max(1, since.steps))
-        self._since = Since(all_slots=since.all_slots, all_seconds=since.all_seconds)
-        self._costs = PhaseCosts(device=self.config.device)
-        return numbers
+        costs = self._costs
+        self._costs = StepCosts(
+            costs.device, costs.peak, all_slots=costs.all_slots, all_seconds=costs.all_seconds
+        )
+        return costs.numbers()
