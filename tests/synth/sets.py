@@ -23,9 +23,9 @@ def fresh(parts: Parts, answers: str = "fake") -> Manifest:
 
 
 def run(parts: Parts, out: Path, answerer: FakeAnswerer | None = None) -> Collector:
-    app, sources, asker = parts
+    app = parts[0]
     collector = Collector(out, open_set(out, fresh(parts), app), app)
-    Run(app, sources, asker, answerer or FakeAnswerer(), collector).run()
+    Run(SynthJob(*parts), answerer or FakeAnswerer(), collector).run()
     return collector
 
 

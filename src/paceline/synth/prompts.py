@@ -41,7 +41,9 @@ def make_prompt(value: object, place: str) -> SourcePrompt | None:
         return None
     if not messages or not messages[-1]["content"].strip():
         return None
-    if not all(_is_unicode(message["content"]) for message in messages):
+    try:
+        "".join(message["content"] for message in messages).encode()
+    except UnicodeError:  # half a surrogate pair, which JSON can escape
         return None
     return SourcePrompt(tuple(messages), place, prompt_key(messages))
 
@@ -74,12 +76,3 @@ def _is_message(value: object) -> TypeGuard[Message]:
         and value.get("role") in ROLES
         and isinstance(value.get("content"), str)
     )
-
-
-def _is_unicode(text: str) -> bool:
-    """Return False for half a surrogate pair, which JSON can escape."""
-    try:
-        text.encode()
-    except UnicodeError:
-        return False
-    return True

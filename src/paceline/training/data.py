@@ -94,14 +94,13 @@ class Data:
 def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int) -> Data:
     """Read the texts of the sets: `held_out` is that split of the training sets and of the sets
     named so; `out_of_domain` is their `neighbour` split and the sets named so."""
-    folders = {Path(folder).name: folder for folder in config.sets}
-    names = [Path(folder).name for folder in config.sets]
-    names += [*config.held_out, *config.out_of_domain]
-    for name in names:
-        if names.count(name) > 1:
+    named = [(Path(folder).name, folder) for folder in config.sets]
+    folders = dict(named)
+    manifests: dict[str, Manifest] = {}
+    for name, folder in (*named, *config.held_out.items(), *config.out_of_domain.items()):
+        if name in manifests:
             raise InvalidRequest("sets", name, "a name of its own for every set")
-    others = {**config.held_out, **config.out_of_domain}
-    manifests = {name: read_manifest(Path(folder)) for name, folder in (folders | others).items()}
+        manifests[name] = read_manifest(Path(folder))
     for field, sets in (("held_out", config.held_out), ("out_of_domain", config.out_of_domain)):
         for name, folder in sets.items():
             if not manifests[name].of("held_out"):
@@ -112,9 +111,9 @@ def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int
     held: dict[str, list[Text]] = {}
     other: dict[str, list[Text]] = {}
     for result, split, where in (
-        (held, "held_out", folders | dict(config.held_out)),
+        (held, "held_out", folders | config.held_out),
         (other, "neighbour", folders),
-        (other, "held_out", dict(config.out_of_domain)),
+        (other, "held_out", config.out_of_domain),
     ):
         for name, folder in where.items():
             if manifests[name].of(split):
@@ -125,7 +124,7 @@ def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int
         raise InvalidRequest("on_regression", "stop", "a set out of domain to watch")
     if not held:
         expected = "a set with a held_out split, or NAME=FOLDER of another one that has it"
-        raise InvalidRequest("held_out", dict(config.held_out), expected)
+        raise InvalidRequest("held_out", config.held_out, expected)
     return Data(texts, held, other, manifests)
 
 

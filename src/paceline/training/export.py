@@ -54,7 +54,7 @@ def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None
         save_checkpoint(
             folder,
             made.hf,
-            plain_weights(form),
+            {name: value.bfloat16().cpu() for name, value in form.drafter.state_dict().items()},
             mask_embedding=form.mask_embedding,
             head_ids=None if made.head_ids is None else made.head_ids.tolist(),
             provenance={
@@ -71,12 +71,6 @@ def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None
         (folder / CARD).write_text(card(record), "utf-8")
 
     replace_folder(config.folder / DRAFTER, fill)
-
-
-def plain_weights(form: TrainingForm) -> dict[str, torch.Tensor]:
-    """Return the drafter's tensors under the names of the format, in bfloat16."""
-    state = form.drafter.state_dict()
-    return {name: value.detach().bfloat16().cpu() for name, value in state.items()}
 
 
 def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) -> dict[str, object]:
