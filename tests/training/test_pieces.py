@@ -49,10 +49,10 @@ def test_packs_of_an_evaluation_hold_a_few_texts_each():
 def test_the_likeliest_tokens_do_not_depend_on_chunks(monkeypatch):
     config = read_dflash_config(config_json())
     hidden, weight = torch.randn(7, SIZE - 1, 64), torch.randn(30, 64)
-    head = Head.of(weight, torch.arange(0, 60, 2), 256)
-    whole = likeliest(config, hidden, head, 3)
+    head = Head.of(config, weight, torch.arange(0, 60, 2))
+    whole = likeliest(hidden, head, 3)
     monkeypatch.setattr("paceline.training.losses.CHUNK_BYTES", 4 * (SIZE - 1) * 30 * 2)
-    assert torch.equal(likeliest(config, hidden, head, 3), whole)
+    assert torch.equal(likeliest(hidden, head, 3), whole)
     assert torch.equal(whole[..., 0], (hidden @ weight.T).argmax(-1))
     assert head.row_of[58] == 29 and head.row_of[59] == -1
 

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.formulas import scaled_logits
 from paceline.models.dflash.module import CandidateSelector, DFlashModule
 from paceline.training.attention import attention_over
@@ -29,12 +28,7 @@ class Candidates:
     """
 
     def __init__(
-        self,
-        config: DFlashConfig,
-        selector: CandidateSelector,
-        hidden: torch.Tensor,
-        rows: torch.Tensor,
-        head: Head,
+        self, selector: CandidateSelector, hidden: torch.Tensor, rows: torch.Tensor, head: Head
     ) -> None:
         self.ids = head.ids[rows]
         # Slot by slot, so that only one slot's rows of the head are at hand at a time.
@@ -42,7 +36,7 @@ class Candidates:
             torch.einsum("bh,bkh->bk", hidden[:, slot], head.weight[rows[:, slot]].to(hidden.dtype))
             for slot in range(rows.shape[1])
         ]
-        self.unary = scaled_logits(config, torch.stack(unary, dim=1))
+        self.unary = scaled_logits(head.config, torch.stack(unary, dim=1))
         self._seen = selector.hidden_projection(hidden.to(selector.predecessor_codebook.dtype))
         self._selector = selector
 
@@ -95,7 +89,6 @@ class TrainingForm(nn.Module):
     ) -> None:
         super().__init__()
         self.drafter, self.config = drafter, drafter.config
-        self._top = 0 if self.config.second is None else self.config.second.selector_top_k
         self._embedding, self.head, self._objective = embedding, head, objective
         self.mask_embedding, self._autocast = mask_embedding, autocast
 
@@ -116,10 +109,7 @@ class TrainingForm(nn.Module):
         hidden = self.hidden(pack)
         labels = self.head.row_of[pack.labels]
         with nullcontext() if costs is None else costs.phase("head"):
-            out = head_loss(
-                self.config, hidden, self.head, labels, pack.counts, pack.soft, self._objective,
-                self._top,
-            )  # fmt: skip
+            out = head_loss(hidden, self.head, labels, pack.counts, pack.soft, self._objective)
         if out.top is None:
             return out
         candidates = self._candidates(hidden, out.top)
@@ -131,10 +121,10 @@ class TrainingForm(nn.Module):
         """Return the drafted tokens that are the text's, drafted as in serving: bool [blocks,
         slots]."""
         hidden = self.hidden(pack)
-        rows = likeliest(self.config, hidden, self.head, self._top or 1)
-        if self._top:
+        rows = likeliest(hidden, self.head, self.head.candidates or 1)
+        if self.head.candidates:
             return self._candidates(hidden, rows).right(pack)
         return (rows[..., 0] == self.head.row_of[pack.labels]) & pack.counts
 
     def _candidates(self, hidden: torch.Tensor, rows: torch.Tensor) -> Candidates:
-        return Candidates(self.config, self.drafter.candidate_selector, hidden, rows, self.head)
+        return Candidates(self.drafter.candidate_selector, hidden, rows, self.head)

@@ -74,7 +74,7 @@ class Objective:
 class SlotLosses:
     """The results of slots, [blocks, slots]: the weighted `loss` (of a pack their sum), and without
     gradient whether the drafted token is `right`, the position `weights`, and the rows of the `top`
-    most likely tokens, int64 [blocks, slots, k], where they are asked for."""
+    most likely tokens, int64 [blocks, slots, k], where a selector chooses among them."""
 
     loss: torch.Tensor
     right: torch.Tensor
@@ -127,28 +127,32 @@ def soft_loss(name: str, log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Rows of the target's head: `weight` [rows, hidden], their token ids, ascending, and `row_of`
-    int64 [vocabulary], -1 for a token without a row."""
+    """The target's head for the drafters of `config`: some of its rows, `weight` [rows, hidden],
+    their token ids, ascending, and `row_of` int64 [vocabulary], -1 for a token without a row."""
 
+    config: DFlashConfig
     weight: torch.Tensor
     ids: torch.Tensor
     row_of: torch.Tensor
 
     @classmethod
-    def of(cls, weight: torch.Tensor, ids: torch.Tensor, vocabulary: int) -> Head:
-        row_of = torch.full((vocabulary,), -1)
+    def of(cls, config: DFlashConfig, weight: torch.Tensor, ids: torch.Tensor) -> Head:
+        row_of = torch.full((config.layers.vocab_size,), -1)
         row_of[ids] = torch.arange(len(ids))
-        return cls(weight, ids.to(weight.device), row_of.to(weight.device))
+        return cls(config, weight, ids.to(weight.device), row_of.to(weight.device))
+
+    @property
+    def candidates(self) -> int:
+        """The number of tokens that DFlash 2's selector chooses from; 0 without a selector."""
+        return 0 if self.config.second is None else self.config.second.selector_top_k
 
 
-def likeliest(
-    config: DFlashConfig, hidden: torch.Tensor, head: Head, count: int = 1
-) -> torch.Tensor:
+def likeliest(hidden: torch.Tensor, head: Head, count: int) -> torch.Tensor:
     """Return the rows of the `count` most likely tokens of every slot, best first: int64 [blocks,
     slots, count]. hidden [blocks, slots, hidden]."""
     rows = []
     for part in _chunks(hidden, head):
-        logits = draft_logits(config, hidden[part].detach().to(head.weight.dtype), head.weight)
+        logits = draft_logits(head.config, hidden[part].detach().to(head.weight.dtype), head.weight)
         rows.append(logits.topk(count, dim=-1).indices)
     return torch.cat(rows)
 
@@ -161,14 +165,12 @@ def _chunks(hidden: torch.Tensor, head: Head) -> list[slice]:
 
 
 def head_loss(
-    config: DFlashConfig,
     hidden: torch.Tensor,
     head: Head,
     labels: torch.Tensor,
     counts: torch.Tensor,
     soft: Soft | None,
     objective: Objective,
-    top: int = 0,
 ) -> SlotLosses:
     """Return the loss of hidden [blocks, slots, hidden] of slots 1 and on; labels int64 are rows of
     the head or -1."""
@@ -178,17 +180,17 @@ def head_loss(
     for part in _chunks(hidden, head):
         leaf = hidden[part].detach().requires_grad_()
         part_soft = None if soft is None else Soft(soft.rows[part], soft.probabilities[part])
-        logits = draft_logits(config, leaf.to(head.weight.dtype), head.weight)
+        logits = draft_logits(head.config, leaf.to(head.weight.dtype), head.weight)
         slots = block_loss(logits, labels[part], counts[part], part_soft, objective)
         total = slots.loss.sum()
         grads += torch.autograd.grad(total, leaf)
-        if top:
-            best.append(logits.detach().topk(top, dim=-1).indices)
+        if head.candidates:
+            best.append(logits.detach().topk(head.candidates, dim=-1).indices)
         parts.append(replace(slots, loss=total.detach()))
     carrier = (hidden * torch.cat(grads)).sum()  # its gradient is the one that is handed on
     return SlotLosses(
         torch.stack([part.loss for part in parts]).sum() + (carrier - carrier.detach()),
         torch.cat([part.right for part in parts]),
         torch.cat([part.weights for part in parts]),
-        torch.cat(best) if top else None,
+        torch.cat(best) if best else None,
     )

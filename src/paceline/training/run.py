@@ -125,7 +125,7 @@ def prepare(
     form = TrainingForm(
         _drafter(config, shape, checkpoint).to(workers.device),
         target.embedding.to(workers.device),
-        Head.of(target.head[ids].to(workers.device), ids, loaded.config.vocab_size),
+        Head.of(shape, target.head[ids].to(workers.device), ids),
         Objective(config.mix, config.weights, config.value("selector_share")),
         mask_embedding=None if checkpoint is None else checkpoint.mask_embedding,
         autocast=config.dtype == "bfloat16",
