@@ -21,8 +21,8 @@ from paceline.dataset.training_set import SPLITS, read_rows
 from paceline.engine.peak import matmul_peak
 from paceline.engine.startup import bandwidth_bound
 from paceline.models.batch import KVSpec
+from paceline.synth.answer import EngineAnswerer
 from paceline.synth.app import load_app
-from paceline.synth.engine_answers import EngineAnswerer
 from paceline.synth.job import SynthJob, prepare, read
 from paceline.training.cost import target_operations
 

@@ -45,7 +45,7 @@ def measure(args: argparse.Namespace, out: Path, changes: dict[str, Any]) -> dic
         dtype=args.dtype, eval_texts=1, **settings,
     )  # fmt: skip
     trainer = prepare(config, Workers(args.device))
-    trainer.order._texts = trainer.texts[: args.steps * config.texts]  # one epoch a pass
+    trainer.order._texts = trainer.data.train[: args.steps * config.texts]  # one epoch a pass
     return passes(trainer, args.steps)
 
 

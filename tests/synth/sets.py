@@ -8,9 +8,8 @@ from typing import Any
 from paceline.dataset.training_set import Manifest
 from paceline.synth.app import App
 from paceline.synth.ask import Asker
-from paceline.synth.collect import Collector
-from paceline.synth.folder import new_manifest, open_set
-from paceline.synth.run import Run
+from paceline.synth.folder import Collector, open_set
+from paceline.synth.job import Run, SynthJob
 from paceline.synth.sources import Source
 
 from .fake import FakeAnswerer
@@ -20,14 +19,13 @@ Parts = tuple[App, list[Source], Asker]
 
 def fresh(parts: Parts, answers: str = "fake") -> Manifest:
     app, sources, asker = parts
-    target = asker.target.identity | {"answers": answers}
-    return new_manifest(app, sources, target, asker.binding, False)
+    return SynthJob(app, sources, asker).manifest(answers)
 
 
 def run(parts: Parts, out: Path, answerer: FakeAnswerer | None = None) -> Collector:
-    app, sources, asker = parts
+    app = parts[0]
     collector = Collector(out, open_set(out, fresh(parts), app), app)
-    Run(app, sources, asker, answerer or FakeAnswerer(), collector).run()
+    Run(SynthJob(*parts), answerer or FakeAnswerer(), collector).run()
     return collector
 
 

@@ -114,7 +114,7 @@ def test_a_file_that_is_no_app_is_refused(text: str, message: str, tmp_path: Pat
 def test_defaults_and_shares(tmp_path: Path) -> None:
     app = read_app(description(tmp_path, "m"), tmp_path)
     assert app.shares == {"on_task": 0.75, "replay": 0.15, "neighbour": 0.1}
-    assert app.held_out == 0.05 and app.temperatures == (3.0,)
+    assert app.held_out == 0.05 and app.sampling.temperature == (3.0,)
     assert [spec.own_system for spec in app.sources] == [True, False, False]
     alone = read_app(description(tmp_path, "m", **source()), tmp_path)
     assert alone.shares == {"on_task": 1.0}

@@ -55,5 +55,5 @@ def test_one_text_stands_for_a_list_and_an_empty_field_for_its_default(tmp_path:
     )
     (spec,) = app.sources
     assert spec.path == (str(tmp_path / "x.jsonl"),) and spec.samples == 1
-    assert app.params.stop == ("END",) and app.temperatures == (1.0,)
+    assert app.sampling.params.stop == ("END",) and app.sampling.temperature == (1.0,)
     assert app.given["sources"][0]["samples"] is None  # the manifest keeps it as it was written

@@ -16,10 +16,9 @@ from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.synth import endpoint
-from paceline.synth.collect import Collector
 from paceline.synth.endpoint import EndpointAnswerer, EndpointDown
-from paceline.synth.folder import open_set
-from paceline.synth.run import Run
+from paceline.synth.folder import Collector, open_set
+from paceline.synth.job import Run, SynthJob
 from paceline.synth.wire import Wire
 from tests.server.conftest import listening
 
@@ -41,8 +40,7 @@ def answering(parts: Parts, *behaviours: Behaviour, **options: Any) -> Iterator[
     with ExitStack() as stack:
         urls = [stack.enter_context(serving(behaviour)) for behaviour in behaviours]
         with_urls = options.pop("urls", urls)
-        app, _, asker = parts
-        wire = Wire(app, asker.target, asker.grammar, "served-name")
+        wire = Wire(parts[2], "served-name")
         answerer = EndpointAnswerer(wire, with_urls, **options)
         try:
             yield answerer
@@ -55,7 +53,7 @@ def run(parts: Parts, out: Path, answerer: EndpointAnswerer) -> Collector:
     for ask in asker.probes(sources):
         answerer.probe(ask)
     collector = Collector(out, open_set(out, fresh(parts, answerer.what), app), app)
-    Run(app, sources, asker, answerer, collector).run()
+    Run(SynthJob(*parts), answerer, collector).run()
     return collector
 
 
@@ -135,10 +133,10 @@ def test_a_server_whose_prompts_change_on_the_way_loses_its_rows(
         for ask in parts[2].probes(parts[1]):
             answerer.probe(ask)
         behaviour.extra_prompt = 1
-        app, sources, asker = parts
+        app = parts[0]
         out = tmp_path / "set"
         collector = Collector(out, open_set(out, fresh(parts), app), app)
-        Run(app, sources, asker, answerer, collector).run()
+        Run(SynthJob(*parts), answerer, collector).run()
     assert collector.counts == {"prompts": 180, "prompt_mismatch": 180}
 
 
@@ -165,9 +163,9 @@ def test_a_server_that_dies_leaves_its_work_to_the_others(target: Path, tmp_path
     ):
         answerer.probe(next(parts[2].probes(parts[1])))
         answerer._servers[0].http.base_url = "http://127.0.0.1:9"  # nobody listens there
-        app, sources, asker = parts
+        app = parts[0]
         collector = Collector(tmp_path / "s", open_set(tmp_path / "s", fresh(parts), app), app)
-        Run(app, sources, asker, answerer, collector).run()
+        Run(SynthJob(*parts), answerer, collector).run()
     assert collector.complete and len(rows(tmp_path / "s")) == 40
 
 
@@ -212,10 +210,10 @@ def test_refusals_are_faults_of_one_ask_or_of_the_run(target: Path, tmp_path: Pa
         answerer.probe(next(parts[2].probes(parts[1])))
         locked.failures = [403]
         with pytest.raises(EndpointDown, match="status 403"):
-            app, sources, asker = parts
+            app = parts[0]
             out = tmp_path / "locked"
             collector = Collector(out, open_set(out, fresh(parts), app), app)
-            Run(app, sources, asker, answerer, collector).run()
+            Run(SynthJob(*parts), answerer, collector).run()
 
 
 GRAMMARS: list[tuple[dict[str, Any], str, str, dict[str, Any]]] = [

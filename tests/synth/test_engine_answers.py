@@ -19,11 +19,10 @@ from paceline.core import SamplingParams
 from paceline.dataset.training_set import SPLITS, read_manifest, read_rows
 from paceline.engine.config import EngineConfig
 from paceline.models.loader import load_model
-from paceline.synth.collect import Collector
-from paceline.synth.engine_answers import EngineAnswerer, full_batch
-from paceline.synth.folder import open_set
+from paceline.synth.answer import EngineAnswerer, full_batch
+from paceline.synth.folder import Collector, open_set
+from paceline.synth.job import Run, SynthJob
 from paceline.synth.plan import plan
-from paceline.synth.run import Run
 
 from .sets import Parts, content, fresh
 from .tiny import description, made
@@ -44,10 +43,10 @@ def config(parts: Parts, **options: Any) -> EngineConfig:
 
 
 def run(parts: Parts, out: Path, **options: Any) -> Collector:
-    app, sources, asker = parts
+    app = parts[0]
     answerer = EngineAnswerer(config(parts, **options))
     collector = Collector(out, open_set(out, fresh(parts, answerer.what), app), app)
-    Run(app, sources, asker, answerer, collector).run()
+    Run(SynthJob(*parts), answerer, collector).run()
     return collector
 
 
@@ -101,9 +100,9 @@ def test_answers_keep_to_the_grammar(target: Path, tmp_path: Path) -> None:
 def test_the_batch_is_kept_full(target: Path, tmp_path: Path) -> None:
     parts = made(tmp_path, target, size={"rows": 150}, shard=10)
     answerer = EngineAnswerer(config(parts, max_num_seqs=8))
-    app, sources, asker = parts
+    app = parts[0]
     collector = Collector(tmp_path / "s", open_set(tmp_path / "s", fresh(parts), app), app)
-    Run(app, sources, asker, answerer, collector).run()
+    Run(SynthJob(*parts), answerer, collector).run()
     speed = answerer.speed()
     # what the tiny model says, and so how long the last rows run alone, depends on the kernels
     assert 7 < speed.batch <= 8

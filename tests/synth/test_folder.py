@@ -10,8 +10,7 @@ import pytest
 from paceline.core import InvalidRequest
 from paceline.dataset import training_set as dataset
 from paceline.dataset.training_set import read_rows
-from paceline.synth.collect import CannotWrite
-from paceline.synth.folder import check_set, locked, open_set
+from paceline.synth.folder import CannotWrite, check_set, locked, open_set
 
 from .sets import Killed, Parts, content, dying, fresh, run
 from .tiny import made

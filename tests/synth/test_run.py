@@ -11,7 +11,7 @@ import pytest
 from paceline.core import InvalidRequest
 from paceline.dataset.training_set import SPLITS, read_manifest, read_rows
 from paceline.synth.answer import Ask
-from paceline.synth.run import preview
+from paceline.synth.job import SynthJob
 
 from .fake import FakeAnswerer, by_seed
 from .sets import Killed, content, dying, run
@@ -183,9 +183,9 @@ def test_a_prompt_that_the_target_writes_is_answered_once(target: Path, tmp_path
 def test_a_preview_answers_some_of_each_source_and_writes_nothing(
     target: Path, tmp_path: Path
 ) -> None:
-    app, sources, asker = made(tmp_path, target)
+    job = SynthJob(*made(tmp_path, target))
     before = content(tmp_path)
-    samples = list(preview(app, sources, asker, FakeAnswerer(), 2))
+    samples = list(job.preview(FakeAnswerer(), 2))
     assert [s.item.spec.name for s in samples] == ["task", "task", "chat", "chat", "far", "far"]
     assert all(s.answer is not None and s.reason is None for s in samples)
     assert content(tmp_path) == before

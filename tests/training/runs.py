@@ -15,6 +15,14 @@ OPTIONS: dict[str, Any] = {
     "eval_every": 4, "save_every": 4,
 }  # fmt: skip
 
+STEP = {"loss": 1.0, "al": 2.0, "grad_norm": 1.0, "lr_share": 0.5, "slots": 8.0, "blocks": 4.0}
+SMALL: dict[str, Any] = {
+    "model": "m",
+    "sets": ("a/set",),
+    "out": "run",
+    "steps": 4,
+}  # none is there
+
 
 def config(target: Path, trainset: Path, out: Path, **changes: Any) -> TrainConfig:
     return TrainConfig(

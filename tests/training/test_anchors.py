@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from paceline.dataset.training_set import Manifest, TrainingRow, write_manifest, write_shard
-from paceline.training.anchors import (
+from paceline.training.data import read_texts
+from paceline.training.packs import (
     block_labels,
     draw_anchors,
     valid_anchors,
     window_of,
 )
-from paceline.training.data import read_texts
 from tests.training.twins import random_text, slow_labels, text_of
 
 

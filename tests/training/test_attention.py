@@ -9,9 +9,8 @@ from paceline.models.config import Attention
 from paceline.models.dflash.config import read_dflash_config
 from paceline.models.dflash.module import Dense, DFlashModule
 from paceline.training import attention as attention_module
-from paceline.training.anchors import draw_anchors
 from paceline.training.attention import FlexAttention, PackedAttention
-from paceline.training.packs import Pack, Pick, make_pack
+from paceline.training.packs import Pack, Pick, draw_anchors, make_pack
 from tests.models.dflash.tiny import config_json, random_drafter_weights
 from tests.training.twins import random_text
 

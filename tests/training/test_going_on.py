@@ -12,8 +12,7 @@ from paceline.core import InvalidRequest
 from paceline.dataset.training_set import read_manifest, read_rows, write_manifest, write_shard
 from paceline.models.dflash.checkpoint import load_checkpoint
 from paceline.training import data
-from paceline.training.evaluation import Score
-from paceline.training.progress import Progress
+from paceline.training.evaluation import Progress, Score
 from paceline.training.run import prepare, train
 from paceline.training.trackers import read_log
 from paceline.training.workers import Workers
@@ -78,7 +77,7 @@ def test_random_weights_are_no_standard_to_fall_from(target, trainset, tmp_path)
     progress = Progress(0.05, judged=False)
     assert not progress.add(0, {"own": score(3.0)}, {"other": score(3.0)})
     assert progress.add(4, {"own": score(1.2)}, {"other": score(1.1)})
-    assert not progress.regressed and progress.best == 4
+    assert not progress.regressions and progress.best == 4
 
 
 def test_progress_flags_what_fell_by_more_than_allowed():
@@ -88,7 +87,7 @@ def test_progress_flags_what_fell_by_more_than_allowed():
     progress = Progress(0.05, judged=True)
     assert progress.add(0, {"own": score(1.5)}, {"other": score(2.0)})
     assert progress.add(4, {"own": score(1.8)}, {"other": score(1.91)})
-    assert not progress.regressed
+    assert not progress.regressions
     assert not progress.add(8, {"own": score(2.5)}, {"other": score(1.89)})
     assert progress.regressions == {"other": pytest.approx(0.055)}
     assert progress.best == 4 and progress.best_length == 1.8

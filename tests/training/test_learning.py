@@ -11,7 +11,7 @@ from paceline import LLM, SamplingParams
 from paceline.core import InvalidRequest
 from paceline.evaluate.doctor import examine
 from paceline.models.dflash.checkpoint import load_checkpoint
-from paceline.training.card import add_evaluation
+from paceline.training.export import add_evaluation
 from paceline.training.run import prepare
 from paceline.training.workers import Workers
 from tests.models.dflash.tiny import authors_model
@@ -35,7 +35,7 @@ def test_one_batch_is_learnt_by_heart(options, target, trainset, tmp_path):
         target, trainset, tmp_path, steps=300, anchors=40, texts=2, weights="uniform", **options
     )
     trainer = prepare(rich, Workers("cpu"))
-    trainer.order._texts = trainer.texts[:2]
+    trainer.order._texts = trainer.data.train[:2]
     while trainer.step < 300:
         trainer.take_step()
     pack = trainer._pack(trainer.order.step(0), rich.block)
@@ -109,6 +109,8 @@ def test_the_first_part_of_a_run_may_take_short_blocks(target, trainset, tmp_pat
     settings = config(target, trainset, tmp_path, steps=10, short_block=3, short_share=0.4)
     trainer = prepare(settings, Workers("cpu"))
     sizes = []
+    whole = prepare(config(target, trainset, tmp_path, steps=10), Workers("cpu"))
+    assert whole._block_size() == 6
     for trainer.step in range(10):
         picks = trainer.order.step(trainer.step)
         sizes.append(trainer._pack(picks, trainer._block_size()).ids.shape[1])

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from paceline.models.dflash.config import read_dflash_config
-from paceline.training import head as head_module
+from paceline.training import losses as losses_module
 from paceline.training.config import OBJECTIVES
-from paceline.training.head import Head, Objective, head_loss
-from paceline.training.losses import Soft, position_weights, soft_loss
+from paceline.training.losses import Head, Objective, Soft, head_loss, position_weights, soft_loss
 from tests.models.dflash.tiny import config_json
 from tests.training.twins import slow_objective, slow_weights
 
@@ -26,7 +25,7 @@ class Case:
         generator = torch.Generator().manual_seed(seed)
         self.ids = torch.randperm(VOCABULARY, generator=generator)[:ROWS].sort().values
         weight = torch.randn(ROWS, HIDDEN, generator=generator)
-        self.head = Head.of(weight, self.ids, VOCABULARY)
+        self.head = Head.of(CONFIG, weight, self.ids)
         self.hidden = torch.randn(BLOCKS, SLOTS, HIDDEN, generator=generator)
         self.tokens = torch.randint(VOCABULARY, (BLOCKS, SLOTS), generator=generator)
         self.counts = torch.arange(SLOTS) < torch.tensor([5, 5, 3, 1, 4])[:, None]
@@ -41,7 +40,7 @@ class Case:
 
     def fast(self, hidden: torch.Tensor, objective: Objective) -> torch.Tensor:
         soft = None if set(objective.mix) == {"ce"} else self.soft
-        return head_loss(CONFIG, hidden, self.head, self.labels, self.counts, soft, objective).loss
+        return head_loss(hidden, self.head, self.labels, self.counts, soft, objective).loss
 
     def slow(self, objective: Objective) -> float:
         total = 0.0
@@ -136,7 +135,7 @@ def test_chunks_do_not_change_loss_or_gradient(monkeypatch):
     case, objective = Case(3), Objective({"ce": 1.0})
     found = []
     for size in (1, 1 << 30):
-        monkeypatch.setattr(head_module, "CHUNK_BYTES", size)
+        monkeypatch.setattr(losses_module, "CHUNK_BYTES", size)
         hidden = case.hidden.clone().requires_grad_()
         loss = case.fast(hidden, objective)
         loss.backward()
@@ -147,8 +146,6 @@ def test_chunks_do_not_change_loss_or_gradient(monkeypatch):
 
 def test_a_token_that_the_head_lacks_is_never_right():
     case = Case(4)
-    out = head_loss(
-        CONFIG, case.hidden, case.head, case.labels, case.counts, None, Objective({"ce": 1.0})
-    )
+    out = head_loss(case.hidden, case.head, case.labels, case.counts, None, Objective({"ce": 1.0}))
     assert (case.labels < 0).any()
     assert not out.right[case.labels < 0].any()

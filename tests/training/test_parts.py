@@ -13,7 +13,7 @@ import torch
 
 from paceline.core import InvalidRequest
 from paceline.training.config import TrainConfig
-from paceline.training.cost import PhaseCosts, drafter_operations, head_operations
+from paceline.training.cost import StepCosts, drafter_operations, head_operations
 from paceline.training.data import Order, frequent_tokens
 from paceline.training.evaluation import BlockTally, walk
 from paceline.training.optimizers import course
@@ -22,7 +22,7 @@ from paceline.training.shape import mask_token, tapped_layers
 from paceline.training.trackers import JsonLines, open_trackers, read_log
 from paceline.training.workers import Workers
 from tests.engine.tiny import byte_tokenizer
-from tests.training.runs import config
+from tests.training.runs import STEP, config
 from tests.training.twins import random_text
 
 
@@ -110,7 +110,7 @@ def read(target, trainset, folder, features_gb: float) -> tuple[int, int]:
     found = []
     for _ in range(2):
         before = trainer.target.computed_tokens
-        for text in trainer.texts:
+        for text in trainer.data.train:
             trainer.target.read(text)
         found.append(trainer.target.computed_tokens - before)
     return found[0], found[1]
@@ -131,13 +131,13 @@ def test_texts_that_are_only_evaluated_do_not_displace_those_that_are_trained_on
     target, trainset, tmp_path
 ):
     trainer = prepare(config(target, trainset, tmp_path, steps=1), Workers("cpu"))
-    tokens = sum(len(text) for text in trainer.texts)
+    tokens = sum(len(text) for text in trainer.data.train)
     trainer.target._left = tokens * 2 * 64 * 4
     for _ in range(2):
-        for text in (*trainer.held_out["tiny-set"], *trainer.texts):
+        for text in (*trainer.data.held_out["tiny-set"], *trainer.data.train):
             trainer.target.read(text)
     before = trainer.target.computed_tokens
-    for text in trainer.texts:
+    for text in trainer.data.train:
         trainer.target.read(text)
     assert trainer.target.computed_tokens == before
 
@@ -179,9 +179,11 @@ def test_operations_are_counted_as_products_are():
 
 
 def test_a_phase_at_the_peak_has_a_share_of_one():
-    costs = PhaseCosts()
-    costs.seconds["drafter"], costs.operations["drafter"] = 2.0, 6.0
-    numbers = costs.numbers(peak=3.0, steps=4)
+    costs = StepCosts(peak=3.0)
+    for _ in range(4):
+        costs.add(1.0, **STEP)
+    costs.phases["drafter"], costs.operations["drafter"] = 2.0, 6.0
+    numbers = costs.numbers()
     assert numbers["peak_share/drafter"] == 1.0 and numbers["ms/drafter"] == 500.0
 
 

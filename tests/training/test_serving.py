@@ -9,9 +9,8 @@ import torch
 
 from paceline import LLM, SamplingParams
 from paceline.models.dflash.checkpoint import load_checkpoint
-from paceline.training.anchors import Text
 from paceline.training.evaluation import BlockTally
-from paceline.training.packs import Pick, make_pack
+from paceline.training.packs import Pick, Text, make_pack
 from paceline.training.run import prepare
 from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers

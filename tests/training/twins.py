@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from paceline.training.anchors import Text
+from paceline.training.packs import Text
 
 SIZE = 6  # tokens of a block
 

@@ -258,10 +258,10 @@ def serve(console: Console, plan: DemoPlan, app: App) -> int:
 
 async def ask(url: str, app: App) -> list[Pair]:
     """Answer each of REQUESTS with speculation off and on, in turns."""
-    assert app.bounds.grammar is not None and app.params.max_tokens is not None  # support.yaml's
+    assert app.bounds.grammar is not None  # support.yaml's
     schema = {"name": NAME, "schema": json.loads(app.bounds.grammar.source)}
     bound = {"response_format": {"type": "json_schema", "json_schema": schema}}
-    client = ChatClient(url, model=MODEL, max_tokens=app.params.max_tokens, extra=bound)
+    client = ChatClient(url, model=MODEL, max_tokens=app.sampling.max_tokens, extra=bound)
     prompts = [BenchPrompt(name, NAME, messages(app, text)) for name, text in REQUESTS.items()]
     try:
         await client(prompts[0], None)  # what is lazy is paid for before anything is timed

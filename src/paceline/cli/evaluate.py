@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _add_to_card(drafter: Path, evaluation: Evaluation) -> None:
     from paceline.evaluate.report import evaluation_table
-    from paceline.training.card import add_evaluation
+    from paceline.training.export import add_evaluation
 
     summary = evaluation.as_json()
     results = summary["results"]

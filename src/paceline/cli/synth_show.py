@@ -100,14 +100,12 @@ def report(console: Console, out: Path, collector: Any, speed: Any) -> None:
 
 def preview(console: Console, job: Any, answerer: Any, count: int) -> None:
     """Print prompts as they are sent, and the target's answers."""
-    from paceline.synth.run import preview as samples
-
     decode = job.asker.target.tokenizer.decode
     try:
-        for sample in samples(job.app, job.sources, job.asker, answerer, count):
+        for sample in job.preview(answerer, count):
             console.rule(escape(sample.item.source), align="left")
-            if sample.prompt_ids:
-                console.print(escape(decode(sample.prompt_ids)), style="dim")
+            if sample.ask is not None:
+                console.print(escape(decode(sample.ask.prompt_ids)), style="dim")
             if sample.answer is None:
                 console.print(f"dropped: {sample.reason}", style="red")
             else:

@@ -18,13 +18,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr
 
 from paceline.core import Grammar, InvalidRequest, PacelineError
 from paceline.core.documents import Document
-from paceline.core.field_types import Expected, NonEmpty, as_tuple
+from paceline.core.field_types import Expected, NonEmpty, Several
 
 FORMAT = "paceline-set/1"
 MANIFEST = "manifest.json"
@@ -71,6 +71,10 @@ class TrainingRow:
     seed: int
     key: str
 
+    @property
+    def answer_tokens(self) -> int:
+        return sum(end - start for start, end in self.spans)
+
 
 class Shard(Document):
     """A file of rows of one split, as the manifest describes it."""
@@ -88,7 +92,7 @@ class Manifest(Document):
     digest, as in loader.template_digest); `app` is the application as it was read, and what its
     answers were bound to (read_binding); `counts` says what was dropped, and why."""
 
-    target: dict[str, Any]
+    target: dict[str, str]
     app: dict[str, Any]
     user_data: bool = False
     counts: dict[str, int] = Field(default_factory=dict)
@@ -103,7 +107,7 @@ class Manifest(Document):
         text = json.dumps(self.as_json(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {"format": FORMAT, **self.model_dump(mode="json")}
 
 
@@ -113,15 +117,8 @@ class Binding(Document):
 
     kind: Literal["json_schema", "regex", "lark"]
     value: NonEmpty
-    sources: Annotated[
-        tuple[NonEmpty, ...], Expected("a list of names", bool), BeforeValidator(as_tuple)
-    ]
+    sources: Annotated[tuple[NonEmpty, ...], Expected("a list of names", bool), Several]
     _where: str = PrivateAttr("bound")
-
-    @model_validator(mode="after")
-    def _keep_place(self, info: ValidationInfo) -> Self:
-        self._where = info.context if isinstance(info.context, str) else self._where
-        return self
 
     @property
     def grammar(self) -> Grammar:
@@ -141,27 +138,21 @@ def read_binding(app: Mapping[str, Any], where: str) -> Binding | None:
     if app.get("bound") is None:
         return None
     where = f"{where}.bound"
-    return Binding.read(app["bound"], where, context=where)
+    binding = Binding.read(app["bound"], where)
+    binding._where = where
+    return binding
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Raises InvalidRequest (field `set`) where the folder holds no set, or a newer format."""
     try:
         content = json.loads((folder / MANIFEST).read_text("utf-8"))
-        version = content.pop("format")
+        if content.pop("format") == FORMAT:
+            return Manifest.read(content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _unreadable(folder, error) from error
-    if version != FORMAT:
-        raise InvalidRequest("set", str(folder), f"a set of the format {FORMAT}")
-    try:
-        return Manifest.read(content)
-    except InvalidRequest as error:
-        raise _unreadable(folder, error) from error
-
-
-def _unreadable(folder: Path, error: Exception) -> InvalidRequest:
-    expected = f"a folder that `paceline synth` wrote, with a readable {MANIFEST} ({error})"
-    return InvalidRequest("set", str(folder), expected)
+        expected = f"a folder that `paceline synth` wrote, with a readable {MANIFEST} ({error})"
+        raise InvalidRequest("set", str(folder), expected) from error
+    raise InvalidRequest("set", str(folder), f"a set of the format {FORMAT}")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -184,24 +175,22 @@ def write_shard(folder: Path, split: Split, index: int, rows: Sequence[TrainingR
     parquet = parquet_module()
     import pyarrow as arrow
 
-    columns: dict[str, list[Any]] = {name: [] for name in _schema().names}
-    for row in rows:
-        for name, value in asdict(row).items():
-            columns[name].append(value)
-    columns["spans"] = [[{"start": start, "end": end} for start, end in row.spans] for row in rows]
+    records = [
+        asdict(row) | {"spans": [{"start": start, "end": end} for start, end in row.spans]}
+        for row in rows
+    ]
     sink = arrow.BufferOutputStream()
-    parquet.write_table(arrow.table(columns, schema=_schema()), sink, compression="zstd")
+    table = arrow.Table.from_pylist(records, schema=_schema(arrow))
+    parquet.write_table(table, sink, compression="zstd")
     data = sink.getvalue().to_pybytes()
     name = f"{split}-{index:05d}.parquet"
     write_whole(folder / name, data)
-    answers = sum(end - start for row in rows for start, end in row.spans)
-    tokens = sum(len(row.ids) for row in rows)
     return Shard(
         file=name,
         split=split,
         rows=len(rows),
-        tokens=tokens,
-        answer_tokens=answers,
+        tokens=sum(len(row.ids) for row in rows),
+        answer_tokens=sum(row.answer_tokens for row in rows),
         sha256=hashlib.sha256(data).hexdigest(),
     )
 
@@ -228,20 +217,17 @@ def read_rows(folder: Path, split: str) -> Iterator[TrainingRow]:
             yield TrainingRow(**record | {"ids": tuple(record["ids"]), "spans": spans})
 
 
-def _schema() -> Any:
-    import pyarrow as arrow
-
-    span = arrow.struct([("start", arrow.int32()), ("end", arrow.int32())])
+def _schema(arrow: Any) -> Any:
+    """Return the columns of a shard; `arrow` is the module pyarrow."""
+    text = arrow.string()
+    span = arrow.struct({"start": arrow.int32(), "end": arrow.int32()})
     return arrow.schema(
-        [
-            ("ids", arrow.list_(arrow.int32())),
-            ("spans", arrow.list_(span)),
-            ("source", arrow.string()),
-            ("part", arrow.string()),
-            ("language", arrow.string()),
-            ("finish_reason", arrow.string()),
-            ("temperature", arrow.float64()),
-            ("seed", arrow.uint64()),
-            ("key", arrow.string()),
-        ]
+        {
+            "ids": arrow.list_(arrow.int32()),
+            "spans": arrow.list_(span),
+            **dict.fromkeys(("source", "part", "language", "finish_reason"), text),
+            "temperature": arrow.float64(),
+            "seed": arrow.uint64(),
+            "key": text,
+        }
     )

@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import PrivateAttr, model_validator
 
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.document_help import about
 from paceline.core.field_types import Between, NonEmpty
 from paceline.dataset.training_set import PARTS
-from paceline.synth.bounds import AnswerBounds, AppTool, GrammarSpec, bounds_of
+from paceline.synth.bounds import AnswerBounds, AppTool, GrammarSpec, grammar_bounds, tool_bounds
 from paceline.synth.source_spec import (
     AnySource,
     AtLeastOne,
@@ -46,17 +41,20 @@ class AppSampling(YamlDocument):
     repetition_penalty: float | None = None
     max_tokens: int = 512
     stop: Texts = ()
-    _params: SamplingParams = PrivateAttr()
 
     @property
     def params(self) -> SamplingParams:
         """The parameters at the first temperature."""
-        return self._params
+        return self._at(self.temperature[0])
+
+    def _at(self, temperature: float) -> SamplingParams:
+        options = self.model_dump(exclude_none=True, exclude={"temperature"})
+        return SamplingParams(temperature=temperature, **options)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        options = self.model_dump(exclude_none=True, exclude={"temperature"})
-        self._params, *_ = [SamplingParams(temperature=t, **options) for t in self.temperature]
+        for temperature in self.temperature:
+            self._at(temperature)
         return self
 
 
@@ -87,7 +85,7 @@ class Size(YamlDocument):
 
     @property
     def amount(self) -> int:
-        return cast(int, getattr(self, self.unit))
+        return self.rows or self.answer_tokens or 0
 
 
 class App(YamlDocument):
@@ -153,43 +151,17 @@ class App(YamlDocument):
     same_answer: AtLeastOne = about(
         "how many rows may hold the very same answer. Raise it where few answers are possible", 1
     )
-    _given: dict[str, Any] = PrivateAttr()
+    _given: dict[str, object] = PrivateAttr()
     _bounds: AnswerBounds = PrivateAttr()
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _complete(
-        cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
-    ) -> Self:
-        """Check what spans fields, and keep the description as it was written."""
-        app = handler(value)
-        if not isinstance(value, cls):
-            folder = info.context if isinstance(info.context, Path) else Path()
-            app._given = _plain(value)
-            app._bounds = bounds_of(app.grammar, app.tools, app.tool_choice, folder)
-            app._check_sources()
-            app._check_mix()
-            app._check_languages()
-        return app
-
     @property
-    def given(self) -> Mapping[str, Any]:
+    def given(self) -> Mapping[str, object]:
         """The file's own content, which the manifest keeps."""
         return self._given
 
     @property
     def bounds(self) -> AnswerBounds:
         return self._bounds
-
-    @property
-    def params(self) -> SamplingParams:
-        """The sampling of answers at the first of the temperatures."""
-        return self.sampling.params
-
-    @property
-    def temperatures(self) -> tuple[float, ...]:
-        """Each prompt is answered at one of these, by its hash."""
-        return self.sampling.temperature
 
     @property
     def shares(self) -> dict[str, float]:
@@ -209,17 +181,37 @@ class App(YamlDocument):
     def _parts(self) -> list[str]:
         return [part for part in PARTS if any(source.part == part for source in self.sources)]
 
-    def _check_sources(self) -> None:
+    def read_bounds(self, folder: Path) -> AnswerBounds:
+        """Return what answers are bound to. Raises InvalidRequest, naming the field."""
+        if self.tools is None and self.tool_choice is not None:
+            raise InvalidRequest("tool_choice", self.tool_choice, "tools beside it")
+        if self.tools is not None and self.grammar is not None:
+            expected = "nothing beside tools, whose calls have a grammar already"
+            raise InvalidRequest("grammar", self.grammar.model_dump(exclude_unset=True), expected)
+        if self.tools is not None:
+            return tool_bounds(self.tools, self.tool_choice)
+        if self.grammar is not None:
+            return grammar_bounds(self.grammar, self.name, folder)
+        return AnswerBounds()
+
+    def check(self) -> None:
+        """Raise InvalidRequest for fields that contradict each other."""
         if not self.sources:
             raise InvalidRequest("sources", self.sources, "a list of prompt sources")
         names = [source.name for source in self.sources]
-        for index, source in enumerate(self.sources):
-            source.place_at(f"sources[{index}]")
-            if source.name in names[:index]:
-                raise InvalidRequest(f"{source.where}.name", source.name, "a name of its own")
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise InvalidRequest(f"sources[{index}].name", name, "a name of its own")
         if self._parts() == ["neighbour"]:
             expected = "a source that may be trained on: on_task or replay"
             raise InvalidRequest("sources", names, expected)
+        self._check_mix()
+        spoken = {source.language for source in self.sources}
+        if self.languages is not None and set(self.languages) != spoken:
+            expected = (
+                f"a list or a mapping with the sources' languages: {', '.join(sorted(spoken))}"
+            )
+            raise InvalidRequest("languages", self.languages, expected)
 
     def _check_mix(self) -> None:
         """Raise InvalidRequest for a share that no source can fill."""
@@ -232,13 +224,6 @@ class App(YamlDocument):
                 raise InvalidRequest(f"mix.{part}", share, expected)
         if abs(sum(shares.values()) - 1) > 1e-6:
             raise InvalidRequest("mix", shares, "shares that add up to 1")
-
-    def _check_languages(self) -> None:
-        spoken = {source.language for source in self.sources}
-        if self.languages is not None and set(self.languages) != spoken:
-            names = ", ".join(sorted(spoken))
-            expected = f"a list or a mapping with the sources' languages: {names}"
-            raise InvalidRequest("languages", self.languages, expected)
 
 
 def load_app(path: Path) -> App:
@@ -253,18 +238,16 @@ def load_app(path: Path) -> App:
     return read_app(parse_yaml(text, str(path), "app"), path.parent)
 
 
-def read_app(value: Any, folder: Path) -> App:
-    """Read the description of an application from plain values."""
+def read_app(value: object, folder: Path) -> App:
+    """Read the description of an application from plain values; paths are taken from `folder`."""
     if not isinstance(value, dict):
         raise InvalidRequest("app", value, f"a mapping with {', '.join(App.model_fields)}")
-    return App.read(value, context=folder)
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    """Return what JSON can keep of a description; it cannot keep a date, which YAML also reads."""
+    app = App.read(value, context=folder)
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
-        return plain
-    except (TypeError, ValueError) as error:
+        app._given = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:  # YAML also reads dates, which JSON cannot keep
         expected = f"texts, numbers, lists and mappings ({error})"
         raise InvalidRequest("app", value, expected) from None
+    app._bounds = app.read_bounds(folder)
+    app.check()
+    return app

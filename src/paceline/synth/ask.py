@@ -17,11 +17,12 @@ from paceline.synth.answer import Ask, TargetAnswer
 from paceline.synth.app import App
 from paceline.synth.plan import Item
 from paceline.synth.prompts import Message, SourcePrompt, keyed, make_prompt
-from paceline.synth.source_spec import SourceSpec, TurnSource
+from paceline.synth.source_spec import AnySource, TurnSource
 from paceline.synth.sources import Source
 
 CONTEXT = 2048  # longest row where neither the application nor the model says less
 SENTINEL = "paceline-user-turn"
+PROBE = SourcePrompt(({"role": "user", "content": "Where is my parcel?"},), place="0", key="0")
 
 
 class ItemDropped(Exception):
@@ -35,7 +36,7 @@ class SynthTarget:
 
     loaded: LoadedModel
     context: int
-    identity: dict[str, Any]
+    identity: dict[str, str]
     compiler: Compiler = field(repr=False)
 
     @property
@@ -65,9 +66,10 @@ def load_target(app: App) -> SynthTarget:
 
 @dataclass(frozen=True, slots=True)
 class OpenTurn:
-    """A prompt that ends where the user begins to speak. The turn ends at `stop_ids` or at
-    `stop_texts`."""
+    """A prompt that ends where the user begins to speak, with `start`. The turn ends at `stop_ids`
+    or at `stop_texts`."""
 
+    start: str
     ids: tuple[int, ...]
     stop_ids: tuple[int, ...]
     stop_texts: tuple[str, ...]
@@ -86,16 +88,18 @@ class Asker:
         added = target.tokenizer.added_tokens_decoder.values()
         self._special = {token.content for token in added if token.special}
         self.grammar = self._compiled()
-        self._turns: dict[tuple[str, str], OpenTurn] = {}
-        for spec in app.sources:
+        self._turns: dict[tuple[bool, str], OpenTurn] = {}
+        for index, spec in enumerate(app.sources):
+            where = f"sources[{index}]"
             try:
-                self._encode(spec, self.messages(spec, _probe()))
+                self._encode(spec, self.messages(spec, PROBE))
             except InvalidRequest as error:
-                raise InvalidRequest(spec.where, error.value, error.expected) from error
+                raise InvalidRequest(where, error.value, error.expected) from error
             if isinstance(spec, TurnSource):
-                self._open_turn(spec, spec.starts[0])
-
-    # -- answers ----------------------------------------------------------------------------------
+                try:
+                    self._open_turn(spec, spec.starts[0])
+                except InvalidRequest as error:
+                    raise error.within(where) from error
 
     def ask(self, item: Item, prompt: SourcePrompt) -> Ask:
         """Return the application's request for a prompt. Raises ItemDropped."""
@@ -106,22 +110,33 @@ class Asker:
             ids = self._encode(item.spec, messages)
         except InvalidRequest:
             raise ItemDropped("not_rendered") from None
-        params = self.params(item, prompt)
-        if len(ids) + (params.max_tokens or 0) > self.target.context:
+        sampling, bound = self.app.sampling, self.bound(item.spec)
+        if len(ids) + sampling.max_tokens > self.target.context:
             raise ItemDropped("too_long")
-        return Ask(item.index, tuple(ids), params, tuple(messages), self.bound(item.spec))
-
-    def params(self, item: Item, prompt: SourcePrompt) -> SamplingParams:
-        temperatures = self.app.temperatures
-        place = keyed(self.app.seed, "temperature", prompt.key, item.sample) % len(temperatures)
-        return replace(
-            self.app.params,
-            temperature=temperatures[place],
+        draw = keyed(self.app.seed, "temperature", prompt.key, item.sample)
+        params = replace(
+            sampling.params,
+            temperature=sampling.temperature[draw % len(sampling.temperature)],
             seed=item.seed,
-            grammar=self.grammar if self.bound(item.spec) else None,
+            grammar=self.grammar if bound else None,
         )
+        return Ask(item.index, tuple(ids), params, tuple(messages), bound)
 
-    def bound(self, spec: SourceSpec) -> bool:
+    def check(self, ask: Ask, answer: TargetAnswer) -> None:
+        """Raise ItemDropped for an answer that cannot be used: faulty, empty, or cut before the end
+        of its grammar."""
+        if answer.fault is not None:
+            raise ItemDropped(answer.fault)
+        if not self.without_end(answer.ids):
+            raise ItemDropped("empty")
+        if ask.bound and answer.finish_reason != "stop":
+            raise ItemDropped("grammar_cut")
+
+    def without_end(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the tokens before the end of turn, where there is one."""
+        return ids[:-1] if ids and ids[-1] in self.target.loaded.eos_ids else ids
+
+    def bound(self, spec: AnySource) -> bool:
         """Return True where answers to this source keep to the application's grammar or tools."""
         return spec.own_system and bool(self.app.bounds)
 
@@ -134,7 +149,7 @@ class Asker:
         grammar = {"kind": self.grammar.kind, "value": self.grammar.source}
         return Binding.read(grammar | {"sources": names})
 
-    def messages(self, spec: SourceSpec, prompt: SourcePrompt) -> list[Message]:
+    def messages(self, spec: AnySource, prompt: SourcePrompt) -> list[Message]:
         """Return the conversation as the application sends it."""
         text = spec.template.replace("{prompt}", prompt.text)
         messages = [*prompt.messages[:-1], {"role": "user", "content": text}]
@@ -151,17 +166,12 @@ class Asker:
         for source in sources:
             if source.spec.own_system not in seen and source.prompts:
                 seen.add(source.spec.own_system)
-                item = Item(-1, source.spec, source.prompts[0], 0, 0, 0)
-                yield self.ask(item, _probe())
-
-    # -- the user's turn, written by the target ---------------------------------------------------
+                yield self.ask(Item(-1, source.spec, source.prompts[0], 0, 0, 0), PROBE)
 
     def turn(self, item: Item) -> Ask:
         """Return the request for a user's turn (Magpie, arXiv 2406.08464): its prompt stops where
         the user would begin to speak. Raises ItemDropped."""
-        spec = _turn_source(item)
-        seed, start = self._begun(item)
-        turn = self._open_turn(spec, start)
+        spec, seed, turn = self._begun(item)
         if len(turn.ids) + spec.max_tokens > self.target.context:
             raise ItemDropped("too_long")
         params = SamplingParams(
@@ -175,17 +185,17 @@ class Asker:
 
     def written(self, item: Item, answer: TargetAnswer) -> SourcePrompt:
         """Return the user's turn that the target wrote, as a prompt. Raises ItemDropped."""
+        if answer.fault is not None:
+            raise ItemDropped(answer.fault)
         if answer.finish_reason != "stop":
             raise ItemDropped("turn_cut")
-        spec, tokenizer = _turn_source(item), self.target.tokenizer
-        _, start = self._begun(item)
-        turn = self._open_turn(spec, start)
+        spec, _, turn = self._begun(item)
         ends = self.target.loaded.eos_ids | set(turn.stop_ids)
-        ids = answer.ids[:-1] if answer.ids[-1:] and answer.ids[-1] in ends else answer.ids
-        text = tokenizer.decode(ids, skip_special_tokens=False)
+        ids = answer.ids[:-1] if answer.ids and answer.ids[-1] in ends else answer.ids
+        text = self.target.tokenizer.decode(ids, skip_special_tokens=False)
         for end in turn.stop_texts:
             text = text.split(end)[0]
-        text = (start + text).strip()
+        text = (turn.start + text).strip()
         if "\ufffd" in text or any(token in text for token in self._special):
             raise ItemDropped("turn_undecodable")
         prompt = make_prompt(text, str(item.number))
@@ -193,17 +203,18 @@ class Asker:
             raise ItemDropped("turn_length")
         return prompt
 
-    def _begun(self, item: Item) -> tuple[int, str]:
-        """Return seed and beginning of a user's turn."""
-        seed = keyed(self.app.seed, "turn", item.spec.name, item.number)
-        starts = _turn_source(item).starts
-        return seed, starts[seed % len(starts)]
+    def _begun(self, item: Item) -> tuple[TurnSource, int, OpenTurn]:
+        """Return the source, the seed and the beginning of a user's turn."""
+        spec = item.spec
+        assert isinstance(spec, TurnSource)
+        seed = keyed(self.app.seed, "turn", spec.name, item.number)
+        return spec, seed, self._open_turn(spec, spec.starts[seed % len(spec.starts)])
 
     def _open_turn(self, spec: TurnSource, start: str) -> OpenTurn:
-        turn = self._turns.get((spec.name, start))
-        if turn is None:
-            turn = self._turns[spec.name, start] = self._rendered_turn(spec, start)
-        return turn
+        key = (spec.own_system, start)
+        if key not in self._turns:
+            self._turns[key] = self._rendered_turn(spec, start)
+        return self._turns[key]
 
     def _rendered_turn(self, spec: TurnSource, start: str) -> OpenTurn:
         tokenizer = self.target.tokenizer
@@ -212,21 +223,19 @@ class Asker:
         head, sentinel, tail = render_chat(tokenizer, messages, tools).partition(SENTINEL)
         if not sentinel or not tail.strip():
             expected = "another kind: the model's chat template has no end of the user's turn"
-            raise InvalidRequest(f"{spec.where}.kind", spec.kind, expected)
+            raise InvalidRequest("kind", spec.kind, expected)
         ids = tuple(tokenizer(head + start, add_special_tokens=False)["input_ids"])
         end = tokenizer(tail, add_special_tokens=False)["input_ids"]
         if end[0] in tokenizer.get_added_vocab().values():
-            return OpenTurn(ids, (end[0],), ())
-        return OpenTurn(ids, (), (tail.strip().splitlines()[0],))
+            return OpenTurn(start, ids, (end[0],), ())
+        return OpenTurn(start, ids, (), (tail.strip().splitlines()[0],))
 
-    # -- inside -----------------------------------------------------------------------------------
-
-    def _system(self, spec: SourceSpec) -> list[Message]:
+    def _system(self, spec: AnySource) -> list[Message]:
         if not spec.own_system or self.app.system is None:
             return []
         return [{"role": "system", "content": self.app.system}]
 
-    def _encode(self, spec: SourceSpec, messages: list[Message]) -> list[int]:
+    def _encode(self, spec: AnySource, messages: list[Message]) -> list[int]:
         tools = self.tools if spec.own_system else ()
         return encode_chat(self.target.tokenizer, messages, tools)
 
@@ -248,14 +257,3 @@ class Asker:
         if grammar is not None:
             compiler.compile(grammar)
         return grammar
-
-
-def _turn_source(item: Item) -> TurnSource:
-    assert isinstance(item.spec, TurnSource)
-    return item.spec
-
-
-def _probe() -> SourcePrompt:
-    prompt = make_prompt("Where is my parcel?", "0")
-    assert prompt is not None
-    return prompt

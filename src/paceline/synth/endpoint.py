@@ -13,6 +13,7 @@ from paceline.core import InvalidRequest, PacelineError
 from paceline.synth.answer import Ask, Speed, TargetAnswer
 from paceline.synth.wire import ChatReply, Wire
 
+CONCURRENCY, TIMEOUT = 64, 600.0  # requests in flight over all servers; seconds of one
 TRIES = 8  # of one request, over all servers
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds that a server is left alone after failures
 FATAL = (401, 403, 404)  # a refusal of every request
@@ -24,7 +25,7 @@ class EndpointDown(PacelineError):
 
 
 class Refused(PacelineError):
-    """A server refuses a request with this status."""
+    """A server refuses a request with this status; `after` seconds it may be asked again."""
 
     def __init__(self, status: int, text: str, after: str = "") -> None:
         self.status = status
@@ -72,12 +73,10 @@ class EndpointAnswerer:
         urls: Sequence[str],
         *,
         api_key: str | None = None,
-        concurrency: int = 64,
-        timeout: float = 600.0,
+        concurrency: int = CONCURRENCY,
     ) -> None:
         self.what = f"endpoint: {wire.model}"
-        self.token_ids = True
-        self._wire, self._concurrency = wire, concurrency
+        self._wire, self._concurrency, self._token_ids = wire, concurrency, True
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._loop = asyncio.new_event_loop()
         self._servers = [
@@ -86,7 +85,7 @@ class EndpointAnswerer:
                 httpx.AsyncClient(
                     base_url=url.rstrip("/").removesuffix("/v1"),
                     headers=headers,
-                    timeout=httpx.Timeout(timeout, connect=10),
+                    timeout=httpx.Timeout(TIMEOUT, connect=10),
                     limits=httpx.Limits(max_connections=None),
                     trust_env=False,
                 ),
@@ -96,7 +95,7 @@ class EndpointAnswerer:
         self._tasks: set[asyncio.Task[TargetAnswer]] = set()
         self._started: float | None = None
         self._tokens = self._prompt_tokens = 0
-        self._busy = self._noted = 0.0
+        self._busy = 0.0  # seconds of all requests together
 
     @property
     def in_flight(self) -> int:
@@ -121,12 +120,11 @@ class EndpointAnswerer:
                 raise InvalidRequest("url", server.url, expected) from error
             if answer.fault is not None and answer.fault != "not_retokenised":
                 raise InvalidRequest("url", server.url, self._meaning(answer.fault, ask, reply))
-            if ask.bound and self._wire.app.bounds.tools and reply.answer.token_ids is None:
+            if ask.bound and self._wire.app.bounds.tools and reply.token_ids is None:
                 expected = "a server that returns token ids: the text of a call is not all it says"
                 raise InvalidRequest("url", server.url, expected)
 
     def submit(self, ask: Ask) -> None:
-        self._note()
         self._started = self._started or time.perf_counter()
         self._tasks.add(self._loop.create_task(self._ask(ask)))
 
@@ -135,7 +133,6 @@ class EndpointAnswerer:
             return []
         waiting = asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         finished, _ = self._loop.run_until_complete(waiting)
-        self._note()
         self._tasks -= finished
         return [task.result() for task in finished]
 
@@ -149,14 +146,6 @@ class EndpointAnswerer:
             self._loop.run_until_complete(self._close())
             self._loop.close()
 
-    # -- inside -----------------------------------------------------------------------------------
-
-    def _note(self) -> None:
-        """Add up the requests in flight over time."""
-        now = time.perf_counter()
-        self._busy += self.in_flight * (now - (self._noted or now))
-        self._noted = now
-
     async def _close(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -169,18 +158,21 @@ class EndpointAnswerer:
         try:
             return await self._reply(ask, [server], probe=True)
         except Refused as refused:
-            if refused.status not in (400, 422) or not self.token_ids:
+            if refused.status not in (400, 422) or not self._token_ids:
                 raise
-            self.token_ids = False  # perhaps the server does not know that field
+            self._token_ids = False  # perhaps the server does not know that field
             return await self._reply(ask, [server], probe=True)
 
     async def _ask(self, ask: Ask) -> TargetAnswer:
+        began = time.perf_counter()
         try:
             reply = await self._reply(ask, self._servers)
         except Refused as refused:
             if refused.status in FATAL:
                 raise EndpointDown(f"a server refuses to answer: {refused}") from refused
             return TargetAnswer(ask.index, fault="refused_by_server")
+        finally:
+            self._busy += time.perf_counter() - began
         answer = self._wire.answer(ask, reply)
         self._tokens += reply.completion_tokens or len(answer.ids)
         self._prompt_tokens += len(ask.prompt_ids)
@@ -216,7 +208,7 @@ class EndpointAnswerer:
         )
 
     async def _post(self, server: ChatServer, ask: Ask) -> ChatReply:
-        body = self._wire.body(ask, token_ids=self.token_ids)
+        body = self._wire.body(ask, token_ids=self._token_ids)
         server.in_flight += 1
         try:
             response = await server.http.post("/v1/chat/completions", json=body)

@@ -1,46 +1,43 @@
-"""The folder of a set: begun, resumed, or refused before any time is spent."""
+"""The folder of a set: begun, resumed or refused before any time is spent, and filled with the rows
+of answers."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from paceline.core import InvalidRequest
+from paceline.core import InvalidRequest, PacelineError
 from paceline.dataset.training_set import (
     MANIFEST,
     SPLITS,
-    Binding,
     Manifest,
+    Split,
+    TrainingRow,
     read_manifest,
+    read_rows,
     write_manifest,
+    write_shard,
 )
+from paceline.synth.answer import Ask, TargetAnswer
 from paceline.synth.app import App
-from paceline.synth.collect import CannotWrite
-from paceline.synth.sources import Source
+from paceline.synth.plan import Item, split_of
+from paceline.synth.prompts import SourcePrompt
 
+PROMPTS = "prompts"  # count of the items of the plan that are done: a resumed run goes on there
 BYTES_PER_TOKEN = 4  # an int32 before it is compressed: an estimate on the safe side
 PROMPT_SHARE = 4  # tokens written for each token of an answer
-BOUND = "what answers are bound to"
+BOUND = "app: what answers are bound to"
 
 
-def new_manifest(
-    app: App,
-    sources: Sequence[Source],
-    target: dict[str, Any],
-    binding: Binding | None,
-    user_data: bool,
-) -> Manifest:
-    about = {
-        "description": {**app.given, "size": {app.size.unit: app.size.amount}},
-        "sources": [source.as_json() for source in sources],
-        "bound": None if binding is None else binding.model_dump(mode="json"),
-    }
-    return Manifest(target=target, app=about, user_data=user_data)
+class CannotWrite(PacelineError):
+    """The folder cannot be written to, usually because the disk is full. Written shards stay."""
 
 
 def check_set(folder: Path, fresh: Manifest, app: App, *, restart: bool = False) -> Manifest:
@@ -68,8 +65,12 @@ def open_set(folder: Path, fresh: Manifest, app: App, *, restart: bool = False) 
     manifest = check_set(folder, fresh, app, restart=restart)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if restart:
-            _clear(folder)
+        if restart and (folder / MANIFEST).exists():
+            (folder / MANIFEST).unlink()
+            for split in SPLITS:
+                for suffix in ("parquet", "parquet.tmp"):
+                    for path in folder.glob(f"{split}-*.{suffix}"):
+                        path.unlink()
         write_manifest(folder, manifest)
     except OSError as error:
         raise CannotWrite(f"cannot write to {folder}: {error.strerror or error}") from error
@@ -97,55 +98,41 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _same(folder: Path, manifest: Manifest, fresh: Manifest) -> Manifest:
-    for field in ("target", "app", "user_data"):
-        before, now = _fixed(getattr(manifest, field)), _fixed(getattr(fresh, field))
-        if field == "target":
-            # A model keeps its identity under another name.
-            now = {name: value for name, value in now.items() if name != "name"}
-            before = {name: value for name, value in before.items() if name in now}
-        elif field == "app" and BOUND not in before:
-            now.pop(BOUND)  # a set that was begun before manifests said it
-        if before != now:
-            change = _difference(field, before, now)
-            expected = f"a set of the same making; {change}. Give another folder, or --restart"
-            raise InvalidRequest("out", str(folder), expected)
+    before, now = _making(manifest), _making(fresh)
+    if BOUND not in before:
+        now.pop(BOUND)  # a set that was begun before manifests said it
+    names = [name for name in {**before, **now} if name in now or not name.startswith("target")]
+    changed = [name for name in names if before.get(name) != now.get(name)]
+    if changed:
+        change = f"{', '.join(changed)} changed since it was begun"
+        expected = f"a set of the same making; {change}. Give another folder, or --restart"
+        raise InvalidRequest("out", str(folder), expected)
     return manifest.model_copy(update={"app": fresh.app})
 
 
-def _fixed(value: Any) -> Any:
-    """Return the parts that may not change: all but the size."""
-    if not isinstance(value, dict) or "description" not in value:
-        return value
+def _making(manifest: Manifest) -> dict[str, object]:
+    """Return what may not change: all but the size. A model keeps its identity under another
+    name."""
+    app, target = manifest.app, manifest.target
+    described = {f"app: {name}": value for name, value in app.get("description", {}).items()}
+    described.pop("app: size", None)
+    # The description may name a file, and tools compile to what their format is read to be.
+    bound = {BOUND: app["bound"]} if "bound" in app else {}
     return {
-        **{name: part for name, part in value["description"].items() if name != "size"},
-        "content of the sources": value["sources"],
-        # The description may name a file, and tools compile to what their format is read to be.
-        **({BOUND: value["bound"]} if "bound" in value else {}),
+        **{f"target: {name}": value for name, value in target.items() if name != "name"},
+        **described,
+        "app: content of the sources": app.get("sources"),
+        **bound,
+        "user_data": manifest.user_data,
     }
-
-
-def _difference(field: str, before: Any, now: Any) -> str:
-    if not isinstance(before, dict):
-        return f"this one has {field} {before}, and now it is {now}"
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return f"{field}: {', '.join(names)} changed since it was begun"
-
-
-def _clear(folder: Path) -> None:
-    """Delete a set, and no other files."""
-    if (folder / MANIFEST).exists():
-        (folder / MANIFEST).unlink()
-        for split in SPLITS:
-            for pattern in (f"{split}-*.parquet", f"{split}-*.parquet.tmp"):
-                for path in folder.glob(pattern):
-                    path.unlink()
 
 
 def _check_room(folder: Path, manifest: Manifest, app: App) -> None:
     missing = app.size.amount - manifest.counts.get(app.size.unit, 0)
     # A row is at most a prompt and an answer; of answer tokens, prompts are a few times as many.
     factor = 2 * app.sampling.max_tokens if app.size.unit == "rows" else PROMPT_SHARE
-    free = shutil.disk_usage(_existing(folder)).free
+    above = (folder.absolute(), *folder.absolute().parents)
+    free = shutil.disk_usage(next(path for path in above if path.exists())).free
     needed = missing * factor * BYTES_PER_TOKEN
     if needed > free:
         expected = (
@@ -155,6 +142,126 @@ def _check_room(folder: Path, manifest: Manifest, app: App) -> None:
         raise InvalidRequest("out", str(folder), expected)
 
 
-def _existing(folder: Path) -> Path:
-    """Return the folder, or the nearest folder above it that exists."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+@dataclass(frozen=True, slots=True)
+class ItemOutcome:
+    """The outcome of an item: the answer to `ask`, or the `reason` why there is no row."""
+
+    item: Item
+    prompt: SourcePrompt | None
+    ask: Ask | None
+    answer: TargetAnswer | None = None
+    reason: str | None = None
+
+    @property
+    def row(self) -> TrainingRow | None:
+        item, prompt, ask, answer = self.item, self.prompt, self.ask, self.answer
+        if prompt is None or ask is None or answer is None:
+            return None
+        length = len(ask.prompt_ids)
+        return TrainingRow(
+            ids=ask.prompt_ids + answer.ids,
+            spans=((length, length + len(answer.ids)),),
+            source=item.source,
+            part=item.spec.part,
+            language=item.spec.language,
+            finish_reason=answer.finish_reason,
+            temperature=ask.params.temperature,
+            seed=item.seed,
+            key=f"{prompt.key}.{item.sample}",
+        )
+
+
+class Collector:
+    """The set as it grows: answers are taken in the order of the plan, duplicates are dropped, and
+    shards are written.
+
+    The rows that it keeps depend only on the outcomes, their order and the rows in the folder: a
+    killed run ends with the same set. `pending` counts items that no shard holds yet.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, app: App) -> None:
+        self.folder, self.manifest, self.app = folder, manifest, app
+        self.counts, self.pending = Counter(manifest.counts), 0
+        self._sources: dict[str, str] = {}
+        self._keys: set[str] = set()
+        self._answers: Counter[bytes] = Counter()
+        self._rows: dict[Split, list[TrainingRow]] = {split: [] for split in SPLITS}
+        for split in SPLITS:
+            for row in read_rows(folder, split):
+                self._remember(row)
+
+    @property
+    def done(self) -> int:
+        """The number of items of the plan that were taken."""
+        return self.counts[PROMPTS]
+
+    @property
+    def amount(self) -> int:
+        """The size of the set, in the unit of the application's size."""
+        return self.counts[self.app.size.unit]
+
+    @property
+    def complete(self) -> bool:
+        return self.amount >= self.app.size.amount
+
+    def known(self, item: Item, key: str) -> bool:
+        """Return whether the set has the prompt already, from another source or as the same
+        sample."""
+        other = self._sources.get(key, item.spec.name)
+        return other != item.spec.name or f"{key}.{item.sample}" in self._keys
+
+    def take(self, outcome: ItemOutcome) -> None:
+        """Take the next item of the plan, and write shards when enough have come, or all."""
+        self.counts[PROMPTS] += 1
+        self.pending += 1
+        prompt, row, reason = outcome.prompt, outcome.row, outcome.reason
+        if prompt is not None and self.known(outcome.item, prompt.key):
+            reason = "duplicate_prompt"
+        elif row is not None and self._answers[_answer(row)] >= self.app.same_answer:
+            reason = "duplicate_answer"
+        if reason is not None:
+            self.counts[reason] += 1
+        elif row is not None:
+            key = self._remember(row)
+            self._rows[split_of(row.part, key, self.app.held_out)].append(row)
+            self.counts["rows"] += 1
+            self.counts[f"rows_{row.part}"] += 1
+            self.counts["answer_tokens"] += row.answer_tokens
+        if self.pending == self.app.shard or self.complete:
+            self.commit()
+
+    def commit(self) -> None:
+        """Write the rows that wait. Raises CannotWrite, and loses no other rows then."""
+        stems = [Path(shard.file).stem for shard in self.manifest.shards]
+        numbers = [int(stem.rpartition("-")[2]) for stem in stems]
+        index = max(numbers, default=-1) + 1
+        try:
+            self.manifest.shards += [
+                write_shard(self.folder, split, index, rows)
+                for split, rows in self._rows.items()
+                if rows
+            ]
+            self.manifest.counts = dict(sorted(self.counts.items()))
+            write_manifest(self.folder, self.manifest)
+        except OSError as error:
+            for unfinished in self.folder.glob("*.tmp"):
+                unfinished.unlink(missing_ok=True)
+            raise CannotWrite(
+                f"cannot write to {self.folder}: {error.strerror or error}. Every finished shard "
+                "is kept; make room and run the same command again to go on from there"
+            ) from error
+        self._rows = {split: [] for split in SPLITS}
+        self.pending = 0
+
+    def _remember(self, row: TrainingRow) -> str:
+        """Remember the row for later duplicates; return the key of its prompt."""
+        prompt_key = row.key.partition(".")[0]
+        self._keys.add(row.key)
+        self._sources[prompt_key] = row.source.partition("#")[0]
+        self._answers[_answer(row)] += 1
+        return prompt_key
+
+
+def _answer(row: TrainingRow) -> bytes:
+    answers = [row.ids[start:end] for start, end in row.spans]
+    return hashlib.blake2b(repr(answers).encode(), digest_size=16).digest()

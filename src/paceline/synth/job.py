@@ -1,8 +1,12 @@
-"""The job of making a set: everything is checked before the first request is sent."""
+"""The job of making a set: everything is checked before the first request is sent. Then requests
+follow in the order of the plan, as many at once as the answerer takes, until the set is large
+enough. A shard is written as soon as its last answer has come."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,21 +14,20 @@ from typing import Any
 from paceline.core import InvalidRequest
 from paceline.dataset.training_set import Manifest, parquet_module
 from paceline.engine.config import EngineConfig
-from paceline.synth.answer import Answerer
+from paceline.synth.answer import Answerer, Ask, EngineAnswerer, TargetAnswer, full_batch
 from paceline.synth.app import App
-from paceline.synth.ask import Asker, load_target
-from paceline.synth.collect import Collector
-from paceline.synth.endpoint import EndpointAnswerer
-from paceline.synth.engine_answers import EngineAnswerer, full_batch
-from paceline.synth.folder import check_set, locked, new_manifest, open_set
-from paceline.synth.run import Run, ShowRun
+from paceline.synth.ask import Asker, ItemDropped, load_target
+from paceline.synth.endpoint import CONCURRENCY, EndpointAnswerer
+from paceline.synth.folder import Collector, ItemOutcome, check_set, locked, open_set
+from paceline.synth.plan import Item, plan
 from paceline.synth.source_spec import TurnSource
 from paceline.synth.sources import Source, read_sources
 from paceline.synth.wire import Wire
 
 # Nobody waits for one token here: prompts may make a step as long as the token budget lets them.
 STRETCH = 1e6
-CONCURRENCY = 64
+ShowRun = Callable[["Run"], None]
+Asking = Generator[Ask, TargetAnswer, ItemOutcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +41,16 @@ class SynthJob:
 
     def manifest(self, answers: str | None = None) -> Manifest:
         """Return the manifest of a set that is still empty."""
-        target = self.asker.target.identity | ({} if answers is None else {"answers": answers})
-        binding = self.asker.binding
-        return new_manifest(self.app, self.sources, target, binding, self.user_data)
+        app, binding = self.app, self.asker.binding
+        return Manifest(
+            target=self.asker.target.identity | ({} if answers is None else {"answers": answers}),
+            app={
+                "description": {**app.given, "size": {app.size.unit: app.size.amount}},
+                "sources": [source.as_json() for source in self.sources],
+                "bound": None if binding is None else binding.model_dump(mode="json"),
+            },
+            user_data=self.user_data,
+        )
 
     def check(self, out: Path, *, restart: bool = False) -> None:
         """Raise InvalidRequest where the set cannot be made in `out`; write nothing."""
@@ -77,7 +87,7 @@ class SynthJob:
     ) -> EndpointAnswerer:
         """Connect to OpenAI-compatible servers of the target, and probe each of them. Raises
         InvalidRequest (field `url`)."""
-        wire = Wire(self.app, self.asker.target, self.asker.grammar, model)
+        wire = Wire(self.asker, model)
         answerer = EndpointAnswerer(wire, urls, api_key=api_key, concurrency=concurrency)
         for ask in self.asker.probes(self.sources):
             answerer.probe(ask)
@@ -98,11 +108,102 @@ class SynthJob:
         """
         self.check(out, restart=restart)
         with locked(out):
-            fresh = self.manifest(answerer.what)
-            manifest = open_set(out, fresh, self.app, restart=restart)
+            manifest = open_set(out, self.manifest(answerer.what), self.app, restart=restart)
             collector = Collector(out, manifest, self.app)
-            Run(self.app, self.sources, self.asker, answerer, collector).run(progress)
+            Run(self, answerer, collector).run(progress)
         return collector
+
+    def preview(self, answerer: Answerer, count: int) -> Iterator[ItemOutcome]:
+        """Yield the first `count` items of each source, answered. Nothing is written."""
+        for source in self.sources:
+            for item in itertools.islice(plan(self.app, [source]), count):
+                steps = asking(item, self.asker, lambda item, key: False)
+                try:
+                    ask = next(steps)
+                    while True:
+                        answerer.submit(ask)
+                        (answer,) = answerer.wait()
+                        ask = steps.send(answer)
+                except StopIteration as end:
+                    yield end.value
+
+
+class Run:
+    """One run over a plan. `run()` returns when the set is complete or the sources are dry."""
+
+    def __init__(self, job: SynthJob, answerer: Answerer, collector: Collector) -> None:
+        self.asker, self.answerer, self.collector = job.asker, answerer, collector
+        self._plan = itertools.islice(plan(job.app, job.sources), collector.done, None)
+        self._open: dict[int, Asking] = {}
+        self._waiting: deque[Ask] = deque()  # requests that no answerer has yet
+        self._outcomes: dict[int, ItemOutcome] = {}
+        self._next = collector.done
+        self.dry = False
+
+    def run(self, progress: ShowRun | None = None) -> None:
+        """Run to the end. Raises CannotWrite, and errors of the answerer; written shards stay."""
+        try:
+            while not self.collector.complete:
+                self._fill()
+                self._fold()
+                if self.collector.complete or (self.dry and not self._open):
+                    break
+                for answer in self.answerer.wait():
+                    self._advance(answer.index, answer)
+                self._fold()
+                if progress is not None:
+                    progress(self)
+        finally:
+            self.answerer.close()
+        if self.collector.pending:
+            self.collector.commit()
+
+    def _fill(self) -> None:
+        while self.answerer.capacity > 0:
+            if self._waiting:
+                self.answerer.submit(self._waiting.popleft())
+                continue
+            item = next(self._plan, None)
+            if item is None:
+                self.dry = True
+                return
+            self._open[item.index] = asking(item, self.asker, self.collector.known)
+            self._advance(item.index)
+
+    def _advance(self, index: int, answer: TargetAnswer | None = None) -> None:
+        """Take an item from its answer to its next request, or to its outcome."""
+        steps = self._open[index]
+        try:
+            self._waiting.append(next(steps) if answer is None else steps.send(answer))
+        except StopIteration as end:
+            del self._open[index]
+            self._outcomes[index] = end.value
+
+    def _fold(self) -> None:
+        """Hand the outcomes that have come to the collector, in the order of the plan."""
+        while not self.collector.complete and self._next in self._outcomes:
+            self.collector.take(self._outcomes.pop(self._next))
+            self._next += 1
+
+
+def asking(item: Item, asker: Asker, known: Callable[[Item, str], bool]) -> Asking:
+    """Yield the requests of an item, each after the answer to the one before: the user's turn,
+    where the target writes it, and then the answer. Return the outcome.
+
+    `known` tells whether the set has a prompt already: its answer would be dropped.
+    """
+    prompt, ask = item.prompt, None
+    try:
+        if prompt is None:
+            prompt = asker.written(item, (yield asker.turn(item)))
+        if known(item, prompt.key):
+            raise ItemDropped("duplicate_prompt")
+        ask = asker.ask(item, prompt)
+        answer = yield ask
+        asker.check(ask, answer)
+    except ItemDropped as dropped:
+        return ItemOutcome(item, prompt, ask, reason=str(dropped))
+    return ItemOutcome(item, prompt, ask, answer)
 
 
 def prepare(app: App, sources: list[Source], *, user_data: bool = False) -> SynthJob:
@@ -116,8 +217,8 @@ def prepare(app: App, sources: list[Source], *, user_data: bool = False) -> Synt
 def read(app: App, *, user_data: bool = False, endpoint: bool = False) -> list[Source]:
     """Read the prompts. Raises InvalidRequest for a source without any, and with `endpoint` for a
     source that servers cannot answer."""
-    for spec in app.sources:
+    for index, spec in enumerate(app.sources):
         if endpoint and isinstance(spec, TurnSource):
             expected = "no such source beside --url: a server cannot be asked for a user's turn"
-            raise InvalidRequest(f"{spec.where}.kind", spec.kind, expected)
+            raise InvalidRequest(f"sources[{index}].kind", spec.kind, expected)
     return read_sources(app.sources, app.seed, user_data)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from paceline.dataset.training_set import Split
 from paceline.synth.app import App
 from paceline.synth.prompts import SourcePrompt, keyed, share_of
-from paceline.synth.source_spec import SourceSpec, TurnSource
+from paceline.synth.source_spec import AnySource, TurnSource
 from paceline.synth.sources import Source
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ class Item:
     `prompt` is None. `number` counts the items of the source, `sample` the answers to a prompt."""
 
     index: int
-    spec: SourceSpec
+    spec: AnySource
     prompt: SourcePrompt | None
     number: int
     sample: int
@@ -50,22 +50,27 @@ def plan(app: App, sources: Sequence[Source]) -> Iterator[Item]:
     Parts keep the shares of the mix, and sources their weights, from the first item on. Where a
     source runs dry the others go on.
     """
-    parts = [
-        ShareQueue(share, queues)
-        for part, share in app.shares.items()
-        if (queues := _queues(app, _of(sources, part)))
-    ]
+    parts = []
+    for name, share in app.shares.items():
+        queues = [
+            ShareQueue(_weight(app, sources, source), (source.spec, _turns(source)))
+            for source in sources
+            if source.spec.part == name
+        ]
+        if queues:
+            parts.append(ShareQueue(share, queues))
     index = 0
     while parts:
         part = min(parts, key=lambda queue: queue.next)
         source = min(part.content, key=lambda queue: queue.next)
-        turn = next(source.content, None)
+        spec, turns = source.content
+        turn = next(turns, None)
         if turn is None:
             part.content.remove(source)
             if not part.content:
                 parts.remove(part)
             continue
-        spec, prompt, number, sample = turn
+        prompt, number, sample = turn
         seed = keyed(app.seed, "answer", spec.name, prompt.key if prompt else number, sample)
         yield Item(index, spec, prompt, number, sample, seed)
         part.taken += 1
@@ -73,52 +78,43 @@ def plan(app: App, sources: Sequence[Source]) -> Iterator[Item]:
         index += 1
 
 
-PlannedTurn = tuple[SourceSpec, SourcePrompt | None, int, int]
-
-
-def _queues(app: App, sources: Sequence[Source]) -> list[ShareQueue[Iterator[PlannedTurn]]]:
-    return [
-        ShareQueue(_share(app.language_shares, sources, source), _turns(source))
-        for source in sources
-    ]
-
-
-def _share(languages: Mapping[str, float], sources: Sequence[Source], source: Source) -> float:
-    """Return the weight of a source, or its part of the share of its language."""
+def _weight(app: App, sources: Sequence[Source], source: Source) -> float:
+    """Return the weight of a source in its part, or its part of the share of its language."""
+    spec, languages = source.spec, app.language_shares
     if not languages:
-        return source.spec.weight
-    language = source.spec.language
-    weights = [other.spec.weight for other in sources if other.spec.language == language]
-    return languages[language] * source.spec.weight / sum(weights)
+        return spec.weight
+    alike = [
+        other.spec.weight
+        for other in sources
+        if (other.spec.part, other.spec.language) == (spec.part, spec.language)
+    ]
+    return languages[spec.language] * spec.weight / sum(alike)
 
 
-def _turns(source: Source) -> Iterator[PlannedTurn]:
+def _turns(source: Source) -> Iterator[tuple[SourcePrompt | None, int, int]]:
+    """Yield prompt, number and sample of the items of a source."""
     spec = source.spec
     if isinstance(spec, TurnSource):
         number = 0
         while spec.count is None or number < spec.count:
-            yield spec, None, number, 0
+            yield None, number, 0
             number += 1
         return
     for sample in range(spec.samples):
         for number, prompt in enumerate(source.prompts):
-            yield spec, prompt, number, sample
+            yield prompt, number, sample
 
 
 def shares(app: App, sources: Sequence[Source]) -> list[float]:
     """Return the part of the plan that each source is, as long as none runs dry."""
-    parts = {part: _of(sources, part) for part in app.shares}
-    result = []
-    for source in sources:
-        neighbours = parts[source.spec.part]
-        weights = [_share(app.language_shares, neighbours, other) for other in neighbours]
-        share = _share(app.language_shares, neighbours, source) / sum(weights)
-        result.append(app.shares[source.spec.part] * share)
-    return result
-
-
-def _of(sources: Sequence[Source], part: str) -> list[Source]:
-    return [source for source in sources if source.spec.part == part]
+    weights = [_weight(app, sources, source) for source in sources]
+    totals = dict.fromkeys(app.shares, 0.0)
+    for source, weight in zip(sources, weights, strict=True):
+        totals[source.spec.part] += weight
+    return [
+        app.shares[source.spec.part] * weight / totals[source.spec.part]
+        for source, weight in zip(sources, weights, strict=True)
+    ]
 
 
 def available(source: Source) -> int | None:

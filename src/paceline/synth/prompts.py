@@ -6,7 +6,7 @@ import hashlib
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
 
 Message = dict[str, str]
 ROLES = ("system", "user", "assistant")
@@ -26,20 +26,24 @@ class SourcePrompt:
         return self.messages[-1]["content"]
 
 
-def make_prompt(value: Any, place: str) -> SourcePrompt | None:
+def make_prompt(value: object, place: str) -> SourcePrompt | None:
     """Make a prompt of a text, or of a list of messages, which is cut behind the user's last turn.
     Return None for any other value."""
     if isinstance(value, str):
         messages = [{"role": "user", "content": value.strip()}]
-    elif isinstance(value, list) and all(map(_is_message, value)):
-        messages = [{"role": m["role"], "content": m["content"]} for m in value]
+    elif isinstance(value, list):
+        messages = [{"role": m["role"], "content": m["content"]} for m in value if _is_message(m)]
+        if len(messages) < len(value):
+            return None
         while messages and messages[-1]["role"] != "user":
             messages.pop()
     else:
         return None
     if not messages or not messages[-1]["content"].strip():
         return None
-    if not all(_is_unicode(message["content"]) for message in messages):
+    try:
+        "".join(message["content"] for message in messages).encode()
+    except UnicodeError:  # half a surrogate pair, which JSON can escape
         return None
     return SourcePrompt(tuple(messages), place, prompt_key(messages))
 
@@ -66,18 +70,9 @@ def keyed(*parts: object) -> int:
     return int.from_bytes(digest, "little") >> 1  # other servers take signed seeds
 
 
-def _is_message(value: Any) -> bool:
+def _is_message(value: object) -> TypeGuard[Message]:
     return (
         isinstance(value, dict)
         and value.get("role") in ROLES
         and isinstance(value.get("content"), str)
     )
-
-
-def _is_unicode(text: str) -> bool:
-    """Return False for half a surrogate pair, which JSON can escape."""
-    try:
-        text.encode()
-    except UnicodeError:
-        return False
-    return True

@@ -10,7 +10,6 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    PrivateAttr,
     ValidationInfo,
     WithJsonSchema,
     model_validator,
@@ -128,15 +127,6 @@ class SourceSpec(YamlDocument):
     user_data: bool = about(
         "marks users' own data, which is refused unless the command says `--user-data`", False
     )
-    _where: str = PrivateAttr("source")
-
-    @property
-    def where(self) -> str:
-        """The place of this source in app.yaml, which errors name."""
-        return self._where
-
-    def place_at(self, where: str) -> None:
-        self._where = where
 
     @property
     def own_system(self) -> bool:
@@ -209,6 +199,7 @@ class TurnSource(SourceSpec):
 
 
 KINDS = (RecordSource, TextSource, PackageSource, PhraseSource, TurnSource)
+FileSource = RecordSource | TextSource | PhraseSource
 AnySource = Annotated[
     RecordSource | TextSource | PackageSource | PhraseSource | TurnSource,
     Field(discriminator="kind"),

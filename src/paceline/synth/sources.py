@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import csv
+import fnmatch
 import hashlib
 import io
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from glob import glob
+from importlib import metadata
+from pathlib import Path
 
 from paceline.core import InvalidRequest
-from paceline.synth.files import SourceFile, licence_of, source_files
 from paceline.synth.prompts import SourcePrompt, keyed, make_prompt
 from paceline.synth.source_spec import (
     COUNT_OF_PHRASES,
+    AnySource,
+    FileSource,
     PackageSource,
     PhraseSource,
     RecordSource,
-    SourceSpec,
     TextSource,
     TurnSource,
 )
 from paceline.synth.texts import filled_phrases, functions, paragraphs, parse_yaml
+
+SUFFIXES = {"function": ("py",), "paragraph": ("txt", "md", "rst")}
 
 
 @dataclass(slots=True)
@@ -31,13 +37,13 @@ class Source:
     """A source with its prompts. `found` counts the values that were read, and `dropped` those that
     became no prompt, by reason; a TurnSource has no prompts, because the target writes them."""
 
-    spec: SourceSpec
+    spec: AnySource
     licence: str
     prompts: list[SourcePrompt] = field(default_factory=list)
     found: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return what the manifest keeps: another content is another set."""
         digest = hashlib.sha256("\n".join(p.key + p.place for p in self.prompts).encode())
         return {
@@ -49,35 +55,35 @@ class Source:
         }
 
 
-def read_sources(specs: Sequence[SourceSpec], seed: int, user_data: bool = False) -> list[Source]:
+def read_sources(specs: Sequence[AnySource], seed: int, user_data: bool = False) -> list[Source]:
     """Read the prompts of the sources, each in the order in which they are asked.
 
     A prompt that two sources have belongs to the first. Raises InvalidRequest for a source without
     prompts, and for users' data unless `user_data` allows it.
     """
-    for spec in specs:
+    for index, spec in enumerate(specs):
         if spec.user_data and not user_data:
             expected = "a source of public data; users' own data needs --user-data"
-            raise InvalidRequest(f"{spec.where}.user_data", True, expected)
+            raise InvalidRequest(f"sources[{index}].user_data", True, expected)
     taken: set[str] = set()
     sources = []
-    for spec in specs:
+    for index, spec in enumerate(specs):
         try:
             sources.append(_read(spec, seed, taken))
         except InvalidRequest as error:
-            raise error.within(spec.where) from error
+            raise error.within(f"sources[{index}]") from error
     return sources
 
 
-def _read(spec: SourceSpec, seed: int, taken: set[str]) -> Source:
+def _read(spec: AnySource, seed: int, taken: set[str]) -> Source:
     """Read one source without the prompts whose keys are in `taken`, and add its keys there.
 
     The InvalidRequest that it raises names fields of the source.
     """
     if isinstance(spec, TurnSource):
         return Source(spec, spec.licence or "the target's own")
-    files = source_files(spec)
-    source = Source(spec, licence_of(spec))
+    files = _named_files(spec)
+    source = Source(spec, _licence(spec))
     for value, place in _values(spec, files, source.dropped):
         source.found += 1
         prompt = make_prompt(value, place)
@@ -100,30 +106,82 @@ def _read(spec: SourceSpec, seed: int, taken: set[str]) -> Source:
     return source
 
 
+def _named_files(spec: FileSource | PackageSource) -> dict[str, Path]:
+    """Return files by their way below the folder that all of them share, which names them in rows.
+    Raises InvalidRequest where there is none."""
+    if isinstance(spec, PackageSource):
+        field, patterns, expected = "files", spec.files, f"of the package {spec.package}"
+        paths = _packaged(spec)
+    else:
+        field, patterns, expected = "path", spec.path, "from the folder of app.yaml"
+        suffixes = SUFFIXES[spec.unit] if isinstance(spec, TextSource) else ("jsonl",)
+        paths = {path for pattern in spec.path for path in _globbed(pattern, suffixes)}
+    if not paths:
+        raise InvalidRequest(field, list(patterns), f"at least one file {expected}")
+    root = Path(os.path.commonpath([path.parent for path in paths]))
+    return {path.relative_to(root).as_posix(): path for path in sorted(paths)}
+
+
+def _globbed(pattern: str, suffixes: Sequence[str]) -> Iterator[Path]:
+    for path in map(Path, glob(pattern, recursive=True)):
+        if path.is_dir():
+            yield from (file for suffix in suffixes for file in path.rglob(f"*.{suffix}"))
+        else:
+            yield path
+
+
+def _packaged(spec: PackageSource) -> set[Path]:
+    try:
+        files = metadata.files(spec.package) or ()
+    except metadata.PackageNotFoundError as error:
+        expected = f"an installed package: pip install {spec.package}"
+        raise InvalidRequest("package", spec.package, expected) from error
+    return {
+        Path(str(file.locate())).resolve()
+        for file in files
+        if any(fnmatch.fnmatchcase(file.as_posix(), pattern) for pattern in spec.files)
+    }
+
+
+def _licence(spec: FileSource | PackageSource) -> str:
+    """Return the licence that the description states, or that of the package's own metadata."""
+    if spec.licence or not isinstance(spec, PackageSource):
+        return spec.licence or "not stated"
+    about = metadata.metadata(spec.package).json
+    licence = about.get("license_expression") or about.get("license")
+    classifiers = [
+        name.rsplit(" :: ", 1)[-1]
+        for name in about.get("classifier", ())
+        if name.startswith("License ::")
+    ]
+    return (str(licence or ", ".join(classifiers)).strip() or "not stated").splitlines()[0]
+
+
 def _values(
-    spec: SourceSpec, files: list[SourceFile], dropped: Counter[str]
-) -> Iterator[tuple[Any, str]]:
+    spec: FileSource | PackageSource, files: dict[str, Path], dropped: Counter[str]
+) -> Iterator[tuple[object, str]]:
     """Yield every value that may be a prompt, with its place."""
-    for file in files:
+    for name, path in files.items():
         try:
-            text = file.path.read_text("utf-8")
+            text = path.read_text("utf-8")
         except (OSError, ValueError) as error:
             if isinstance(spec, TextSource) and isinstance(error, ValueError):
                 dropped["unreadable_file"] += 1  # folders hold files in old encodings
                 continue
-            expected = f"readable UTF-8 files; {file.name}: {error}"
+            expected = f"readable UTF-8 files; {name}: {error}"
             raise InvalidRequest("", spec.name, expected) from error
-        for number, value in enumerate(_texts(spec, file, text, dropped)):
-            yield value, f"{number}" if len(files) == 1 else f"{file.name}:{number}"
+        for number, value in enumerate(_texts(spec, name, text, dropped)):
+            yield value, f"{number}" if len(files) == 1 else f"{name}:{number}"
 
 
-def _texts(spec: SourceSpec, file: SourceFile, text: str, dropped: Counter[str]) -> Iterable[Any]:
+def _texts(
+    spec: FileSource | PackageSource, name: str, text: str, dropped: Counter[str]
+) -> Iterable[object]:
     if isinstance(spec, PhraseSource):
-        content = parse_yaml(text, file.name, "path")
+        content = parse_yaml(text, name, "path")
         return filled_phrases(content, spec.name, spec.count or COUNT_OF_PHRASES)
     if not isinstance(spec, TextSource):
-        assert isinstance(spec, RecordSource | PackageSource)
-        return _records(spec, file, text, dropped)
+        return _fields(spec, name, text, dropped)
     if spec.unit == "paragraph":
         return paragraphs(text, *spec.length)
     try:
@@ -133,17 +191,17 @@ def _texts(spec: SourceSpec, file: SourceFile, text: str, dropped: Counter[str])
         return ()
 
 
-def _records(
-    spec: RecordSource | PackageSource, file: SourceFile, text: str, dropped: Counter[str]
-) -> Iterator[Any]:
-    for record in _parsed(spec, file, text):
+def _fields(
+    spec: RecordSource | PackageSource, name: str, text: str, dropped: Counter[str]
+) -> Iterator[object]:
+    for record in _records(spec, name, text):
         values = list(selected(record, spec.field))
         if not values:
             dropped["no_field"] += 1
         yield from values
 
 
-def _parsed(spec: RecordSource | PackageSource, file: SourceFile, text: str) -> Iterator[Any]:
+def _records(spec: RecordSource | PackageSource, name: str, text: str) -> Iterator[object]:
     number = 0
     try:
         if spec.format == "jsonl":
@@ -157,23 +215,23 @@ def _parsed(spec: RecordSource | PackageSource, file: SourceFile, text: str) -> 
         elif spec.format == "json":
             yield json.loads(text)
         else:
-            yield parse_yaml(text, file.name, "")
+            yield parse_yaml(text, name, "")
     except InvalidRequest:
         raise
     except (ValueError, csv.Error, RecursionError) as error:
         at = f", line {number}" if number else ""
-        expected = f"valid {spec.format}; {file.name}{at}: {error}"
+        expected = f"valid {spec.format}; {name}{at}: {error}"
         raise InvalidRequest("", spec.name, expected) from error
 
 
-def selected(record: Any, way: Sequence[str]) -> Iterator[Any]:
+def selected(record: object, way: Sequence[str]) -> Iterator[object]:
     """Yield the values at the end of a way of names, list places and `*` for each. A record without
     the next step of the way yields nothing."""
     if not way:
         yield record
         return
     step, rest = way[0], way[1:]
-    values: list[Any] = []
+    values: list[object] = []
     if isinstance(record, dict):
         values = list(record.values()) if step == "*" else [record[step]] if step in record else []
     elif isinstance(record, list):

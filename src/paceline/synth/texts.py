@@ -24,17 +24,15 @@ SLOT_VALUES = "texts for each {slot} that a phrase has, and for no other"
 SlotValues = Annotated[list[str], Expected(SLOT_VALUES, bool)]
 
 
-# -- YAML ------------------------------------------------------------------------------------------
-
-
-def parse_yaml(text: str, name: str, field: str) -> Any:
+def parse_yaml(text: str, name: str, field: str) -> object:
     """Read plain data from one YAML document in which no key stands twice.
 
     Raises InvalidRequest (`field`) that names the file and the place.
     """
     yaml = train_package("yaml", "pyyaml")
     try:
-        return yaml.load(text, _loader())
+        content: object = yaml.load(text, _loader())
+        return content
     except (yaml.YAMLError, TypeError, RecursionError) as error:
         expected = "valid YAML: " + " ".join(str(error).split())
         raise InvalidRequest(field, name, expected) from error
@@ -57,20 +55,15 @@ def _loader() -> Any:
     return Loader
 
 
-# -- phrases ---------------------------------------------------------------------------------------
-
-
 class Phrases(Document):
     """A file of phrases, and the values that each {slot} in them may have; `#` in a value is any
     digit."""
 
     phrases: Texts
-    slots: dict[str, Annotated[list[str], Expected(SLOT_VALUES, bool)]] = Field(
-        default_factory=dict
-    )
+    slots: dict[str, SlotValues] = Field(default_factory=dict)
 
 
-def filled_phrases(content: Any, source: str, count: int) -> Iterator[str]:
+def filled_phrases(content: object, source: str, count: int) -> Iterator[str]:
     """Yield `count` texts, phrase after phrase, always the same for a source of this name.
 
     Raises InvalidRequest for a file of another form, and for a slot without values.
@@ -92,9 +85,6 @@ def _filled(phrase: str, slots: Mapping[str, Sequence[str]], source: str, number
         return re.sub("#", lambda mark: str(keyed(draw, mark.start()) % 10), text)
 
     return SLOT.sub(value, phrase)
-
-
-# -- pieces of texts -------------------------------------------------------------------------------
 
 
 def paragraphs(text: str, shortest: int, longest: int) -> Iterator[str]:

@@ -9,12 +9,15 @@ blocks are two small products under one softmax, on CUDA flex attention skips wh
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from paceline.models.config import Attention
 from paceline.training.packs import Pack
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 GROUP = 16  # anchors of one text whose context is cut at the last of them
 
@@ -48,18 +51,16 @@ class PackedAttention:
 
     def _mask(self, kind: Attention, anchors: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return 0 where a slot sees, -inf where it does not: [blocks * size, context + size]."""
-        size = self._size
-        slots = torch.arange(size)
-        queries = (anchors[:, None] + slots).flatten()
-        before = anchors.repeat_interleave(size)[:, None]
-        tokens = torch.arange(int(anchors[-1]))
-        context = tokens < before
-        block = torch.ones(len(anchors) * size, size, dtype=torch.bool)
+        slots, tokens = torch.arange(self._size), torch.arange(int(anchors[-1]))
+        own_slot = slots.repeat(len(anchors))[:, None]
+        anchor = anchors.repeat_interleave(self._size)[:, None]
+        context = tokens < anchor
+        block = torch.ones(len(own_slot), self._size, dtype=torch.bool)
         if kind.causal:
-            block &= slots <= slots.repeat(len(anchors))[:, None]
+            block &= slots <= own_slot
         if kind.window is not None:
-            context &= queries[:, None] - tokens < kind.window
-            block &= (slots.repeat(len(anchors))[:, None] - slots).abs() < kind.window
+            context &= anchor + own_slot - tokens < kind.window
+            block &= (own_slot - slots).abs() < kind.window
         visible = torch.cat((context, block), dim=1)
         return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, -torch.inf)
 
@@ -119,7 +120,7 @@ class FlexAttention:
             torch.cat((pack.tokens, slots)),
             torch.cat((torch.full_like(pack.tokens, -1), owner)),
         )
-        self._masks: dict[Attention, Any] = {}
+        self._masks: dict[Attention, BlockMask] = {}
         self._attend = _compiled() if compiled else flex_attention
         self._compiled = compiled  # uncompiled, the mask of everything is made first
 
@@ -137,13 +138,15 @@ class FlexAttention:
         )
         return mixed[0].transpose(0, 1)
 
-    def _mask(self, kind: Attention, queries: int, keys: int, device: torch.device) -> Any:
+    def _mask(self, kind: Attention, queries: int, keys: int, device: torch.device) -> BlockMask:
         from torch.nn.attention.flex_attention import create_block_mask
 
         owner, text, anchor, slot = self._query
         key_text, key_place, key_owner = self._key
 
-        def visible(batch: Any, head: Any, q: Any, k: Any) -> Any:
+        def visible(
+            batch: torch.Tensor, head: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+        ) -> torch.Tensor:
             far = (key_owner[k] < 0) & (key_text[k] == text[q]) & (key_place[k] < anchor[q])
             near = key_owner[k] == owner[q]
             if kind.causal:

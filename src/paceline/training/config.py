@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,6 +31,10 @@ BlockSize = Annotated[int, Between(2, MAX_BLOCK)]
 Count = Annotated[int, Between(1)]
 Amount = Annotated[int, Between(1, 1 << 16)]
 Share = Annotated[float, Between(0, 1)]
+LayerCount = Annotated[int, Between(1, MAX_LAYERS)]
+TextLength = Annotated[int, Between(8, 1 << 20)]
+Context = Annotated[int, Between(1, 1 << 20)]
+AboveZero = Annotated[float, Between(1e-6, 1e6)]
 Sets = Annotated[
     tuple[str, ...],
     Expected("at least one folder that `paceline synth` wrote", bool),
@@ -40,10 +43,9 @@ Sets = Annotated[
 Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 
 
-def _optional(name: str, description: str, default: str = "") -> Any:
-    """A field that is None unless the run names it; `default` says what holds then."""
-    default = default or f"{DEFAULTS[name]:g}"
-    return about(description, None, default)
+def _optional(name: str, description: str) -> Any:
+    """A field that is None unless the run names it; DEFAULTS says what holds then."""
+    return about(description, None, f"{DEFAULTS[name]:g}")
 
 
 @checked
@@ -60,34 +62,28 @@ class TrainConfig:
     out_of_domain: dict[str, str] = about(
         "NAME=FOLDER of a set that must not get worse, repeatable", dict
     )
-    init: str | None = _optional("init", "a drafter to go on from", "random weights")
-    generation: Literal["dflash", "dflash2"] | None = _optional(
-        "generation", "design of a new drafter", "dflash, or what --init is"
+    init: str | None = about("a drafter to go on from", None, "random weights")
+    generation: Literal["dflash", "dflash2"] | None = about(
+        "design of a new drafter", None, "dflash, or what --init is"
     )
-    layers: Annotated[int, Between(1, MAX_LAYERS)] | None = _optional(
-        "layers", "draft layers of a new drafter"
-    )
-    block: BlockSize | None = _optional(
-        "block", "tokens of a block, the anchor included", f"{DEFAULTS['block']:g}, or --init's"
+    layers: LayerCount | None = _optional("layers", "draft layers of a new drafter")
+    block: BlockSize | None = about(
+        "tokens of a block, the anchor included", None, f"{DEFAULTS['block']:g}, or --init's"
     )
     taps: Annotated[int, Between(1, 64)] | None = _optional(
         "taps", "target layers whose outputs the drafter sees"
     )
-    window: Annotated[int, Between(1, 1 << 20)] | None = _optional(
-        "window", "tokens of context that a draft sees", "all"
-    )
-    mask_token: Annotated[int, Between(0, 1 << 31)] | None = _optional(
-        "mask_token", "id of the token in the mask slots", "one that text never holds"
+    window: Context | None = about("tokens of context that a draft sees", None, "all")
+    mask_token: Annotated[int, Between(0, 1 << 31)] | None = about(
+        "id of the token in the mask slots", None, "one that text never holds"
     )
     selector_rank: Annotated[int, Between(1, 4096)] | None = _optional(
         "selector_rank", "numbers per token in each codebook of DFlash 2's selector"
     )
     steps: Count | None = about("optimizer steps", None)
-    epochs: Annotated[float, Between(1e-6, 1e6)] | None = about(
-        "passes over the texts, in place of --steps", None
-    )
-    short_block: BlockSize | None = _optional(
-        "short_block", "tokens of a block in the first part of the run", "as --block"
+    epochs: AboveZero | None = about("passes over the texts, in place of --steps", None)
+    short_block: BlockSize | None = about(
+        "tokens of a block in the first part of the run", None, "as --block"
     )
     short_share: Share | None = _optional(
         "short_share", "share of the run with blocks of --short-block"
@@ -95,9 +91,7 @@ class TrainConfig:
     texts: Amount = about("texts of a step", 8)
     micro: Amount = about("texts that are computed at a time", 8)
     anchors: Amount = about("blocks of a text, at most", 32)
-    max_tokens: Annotated[int, Between(8, 1 << 20)] = about(
-        "tokens after which a text is cut", 2048
-    )
+    max_tokens: TextLength = about("tokens after which a text is cut", 2048)
     head_tokens: Annotated[int, Between(0, 1 << 31)] = about(
         "frequent tokens that the head is cut to; 0 keeps the whole head", 16384
     )
@@ -107,7 +101,7 @@ class TrainConfig:
     weight_decay: Share = about("weight decay", 0.0)
     warmup: Share = about("share of the steps in which the learning rate rises", 0.04)
     final_lr: Share = about("share of the peak that the learning rate falls to", 0.05)
-    clip: Annotated[float, Between(1e-6, 1e6)] = about("largest norm of a gradient", 1.0)
+    clip: AboveZero = about("largest norm of a gradient", 1.0)
     weights: Literal["dpace", "exponential", "uniform"] = about(
         "weights of the positions in a block", "dpace"
     )
@@ -146,9 +140,7 @@ class TrainConfig:
     trackers: Annotated[tuple[Tracker, ...], BeforeValidator(as_tuple)] = about(
         "trackers besides log.jsonl, separated by commas", ()
     )
-    threads: Annotated[int, Between(1, 4096)] | None = _optional(
-        "threads", "threads of the CPU", "all"
-    )
+    threads: Annotated[int, Between(1, 4096)] | None = about("threads of the CPU", None, "all")
 
     def __post_init__(self) -> None:
         if not self.mix:
@@ -158,12 +150,8 @@ class TrainConfig:
                 raise InvalidRequest("mix", name, f"objectives among {', '.join(OBJECTIVES)}")
         if (self.steps is None) == (self.epochs is None):
             raise InvalidRequest("steps", self.steps, "either steps or epochs, and not both")
-        self._check_effect()
         if self.texts % self.micro:
             raise InvalidRequest("micro", self.micro, f"a divisor of texts ({self.texts})")
-
-    def _check_effect(self) -> None:
-        """Raise InvalidRequest for a setting that the others leave without effect."""
         for name, effective, needed in (
             ("matrix_lr", self.optimizer == "muon", "optimizer muon beside it"),
             ("soft_tokens", self.soft, "an objective or labels of the target's beside it"),
@@ -172,9 +160,6 @@ class TrainConfig:
         ):
             if getattr(self, name) is not None and not effective:
                 raise InvalidRequest(name, getattr(self, name), needed)
-
-    def as_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
     @property
     def soft(self) -> bool:
@@ -187,11 +172,6 @@ class TrainConfig:
             return self.steps
         assert self.epochs is not None
         return max(1, math.ceil(self.epochs * texts / self.texts))
-
-    @property
-    def short_steps(self) -> float:
-        """Share of the run with short blocks."""
-        return 0.0 if self.short_block is None else self.value("short_share")
 
     def value(self, name: str) -> float:
         """Return a setting of DEFAULTS as the run names it, zero included, or its default."""

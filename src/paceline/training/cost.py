@@ -16,50 +16,40 @@ from paceline.models.dflash.config import DFlashConfig
 PHASES = ("target", "data", "drafter", "head", "optimiser")
 
 
-@dataclass(slots=True)
-class PhaseCosts:
-    """Seconds and floating-point operations of each phase, summed over steps. Forward and backward
-    of a phase count together; the backward of the head runs in its forward."""
+def _zeros() -> dict[str, float]:
+    return dict.fromkeys(PHASES, 0.0)
 
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    operations: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+@dataclass(slots=True)
+class StepCosts:
+    """Sums over the steps since the last entry of the log, and over the whole run.
+
+    Forward and backward of a phase count together; the backward of the head runs in its forward.
+    `operations` are floating-point operations; `peak` is the machine's matmul peak, in operations
+    per second.
+    """
+
     device: str = "cpu"
+    peak: float = 1.0
+    steps: int = 0
+    seconds: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=_zeros)  # seconds
+    operations: dict[str, float] = field(default_factory=_zeros)
+    all_slots: float = 0.0
+    all_seconds: float = 0.0
 
     @contextmanager
-    def phase(self, name: str, operations: float = 0.0) -> Iterator[None]:
+    def phase(self, name: str) -> Iterator[None]:
         start = self.now()
         yield
-        self.seconds[name] += self.now() - start
-        self.operations[name] += operations
+        self.phases[name] += self.now() - start
 
     def now(self) -> float:
         """Return seconds of a clock, after the device has finished its work."""
         if self.device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
-
-    def numbers(self, peak: float, steps: int) -> dict[str, float]:
-        """Return the log entries of each phase: milliseconds of a step, and share of `peak`
-        (operations per second)."""
-        total = sum(self.seconds.values())
-        entries = {f"ms/{name}": 1e3 * seconds / steps for name, seconds in self.seconds.items()}
-        for name, operations in self.operations.items():
-            if operations and self.seconds[name]:
-                entries[f"peak_share/{name}"] = operations / self.seconds[name] / peak
-        if total:
-            entries["peak_share/all"] = sum(self.operations.values()) / total / peak
-        return entries
-
-
-@dataclass(slots=True)
-class Since:
-    """Sums over the steps since the last entry of the log, and over the whole run."""
-
-    steps: int = 0
-    seconds: float = 0.0
-    sums: dict[str, float] = field(default_factory=dict)
-    all_slots: float = 0.0
-    all_seconds: float = 0.0
 
     def add(self, seconds: float, **values: float) -> None:
         self.steps += 1
@@ -71,10 +61,11 @@ class Since:
 
     def numbers(self) -> dict[str, float]:
         """Return log entries. `slots` are tokens that were learnt, counted once for every block
-        that they are in; `slots` and `hours` are those of the whole run."""
+        that they are in; `slots` and `hours` are those of the whole run; `ms` and `peak_share` are
+        milliseconds of a step, and the share of the peak, by phase."""
         steps, seconds = max(1, self.steps), max(self.seconds, 1e-9)
         means = {name: total / steps for name, total in self.sums.items()}
-        return {
+        entries = {
             "loss": means["loss"],
             "train/al": means["al"],
             "grad_norm": means["grad_norm"],
@@ -84,7 +75,14 @@ class Since:
             "seconds_per_step": seconds / steps,
             "slots": self.all_slots,
             "hours": self.all_seconds / 3600,
+            **{f"ms/{name}": 1e3 * spent / steps for name, spent in self.phases.items()},
         }
+        for name, operations in self.operations.items():
+            if operations and self.phases[name]:
+                entries[f"peak_share/{name}"] = operations / self.phases[name] / self.peak
+        if total := sum(self.phases.values()):
+            entries["peak_share/all"] = sum(self.operations.values()) / total / self.peak
+        return entries
 
 
 def layer_weights(shape: ModelConfig) -> int:

@@ -13,9 +13,8 @@ import torch
 from paceline.core import InvalidRequest
 from paceline.dataset.loops import loop_start
 from paceline.dataset.training_set import Manifest, read_manifest, read_rows
-from paceline.training.anchors import Text, draw_anchors, random_for, valid_anchors
 from paceline.training.config import TrainConfig
-from paceline.training.packs import Pick
+from paceline.training.packs import Pick, Text, draw_anchors, random_for, valid_anchors
 
 SHUFFLE = (1 << 32) - 1  # stands for the order where draws of a text have its number
 # A drafter's mask token was chosen when no text held it. A run that goes on from the drafter leaves
@@ -95,25 +94,26 @@ class Data:
 def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int) -> Data:
     """Read the texts of the sets: `held_out` is that split of the training sets and of the sets
     named so; `out_of_domain` is their `neighbour` split and the sets named so."""
-    folders = {Path(folder).name: folder for folder in config.sets}
-    names = [Path(folder).name for folder in config.sets]
-    names += [*config.held_out, *config.out_of_domain]
-    for name in names:
-        if names.count(name) > 1:
+    named = [(Path(folder).name, folder) for folder in config.sets]
+    folders = dict(named)
+    manifests: dict[str, Manifest] = {}
+    for name, folder in (*named, *config.held_out.items(), *config.out_of_domain.items()):
+        if name in manifests:
             raise InvalidRequest("sets", name, "a name of its own for every set")
-    others = {**config.held_out, **config.out_of_domain}
-    manifests = {name: read_manifest(Path(folder)) for name, folder in (folders | others).items()}
-    _check_watched("held_out", config.held_out, manifests)
-    _check_watched("out_of_domain", config.out_of_domain, manifests)
+        manifests[name] = read_manifest(Path(folder))
+    for field, sets in (("held_out", config.held_out), ("out_of_domain", config.out_of_domain)):
+        for name, folder in sets.items():
+            if not manifests[name].of("held_out"):
+                raise InvalidRequest(field, folder, "a set with a held_out split")
     check_target(manifests, target_identity)
     texts = read_texts([Path(folder) for folder in config.sets], "train", most)
     count = len(texts)
     held: dict[str, list[Text]] = {}
     other: dict[str, list[Text]] = {}
     for result, split, where in (
-        (held, "held_out", folders | dict(config.held_out)),
+        (held, "held_out", folders | config.held_out),
         (other, "neighbour", folders),
-        (other, "held_out", dict(config.out_of_domain)),
+        (other, "held_out", config.out_of_domain),
     ):
         for name, folder in where.items():
             if manifests[name].of(split):
@@ -124,24 +124,14 @@ def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int
         raise InvalidRequest("on_regression", "stop", "a set out of domain to watch")
     if not held:
         expected = "a set with a held_out split, or NAME=FOLDER of another one that has it"
-        raise InvalidRequest("held_out", dict(config.held_out), expected)
+        raise InvalidRequest("held_out", config.held_out, expected)
     return Data(texts, held, other, manifests)
-
-
-def _check_watched(
-    field: str, folders: Mapping[str, str], manifests: Mapping[str, Manifest]
-) -> None:
-    """Raise InvalidRequest for a set that is to be evaluated and has nothing to evaluate."""
-    for name, folder in folders.items():
-        if not manifests[name].of("held_out"):
-            raise InvalidRequest(field, folder, "a set with a held_out split")
 
 
 def _spread(texts: list[Text], most: int) -> list[Text]:
     """Return at most `most` texts, evenly spread."""
-    if len(texts) <= most:
-        return texts
-    return [texts[int(i)] for i in torch.linspace(0, len(texts) - 1, most)]
+    places = torch.linspace(0, len(texts) - 1, min(most, len(texts)))
+    return [texts[int(place)] for place in places]
 
 
 def without_mask(data: Data, mask: int, show: Callable[[str], None] | None) -> Data:

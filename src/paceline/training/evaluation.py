@@ -1,4 +1,5 @@
-"""The number of tokens that a drafter would have had accepted, on texts that the target wrote.
+"""The number of tokens that a drafter would have had accepted, on texts that the target wrote, and
+how it changes over a run.
 
 Every block is judged by the text itself, and blocks follow one another as in serving: the next one
 starts where the one before was rejected. So this is what serving accepts where the text was greedy
@@ -8,14 +9,14 @@ forced are guessed and counted here as all others are, where serving commits the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
 import torch
 
-from paceline.training.anchors import Text, window_of
-from paceline.training.packs import Pack, Pick, make_pack
+from paceline.training.packs import Pack, Pick, Text, make_pack, window_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,6 @@ class Score:
     blocks: int
     length: float
     positions: tuple[float, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class BlockTally:
@@ -77,3 +75,60 @@ def packs_of(
     for start in range(0, len(picks), micro):
         group = picks[start : start + micro]
         yield make_pack(group, [features(pick.text) for pick in group], size, mask)
+
+
+@dataclass(slots=True)
+class Progress:
+    """The evaluations of a run. A run that starts from a drafter (`judged`) is compared with the
+    score of that drafter before the first step: out of domain it must not fall by more than the
+    share `regression`, and a step must be better to be the best. Random weights are no standard.
+
+    `best` is the step of the best mean held-out acceptance length among those without regression;
+    `waited` counts evaluations since then.
+    """
+
+    regression: float
+    judged: bool
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: int | None = None
+    best_length: float = 0.0
+    waited: int = 0
+
+    def add(self, step: int, held: Mapping[str, Score], other: Mapping[str, Score]) -> bool:
+        """Add an evaluation; return whether it is the best so far."""
+        scores = {
+            kind: {name: asdict(score) for name, score in sets.items()}
+            for kind, sets in (("held_out", held), ("out_of_domain", other))
+        }
+        self.history.append({"step": step, **scores})
+        length = fmean(score.length for score in held.values())
+        if not self.judged and len(self.history) == 1:
+            return False
+        better = not self.regressions and (self.best is None or length > self.best_length)
+        if better:
+            self.best, self.best_length, self.waited = step, length, 0
+        else:
+            self.waited += 1
+        return better
+
+    @property
+    def regressions(self) -> dict[str, float]:
+        """The sets out of domain whose acceptance length fell by more than allowed since the start,
+        and the share by which it fell."""
+        if not (self.judged and self.history):
+            return {}
+        first, last = self.history[0]["out_of_domain"], self.history[-1]["out_of_domain"]
+        fallen = {name: 1 - last[name]["length"] / first[name]["length"] for name in first}
+        return {name: share for name, share in fallen.items() if share > self.regression}
+
+    def numbers(self) -> dict[str, float]:
+        """Return the last evaluation for the log: AL incl. bonus and the acceptance of the first
+        slot."""
+        last, entries = self.history[-1], {}
+        for kind in ("held_out", "out_of_domain"):
+            for name, score in last[kind].items():
+                entries[f"{kind}/{name}/al"] = score["length"]
+                entries[f"{kind}/{name}/first"] = score["positions"][0]
+        for name, share in self.regressions.items():
+            entries[f"regression/{name}"] = share
+        return entries

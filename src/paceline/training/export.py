@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from paceline.bench.report.pages import render
 from paceline.core import InvalidRequest
-from paceline.dataset.training_set import Manifest
+from paceline.dataset.training_set import Manifest, write_whole
 from paceline.models.dflash.checkpoint import save_checkpoint
-from paceline.training import card
 from paceline.training.config import TrainConfig
+from paceline.training.evaluation import Progress
 from paceline.training.form import TrainingForm
-from paceline.training.progress import Progress
 from paceline.training.state import DRAFTER, replace_folder
 from paceline.version import __version__
+
+PROVENANCE, CARD = "provenance.json", "README.md"
+Provenance = Mapping[str, Any]  # the content of provenance.json, as provenance() makes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,10 @@ class Made:
     tokens."""
 
     config: TrainConfig
-    hf: Mapping[str, Any]
-    target: Mapping[str, Any]
+    hf: Mapping[str, object]
+    target: Mapping[str, str]
     manifests: Mapping[str, Manifest]
-    before: Mapping[str, Any] | None
+    before: Mapping[str, object] | None
     head_ids: torch.Tensor | None
     longest: int
 
@@ -51,7 +54,7 @@ def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None
         save_checkpoint(
             folder,
             made.hf,
-            plain_weights(form),
+            {name: value.bfloat16().cpu() for name, value in form.drafter.state_dict().items()},
             mask_embedding=form.mask_embedding,
             head_ids=None if made.head_ids is None else made.head_ids.tolist(),
             provenance={
@@ -64,22 +67,16 @@ def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None
                 "context": max(made.longest, form.config.block_size),
             },
         )
-        (folder / card.PROVENANCE).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-        (folder / card.CARD).write_text(card.card(record), "utf-8")
+        (folder / PROVENANCE).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        (folder / CARD).write_text(card(record), "utf-8")
 
     replace_folder(config.folder / DRAFTER, fill)
 
 
-def plain_weights(form: TrainingForm) -> dict[str, torch.Tensor]:
-    """Return the drafter's tensors under the names of the format, in bfloat16."""
-    state = form.drafter.state_dict()
-    return {name: value.detach().bfloat16().cpu() for name, value in state.items()}
-
-
-def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) -> dict[str, Any]:
+def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) -> dict[str, object]:
     """Return everything that made a drafter, without paths: sets by name and digest."""
     config = made.config
-    settings = config.as_json()
+    settings = asdict(config)
     for name in ("sets", "held_out", "out_of_domain", "out", "init", "model", "trackers"):
         settings.pop(name)
     trained = [Path(folder).name for folder in config.sets]
@@ -115,20 +112,60 @@ def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) ->
     }
 
 
-def history(folder: Path) -> dict[str, Any]:
+def history(folder: Path) -> dict[str, object]:
     """Return the past of a drafter: its folder's name, and its making, where that is known. Its
     scores are left out, because training changes them.
 
     Raises InvalidRequest (field `init`) for a provenance that cannot be read.
     """
-    path, making = folder / card.PROVENANCE, None
+    path, making = folder / PROVENANCE, None
     if path.is_file():
         try:
             record = json.loads(path.read_text("utf-8"))
             making = {name: record[name] for name in ("init", "data", "settings", "step")}
         except (ValueError, TypeError, KeyError) as error:
-            expected = (
-                f"a drafter whose {card.PROVENANCE} is as `paceline train` wrote it ({error})"
-            )
+            expected = f"a drafter whose {PROVENANCE} is as `paceline train` wrote it ({error})"
             raise InvalidRequest("init", str(folder), expected) from error
     return {"name": folder.name, "made": making}
+
+
+def card(provenance: Provenance, evaluation: str | None = None) -> str:
+    """Return the Markdown of a provenance; `evaluation` is `paceline evaluate`'s table."""
+    begun = provenance["init"]
+    while begun is not None and begun["made"] is not None:
+        begun = begun["made"]["init"]
+    stages = _stages(provenance)
+    rows = [(name, data) for stage in stages for name, data in stage["data"].items()]
+    learnt = {data["digest"] for _, data in rows if data["trained_on"]}
+    sets = {data["digest"]: (name, data, data["digest"] in learnt) for name, data in rows}
+    values = {
+        "begun": None if begun is None else begun["name"],
+        "stages": stages,
+        "sets": list(sets.values()),
+        "served": evaluation,
+    }
+    return render("card.md", {**provenance, **values}, "paceline.training").rstrip() + "\n"
+
+
+def _stages(provenance: Provenance) -> list[Provenance]:
+    """Return the runs that made a drafter, the first one first, as far back as is recorded."""
+    before = provenance["init"]
+    recorded = before is not None and before["made"] is not None
+    return [*(_stages(before["made"]) if recorded else ()), provenance]
+
+
+def add_evaluation(folder: Path, table: str, summary: Mapping[str, object]) -> None:
+    """Put an evaluation into the card and the provenance of a drafter that `paceline train` wrote:
+    `table` is Markdown, `summary` what evaluate() returned, without its single answers.
+
+    Raises InvalidRequest (field `card`) for a folder without a provenance.
+    """
+    path = folder / PROVENANCE
+    try:
+        provenance = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        expected = f"a drafter's folder with a readable {PROVENANCE} ({error})"
+        raise InvalidRequest("card", str(folder), expected) from error
+    provenance["evaluation"] = dict(summary)
+    write_whole(path, json.dumps(provenance, indent=1).encode() + b"\n")
+    write_whole(folder / CARD, card(provenance, table).encode())

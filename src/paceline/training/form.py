@@ -3,25 +3,71 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import nn
+from torch.nn import functional
 
-from paceline.models.dflash.module import DFlashModule
+from paceline.models.dflash.module import CandidateSelector, DFlashModule, scaled_logits
 from paceline.training.attention import attention_over
-from paceline.training.cost import PhaseCosts
-from paceline.training.head import Head, Objective, head_loss, likeliest
+from paceline.training.cost import StepCosts
+from paceline.training.losses import Head, Objective, SlotLosses, head_loss, likeliest
 from paceline.training.packs import Pack
-from paceline.training.selector import Candidates
 
 
-@dataclass(frozen=True, slots=True)
-class PackLoss:
-    """The loss of a pack, summed, and `right` bool [blocks, slots], the drafts that are right."""
+class Candidates:
+    """The most likely tokens of every slot of a pack, with the scores of DFlash 2's selector.
 
-    loss: torch.Tensor
-    right: torch.Tensor
+    The token before is the true one while training (teacher forcing), and the chosen one when
+    drafts are judged, as in serving (`drafters.block_draws`). Slots whose token is none of the
+    candidates teach the selector nothing: whatever it chooses is wrong.
+
+    hidden [blocks, slots, hidden]; rows int64 [blocks, slots, k] of the head, best first.
+    """
+
+    def __init__(
+        self, selector: CandidateSelector, hidden: torch.Tensor, rows: torch.Tensor, head: Head
+    ) -> None:
+        self.ids = head.ids[rows]
+        # Slot by slot, so that only one slot's rows of the head are at hand at a time.
+        unary = [
+            torch.einsum("bh,bkh->bk", hidden[:, slot], head.weight[rows[:, slot]].to(hidden.dtype))
+            for slot in range(rows.shape[1])
+        ]
+        self.unary = scaled_logits(head.config, torch.stack(unary, dim=1))
+        self._seen = selector.hidden_projection(hidden.to(selector.predecessor_codebook.dtype))
+        self._selector = selector
+
+    def scores(self, slot: int, before: torch.Tensor) -> torch.Tensor:
+        """Return the scores float [blocks, k] of a slot's candidates behind the tokens `before`
+        [blocks]."""
+        reach = self._selector.predecessor_codebook[before] * self._seen[:, slot]
+        links = self._selector.successor_codebook[self.ids[:, slot]]
+        return self.unary[:, slot] + torch.einsum("br,bkr->bk", reach, links)
+
+    def loss(self, pack: Pack, weights: torch.Tensor) -> torch.Tensor:
+        """Return the weighted sum of the cross entropy of the slots, `weights` float [blocks,
+        slots]."""
+        hit = self.ids == pack.labels[..., None]
+        right, share = hit.int().argmax(-1), weights * hit.any(-1)
+        total = self.unary.new_zeros(())
+        for slot in range(self.ids.shape[1]):
+            scores = self.scores(slot, pack.before[:, slot])
+            losses = functional.cross_entropy(scores, right[:, slot], reduction="none")
+            total = total + (losses * share[:, slot]).sum()
+        return total
+
+    @torch.no_grad()
+    def right(self, pack: Pack) -> torch.Tensor:
+        """Return the slots at which the path that serving would take has the labels: bool [blocks,
+        slots]."""
+        before, taken = pack.ids[:, 0], []
+        for slot in range(self.ids.shape[1]):
+            best = self.scores(slot, before).argmax(-1, keepdim=True)
+            before = self.ids[:, slot].gather(-1, best)[:, 0]
+            taken.append(before)
+        return (torch.stack(taken, dim=1) == pack.labels) & pack.counts
 
 
 class TrainingForm(nn.Module):
@@ -58,30 +104,26 @@ class TrainingForm(nn.Module):
             hidden = self.drafter.run(features, pack.tokens, embedded, pack.anchors, attend)
         return hidden[:, 1:].contiguous()  # bf16 products of a view copy the head, slot by slot
 
-    def forward(self, pack: Pack, costs: PhaseCosts | None = None) -> PackLoss:
+    def forward(self, pack: Pack, costs: StepCosts | None = None) -> SlotLosses:
         hidden = self.hidden(pack)
         labels = self.head.row_of[pack.labels]
-        second = self.config.second
-        top = 0 if second is None else second.selector_top_k
         with nullcontext() if costs is None else costs.phase("head"):
-            out = head_loss(
-                self.config, hidden, self.head, labels, pack.counts, pack.soft, self._objective, top
-            )
+            out = head_loss(hidden, self.head, labels, pack.counts, pack.soft, self._objective)
         if out.top is None:
-            return PackLoss(out.loss, out.right)
-        selector = self.drafter.candidate_selector
-        candidates = Candidates(self.config, selector, hidden, out.top, self.head)
+            return out
+        candidates = self._candidates(hidden, out.top)
         taught = self._objective.selector * candidates.loss(pack, out.weights)
-        return PackLoss(out.loss + taught, candidates.right(pack))
+        return replace(out, loss=out.loss + taught, right=candidates.right(pack))
 
     @torch.no_grad()
     def right(self, pack: Pack) -> torch.Tensor:
         """Return the drafted tokens that are the text's, drafted as in serving: bool [blocks,
         slots]."""
         hidden = self.hidden(pack)
-        second = self.config.second
-        rows = likeliest(self.config, hidden, self.head, second.selector_top_k if second else 1)
-        if second is not None:
-            selector = self.drafter.candidate_selector
-            return Candidates(self.config, selector, hidden, rows, self.head).right(pack)
+        rows = likeliest(hidden, self.head, self.head.candidates or 1)
+        if self.head.candidates:
+            return self._candidates(hidden, rows).right(pack)
         return (rows[..., 0] == self.head.row_of[pack.labels]) & pack.counts
+
+    def _candidates(self, hidden: torch.Tensor, rows: torch.Tensor) -> Candidates:
+        return Candidates(self.drafter.candidate_selector, hidden, rows, self.head)

@@ -1,4 +1,9 @@
-"""The lessons of a drafter: position weights, objectives, and their sum over blocks.
+"""The lessons of a drafter: position weights, objectives, and their sum over the target's frozen
+head, all of it or the rows of the frequent tokens.
+
+Logits are the largest thing in training, so they live for one chunk of blocks at a time: the
+gradient with respect to the hidden states is computed at once and handed on (as in arXiv
+2410.10989), and no second pass computes them again.
 
 p is the target's distribution of a slot (a point for hard labels), q the drafter's. Formulas:
 D-PACE arXiv 2605.18810; DFlash arXiv 2602.06036; LK arXiv 2602.23881; DSpark arXiv 2607.05147.
@@ -7,13 +12,17 @@ D-PACE arXiv 2605.18810; DFlash arXiv 2602.06036; LK arXiv 2602.23881; DSpark ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+
+from paceline.models.dflash.config import DFlashConfig
+from paceline.models.dflash.module import draft_logits
 
 SMOOTHING = 0.5  # D-PACE's alpha
 DECAYS = {16: 7.0, 10: 5.0, 8: 4.0}  # DFlash's gamma by block size
 LK_DECAY = 3.0  # eta of LK's hybrid
+CHUNK_BYTES = 16 << 20  # of one chunk's float32 logits: what stays in the caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +45,8 @@ def position_weights(
 ) -> torch.Tensor:
     """Return the weight of each slot, [blocks, slots], without gradient.
 
-    `loss` is the cross entropy of the slots, `counts` marks the slots that exist, and `known` those
-    whose token the head has: no draft is accepted past a token that it lacks.
+    `loss` is the cross entropy of the slots, `counts` marks the slots that exist, and `in_head`
+    those whose token the head has: no draft is accepted past a token that it lacks.
     """
     with torch.no_grad():
         if kind == "uniform":
@@ -51,13 +60,26 @@ def position_weights(
 
 
 @dataclass(frozen=True, slots=True)
+class Objective:
+    """The objective of training: `mix` maps objectives (config.OBJECTIVES) to their shares,
+    `weights` names the position weights, and `selector` is the share of the loss of DFlash 2's
+    selector."""
+
+    mix: Mapping[str, float]
+    weights: str = "dpace"
+    selector: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class SlotLosses:
-    """The results of every slot, [blocks, slots]: its weighted `loss`, and without gradient whether
-    its most likely token is `right` and its position weight."""
+    """The results of slots, [blocks, slots]: the weighted `loss` (of a pack their sum), and without
+    gradient whether the drafted token is `right`, the position `weights`, and the rows of the `top`
+    most likely tokens, int64 [blocks, slots, k], where a selector chooses among them."""
 
     loss: torch.Tensor
     right: torch.Tensor
     weights: torch.Tensor
+    top: torch.Tensor | None = None
 
 
 def block_loss(
@@ -65,8 +87,7 @@ def block_loss(
     labels: torch.Tensor,
     counts: torch.Tensor,
     soft: Soft | None,
-    mix: Mapping[str, float],
-    weights: str,
+    objective: Objective,
 ) -> SlotLosses:
     """Return the losses of blocks. logits float [blocks, slots, head]; labels int64 are rows of the
     head, -1 where it lacks the token; `counts` bool marks the slots that exist. A slot that does
@@ -74,9 +95,9 @@ def block_loss(
     in_head = counts & (labels >= 0)
     log_q = torch.log_softmax(logits.float(), dim=-1)
     cross_entropy = -log_q.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
-    position = position_weights(weights, cross_entropy, counts, in_head)
+    position = position_weights(objective.weights, cross_entropy, counts, in_head)
     total = torch.zeros_like(cross_entropy)
-    for name, share in mix.items():
+    for name, share in objective.mix.items():
         if name == "ce":
             total = total + share * cross_entropy * in_head
         else:
@@ -102,3 +123,74 @@ def soft_loss(name: str, log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
     assert name == "lk_hybrid"
     mixing = torch.exp(-LK_DECAY * accepted.detach())
     return mixing * -(p * log_here).sum(-1) + (1 - mixing) * (1 - accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The target's head for the drafters of `config`: some of its rows, `weight` [rows, hidden],
+    their token ids, ascending, and `row_of` int64 [vocabulary], -1 for a token without a row."""
+
+    config: DFlashConfig
+    weight: torch.Tensor
+    ids: torch.Tensor
+    row_of: torch.Tensor
+
+    @classmethod
+    def of(cls, config: DFlashConfig, weight: torch.Tensor, ids: torch.Tensor) -> Head:
+        row_of = torch.full((config.layers.vocab_size,), -1)
+        row_of[ids] = torch.arange(len(ids))
+        return cls(config, weight, ids.to(weight.device), row_of.to(weight.device))
+
+    @property
+    def candidates(self) -> int:
+        """The number of tokens that DFlash 2's selector chooses from; 0 without a selector."""
+        return 0 if self.config.second is None else self.config.second.selector_top_k
+
+
+def likeliest(hidden: torch.Tensor, head: Head, count: int) -> torch.Tensor:
+    """Return the rows of the `count` most likely tokens of every slot, best first: int64 [blocks,
+    slots, count]. hidden [blocks, slots, hidden]."""
+    rows = []
+    for part in _chunks(hidden, head):
+        logits = draft_logits(head.config, hidden[part].detach().to(head.weight.dtype), head.weight)
+        rows.append(logits.topk(count, dim=-1).indices)
+    return torch.cat(rows)
+
+
+def _chunks(hidden: torch.Tensor, head: Head) -> list[slice]:
+    """Return slices of blocks whose logits are computed at a time."""
+    blocks, slots, _ = hidden.shape
+    step = max(1, CHUNK_BYTES // (4 * slots * len(head.weight)))
+    return [slice(start, start + step) for start in range(0, blocks, step)]
+
+
+def head_loss(
+    hidden: torch.Tensor,
+    head: Head,
+    labels: torch.Tensor,
+    counts: torch.Tensor,
+    soft: Soft | None,
+    objective: Objective,
+) -> SlotLosses:
+    """Return the loss of hidden [blocks, slots, hidden] of slots 1 and on; labels int64 are rows of
+    the head or -1."""
+    parts: list[SlotLosses] = []
+    grads: list[torch.Tensor] = []
+    best: list[torch.Tensor] = []
+    for part in _chunks(hidden, head):
+        leaf = hidden[part].detach().requires_grad_()
+        part_soft = None if soft is None else Soft(soft.rows[part], soft.probabilities[part])
+        logits = draft_logits(head.config, leaf.to(head.weight.dtype), head.weight)
+        slots = block_loss(logits, labels[part], counts[part], part_soft, objective)
+        total = slots.loss.sum()
+        grads += torch.autograd.grad(total, leaf)
+        if head.candidates:
+            best.append(logits.detach().topk(head.candidates, dim=-1).indices)
+        parts.append(replace(slots, loss=total.detach()))
+    carrier = (hidden * torch.cat(grads)).sum()  # its gradient is the one that is handed on
+    return SlotLosses(
+        torch.stack([part.loss for part in parts]).sum() + (carrier - carrier.detach()),
+        torch.cat([part.right for part in parts]),
+        torch.cat([part.weights for part in parts]),
+        torch.cat(best) if best else None,
+    )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import StateDict
 
 from paceline.training.config import TrainConfig
 
@@ -22,20 +21,16 @@ class Optimizers:
     """
 
     def __init__(self, module: nn.Module, config: TrainConfig) -> None:
-        self._config = config
+        matrices: list[nn.Parameter] = []
+        rest: list[nn.Parameter] = []
+        for name, parameter in module.named_parameters():
+            matrix = parameter.ndim == 2 and CODEBOOKS not in name
+            (matrices if matrix and config.optimizer == "muon" else rest).append(parameter)
+        decay, lr = config.weight_decay, config.value("matrix_lr")
         self._parts: list[torch.optim.Optimizer] = []
-        parameters = list(module.named_parameters())
-        decay = config.weight_decay
-        if config.optimizer == "muon":
-            matrices = [p for n, p in parameters if p.ndim == 2 and CODEBOOKS not in n]
-            chosen = {id(p) for p in matrices}
-            parameters = [(n, p) for n, p in parameters if id(p) not in chosen]
-            self._parts.append(
-                torch.optim.Muon(
-                    matrices, lr=config.value("matrix_lr"), momentum=0.95, weight_decay=decay
-                )
-            )
-        rest = [p for _, p in parameters]
+        if matrices:
+            muon = torch.optim.Muon(matrices, lr=lr, momentum=0.95, weight_decay=decay)
+            self._parts.append(muon)
         self._parts.append(
             torch.optim.AdamW(rest, lr=config.lr, betas=BETAS, weight_decay=decay, fused=True)
         )
@@ -49,12 +44,12 @@ class Optimizers:
             part.step()
             part.zero_grad(set_to_none=True)
 
-    def state(self) -> list[dict[str, Any]]:
+    def state(self) -> list[StateDict]:
         return [part.state_dict() for part in self._parts]
 
-    def load(self, states: list[Mapping[str, Any]]) -> None:
+    def load(self, states: list[StateDict]) -> None:
         for part, state in zip(self._parts, states, strict=True):
-            part.load_state_dict(dict(state))
+            part.load_state_dict(state)
 
 
 def course(step: int, total: int, warmup: float, final: float) -> float:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,11 +21,10 @@ from paceline.training import export
 from paceline.training.config import TrainConfig
 from paceline.training.data import frequent_tokens, read_data, token_counts, without_mask
 from paceline.training.form import TrainingForm
-from paceline.training.head import Head, Objective
+from paceline.training.losses import Head, Objective
 from paceline.training.shape import check_fit, drafter_json, mask_token, reshaped
-from paceline.training.sharded import ShardedTarget
 from paceline.training.state import DRAFTER, STATE, restore_folder
-from paceline.training.target import LocalTarget, TrainingTarget
+from paceline.training.target import LocalTarget, ShardedTarget, TrainingTarget
 from paceline.training.trackers import Tracker, open_trackers, tracker_package
 from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers, keep_freed_memory
@@ -89,12 +87,18 @@ def _run(trainer: Trainer, show: Callable[[str], None]) -> None:
         restore_folder(config.folder / DRAFTER)
         _check_room(trainer)
         show(describe(trainer, resumed))
-        trackers = open_trackers(
-            config.trackers, config.folder, config.as_json(), trainer.step + (1 if resumed else 0)
-        )
+        begin = trainer.step + (1 if resumed else 0)
+        trackers = open_trackers(config.trackers, config.folder, asdict(config), begin)
     workers.wait()
+
+    def log(step: int, numbers: Mapping[str, float]) -> None:
+        if workers.first:
+            for tracker in trackers:
+                tracker.log(step, numbers)
+            show(line(step, numbers))
+
     try:
-        trainer.run(trackers, lambda numbers: show(line(numbers)))
+        trainer.run(log)
     finally:
         for tracker in trackers:
             tracker.close()
@@ -121,7 +125,7 @@ def prepare(
     form = TrainingForm(
         _drafter(config, shape, checkpoint).to(workers.device),
         target.embedding.to(workers.device),
-        Head.of(target.head[ids].to(workers.device), ids, loaded.config.vocab_size),
+        Head.of(shape, target.head[ids].to(workers.device), ids),
         Objective(config.mix, config.weights, config.value("selector_share")),
         mask_embedding=None if checkpoint is None else checkpoint.mask_embedding,
         autocast=config.dtype == "bfloat16",
@@ -130,15 +134,13 @@ def prepare(
     cut = None if len(ids) == len(target.head) else ids
     before = None if config.init is None else export.history(Path(config.init))
     made = export.Made(config, hf, target_identity, data.manifests, before, cut, longest)
-    return Trainer(
-        config, form, target, data.train, data.held_out, data.out_of_domain, workers,
-        partial(export.write, made, form), _inputs(config, made, checkpoint),
-    )  # fmt: skip
+    inputs = _inputs(config, made, checkpoint)
+    return Trainer(config, form, target, data, workers, partial(export.write, made, form), inputs)
 
 
 def _inputs(
     config: TrainConfig, made: export.Made, checkpoint: DFlashCheckpoint | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return digests of everything that a run reads, by the name of its setting."""
     digests = {name: manifest.digest for name, manifest in made.manifests.items()}
     return {
@@ -165,27 +167,22 @@ def _drafter_config(
     loaded: LoadedModel,
     checkpoint: DFlashCheckpoint | None,
     seen: list[int],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     if checkpoint is not None:
         return reshaped(config, checkpoint)
-    if config.mask_token is not None:
-        return drafter_json(config, loaded.config, config.mask_token)
-    return drafter_json(
-        config,
-        loaded.config,
-        mask_token(loaded.tokenizer, loaded.weights[EMBEDDING], loaded.eos_ids, seen),
-    )
+    mask = config.mask_token
+    if mask is None:
+        mask = mask_token(loaded.tokenizer, loaded.weights[EMBEDDING], loaded.eos_ids, seen)
+    return drafter_json(config, loaded.config, mask)
 
 
 def _drafter(
-    config: TrainConfig,
-    shape: DFlashConfig,
-    checkpoint: DFlashCheckpoint | None,
+    config: TrainConfig, shape: DFlashConfig, checkpoint: DFlashCheckpoint | None
 ) -> DFlashModule:
     torch.manual_seed(config.seed)
     module = DFlashModule(shape)
     if checkpoint is not None:
-        module.load_state_dict({name: checkpoint.weights[name] for name in checkpoint.weights})
+        module.load_state_dict(dict(checkpoint.weights))
     return module
 
 
@@ -233,25 +230,25 @@ def describe(trainer: Trainer, resumed: bool) -> str:
     """Return one line about the run that begins."""
     config, shape = trainer.config, trainer.form.config
     weights = sum(p.numel() for p in trainer.form.drafter.parameters()) / 1e6
-    answer_tokens = sum(int(text.said.sum()) for text in trainer.texts)
+    texts = trainer.data.train
+    answer_tokens = sum(int(text.said.sum()) for text in texts)
     start = f"going on at step {trainer.step} of" if resumed else "training"
     return (
         f"{start} {trainer.total} steps: {shape.generation}, {shape.layers.num_layers} layers, "
         f"block {shape.block_size}, {weights:.1f} M weights, head of "
-        f"{len(trainer.form.head.weight)} tokens; {len(trainer.texts)} texts with {answer_tokens} "
+        f"{len(trainer.form.head.weight)} tokens; {len(texts)} texts with {answer_tokens} "
         f"tokens said, {config.texts} texts x {config.anchors} blocks a step"
     )
 
 
-def line(numbers: Mapping[str, float]) -> str:
+def line(step: int, numbers: Mapping[str, float]) -> str:
     """Return one line out of an entry of the log."""
-    step = f"step {int(numbers['step'])}"
     lengths = [f"{k[: -len('/al')]} AL {v:.3f}" for k, v in numbers.items() if k.endswith("/al")]
     fallen = [f"REGRESSION {k} -{100 * v:.0f}%" for k, v in numbers.items() if "regression" in k]
     if "loss" not in numbers:
-        return ", ".join([step, *lengths, *fallen])
+        return ", ".join([f"step {step}", *lengths, *fallen])
     return (
-        f"{step}: loss {numbers['loss']:.3f}, {', '.join(lengths)}, "
+        f"step {step}: loss {numbers['loss']:.3f}, {', '.join(lengths)}, "
         f"{numbers['slots_per_second']:.0f} slots/s, "
         f"{100 * numbers.get('peak_share/all', 0):.0f}% of the matmul peak"
     )

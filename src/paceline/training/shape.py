@@ -15,7 +15,7 @@ from paceline.training.config import DEFAULTS, TrainConfig
 
 CONVOLUTION = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_top_k": 16}
 # Entries of config.json that are the same for every new drafter.
-FIXED: dict[str, Any] = {
+FIXED: dict[str, object] = {
     "model_type": "qwen3",
     "is_causal": False,
     "hidden_act": "silu",
@@ -29,7 +29,7 @@ FIXED: dict[str, Any] = {
 }
 
 
-def drafter_json(config: TrainConfig, target: ModelConfig, mask_token: int) -> dict[str, Any]:
+def drafter_json(config: TrainConfig, target: ModelConfig, mask_token: int) -> dict[str, object]:
     """Return a config.json in z-lab's format for a drafter of this target."""
     layers = int(config.value("layers"))
     taps = config.taps or min(int(DEFAULTS["taps"]), target.num_layers - 1)
@@ -39,7 +39,7 @@ def drafter_json(config: TrainConfig, target: ModelConfig, mask_token: int) -> d
     second = config.generation == "dflash2"
     sliding = config.window is not None
     kind = "sliding_attention" if sliding else "full_attention"
-    extra: dict[str, Any] = {
+    extra: dict[str, object] = {
         "mask_token_id": mask_token,
         "target_layer_ids": tapped_layers(target.num_layers, taps),
         **(CONVOLUTION | {"selector_rank": int(config.value("selector_rank"))} if second else {}),
@@ -75,7 +75,7 @@ def tapped_layers(layers: int, count: int) -> list[int]:
     return list(range(layers - 1))[-count:]
 
 
-def reshaped(config: TrainConfig, checkpoint: DFlashCheckpoint) -> dict[str, Any]:
+def reshaped(config: TrainConfig, checkpoint: DFlashCheckpoint) -> dict[str, object]:
     """Return the config.json of a drafter that training goes on from, with another block if the run
     asks for it.
 

@@ -36,7 +36,7 @@ class DiskFull(PacelineError):
     """A run's folder could not be written to. The save before is complete."""
 
 
-def save_state(folder: Path, state: Mapping[str, Any]) -> None:
+def save_state(folder: Path, state: Mapping[str, object]) -> None:
     """Save the state. Raises DiskFull where there is no room; the state before stays."""
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **state}, buffer)
@@ -51,7 +51,7 @@ def save_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_state(
-    folder: Path, config: Mapping[str, Any], inputs: Mapping[str, Any]
+    folder: Path, config: Mapping[str, object], inputs: Mapping[str, object]
 ) -> dict[str, Any] | None:
     """Return the state of an interrupted run, or None. `inputs` are digests of target, sets and
     drafter.
@@ -67,7 +67,7 @@ def load_state(
         raise InvalidRequest("out", str(folder), "a run that this version of Paceline wrote")
     for name, value in config.items():
         before = state["config"].get(name)
-        if name not in FREE and before != _plain(value):
+        if name not in FREE and before != value:
             expected = f"{before!r}, as the run in {folder} began, or another --out"
             raise InvalidRequest(name, value, expected)
     for name, value in inputs.items():
@@ -75,10 +75,6 @@ def load_state(
             expected = f"what the run in {folder} began with, or another --out"
             raise InvalidRequest(name, config[name], expected)
     return state
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:

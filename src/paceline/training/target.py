@@ -1,16 +1,28 @@
-"""The frozen target: its features and distributions, kept within a budget."""
+"""The frozen target: its features and distributions, kept within a budget.
+
+A target that fits no single device lies spread over all processes (FSDP2).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
+from paceline.core import ModelError
+from paceline.core.config_fields import ConfigFields
 from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.config import ModelConfig
+from paceline.models.loader import LoadedModel, read_json
 from paceline.models.networks import sequence_outputs
-from paceline.training.anchors import Text
+from paceline.training.packs import Text
+from paceline.training.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +110,14 @@ class LocalTarget(TrainingTarget):
         super().__init__(shape, layers, budget, soft_tokens)
         self._network, self._room = network, 0
         everything = torch.arange(network.vocab_size)
-        self.embedding, self.head = (
-            network.embedding_rows(everything),
-            network.head_rows(everything),
-        )
+        self.embedding = network.embedding_rows(everything)
+        self.head = network.head_rows(everything)
 
     def _compute(self, text: Text) -> Seen:
-        self._make_room(len(text))
+        blocks = -(-len(text) // BLOCK_SIZE)
+        if blocks > self._room:
+            self._network.allocate_kv(blocks)
+            self._room = blocks
         features, soft = [], []
         ids = text.ids.tolist()
         for _, output in sequence_outputs(self._network, ids, self._layers, bool(self._soft)):
@@ -117,12 +130,6 @@ class LocalTarget(TrainingTarget):
         likely, probabilities = zip(*soft, strict=True)
         return Seen(torch.cat(features), torch.cat(likely), torch.cat(probabilities))
 
-    def _make_room(self, tokens: int) -> None:
-        blocks = -(-tokens // BLOCK_SIZE)
-        if blocks > self._room:
-            self._network.allocate_kv(blocks)
-            self._room = blocks
-
 
 def likely_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the `count` most likely tokens of each row, int32, and their probabilities,
@@ -131,3 +138,68 @@ def likely_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch
     top = logits.topk(count, dim=-1)
     normaliser = logits.logsumexp(-1, keepdim=True)
     return top.indices.int().cpu(), (top.values - normaliser).exp().half().cpu()
+
+
+class ShardedTarget(TrainingTarget):
+    """A target that transformers computes, in layers spread over all processes.
+
+    Each layer is gathered for the moment it computes (`torch.distributed.fsdp.fully_shard`), so
+    every process must read a text whenever one does. Nothing is kept therefore, and no process
+    takes more texts than another.
+    """
+
+    together = True
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        layers: Sequence[int],
+        workers: Workers,
+        dtype: torch.dtype,
+        soft_tokens: int = 0,
+    ) -> None:
+        super().__init__(loaded.config, layers, 0, soft_tokens)
+        self._device = workers.device
+        model = _load(loaded, dtype)
+        self.embedding = model.get_input_embeddings().weight.detach().clone()
+        self.head = model.get_output_embeddings().weight.detach().clone()
+        kind = torch.device(workers.device).type
+        mesh = init_device_mesh(kind, (workers.count,))
+        decoder = model.model.layers
+        for layer in decoder:
+            fully_shard(layer, mesh=mesh)
+        self._model = fully_shard(model, mesh=mesh)
+        self._taps: dict[int, torch.Tensor] = {}
+        for index in set(layers):
+            decoder[index].register_forward_hook(partial(self._keep, index))
+
+    def _keep(self, index: int, module: nn.Module, inputs: object, output: object) -> None:
+        features = output[0] if isinstance(output, tuple) else output
+        assert isinstance(features, torch.Tensor)
+        self._taps[index] = features
+
+    @torch.no_grad()
+    def _compute(self, text: Text) -> Seen:
+        ids = text.ids[None].to(self._device)
+        kept = 0 if self._soft else 1  # of the logits; 0 means all
+        logits = self._model(ids, use_cache=False, logits_to_keep=kept).logits[0]
+        rows = [self._taps[layer].view(len(text), -1) for layer in self._layers]
+        features = torch.cat(rows, dim=-1).cpu()
+        if not self._soft:
+            return Seen(features)
+        return Seen(features, *likely_tokens(logits, self._soft))
+
+
+def _load(loaded: LoadedModel, dtype: torch.dtype) -> Any:
+    import transformers
+
+    names = ConfigFields(read_json(loaded.path / "config.json")).words("architectures")
+    architecture = names[0] if names else "none named"
+    kind = getattr(transformers, architecture, None)
+    if kind is None:
+        raise ModelError(f"{loaded.name}: transformers knows no architecture {architecture}")
+    try:
+        model = kind.from_pretrained(loaded.path, dtype=dtype, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{loaded.name}: transformers cannot load it ({error})") from error
+    return model.eval().requires_grad_(False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,11 +49,11 @@ def _lines(path: Path) -> list[str]:
 
 
 class TensorBoard:
-    def __init__(self, folder: Path, config: Mapping[str, Any], step: int) -> None:
-        tracker_package("tensorboard")
+    def __init__(self, name: str, folder: Path, config: Mapping[str, object], step: int) -> None:
+        tracker_package(name)
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)
+        self._writer = SummaryWriter(str(folder / name), purge_step=step or None)
         self._writer.add_text("config", json.dumps(dict(config), indent=1))
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -67,9 +67,9 @@ class TensorBoard:
 class WandbLike:
     """wandb, and trackio, which has the same interface but knows a run by its name."""
 
-    def __init__(self, name: str, folder: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, folder: Path, config: Mapping[str, object], step: int) -> None:
         self._module = tracker_package(name)
-        run = remembered(folder, name) or remember(folder, name, uuid.uuid4().hex[:8])
+        run = _remembered(folder, name) or _remember(folder, name, uuid.uuid4().hex[:8])
         identity = {"name": f"{folder.name}-{run}"}
         if name == "wandb":
             identity = {"name": folder.name, "id": run}
@@ -83,16 +83,16 @@ class WandbLike:
 
 
 class MLflow:
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        self._module = tracker_package("mlflow")
+    def __init__(self, name: str, folder: Path, config: Mapping[str, object], step: int) -> None:
+        self._module = tracker_package(name)
         self._module.set_experiment(PROJECT)
-        before = remembered(folder, "mlflow")
+        before = _remembered(folder, name)
         if before is not None:
             self._module.start_run(run_id=before)
             return
         run = self._module.start_run(run_name=folder.name)
         self._module.log_params({name: str(value)[:500] for name, value in config.items()})
-        remember(folder, "mlflow", str(run.info.run_id))
+        _remember(folder, name, str(run.info.run_id))
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         renamed = {name.replace("@", "_at_"): value for name, value in numbers.items()}
@@ -102,33 +102,35 @@ class MLflow:
         self._module.end_run()
 
 
-def remembered(folder: Path, tracker: str) -> str | None:
+def _remembered(folder: Path, tracker: str) -> str | None:
     """Return the tracker's name of the run in this folder, where an interrupted run began it."""
     path = folder / f"{tracker}.id"
     return path.read_text("utf-8") if path.is_file() else None
 
 
-def remember(folder: Path, tracker: str, run: str) -> str:
+def _remember(folder: Path, tracker: str, run: str) -> str:
     write_whole(folder / f"{tracker}.id", run.encode())
     return run
 
 
+KINDS: dict[str, Callable[..., Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WandbLike,
+    "trackio": WandbLike,
+    "mlflow": MLflow,
+}
+
+
 def open_trackers(
-    names: Sequence[str], folder: Path, config: Mapping[str, Any], step: int
+    names: Sequence[str], folder: Path, config: Mapping[str, object], step: int
 ) -> list[Tracker]:
     """Open the log of JSON lines, and the trackers named; a run that goes on at `step` goes on
     there too. Raises InvalidRequest (field `trackers`) where a package is not installed."""
-    opened: list[Tracker] = [JsonLines(folder, step)]
-    for name in names:
-        if step == 0:
+    if step == 0:
+        for name in names:
             (folder / f"{name}.id").unlink(missing_ok=True)
-        if name == "tensorboard":
-            opened.append(TensorBoard(folder, config, step))
-        elif name == "mlflow":
-            opened.append(MLflow(folder, config))
-        else:
-            opened.append(WandbLike(name, folder, config))
-    return opened
+    others = [KINDS[name](name, folder, config, step) for name in names]
+    return [JsonLines(folder, step), *others]
 
 
 def tracker_package(name: str) -> Any:

@@ -8,89 +8,82 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import torch
 
 from paceline.engine.peak import matmul_peak
-from paceline.training.anchors import Text, block_labels
 from paceline.training.config import TrainConfig
 from paceline.training.cost import (
-    PhaseCosts,
-    Since,
+    StepCosts,
     drafter_operations,
     head_operations,
     target_operations,
 )
-from paceline.training.data import Order
-from paceline.training.evaluation import BlockTally, Score, packs_of
+from paceline.training.data import Data, Order
+from paceline.training.evaluation import BlockTally, Progress, Score, packs_of
 from paceline.training.form import TrainingForm
 from paceline.training.losses import Soft, position_weights
 from paceline.training.optimizers import Optimizers, course
-from paceline.training.packs import Pack, Pick, make_pack
-from paceline.training.progress import Progress
+from paceline.training.packs import Pack, Pick, Text, block_labels, make_pack
 from paceline.training.state import load_state, save_state
 from paceline.training.target import Seen, TrainingTarget
-from paceline.training.trackers import Tracker
 from paceline.training.workers import Workers
 
 LOG_EVERY = 10  # steps
+Log = Callable[[int, dict[str, float]], None]  # takes a step and its numbers
 
 
 @dataclass
 class Trainer:
-    """A training run. `held_out` and `out_of_domain` map names to texts that are only evaluated;
-    `export(progress, step)` writes the drafter of a new best score; `inputs` are digests of target,
-    sets and drafter, so that a run goes on with the same only."""
+    """A training run. `export(progress, step)` writes the drafter of a new best score; `inputs` are
+    digests of target, sets and drafter, so that a run goes on with the same only."""
 
     config: TrainConfig
     form: TrainingForm
     target: TrainingTarget
-    texts: Sequence[Text]
-    held_out: dict[str, list[Text]]
-    out_of_domain: dict[str, list[Text]]
+    data: Data
     workers: Workers
     export: Callable[[Progress, int], None]
-    inputs: dict[str, Any]
+    inputs: dict[str, object]
 
     def __post_init__(self) -> None:
         config = self.config
-        self.order = Order(self.texts, config.texts, config.anchors, config.seed)
-        self.total = config.total_steps(len(self.texts))
+        self.order = Order(self.data.train, config.texts, config.anchors, config.seed)
+        self.total = config.total_steps(len(self.data.train))
         self.optimizers = Optimizers(self.form.drafter, config)
         self.progress = Progress(config.regression, judged=config.init is not None)
         self.step = 0
-        self.target.prefer(self.texts)
+        self.target.prefer(self.data.train)
         self._wrapped = self.workers.wrap(self.form)
         self._size = self.form.config.block_size
-        self._peak = matmul_peak(self.form.head.weight.dtype, config.device)
-        self._costs = PhaseCosts(device=config.device)
-        self._since = Since()
+        peak = matmul_peak(self.form.head.weight.dtype, config.device)
+        self._costs = StepCosts(config.device, peak)
 
     def resume(self) -> bool:
         """Go back to the run's last save, if there is one."""
-        state = load_state(self.config.folder, self.config.as_json(), self.inputs)
+        state = load_state(self.config.folder, asdict(self.config), self.inputs)
         if state is None:
             return False
         self.form.drafter.load_state_dict(state["drafter"])
         self.optimizers.load(state["optimizers"])
-        self.progress = Progress.from_json(state["progress"])
-        self._since = Since(**state["since"])
+        self.progress = Progress(**state["progress"])
+        here = {"device": self._costs.device, "peak": self._costs.peak}
+        self._costs = StepCosts(**state["since"] | here)
         self.step = state["step"]
         return True
 
-    def run(self, trackers: Sequence[Tracker], show: Callable[[dict[str, float]], None]) -> None:
+    def run(self, log: Log) -> None:
         """Train to the end, until patience ends, or until a regression stops the run."""
         if self.step == 0 and not self.progress.history:
-            self._evaluate(trackers, show)
+            self._evaluate(log)
             self._save()  # from here on the folder is this run's
         while self.step < self.total and not self.finished:
             self.take_step()
             last = self.step == self.total
             if self.step % LOG_EVERY == 0 or last:
-                self._log(self.numbers(), trackers, show)
+                log(self.step, self.numbers())
             evaluated = self.step % self.config.eval_every == 0 or last
-            best = evaluated and self._evaluate(trackers, show)
+            best = evaluated and self._evaluate(log)
             if best or last or self.finished or self.step % self.config.save_every == 0:
                 self._save()
         self.workers.wait()
@@ -101,11 +94,9 @@ class Trainer:
         patience = self.config.patience
         if patience and self.progress.waited >= patience:
             return f"{patience} evaluations in a row were no better"
-        if self.config.on_regression == "stop" and self.progress.regressed:
+        if self.config.on_regression == "stop" and self.progress.regressions:
             return "acceptance out of domain fell by more than allowed"
         return None
-
-    # -- one step ---------------------------------------------------------------------------------
 
     def take_step(self) -> None:
         """Take one optimizer step over the next texts."""
@@ -129,7 +120,7 @@ class Trainer:
             self.optimizers.step(share)
         sums = workers.sum(sums)
         self.step += 1
-        self._since.add(
+        self._costs.add(
             self._costs.now() - start,
             loss=float(sums[0]) / norm,
             al=1 + float(sums[1]) / blocks,
@@ -152,9 +143,9 @@ class Trainer:
     def _block_size(self) -> int:
         """Return the tokens of a block in this step."""
         short = self.config.short_block
-        if short is None or self.step >= self.config.short_steps * self.total:
-            return self._size
-        return short
+        if short is not None and self.step < self.config.value("short_share") * self.total:
+            return short
+        return self._size
 
     def _pack(self, picks: Sequence[Pick], size: int) -> Pack:
         target, config = self.target, self.config
@@ -185,48 +176,42 @@ class Trainer:
 
     def _forward_backward(self, pack: Pack, norm: float) -> tuple[torch.Tensor, torch.Tensor]:
         costs, config = self._costs, self.form.config
-        before = costs.seconds["head"]
+        before = costs.phases["head"]
         start = costs.now()
         outcome = self._wrapped(pack, costs)
         (outcome.loss * (self.workers.count / norm)).backward()
-        inside = costs.seconds["head"] - before
-        costs.seconds["drafter"] += costs.now() - start - inside
+        inside = costs.phases["head"] - before
+        costs.phases["drafter"] += costs.now() - start - inside
         slots = pack.ids.numel()
         costs.operations["drafter"] += drafter_operations(config, len(pack.tokens), slots)
         rows = len(self.form.head.weight)
         costs.operations["head"] += head_operations(config, rows, pack.labels.numel())
         return outcome.loss.detach(), outcome.right
 
-    # -- evaluation, saves, numbers ---------------------------------------------------------------
-
     def scores(self, sets: dict[str, list[Text]]) -> dict[str, Score]:
         """Return the expected acceptance length of every set."""
-        config, scores = self.config, {}
+        config, mask, scores = self.config, self.form.config.mask_token_id, {}
         self.form.eval()
         for name, texts in sets.items():
             tally = BlockTally(self._size - 1)
-            mask = self.form.config.mask_token_id
             own_texts = self.workers.mine(texts)
             if self.target.together:
                 for _ in range(-(-len(texts) // self.workers.count) - len(own_texts)):
                     self.target.read(texts[0])  # for those that have one text more
-            packs = packs_of(
+            for pack in packs_of(
                 own_texts, config.eval_anchors, self.target.features, self._size, mask, config.micro
-            )
-            for pack in packs:
+            ):
                 tally.add(self.form.right(pack.to(self.workers.device)), pack)
             tally.sums = self.workers.sum(tally.sums)
             scores[name] = tally.score()
         self.form.train()
         return scores
 
-    def _evaluate(
-        self, trackers: Sequence[Tracker], show: Callable[[dict[str, float]], None]
-    ) -> bool:
+    def _evaluate(self, log: Log) -> bool:
         """Evaluate; return whether the result is the best so far. Its drafter is written then."""
-        held, other = self.scores(self.held_out), self.scores(self.out_of_domain)
+        held, other = self.scores(self.data.held_out), self.scores(self.data.out_of_domain)
         best = self.progress.add(self.step, held, other)
-        self._log(self.progress.numbers(), trackers, show)
+        log(self.step, self.progress.numbers())
         if best and self.workers.first and self.step:
             self.export(self.progress, self.step)
         return best
@@ -236,32 +221,20 @@ class Trainer:
             save_state(
                 self.config.folder,
                 {
-                    "config": self.config.as_json(),
+                    "config": asdict(self.config),
                     "inputs": self.inputs,
                     "step": self.step,
                     "drafter": self.form.drafter.state_dict(),
                     "optimizers": self.optimizers.state(),
-                    "progress": self.progress.as_json(),
-                    "since": asdict(self._since),
+                    "progress": asdict(self.progress),
+                    "since": asdict(self._costs),
                 },
             )
 
     def numbers(self) -> dict[str, float]:
         """Return log entries of the steps since the last call."""
-        since, costs = self._since, self._costs
-        numbers = since.numbers() | costs.numbers(self._peak, max(1, since.steps))
-        self._since = Since(all_slots=since.all_slots, all_seconds=since.all_seconds)
-        self._costs = PhaseCosts(device=self.config.device)
-        return numbers
-
-    def _log(
-        self,
-        numbers: dict[str, float],
-        trackers: Sequence[Tracker],
-        show: Callable[[dict[str, float]], None],
-    ) -> None:
-        if not self.workers.first:
-            return
-        for tracker in trackers:
-            tracker.log(self.step, numbers)
-        show({"step": self.step, **numbers})
+        costs = self._costs
+        self._costs = StepCosts(
+            costs.device, costs.peak, all_slots=costs.all_slots, all_seconds=costs.all_seconds
+        )
+        return costs.numbers()

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -59,7 +59,7 @@ class Workers:
         """Return the form whose backward pass averages gradients over all processes."""
         return form if self.count == 1 else DistributedDataParallel(form)
 
-    def together(self, form: nn.Module, last: bool) -> AbstractContextManager[Any]:
+    def together(self, form: nn.Module, last: bool) -> AbstractContextManager[None]:
         """Return a context for one backward pass: only the last of a step sends gradients."""
         if isinstance(form, DistributedDataParallel) and not last:
             return form.no_sync()

@@ -1,0 +1,100 @@
+"""What a run tells of itself: lines, the card of its drafter, and its past."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import nn
+
+from paceline.core import InvalidRequest
+from paceline.models.dflash.config import read_dflash_config
+from paceline.training import export
+from paceline.training.config import TrainConfig
+from paceline.training.evaluation import Progress, Score
+from paceline.training.run import describe, line
+from tests.models.dflash.tiny import config_json
+from tests.training.runs import SMALL
+from tests.training.twins import text_of
+
+
+def scored(length: float) -> Score:
+    return Score(10, length, (length - 1,))
+
+
+def test_a_line_of_the_log_is_told_to_people():
+    progress = Progress(0.05, judged=True)
+    progress.add(0, {"own": scored(2.0)}, {"far": scored(1.5)})
+    progress.add(4, {"own": scored(1.8)}, {"far": scored(1.2)})
+    told = line(4, progress.numbers())
+    assert told == (
+        "step 4, held_out/own AL 1.800, out_of_domain/far AL 1.200, REGRESSION regression/far -20%"
+    )
+    numbers = {"loss": 1.25, "train/al": 2.0, "slots_per_second": 99.6}
+    told = line(5, numbers | {"peak_share/all": 0.5})
+    assert told == "step 5: loss 1.250, train AL 2.000, 100 slots/s, 50% of the matmul peak"
+    assert Progress(**asdict(progress)) == progress
+
+
+def test_a_run_is_described_in_one_line():
+    shape = read_dflash_config(config_json())
+    form = SimpleNamespace(
+        drafter=nn.Linear(1000, 1000, bias=False), config=shape, head=SimpleNamespace(weight="abc")
+    )
+    trainer: Any = SimpleNamespace(
+        config=TrainConfig(**SMALL),
+        form=form,
+        data=SimpleNamespace(train=[text_of([1, 2, 3], ".xx")]),
+        step=2,
+        total=4,
+    )
+    told = describe(trainer, resumed=False)
+    assert told.startswith("training 4 steps: DFlash, 2 layers, block 6, 1.0 M weights, head of 3")
+    assert "1 texts with 2 tokens said, 8 texts x 32 blocks a step" in told
+    assert describe(trainer, resumed=True).startswith("going on at step 2 of 4 steps")
+
+
+PROVENANCE: dict[str, Any] = {
+    "target": {"name": "t", "weights_sha256": "f" * 64},
+    "generation": "dflash",
+    "weights": 2_000_000,
+    "shape": {"block": 8, "layers": 3, "target_layer_ids": [1, 2], "head_tokens": 99},
+    "init": {"name": "begin", "made": None},
+    "data": {"s": {"digest": "d" * 64, "trained_on": True, "tokens": 7, "user_data": True}},
+    "settings": {
+        "texts": 8, "anchors": 32, "mix": {"ce": 0.1, "tv": 0.9}, "weights": "dpace",
+        "optimizer": "muon", "seed": 0,
+    },
+    "step": 40,
+    "scores": {
+        "held_out": {"s": asdict(scored(2.5))}, "out_of_domain": {"far": asdict(scored(1.2))},
+    },
+    "before": {
+        "held_out": {"s": asdict(scored(2.0))}, "out_of_domain": {"far": asdict(scored(1.5))},
+    },
+    "regressions": {"far": 0.2},
+}  # fmt: skip
+
+
+def test_a_card_tells_where_a_drafter_comes_from_and_what_got_worse():
+    text = export.card(PROVENANCE, "| served |")
+    assert "Trained from the drafter `begin` for 40 steps" in " ".join(text.split())
+    assert "0.1 ce, 0.9 tv" in text and "It drafts 7 tokens at a time" in text
+    assert "| s | yes | 7 | yes | `dddddddddddd` |" in text
+    assert "| s (held out) | 2.00 | 2.50 | 150% |" in text
+    assert "**far fell by 20% against the drafter it started from.**" in text
+    assert text.rstrip().endswith("## Served\n\n| served |")
+    fresh = export.card(PROVENANCE | {"init": None, "before": None, "regressions": {}})
+    assert "Trained from random weights" in fresh and "| s (held out) |  | 2.50 |" in fresh
+
+
+def test_an_evaluation_needs_a_provenance_to_go_into(tmp_path):
+    with pytest.raises(InvalidRequest, match=r"card: .* a drafter's folder with a readable"):
+        export.add_evaluation(tmp_path, "table", {})
+
+
+def test_the_past_of_a_drafter_without_a_provenance_is_its_name(tmp_path):
+    (tmp_path / "begin").mkdir()
+    assert export.history(tmp_path / "begin") == {"name": "begin", "made": None}
