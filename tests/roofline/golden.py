@@ -12,8 +12,7 @@ import numpy as np
 from paceline.roofline.acceptance import AcceptanceModel
 from paceline.roofline.architecture import Architecture, Layers, read_architecture
 from paceline.roofline.architecture.components import Component
-from paceline.roofline.architecture.correlation import distinct_experts
-from paceline.roofline.architecture.work import Work
+from paceline.roofline.architecture.work import Work, distinct_experts
 from paceline.roofline.cost import (
     Deployment,
     DrafterCost,

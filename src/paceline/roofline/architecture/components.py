@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline.roofline.architecture.correlation import distinct_experts
-from paceline.roofline.architecture.work import Options, Work, Workload
+from paceline.roofline.architecture.work import Options, Work, Workload, distinct_experts
 from paceline.roofline.device import FORMATS
 
 
@@ -22,10 +21,8 @@ class Component:
     """
 
     name: str
-
-    @property
-    def parameters(self) -> int:
-        return 0
+    parameters: int = 0
+    format: str = "bf16"
 
     @property
     def active_parameters(self) -> int:
@@ -34,7 +31,7 @@ class Component:
 
     @property
     def weight_bytes(self) -> float:
-        return 0.0
+        return self.parameters * FORMATS[self.format].bytes
 
     def cache_bytes(self, context: int) -> float:
         """Bytes that one request of `context` tokens keeps in memory."""
@@ -55,27 +52,13 @@ class Projection(Component):
     """Dense weights that each row passes: 2·P·T FLOP over P·bytes."""
 
     name: str
-    weights: int
+    parameters: int
     format: str = "bf16"
-
-    @property
-    def parameters(self) -> int:
-        return self.weights
-
-    @property
-    def weight_bytes(self) -> float:
-        return self.parameters * FORMATS[self.format].bytes
 
     def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
         shards = options.tensor_parallel
-        yield Work(
-            self.name,
-            "matmul",
-            2.0 * self.weights * load.rows / shards,
-            self.weight_bytes / shards,
-            FORMATS[self.format].compute,
-            load.rows,
-        )
+        flops, moved = 2.0 * self.parameters * load.rows / shards, self.weight_bytes / shards
+        yield Work(self.name, "matmul", flops, moved, FORMATS[self.format].compute, load.rows)
 
 
 @dataclass(frozen=True)
@@ -85,21 +68,13 @@ class Experts(Component):
 
     experts: int
     active: int
-    parameters_per_expert: int
+    parameters: int
     format: str = "bf16"
     name: str = "experts"
 
     @property
-    def parameters(self) -> int:
-        return self.experts * self.parameters_per_expert
-
-    @property
     def active_parameters(self) -> int:
-        return self.active * self.parameters_per_expert
-
-    @property
-    def weight_bytes(self) -> float:
-        return self.parameters * FORMATS[self.format].bytes
+        return self.active * (self.parameters // self.experts)
 
     def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
         tokens = options.correlation.tokens(total.batch, total.rows_per_request)
@@ -107,14 +82,11 @@ class Experts(Component):
         share = 1.0 / options.devices
         if options.expert_parallel > 1:
             share *= options.expert_imbalance
-        yield Work(
-            self.name,
-            "matmul",
-            2.0 * self.active_parameters * total.rows * share,
-            touched * self.parameters_per_expert * FORMATS[self.format].bytes * share,
-            FORMATS[self.format].compute,
-            total.rows * self.active / touched,
-        )
+        flops = 2.0 * self.active_parameters * total.rows * share
+        number = FORMATS[self.format]
+        moved = touched * (self.parameters // self.experts) * number.bytes * share
+        rows = total.rows * self.active / touched
+        yield Work(self.name, "matmul", flops, moved, number.compute, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,21 +140,15 @@ class CacheAttention(Component):
         return math.ceil(self.kv_heads / options.tensor_parallel) / self.kv_heads
 
     def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
-        rows, context = load.rows_per_request, load.context
+        rows, context, overlap = load.rows_per_request, load.context, options.selection_overlap
         # a row sees the rows before it and itself: on average (q + 1)/2 of the q
         pairs = rows * sum(reach.seen(context + (rows + 1) / 2) for reach in self.reaches)
-        overlap = options.selection_overlap
         entries = sum(
             reach.read(context, rows, overlap) + rows / reach.ratio for reach in self.reaches
         )
-        yield Work(
-            self.name,
-            "attention",
-            self.pair_flops * pairs * load.batch / options.tensor_parallel,
-            self.entry_bytes * entries * load.batch * self.cache_share(options),
-            self.precision,
-            load.rows,
-        )
+        flops = self.pair_flops * pairs * load.batch / options.tensor_parallel
+        moved = self.entry_bytes * entries * load.batch * self.cache_share(options)
+        yield Work(self.name, "attention", flops, moved, self.precision, load.rows)
 
 
 @dataclass(frozen=True)
@@ -203,21 +169,14 @@ class State(Component):
         return 1.0 / min(options.tensor_parallel, self.heads)
 
     def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
-        share = self.cache_share(options)
+        share, rows = self.cache_share(options), load.rows_per_request
         number = FORMATS[options.state_precision or self.format].bytes
-        rows = load.rows_per_request
         if options.snapshots == "per-token" or rows == 1:
             moved = self.elements * number * (1 + rows)
         else:
             moved = self.elements * number * 2 + rows * self.replayed_elements * 2.0
-        yield Work(
-            self.name,
-            "state",
-            8.0 * self.elements * load.rows * share,
-            moved * load.batch * share,
-            "fp32",
-            load.rows,
-        )
+        flops = 8.0 * self.elements * load.rows * share
+        yield Work(self.name, "state", flops, moved * load.batch * share, "fp32", load.rows)
 
 
 @dataclass(frozen=True)

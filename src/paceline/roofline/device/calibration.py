@@ -33,49 +33,33 @@ HalfRows = Annotated[float, Field(ge=0, le=1e9), Expected("rows, 0 to 1e9")]
 class Calibration(Document):
     """Efficiencies and overheads of an engine. Every default is the identity."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
-    memory_efficiency: Share = Field(
-        default=1.0, description="share of the bandwidth that streaming weights and states reaches"
-    )
-    compute_efficiency: Share = Field(
-        default=1.0, description="share of the peak that matmuls reach once they have rows enough"
-    )
-    attention_memory_efficiency: Share = Field(
-        default=1.0, description="share of the bandwidth that attention over the cache reaches"
-    )
-    attention_compute_efficiency: Share = Field(
-        default=1.0, description="share of the peak that attention over the cache reaches"
-    )
-    sampling_efficiency: Share = Field(
-        default=1.0, description="share of the bandwidth at which logits are read to choose tokens"
-    )
-    overlap: Overlap = Field(
-        default=1.0,
-        description="how much of the shorter of loading and computing hides under the longer",
-    )
-    row_tile: RowTile = Field(
-        default=1,
-        description="rows that a matmul computes at least; rounds the rows up to a multiple",
-    )
-    half_rows: HalfRows = Field(
-        default=0.0,
-        description="rows at which a matmul reaches half of compute_efficiency (Hockney's n½): "
-        "the cost of setting up a tile of weights, in rows",
-    )
-    step_overhead: Seconds = Field(
-        default=0.0, description="seconds per forward: scheduling, launch, sampling set-up"
-    )
-    layer_overhead: Seconds = Field(
-        default=0.0, description="seconds per layer: launches, barriers, norms"
-    )
-    request_overhead: Seconds = Field(
-        default=0.0,
-        description="seconds per request and layer: block tables, starting an attention",
-    )
-    row_overhead: Seconds = Field(
-        default=0.0, description="seconds per row and layer: norms, rotary embedding, cache writes"
-    )
+    memory_efficiency: Share = 1.0
+    """share of the bandwidth that streaming weights and states reaches"""
+    compute_efficiency: Share = 1.0
+    """share of the peak that matmuls reach once they have rows enough"""
+    attention_memory_efficiency: Share = 1.0
+    """share of the bandwidth that attention over the cache reaches"""
+    attention_compute_efficiency: Share = 1.0
+    """share of the peak that attention over the cache reaches"""
+    sampling_efficiency: Share = 1.0
+    """share of the bandwidth at which logits are read to choose tokens"""
+    overlap: Overlap = 1.0
+    """how much of the shorter of loading and computing hides under the longer"""
+    row_tile: RowTile = 1
+    """rows that a matmul computes at least; rounds the rows up to a multiple"""
+    half_rows: HalfRows = 0.0
+    """rows at which a matmul reaches half of compute_efficiency (Hockney's n½): the cost of setting
+    up a tile of weights, in rows"""
+    step_overhead: Seconds = 0.0
+    """seconds per forward: scheduling, launch, sampling set-up"""
+    layer_overhead: Seconds = 0.0
+    """seconds per layer: launches, barriers, norms"""
+    request_overhead: Seconds = 0.0
+    """seconds per request and layer: block tables, starting an attention"""
+    row_overhead: Seconds = 0.0
+    """seconds per row and layer: norms, rotary embedding, cache writes"""
 
     @classmethod
     def read(cls, value: object, where: str = "calibration", context: object = None) -> Calibration:
@@ -88,14 +72,6 @@ class Calibration(Document):
         """The same for a pass inside a step, which has paid the step's overhead already."""
         return self.model_copy(update={"step_overhead": 0.0})
 
-    def efficiencies(self) -> tuple[np.ndarray, np.ndarray]:
-        """Efficiencies (of compute, of memory), each indexed by a kind's place in KINDS."""
-        matmul = self.compute_efficiency
-        memory = self.memory_efficiency
-        compute = (matmul, self.attention_compute_efficiency, matmul, 1.0, 1.0)
-        bytes_ = (memory, self.attention_memory_efficiency, memory, self.sampling_efficiency, 1.0)
-        return np.array(compute), np.array(bytes_)
-
     def seconds(
         self, kind: np.ndarray, compute: np.ndarray, memory: np.ndarray, rows: np.ndarray
     ) -> np.ndarray:
@@ -104,7 +80,10 @@ class Calibration(Document):
         `kind` indexes KINDS; `compute` and `memory` are seconds at peak and at full bandwidth;
         `rows` is how many rows the component's matmul has.
         """
-        of_compute, of_memory = self.efficiencies()
+        matmul, weights = self.compute_efficiency, self.memory_efficiency
+        attention = self.attention_compute_efficiency, self.attention_memory_efficiency
+        of_compute = np.array((matmul, attention[0], matmul, 1.0, 1.0))
+        of_memory = np.array((weights, attention[1], weights, self.sampling_efficiency, 1.0))
         padded = (np.ceil(rows / self.row_tile) * self.row_tile + self.half_rows) / rows
         arithmetic = compute / of_compute[kind] * np.where(kind == 0, padded, 1.0)
         loading = memory / of_memory[kind]

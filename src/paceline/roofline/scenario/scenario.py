@@ -11,7 +11,7 @@ from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
 from paceline.roofline.architecture import Architecture, model_config, read_architecture
 from paceline.roofline.architecture.components import Component, Experts, State
-from paceline.roofline.architecture.correlation import MEASURED, UNIFORM
+from paceline.roofline.architecture.work import MEASURED, UNIFORM
 from paceline.roofline.cost import Deployment, Options
 from paceline.roofline.device import Calibration, Hardware, hardware, preset
 from paceline.roofline.scenario.documents import MOST_CONTEXT, StatedModel, StatedScenario
