@@ -101,34 +101,31 @@ class WorkTable:
     @classmethod
     def of(cls, forwards: Sequence[tuple[Deployment, Workload]]) -> WorkTable:
         by_forward = [deployment.works(load) for deployment, load in forwards]
-        works = [work for listed in by_forward for _, work in listed]
         counts = [len(listed) for listed in by_forward]
-        flops = [
-            work.flops / deployment.flops[work.precision]
-            for (deployment, _), listed in zip(forwards, by_forward, strict=True)
-            for _, work in listed
-        ]
-        bandwidth = [deployment.hardware.memory_bandwidth for deployment, _ in forwards]
-        groups = _array(deployment.options.data_parallel for deployment, _ in forwards)
+        works = [work for listed in by_forward for _, work in listed]
+        deployments = [deployment for deployment, _ in forwards]
+        owner = np.repeat(np.arange(len(forwards)), counts)
+        flops = [deployments[i].flops[work.precision] for i, work in zip(owner, works, strict=True)]
+        bandwidth = _array(each.hardware.memory_bandwidth for each in deployments)
+        groups = _array(each.options.data_parallel for each in deployments)
         return cls(
             names=tuple(work.name for work in works),
-            owner=np.repeat(np.arange(len(forwards)), counts),
+            owner=owner,
             kind=np.array([work.kind_index for work in works], dtype=int),
-            compute=np.array(flops),
-            memory=_array(work.bytes for work in works) / np.repeat(bandwidth, counts),
+            compute=_array(work.flops for work in works) / flops,
+            memory=_array(work.bytes for work in works) / bandwidth[owner],
             rows=np.maximum(_array(work.rows for work in works), 1.0),
             fixed=_array(work.seconds for work in works),
             copies=_array(copies for listed in by_forward for copies, _ in listed),
             batch=_array(load.batch for _, load in forwards) / groups,
             tokens=_array(load.rows for _, load in forwards) / groups,
-            depth=_array(deployment.architecture.depth for deployment, _ in forwards),
+            depth=_array(each.architecture.depth for each in deployments),
         )
 
     def work_seconds(self, calibration: Calibration) -> np.ndarray:
         """Seconds of each work in all its copies [works]."""
         seconds = calibration.seconds(self.kind, self.compute, self.memory, self.rows)
-        in_all: np.ndarray = (seconds + self.fixed) * self.copies
-        return in_all
+        return np.multiply(seconds + self.fixed, self.copies)
 
     def overhead(self, calibration: Calibration) -> np.ndarray:
         """Seconds of each forward that belong to no component [forwards]."""
@@ -136,9 +133,8 @@ class WorkTable:
 
     def seconds(self, calibration: Calibration) -> np.ndarray:
         """Seconds of each forward [forwards]."""
-        works: np.ndarray = np.bincount(self.owner, self.work_seconds(calibration), len(self.batch))
-        in_all: np.ndarray = works + self.overhead(calibration)
-        return in_all
+        works = np.bincount(self.owner, self.work_seconds(calibration), len(self.batch))
+        return np.add(works, self.overhead(calibration))
 
 
 def _array(values: Iterable[float]) -> np.ndarray:
