@@ -63,6 +63,14 @@ def by_batch(
     ]
 
 
+def variance(acceptance: AcceptanceModel, draft_length: int) -> float:
+    """Variance of the number of tokens that one round commits."""
+    shares = acceptance.commit_probabilities(draft_length)
+    committed = np.arange(1, draft_length + 2)
+    mean = float(shares @ committed)
+    return float(shares @ (committed - mean) ** 2)
+
+
 @dataclass(frozen=True)
 class Geometric(AcceptanceModel):
     """Every drafted token is accepted with the same chance."""

@@ -18,6 +18,7 @@ from paceline.roofline.acceptance import (
     of_length,
 )
 from paceline.roofline.scenario.lines import acceptance_of_line
+from tests.roofline.golden import variance
 
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 10, 15, 16]
 TABLE = {
@@ -71,14 +72,14 @@ def test_commits_of_a_geometric_drafter() -> None:
     mean = sum(n * share for n, share in enumerate(shares, start=1))
     assert mean == pytest.approx(Geometric(0.75).expected_length(3))
     drawn = np.random.default_rng(0).choice(np.arange(1, 5), p=shares, size=200_000)
-    assert Geometric(0.75).variance(3) == pytest.approx(drawn.var(), rel=0.01)
+    assert variance(Geometric(0.75), 3) == pytest.approx(drawn.var(), rel=0.01)
 
 
 def test_a_draft_of_nothing_commits_one_token() -> None:
     acceptance = Geometric(0.9)
     assert acceptance.expected_length(0) == 1
     assert acceptance.commit_probabilities(0).tolist() == [1]
-    assert acceptance.variance(0) == 0
+    assert variance(acceptance, 0) == 0
 
 
 def test_a_beta_geometric_fit_meets_both_points_and_rises_with_depth() -> None:

@@ -3,14 +3,14 @@ as events to play."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from paceline.core import InvalidRequest
 from paceline.core.documents import read_json_object
 from paceline.core.errors import check_integer, check_number
-from paceline.roofline.acceptance import Trace
 from paceline.roofline.timing import LONGEST_STEP, MOST_TOKENS, Event
 
 ARRIVALS = "paceline-arrivals/1"
@@ -20,41 +20,54 @@ TIMED = "drafter/throughput"  # as served
 AR = "ar"
 
 
-def read_trace(path: Path) -> Trace:
-    """Read accepted and drafted tokens of every counted round of an evaluation's JSON.
+class EvaluatedRow(TypedDict):
+    """One prompt of an evaluation. A round is [position, drafted tokens, accepted tokens]."""
+
+    prompt: str
+    counted_tokens: int
+    seconds: dict[str, list[float | None]]
+    rounds: dict[str, list[tuple[int, int, int]]]
+
+
+class EvaluatedRun(TypedDict):
+    rows: list[EvaluatedRow]
+
+
+class Evaluation(TypedDict):
+    """The parts of what `paceline evaluate` writes that a trace is read from."""
+
+    drafters: dict[str, dict[str, int]]
+    settings: dict[str, int]
+    results: list[EvaluatedRun]
+
+
+def read_trace(path: Path) -> dict[str, list[int]]:
+    """Read accepted and drafted tokens of every counted round of an evaluation's JSON, as a
+    scenario states an acceptance.
 
     Rounds after the text began to loop, and those that the limit of tokens would have cut short,
     are left out, as in the report. Raises InvalidRequest.
     """
-    result = read_evaluation(path)
-    block, tokens = result["drafters"]["drafter"]["block"], result["settings"]["tokens"]
-    accepted, drafted = [], []
-    for row in _rows(result):
-        end = min(row["counted_tokens"], tokens - block)
-        for position, offered, stood in row["rounds"][FULL]:
-            if position < end:
-                drafted.append(offered)
-                accepted.append(stood)
-    if not accepted:
-        raise InvalidRequest("trace", str(path), "an evaluation with rounds that count")
-    return Trace(tuple(accepted), tuple(drafted))
-
-
-def read_evaluation(path: Path) -> Mapping[str, Any]:
-    """Read the JSON that `paceline evaluate` writes. Raises InvalidRequest."""
     result = read_json_object(path, "trace")
     if result.get("format") != EVALUATION:
         expected = f"what `paceline evaluate` writes ({EVALUATION})"
         raise InvalidRequest("trace", str(path), expected)
-    return result
+    evaluation = cast(Evaluation, result)
+    last = evaluation["settings"]["tokens"] - evaluation["drafters"]["drafter"]["block"]
+    counted = [
+        (stood, offered)
+        for run in evaluation["results"]
+        for row in run["rows"]
+        for position, offered, stood in row["rounds"][FULL]
+        if position < min(row["counted_tokens"], last)
+    ]
+    if not counted:
+        raise InvalidRequest("trace", str(path), "an evaluation with rounds that count")
+    accepted, drafted = zip(*counted, strict=True)
+    return {"accepted": list(accepted), "drafted": list(drafted)}
 
 
-def _rows(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for run in result["results"]:
-        yield from run["rows"]
-
-
-def evaluated_events(row: Mapping[str, Any]) -> tuple[list[Event], list[Event]]:
+def evaluated_events(row: EvaluatedRow) -> tuple[list[Event], list[Event]]:
     """Return the events of one prompt of an evaluation: AR, and the drafter as it would serve.
 
     The row has the tokens of each round, and the seconds of all rounds together: rounds are spread
@@ -86,11 +99,5 @@ def evaluated_events(row: Mapping[str, Any]) -> tuple[list[Event], list[Event]]:
 def arrival_events(arrivals_ms: Sequence[float]) -> list[Event]:
     """Return the events of one streamed answer, from each token's time in ms since the request was
     sent. Tokens with the same time came in one burst; a reader cannot tell who drafted them."""
-    events: list[Event] = []
-    for at in arrivals_ms:
-        if events and events[-1].t_ms == at:
-            burst = events.pop().tokens + 1
-            events.append(Event(at, burst, 0, burst, 0))
-        else:
-            events.append(Event(at, 1, 0, 1, 0))
-    return events
+    bursts = [(at, len(list(same))) for at, same in groupby(arrivals_ms)]
+    return [Event(at, burst, 0, burst, 0) for at, burst in bursts]

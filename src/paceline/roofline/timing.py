@@ -8,15 +8,14 @@ Times are milliseconds since the request was sent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import count
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from paceline.core.documents import Document
-from paceline.core.field_types import Expected, OneOfTypes
+from paceline.core.field_types import Between, Expected, OneOfTypes
 
 MOST_TOKENS = 100_000
 LONGEST_STEP = 3_600_000.0  # ms
@@ -31,10 +30,9 @@ def _check_sum(commits: list[float]) -> list[float]:
 
 
 Step = Annotated[
-    float,
-    Field(gt=0, le=LONGEST_STEP),
-    Expected("milliseconds, above 0 and up to an hour"),
+    float, Field(gt=0, le=LONGEST_STEP), Expected("milliseconds, above 0 and up to an hour")
 ]
+Wait = Annotated[float, Field(ge=0, le=LONGEST_STEP), Expected("milliseconds, up to an hour")]
 Commits = Annotated[
     list[Annotated[float, Field(ge=0, le=1), Expected("a probability from 0 to 1")]],
     OneOfTypes((list,), COMMITS),
@@ -45,24 +43,23 @@ Commits = Annotated[
 class StatedTiming(Document):
     """An answer whose tokens are to be timed, without speculation and with it."""
 
-    tokens: Annotated[
-        int,
-        Field(ge=1, le=MOST_TOKENS),
-        Expected(f"a whole number from 1 to {MOST_TOKENS}"),
-    ] = Field(description="tokens of the answer")
-    ar_step_ms: Step = Field(description="milliseconds of a step without speculation")
-    step_ms: Step = Field(description="milliseconds of a speculative step")
-    commits: Commits = Field(description="probabilities of a step to commit 1, 2, … γ + 1 tokens")
-    ttft_ms: Annotated[
-        float, Field(ge=0, le=LONGEST_STEP), Expected("milliseconds, up to an hour")
-    ] = Field(default=0.0, description="milliseconds to the first token")
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1), Expected("a whole number from 0")] = Field(
-        default=0, description="seed of the draws"
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    tokens: Annotated[int, Between(1, MOST_TOKENS)]
+    """tokens of the answer"""
+    ar_step_ms: Step
+    """milliseconds of a step without speculation"""
+    step_ms: Step
+    """milliseconds of a speculative step"""
+    commits: Commits
+    """probabilities of a step to commit 1, 2, … γ + 1 tokens"""
+    ttft_ms: Wait = 0.0
+    """milliseconds to the first token"""
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1), Expected("a whole number from 0")] = 0
+    """seed of the draws"""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One step of one request, as its reader sees it: `tokens` = `accepted` + `own`, at `t_ms`.
 
     `accepted` tokens were drafted, `own` tokens are the target's (the first token, the bonus token,
@@ -105,7 +102,7 @@ def speculative(
     return events
 
 
-def two_panes(stated: Mapping[str, Any]) -> dict[str, Any]:
+def two_panes(stated: Mapping[str, object]) -> dict[str, object]:
     """Compute both panes as plain JSON, "ar" and "speculative": lists of events with the fields of
     Event. `StatedTiming` lists what can be stated. Raises InvalidRequest."""
     timing = StatedTiming.read(dict(stated))
@@ -116,8 +113,8 @@ def two_panes(stated: Mapping[str, Any]) -> dict[str, Any]:
     return as_json(plain, drafted)
 
 
-def as_json(plain: Sequence[Event], drafted: Sequence[Event]) -> dict[str, Any]:
+def as_json(plain: Sequence[Event], drafted: Sequence[Event]) -> dict[str, object]:
     return {
-        "ar": [asdict(event) for event in plain],
-        "speculative": [asdict(event) for event in drafted],
+        "ar": [event._asdict() for event in plain],
+        "speculative": [event._asdict() for event in drafted],
     }

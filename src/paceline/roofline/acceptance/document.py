@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from paceline.core import InvalidRequest
 from paceline.core.documents import Document
 from paceline.core.field_types import Expected, OneOfTypes
-from paceline.core.spec_line import parse_options
 from paceline.roofline.acceptance.models import (
     MOST,
     AcceptanceModel,
@@ -22,12 +18,15 @@ from paceline.roofline.acceptance.models import (
     of_length,
 )
 
-FORMS = (
+EXPECTED = (
     "alpha; or al (incl. bonus) and draft_length; or conditional or unconditional rates by "
     "position; or first, al and draft_length (a beta-geometric fit); or beta (its a and b); or "
     "accepted and drafted (of each round)"
 )
-LISTS = ("conditional", "unconditional", "beta", "accepted", "drafted")
+FORMS = (
+    {"alpha"}, {"al", "draft_length"}, {"conditional"}, {"unconditional"},
+    {"first", "al", "draft_length"}, {"beta"}, {"accepted", "drafted"},
+)  # fmt: skip
 Rates = Annotated[
     list[Annotated[float, Field(ge=0, le=1), Expected("a probability from 0 to 1")]],
     OneOfTypes((list,), f"a list of 1 to {MOST} probabilities, by position"),
@@ -42,94 +41,55 @@ class StatedAcceptance(Document):
     """The quality of drafts, in one of these forms: alpha; al and draft_length; conditional;
     unconditional; first, al and draft_length; beta; accepted and drafted."""
 
-    alpha: float | None = Field(default=None, description="every position is accepted alike")
-    al: float | None = Field(default=None, description="tokens per round, incl. bonus")
-    draft_length: Length | None = Field(default=None, description="the draft length of `al`")
-    conditional: Rates | None = Field(
-        default=None, description="by position: accepted ÷ drafts that came to it"
-    )
-    unconditional: Rates | None = Field(
-        default=None, description="by position: accepted so far ÷ all drafts"
-    )
-    first: float | None = Field(default=None, description="acceptance of the first position")
-    beta: Pair | None = Field(
-        default=None, description="a and b of the law that each round's alpha is drawn from"
-    )
-    accepted: Annotated[list[Count], OneOfTypes((list,), ROUNDS)] | None = Field(
-        default=None, description="tokens accepted, by round"
-    )
-    drafted: Annotated[Count | list[Count], OneOfTypes((int, list), ROUNDS)] | None = Field(
-        default=None, description="tokens drafted, by round, or one number for all rounds"
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    alpha: float | None = None
+    """every position is accepted alike"""
+    al: float | None = None
+    """tokens per round, incl. bonus"""
+    draft_length: Length | None = None
+    """the draft length of `al`"""
+    conditional: Rates | None = None
+    """by position: accepted ÷ drafts that came to it"""
+    unconditional: Rates | None = None
+    """by position: accepted so far ÷ all drafts"""
+    first: float | None = None
+    """acceptance of the first position"""
+    beta: Pair | None = None
+    """a and b of the law that each round's alpha is drawn from"""
+    accepted: Annotated[list[Count], OneOfTypes((list,), ROUNDS)] | None = None
+    """tokens accepted, by round"""
+    drafted: Annotated[Count | list[Count], OneOfTypes((int, list), ROUNDS)] | None = None
+    """tokens drafted, by round, or one number for all rounds"""
 
     @model_validator(mode="before")
     @classmethod
     def _check_form(cls, value: object) -> object:
-        if isinstance(value, dict) and frozenset(value) in _BUILDERS and None not in value.values():
+        if isinstance(value, dict) and set(value) in FORMS and None not in value.values():
             return value
-        raise ValueError(FORMS)
+        raise ValueError(EXPECTED)
 
     def model(self) -> AcceptanceModel:
         """Build the model of acceptance. Raises InvalidRequest for numbers that cannot be."""
-        return _BUILDERS[frozenset(self.model_fields_set)](self)
-
-
-def _trace(stated: Any) -> Trace:
-    drafted = stated.drafted
-    if isinstance(drafted, list):  # one number stands for all rounds, as a line of text has it
-        drafted = drafted[0] if len(drafted) == 1 else tuple(drafted)
-    return Trace(tuple(stated.accepted), drafted)
-
-
-_BUILDERS: dict[frozenset[str], Callable[[Any], AcceptanceModel]] = {
-    frozenset({"alpha"}): lambda stated: Geometric(stated.alpha),
-    frozenset({"al", "draft_length"}): lambda stated: of_length(stated.al, stated.draft_length),
-    frozenset({"conditional"}): lambda stated: Profile.of_conditional(stated.conditional),
-    frozenset({"unconditional"}): lambda stated: Profile.of_unconditional(stated.unconditional),
-    frozenset({"beta"}): lambda stated: BetaGeometric(*stated.beta),
-    frozenset({"first", "al", "draft_length"}): lambda stated: BetaGeometric.fit(
-        stated.first, stated.al, stated.draft_length
-    ),
-    frozenset({"accepted", "drafted"}): _trace,
-}
+        if self.alpha is not None:
+            return Geometric(self.alpha)
+        if self.conditional is not None:
+            return Profile.of_conditional(self.conditional)
+        if self.unconditional is not None:
+            return Profile.of_unconditional(self.unconditional)
+        if self.beta is not None:
+            return BetaGeometric(*self.beta)
+        if self.accepted is not None and self.drafted is not None:
+            drafted = self.drafted if isinstance(self.drafted, list) else [self.drafted]
+            # one number stands for all rounds, as a line of text has it
+            by_round = drafted[0] if len(drafted) == 1 else tuple(drafted)
+            return Trace(tuple(self.accepted), by_round)
+        assert self.al is not None and self.draft_length is not None
+        if self.first is not None:
+            return BetaGeometric.fit(self.first, self.al, self.draft_length)
+        return of_length(self.al, self.draft_length)
 
 
 def acceptance_of(stated: object) -> AcceptanceModel:
     """Read an acceptance as JSON states it. Raises InvalidRequest."""
-    if not isinstance(stated, dict) or not stated:
-        raise InvalidRequest("acceptance", stated, FORMS)
     return StatedAcceptance.read(stated, "acceptance").model()
-
-
-def numbers_of(field: str, text: str) -> dict[str, Any]:
-    """Read `key=number,key=number,number` as JSON; what is no number stays text."""
-    options = parse_options(field, text, LISTS)
-    return {key: numbers_or_text(key, values) for key, values in options.items()}
-
-
-def numbers_or_text(key: str, values: tuple[str, ...]) -> Any:
-    """The value of one option: a list where the key may hold one."""
-    numbers = [_number_or_text(value) for value in values]
-    return numbers if key in LISTS else numbers[0]
-
-
-def _number_or_text(text: str) -> float | int | str:
-    for read in (int, float):
-        try:
-            return read(text)
-        except ValueError:
-            continue
-    return text
-
-
-@contextmanager
-def placed(field: str) -> Iterator[None]:
-    """Name the place of a part, in the errors of code that knows the part alone."""
-    try:
-        yield
-    except InvalidRequest as error:
-        if error.field.startswith(field):
-            raise
-        name = error.field.rpartition(".")[2]
-        full = field if field.endswith(f".{name}") else f"{field}.{name}"
-        raise InvalidRequest(full, error.value, error.expected) from None

@@ -8,6 +8,7 @@ The acceptance length AL(γ) = 1 + s_1 + … + s_γ counts the bonus token, as e
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer, check_number
 
 BISECTIONS = 60
-RATE = "a probability from 0 to 1"
+ABOVE_0, BELOW_1 = math.nextafter(0, 1), math.nextafter(1, 0)
 MOST = 1024  # drafted tokens; far beyond any drafter, so that a slip is no long wait
 
 
@@ -43,17 +44,10 @@ class AcceptanceModel(ABC):
         edges = np.concatenate(([1.0], self.survival(draft_length), [0.0]))
         return edges[:-1] - edges[1:]
 
-    def variance(self, draft_length: int) -> float:
-        """Variance of the number of tokens that one round commits."""
-        shares = self.commit_probabilities(draft_length)
-        committed = np.arange(1, draft_length + 2)
-        mean = float(shares @ committed)
-        return float(shares @ (committed - mean) ** 2)
-
     def conditional(self, draft_length: int) -> np.ndarray:
         """a_1 … a_γ, [γ]; 0 at positions that are never reached."""
         survival = self.survival(draft_length)
-        before = np.concatenate(([1.0], survival[:-1])) if draft_length else survival
+        before = np.concatenate(([1.0], survival))[:draft_length]
         rates = np.zeros_like(survival)
         np.divide(survival, before, out=rates, where=before > 0)
         return rates
@@ -72,7 +66,7 @@ class Geometric(AcceptanceModel):
     alpha: float
 
     def __post_init__(self) -> None:
-        check_number("alpha", self.alpha, 0, 1, RATE)
+        check_number("alpha", self.alpha, 0, 1, "a probability from 0 to 1")
 
     def survival(self, draft_length: int) -> np.ndarray:
         self._check(draft_length)
@@ -121,12 +115,8 @@ class BetaGeometric(AcceptanceModel):
     b: float
 
     def __post_init__(self) -> None:
-        for name in ("a", "b"):
-            value = getattr(self, name)
-            expected = "a number above 0, up to 1e9"
-            check_number(f"beta {name}", value, 0, 1e9, expected)
-            if value == 0:
-                raise InvalidRequest(f"beta {name}", value, expected)
+        for name, value in (("beta a", self.a), ("beta b", self.b)):
+            check_number(name, value, ABOVE_0, 1e9, "a number above 0, up to 1e9")
 
     def survival(self, draft_length: int) -> np.ndarray:
         self._check(draft_length)
@@ -140,7 +130,7 @@ class BetaGeometric(AcceptanceModel):
         The AL lies between that of no mixing, Geometric(first), and that of full mixing, where
         either all tokens of a draft stand or none. Raises InvalidRequest for an AL outside.
         """
-        _check_open("first", first)
+        check_number("first", first, ABOVE_0, BELOW_1, "a probability between 0 and 1")
         check_integer("draft_length", draft_length, 2, MOST, f"a whole number from 2 to {MOST}")
         check_number("al", acceptance_length, 1, draft_length + 1, f"from 1 to {draft_length + 1}")
         low = Geometric(first).expected_length(draft_length)
@@ -156,10 +146,10 @@ class BetaGeometric(AcceptanceModel):
             total = min(max((1 - spread) / spread, 1e-9), 1e9)  # a + b
             return cls(first * total, (1 - first) * total)
 
-        spread = _bisect(
-            lambda spread: with_spread(spread).expected_length(draft_length), acceptance_length
-        )
-        return with_spread(spread)
+        def length(spread: float) -> float:
+            return with_spread(spread).expected_length(draft_length)
+
+        return with_spread(_bisect(length, acceptance_length))
 
 
 @dataclass(frozen=True)
@@ -177,11 +167,11 @@ class Trace(AcceptanceModel):
     def __post_init__(self) -> None:
         if not self.accepted:
             raise InvalidRequest("trace", [], "at least one round")
-        drafted = self.drafted
-        if isinstance(drafted, tuple) and len(drafted) != len(self.accepted):
-            expected = f"as many as there are rounds ({len(self.accepted)})"
-            raise InvalidRequest("drafted", len(drafted), expected)
-        by_round = drafted if isinstance(drafted, tuple) else (drafted,) * len(self.accepted)
+        drafted, rounds = self.drafted, len(self.accepted)
+        by_round = drafted if isinstance(drafted, tuple) else (drafted,) * rounds
+        if len(by_round) != rounds:
+            expected = f"as many as there are rounds ({rounds})"
+            raise InvalidRequest("drafted", len(by_round), expected)
         for accepted, most in zip(self.accepted, by_round, strict=True):
             check_integer("drafted", most, 0, MOST, f"whole numbers from 0 to {MOST}")
             expected = "whole numbers from 0 to what the round drafted, bonus not counted"
@@ -201,11 +191,9 @@ class Trace(AcceptanceModel):
             if not reached.any():
                 break  # no round tells about this position, unless no token survives to it
             rates.append(float((accepted[reached] >= position).mean()))
-        survivals = np.cumprod(rates) if rates else np.zeros(0)
         if rates and rates[-1] == 0:
-            missing = int(drafted.max()) - len(rates)
-            survivals = np.concatenate((survivals, np.zeros(missing)))
-        return survivals
+            rates += [0.0] * (int(drafted.max()) - len(rates))
+        return np.cumprod(rates)
 
     def survival(self, draft_length: int) -> np.ndarray:
         self._check(draft_length)
@@ -219,9 +207,6 @@ def of_length(acceptance_length: float, draft_length: int) -> Geometric:
     check_number("al", acceptance_length, 1, draft_length + 1, expected)
     alpha = _bisect(lambda a: Geometric(a).expected_length(draft_length), acceptance_length)
     return Geometric(alpha)
-
-
-# -- inside ----------------------------------------------------------------------------------------
 
 
 def _bisect(rising: Callable[[float], float], wanted: float) -> float:
@@ -238,9 +223,3 @@ def _check_rates(field: str, rates: Sequence[float]) -> None:
         raise InvalidRequest(field, rates, f"a list of 1 to {MOST} probabilities, by position")
     for rate in rates:
         check_number(field, rate, 0, 1, "probabilities from 0 to 1")
-
-
-def _check_open(field: str, value: float) -> None:
-    check_number(field, value, 0, 1, "a probability between 0 and 1")
-    if value in (0, 1):
-        raise InvalidRequest(field, value, "a probability between 0 and 1")

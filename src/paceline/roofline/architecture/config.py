@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from paceline.core.config_fields import ConfigFields
 from paceline.core.errors import InvalidRequest, ModelError
@@ -26,7 +26,7 @@ MODULES = {
 # The formats that a cache may have.
 CACHES = {"kv": ("bf16", "fp16", "fp32", "fp8", "int8"), "state": ("bf16", "fp16", "fp32")}
 PARTS = (*MODULES, *CACHES)
-Precision = str | Mapping[str, str]
+Precision = str | Mapping[str, object]
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _MODELOPT = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A8_NVFP4_FP8": "nvfp4"}
 _EXPERT_DTYPES = {"fp4": "mxfp4", "fp8": "fp8", "bf16": "bf16"}
@@ -118,19 +118,19 @@ def _overrides(precision: object) -> dict[str, str]:
     if not isinstance(precision, Mapping):
         expected = f"a format's name, or an object with names for parts: {', '.join(PARTS)}"
         raise InvalidRequest("precision", precision, expected)
-    for part, name in precision.items():
-        field = f"precision.{part}"
-        if part not in PARTS:
-            raise InvalidRequest(field, name, f"a part: {', '.join(PARTS)}")
-        allowed = CACHES.get(part, FORMATS)
-        if _format(field, name) not in allowed:
-            raise InvalidRequest(field, name, f"one of {', '.join(allowed)}")
-    return dict(precision)
+    return {part: _part_format(part, name) for part, name in precision.items()}
 
 
-def _format(field: str, name: object) -> str:
-    if not isinstance(name, str) or name not in FORMATS:
-        raise InvalidRequest(field, name, f"one of {', '.join(FORMATS)}")
+def _part_format(part: str, name: object) -> str:
+    field = f"precision.{part}"
+    if part not in PARTS:
+        raise InvalidRequest(field, name, f"a part: {', '.join(PARTS)}")
+    return _format(field, name, CACHES.get(part, FORMATS))
+
+
+def _format(field: str, name: object, allowed: Collection[str] = FORMATS) -> str:
+    if not isinstance(name, str) or name not in allowed:
+        raise InvalidRequest(field, name, f"one of {', '.join(allowed)}")
     return name
 
 

@@ -125,7 +125,8 @@ class WorkTable:
     def work_seconds(self, calibration: Calibration) -> np.ndarray:
         """Seconds of each work in all its copies [works]."""
         seconds = calibration.seconds(self.kind, self.compute, self.memory, self.rows)
-        return np.multiply(seconds + self.fixed, self.copies)
+        in_all: np.ndarray = (seconds + self.fixed) * self.copies
+        return in_all
 
     def overhead(self, calibration: Calibration) -> np.ndarray:
         """Seconds of each forward that belong to no component [forwards]."""
@@ -133,8 +134,9 @@ class WorkTable:
 
     def seconds(self, calibration: Calibration) -> np.ndarray:
         """Seconds of each forward [forwards]."""
-        works = np.bincount(self.owner, self.work_seconds(calibration), len(self.batch))
-        return np.add(works, self.overhead(calibration))
+        works: np.ndarray = np.bincount(self.owner, self.work_seconds(calibration), len(self.batch))
+        in_all: np.ndarray = works + self.overhead(calibration)
+        return in_all
 
 
 def _array(values: Iterable[float]) -> np.ndarray:

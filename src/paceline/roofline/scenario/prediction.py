@@ -26,7 +26,7 @@ from paceline.roofline.scenario.answer import (
     Tiers,
 )
 from paceline.roofline.scenario.drafters import PricedDrafter
-from paceline.roofline.scenario.launch import launch_flags
+from paceline.roofline.scenario.kinds import launch_flags
 from paceline.roofline.scenario.scenario import Scenario
 from paceline.roofline.scenario.views import MS, PlainSteps, drafter_view
 

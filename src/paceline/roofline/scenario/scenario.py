@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
 from paceline.roofline.architecture import Architecture, model_config, read_architecture
 from paceline.roofline.architecture.components import Component, Experts, State
+from paceline.roofline.architecture.config import Precision
 from paceline.roofline.architecture.work import MEASURED, UNIFORM
 from paceline.roofline.cost import Deployment, Options
 from paceline.roofline.device import Calibration, Hardware, hardware, preset
@@ -47,7 +47,7 @@ class Scenario:
     calibration: Calibration
     batches: tuple[int, ...]
     contexts: tuple[int, ...]
-    stated: dict[str, Any]
+    stated: dict[str, object]
 
     @classmethod
     def read(cls, value: object) -> Scenario:
@@ -60,11 +60,9 @@ class Scenario:
         architecture = read_model(stated.model, stated.precision)
         name, calibration = _calibration(stated.calibration, architecture)
         reach = architecture.max_context or MOST_CONTEXT
-        contexts = {"context": [stated.context], "contexts": stated.contexts or []}
-        for field, values in contexts.items():
-            for context in values:
-                expected = f"a whole number from 0 to {reach}"
-                check_integer(field, context, 0, reach, expected)
+        for context in [stated.context, *(stated.contexts or ())]:
+            field = "context" if context == stated.context else "contexts"
+            check_integer(field, context, 0, reach, f"a whole number from 0 to {reach}")
         drafters = _drafters(stated, architecture)
         options = _options(stated, architecture, drafters)
         batches = BATCHES if stated.batches is None else stated.batches
@@ -77,13 +75,13 @@ class Scenario:
             max_draft=stated.max_draft,
             calibration_name=name,
             calibration=calibration,
-            batches=_sorted({*batches, stated.batch}),
-            contexts=_sorted(stated.contexts or ()),
+            batches=tuple(sorted({*batches, stated.batch})),
+            contexts=tuple(sorted(set(stated.contexts or ()))),
             stated={**DEFAULTS, **plain, "calibration": plain.get("calibration") or name},
         )
 
 
-def read_model(model: str | StatedModel, precision: Any) -> Architecture:
+def read_model(model: str | StatedModel, precision: Precision | None) -> Architecture:
     """Read the architecture of a listed model, or of a config."""
     if isinstance(model, str):
         return read_architecture(model_config(model), precision=precision, name=model)
@@ -99,14 +97,14 @@ def read_hardware(stated: str | Hardware) -> Hardware:
     return hardware(stated) if isinstance(stated, str) else stated
 
 
-def _plain_json(value: object) -> dict[str, Any]:
+def _plain_json(value: object) -> dict[str, object]:
     """The scenario as JSON has it: lists for tuples, no NaN, and the numbers of a calibration
     alone."""
     if not isinstance(value, dict):
         expected = "an object with model, hardware, drafters"
         raise InvalidRequest("scenario", value, expected)
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
+        plain: dict[str, object] = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise InvalidRequest("scenario", str(error), "plain JSON, without NaN") from error
     fitted = plain.get("calibration")
@@ -156,8 +154,3 @@ def _options(
         snapshots=stated.snapshots,
         state_precision=stated.state_precision,
     )
-
-
-def _sorted(values: Iterable[int]) -> tuple[int, ...]:
-    """Sorted, each value once."""
-    return tuple(sorted(set(values)))
