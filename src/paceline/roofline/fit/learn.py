@@ -1,7 +1,7 @@
 """Learn a calibration from measured step times, and judge it at the other ones.
 
-The points decide which unknowns are learned (`search.py`). Any other keeps its
-identity, or the value of the unknown that it is tied to, and `Fit.not_identified` says so.
+The points decide which unknowns are learned (`search.py`). The others keep their
+identity, or the value of the unknown that they are tied to, and `Fit.not_identified` says so.
 """
 
 from __future__ import annotations

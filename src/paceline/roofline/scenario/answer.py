@@ -7,7 +7,8 @@ lengths; null stands for numbers of places that do not fit the memory. "ar" is s
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Callable
+from typing import Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic reads these before Python 3.12
@@ -18,6 +19,8 @@ CEILING: Literal["ceiling"] = "ceiling"
 CALIBRATED: Literal["calibrated"] = "calibrated"
 TIERS: tuple[Tier, ...] = (CEILING, CALIBRATED)
 T = TypeVar("T")
+Components = dict[str, float]  # milliseconds by name
+Numbers = list[float | None]  # by place; null where the place does not fit
 
 
 class Tiers(TypedDict, Generic[T]):
@@ -25,6 +28,10 @@ class Tiers(TypedDict, Generic[T]):
 
     ceiling: T
     calibrated: T
+
+
+def by_tier(answer: Callable[[Tier], T]) -> Tiers[T]:
+    return {"ceiling": answer(CEILING), "calibrated": answer(CALIBRATED)}
 
 
 class ModelSize(TypedDict):
@@ -63,14 +70,14 @@ class Throughput(TypedDict, Generic[T]):
 
 
 class ArStep(Throughput[float]):
-    """A step without speculation; `components` are milliseconds by name."""
+    """A step without speculation."""
 
     step_ms: float
     tpot_ms: float
-    components: dict[str, float]
+    components: Components
 
 
-class ArByBatch(Tiers[Throughput[list[float | None]]]):
+class ArByBatch(Tiers[Throughput[Numbers]]):
     """Throughput without speculation, over batches."""
 
     batch: list[int]
@@ -96,40 +103,37 @@ class Curve(Tiers[DraftNumbers[list[float]]]):
 
 
 class Optimum(DraftNumbers[float]):
-    """The best row of the curve; `components` are milliseconds by name, "draft" among them."""
+    """The best row of the curve; "draft" is among the components."""
 
     draft_length: int
     acceptance_length: float
-    components: dict[str, float]
+    components: Components
 
 
-class BestNumbers(Throughput[list[float | None]]):
+class BestNumbers(Throughput[Numbers]):
     """The best draft length by place, and its numbers."""
 
     draft_length: list[int | None]
-    acceptance_length: list[float | None]
-    speedup: list[float | None]
-    tpot_ms: list[float | None]
+    acceptance_length: Numbers
+    speedup: Numbers
+    tpot_ms: Numbers
 
 
-class BestByBatch(Tiers[BestNumbers]):
-    """The optimum over batches; `max_draft` is the longest draft that fits there."""
+class Best(Tiers[BestNumbers]):
+    """The optimum by place; `max_draft` is the longest draft that fits there."""
 
+    max_draft: list[int | None]
+
+
+class BestByBatch(Best):
     batch: list[int]
-    max_draft: list[int | None]
 
 
-class BestByContext(Tiers[BestNumbers]):
-    """The optimum over contexts; `max_draft` is the longest draft that fits there."""
-
+class BestByContext(Best):
     context: list[int]
-    max_draft: list[int | None]
 
 
-Speedups = list[list[float | None] | None]
-
-
-class HeatMap(Tiers[Speedups]):
+class HeatMap(Tiers[list[Numbers | None]]):
     """Speedups, [batch][draft_length]."""
 
     batch: list[int]
@@ -160,7 +164,7 @@ class Prediction(TypedDict):
     `calibration` is its name and its numbers; `notes` are sentences to show beside the numbers."""
 
     format: Literal["paceline-prediction/1"]
-    scenario: dict[str, Any]
+    scenario: dict[str, object]
     model: ModelSize
     hardware: Device
     calibration: dict[str, str | float]
@@ -171,6 +175,6 @@ class Prediction(TypedDict):
     notes: list[str]
 
 
-def prediction_schema() -> dict[str, Any]:
+def prediction_schema() -> dict[str, object]:
     """Return the JSON schema of the answer."""
     return TypeAdapter(Prediction).json_schema()

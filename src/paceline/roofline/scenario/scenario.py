@@ -13,7 +13,8 @@ from paceline.roofline.architecture.components import Component, Experts, State
 from paceline.roofline.architecture.config import Precision
 from paceline.roofline.architecture.work import MEASURED, UNIFORM
 from paceline.roofline.cost import Deployment, Options
-from paceline.roofline.device import Calibration, Hardware, hardware, preset
+from paceline.roofline.device import IDEAL, Calibration, Hardware, hardware, preset
+from paceline.roofline.scenario.answer import CALIBRATED, CEILING
 from paceline.roofline.scenario.documents import MOST_CONTEXT, StatedModel, StatedScenario
 from paceline.roofline.scenario.drafters import PricedDrafter, price, reading_config
 
@@ -48,6 +49,10 @@ class Scenario:
     batches: tuple[int, ...]
     contexts: tuple[int, ...]
     stated: dict[str, object]
+
+    @property
+    def tiers(self) -> dict[str, Calibration]:
+        return {CEILING: IDEAL, CALIBRATED: self.calibration}
 
     @classmethod
     def read(cls, value: object) -> Scenario:
