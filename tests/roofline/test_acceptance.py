@@ -13,7 +13,6 @@ from paceline.roofline.acceptance import (
     BetaGeometric,
     Geometric,
     Profile,
-    Trace,
     acceptance_of,
     of_length,
 )
@@ -98,7 +97,7 @@ def test_a_beta_of_great_a_and_b_is_a_single_alpha() -> None:
 
 
 def test_a_trace_of_equal_drafts_is_its_own_histogram() -> None:
-    trace = Trace((0, 1, 3, 3, 2, 0, 1, 3), 3)
+    trace = Profile.of_rounds((0, 1, 3, 3, 2, 0, 1, 3), 3)
     assert trace.expected_length(3) == pytest.approx(1 + 13 / 8)
     assert trace.survival(3) == pytest.approx([6 / 8, 4 / 8, 3 / 8])
 
@@ -107,13 +106,13 @@ def test_short_drafts_of_a_trace_tell_nothing_of_later_positions() -> None:
     rng = np.random.default_rng(1)
     drafted = rng.integers(1, 8, size=40_000)
     lengths = np.minimum(rng.geometric(1 - 0.8, size=drafted.size) - 1, drafted)
-    trace = Trace(tuple(lengths.tolist()), tuple(drafted.tolist()))
+    trace = Profile.of_rounds(lengths.tolist(), drafted.tolist())
     assert trace.survival(7) == pytest.approx(Geometric(0.8).survival(7), abs=0.02)
 
 
 def test_positions_that_no_round_reached_are_unknown_and_those_after_a_zero_are_zero() -> None:
-    assert Trace((1, 1), (1, 1)).depth == 1
-    assert Trace((0, 0), (4, 4)).survival(4).tolist() == [0, 0, 0, 0]
+    assert Profile.of_rounds((1, 1), (1, 1)).depth == 1
+    assert Profile.of_rounds((0, 0), (4, 4)).survival(4).tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,14 @@ import pytest
 
 from paceline.core import InvalidRequest
 from paceline.roofline.acceptance import Geometric
-from paceline.roofline.recorded import arrival_events, evaluated_events, read_trace
-from paceline.roofline.timing import autoregressive, speculative, two_panes
+from paceline.roofline.timing import (
+    arrival_events,
+    autoregressive,
+    evaluated_events,
+    read_trace,
+    speculative,
+    two_panes,
+)
 from tests.roofline.golden import variance
 
 STATED = {"tokens": 40, "ar_step_ms": 10, "step_ms": 12, "commits": [0.25, 0.75], "ttft_ms": 50}

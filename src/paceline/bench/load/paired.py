@@ -18,7 +18,7 @@ from typing import Any
 from paceline.bench.load.answers import MeasuredAnswer
 from paceline.bench.prompts import BenchPrompt
 from paceline.dataset.loops import loop_start
-from paceline.roofline.recorded import ARRIVALS
+from paceline.roofline.timing import ARRIVALS
 
 Ask = Callable[[BenchPrompt, Any], Awaitable[MeasuredAnswer]]
 """Answers a prompt with the given `speculative` value ("off", None or an object)."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from paceline.core.errors import InvalidRequest, check_integer, check_number
-from paceline.roofline.device.calibration import KINDS
+from paceline.roofline.device import KINDS
 
 CHOICES = {
     "snapshots": ("per-token", "replay"),

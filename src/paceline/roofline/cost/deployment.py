@@ -18,8 +18,7 @@ from paceline.core.errors import InvalidRequest
 from paceline.roofline.architecture import Architecture
 from paceline.roofline.architecture.work import Options, Work, Workload
 from paceline.roofline.cost.communication import exchanges
-from paceline.roofline.device import IDEAL, Calibration, Hardware
-from paceline.roofline.device.hardware import WIDER
+from paceline.roofline.device import IDEAL, WIDER, Calibration, Hardware
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from paceline.core.spec_line import GRAMMAR, SpecLine, parse_options
 from paceline.roofline.acceptance import StatedAcceptance
 from paceline.roofline.architecture import Architecture, load_config, model_names
 from paceline.roofline.architecture.config import Precision
-from paceline.roofline.recorded import read_trace
 from paceline.roofline.scenario.documents import StatedModel
 from paceline.roofline.scenario.kinds import KINDS
 from paceline.roofline.scenario.scenario import read_model
+from paceline.roofline.timing import read_trace
 
 COSTS = ("seconds", "block", "max_draft", "checkpoint", "cost")
 ACCEPTANCE = (*sorted(StatedAcceptance.model_fields), "trace")

@@ -1,4 +1,4 @@
-"""The models of acceptance: how many drafted tokens survive.
+"""Acceptance, the quality of drafts: its models, and the forms in which users state one.
 
 Draft positions count from 1. The *survival* s_d is the unconditional probability that the first d
 tokens of a draft are all accepted; the *conditional* acceptance a_d = s_d / s_{d-1} is that of
@@ -12,13 +12,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
+from pydantic import ConfigDict, Field, model_validator
 
 from paceline.core import InvalidRequest
+from paceline.core.documents import Document
 from paceline.core.errors import check_integer, check_number
+from paceline.core.field_types import Expected, OneOfTypes
 
 BISECTIONS = 60
 ABOVE_0, BELOW_1 = math.nextafter(0, 1), math.nextafter(1, 0)
@@ -31,9 +34,16 @@ class AcceptanceModel(ABC):
 
     depth: int | None = None
 
-    @abstractmethod
     def survival(self, draft_length: int) -> np.ndarray:
         """s_1 … s_γ, [draft_length], non-increasing. Raises InvalidRequest past `depth`."""
+        check_integer("draft_length", draft_length, 0, MOST, f"a whole number from 0 to {MOST}")
+        if self.depth is not None and draft_length > self.depth:
+            expected = f"at most {self.depth}, the positions that the acceptance is known for"
+            raise InvalidRequest("draft_length", draft_length, expected)
+        return self._survival(draft_length)
+
+    @abstractmethod
+    def _survival(self, draft_length: int) -> np.ndarray: ...
 
     def expected_length(self, draft_length: int) -> float:
         """AL(γ): tokens committed per round, bonus included."""
@@ -52,12 +62,6 @@ class AcceptanceModel(ABC):
         np.divide(survival, before, out=rates, where=before > 0)
         return rates
 
-    def _check(self, draft_length: int) -> None:
-        check_integer("draft_length", draft_length, 0, MOST, f"a whole number from 0 to {MOST}")
-        if self.depth is not None and draft_length > self.depth:
-            expected = f"at most {self.depth}, the positions that the acceptance is known for"
-            raise InvalidRequest("draft_length", draft_length, expected)
-
 
 @dataclass(frozen=True)
 class Geometric(AcceptanceModel):
@@ -68,14 +72,14 @@ class Geometric(AcceptanceModel):
     def __post_init__(self) -> None:
         check_number("alpha", self.alpha, 0, 1, "a probability from 0 to 1")
 
-    def survival(self, draft_length: int) -> np.ndarray:
-        self._check(draft_length)
+    def _survival(self, draft_length: int) -> np.ndarray:
         return np.power(float(self.alpha), np.arange(1, draft_length + 1))
 
 
 @dataclass(frozen=True)
 class Profile(AcceptanceModel):
-    """Measured acceptance by position. Build it by `of_conditional` or `of_unconditional`.
+    """Measured acceptance by position. Build it by `of_conditional`, `of_unconditional` or
+    `of_rounds`.
 
     vLLM logs unconditional rates ("Per-position acceptance"); an evaluation of Paceline has both.
     """
@@ -96,12 +100,40 @@ class Profile(AcceptanceModel):
         _check_rates("conditional", rates)
         return cls(tuple(float(survival) for survival in np.cumprod(rates)))
 
+    @classmethod
+    def of_rounds(cls, accepted: Sequence[int], drafted: Sequence[int] | int) -> Profile:
+        """Estimate from a recorded run: of each round how many tokens were accepted, and how many
+        were drafted (one number where every draft was equally long).
+
+        Rounds whose draft ended early say nothing about later positions: a_d is the share of those
+        that reached d and drafted it (the product-limit estimate).
+        """
+        rounds = len(accepted)
+        if not rounds:
+            raise InvalidRequest("trace", [], "at least one round")
+        by_round = [drafted] * rounds if isinstance(drafted, int) else drafted
+        if len(by_round) != rounds:
+            expected = f"as many as there are rounds ({rounds})"
+            raise InvalidRequest("drafted", len(by_round), expected)
+        for stood, most in zip(accepted, by_round, strict=True):
+            check_integer("drafted", most, 0, MOST, f"whole numbers from 0 to {MOST}")
+            expected = "whole numbers from 0 to what the round drafted, bonus not counted"
+            check_integer("accepted", stood, 0, most, expected)
+        counts, offered, rates = np.asarray(accepted), np.asarray(by_round), []
+        for position in range(1, max(by_round) + 1):
+            reached = (counts >= position - 1) & (offered >= position)
+            if not reached.any():
+                break  # no round tells about this position, unless no token survives to it
+            rates.append(float((counts[reached] >= position).mean()))
+        if rates and rates[-1] == 0:
+            rates += [0.0] * (max(by_round) - len(rates))
+        return cls(tuple(np.cumprod(rates).tolist()))
+
     @property
     def depth(self) -> int:  # type: ignore[override]
         return len(self.survivals)
 
-    def survival(self, draft_length: int) -> np.ndarray:
-        self._check(draft_length)
+    def _survival(self, draft_length: int) -> np.ndarray:
         return np.array(self.survivals[:draft_length], dtype=float)
 
 
@@ -118,8 +150,7 @@ class BetaGeometric(AcceptanceModel):
         for name, value in (("beta a", self.a), ("beta b", self.b)):
             check_number(name, value, ABOVE_0, 1e9, "a number above 0, up to 1e9")
 
-    def survival(self, draft_length: int) -> np.ndarray:
-        self._check(draft_length)
+    def _survival(self, draft_length: int) -> np.ndarray:
         i = np.arange(draft_length)
         return np.cumprod((self.a + i) / (self.a + self.b + i))
 
@@ -152,54 +183,6 @@ class BetaGeometric(AcceptanceModel):
         return with_spread(_bisect(length, acceptance_length))
 
 
-@dataclass(frozen=True)
-class Trace(AcceptanceModel):
-    """A recorded run: of each round how many tokens were accepted, and how many were drafted.
-
-    `drafted` is by round, or one number where every draft was equally long. Rounds whose draft
-    ended early say nothing about later positions: a_d is the share of those that reached d and
-    drafted it (the product-limit estimate).
-    """
-
-    accepted: tuple[int, ...]
-    drafted: tuple[int, ...] | int
-
-    def __post_init__(self) -> None:
-        if not self.accepted:
-            raise InvalidRequest("trace", [], "at least one round")
-        drafted, rounds = self.drafted, len(self.accepted)
-        by_round = drafted if isinstance(drafted, tuple) else (drafted,) * rounds
-        if len(by_round) != rounds:
-            expected = f"as many as there are rounds ({rounds})"
-            raise InvalidRequest("drafted", len(by_round), expected)
-        for accepted, most in zip(self.accepted, by_round, strict=True):
-            check_integer("drafted", most, 0, MOST, f"whole numbers from 0 to {MOST}")
-            expected = "whole numbers from 0 to what the round drafted, bonus not counted"
-            check_integer("accepted", accepted, 0, most, expected)
-
-    @property
-    def depth(self) -> int:  # type: ignore[override]
-        return len(self._survivals)
-
-    @cached_property
-    def _survivals(self) -> np.ndarray:
-        accepted = np.asarray(self.accepted)
-        drafted = np.broadcast_to(np.asarray(self.drafted), accepted.shape)
-        rates = []
-        for position in range(1, int(drafted.max()) + 1):
-            reached = (accepted >= position - 1) & (drafted >= position)
-            if not reached.any():
-                break  # no round tells about this position, unless no token survives to it
-            rates.append(float((accepted[reached] >= position).mean()))
-        if rates and rates[-1] == 0:
-            rates += [0.0] * (int(drafted.max()) - len(rates))
-        return np.cumprod(rates)
-
-    def survival(self, draft_length: int) -> np.ndarray:
-        self._check(draft_length)
-        return self._survivals[:draft_length].copy()
-
-
 def of_length(acceptance_length: float, draft_length: int) -> Geometric:
     """Find the single α with this AL (incl. bonus) at `draft_length`, by bisection."""
     check_integer("draft_length", draft_length, 1, MOST, f"a whole number from 1 to {MOST}")
@@ -223,3 +206,80 @@ def _check_rates(field: str, rates: Sequence[float]) -> None:
         raise InvalidRequest(field, rates, f"a list of 1 to {MOST} probabilities, by position")
     for rate in rates:
         check_number(field, rate, 0, 1, "probabilities from 0 to 1")
+
+
+EXPECTED = (
+    "alpha; or al (incl. bonus) and draft_length; or conditional or unconditional rates by "
+    "position; or first, al and draft_length (a beta-geometric fit); or beta (its a and b); or "
+    "accepted and drafted (of each round)"
+)
+FORMS = (
+    {"alpha"}, {"al", "draft_length"}, {"conditional"}, {"unconditional"},
+    {"first", "al", "draft_length"}, {"beta"}, {"accepted", "drafted"},
+)  # fmt: skip
+Rates = Annotated[
+    list[Annotated[float, Field(ge=0, le=1), Expected("a probability from 0 to 1")]],
+    OneOfTypes((list,), f"a list of 1 to {MOST} probabilities, by position"),
+]
+Length = Annotated[int, Field(ge=1, le=MOST), Expected(f"a whole number from 1 to {MOST}")]
+Count = Annotated[int, Field(ge=0, le=MOST), Expected(f"a whole number from 0 to {MOST}")]
+ROUNDS = "a list of whole numbers, one for each round"
+Pair = Annotated[tuple[float, float], Field(strict=False), Expected("two numbers, a and b")]
+
+
+class StatedAcceptance(Document):
+    """The quality of drafts, in one of these forms: alpha; al and draft_length; conditional;
+    unconditional; first, al and draft_length; beta; accepted and drafted."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    alpha: float | None = None
+    """every position is accepted alike"""
+    al: float | None = None
+    """tokens per round, incl. bonus"""
+    draft_length: Length | None = None
+    """the draft length of `al`"""
+    conditional: Rates | None = None
+    """by position: accepted ÷ drafts that came to it"""
+    unconditional: Rates | None = None
+    """by position: accepted so far ÷ all drafts"""
+    first: float | None = None
+    """acceptance of the first position"""
+    beta: Pair | None = None
+    """a and b of the law that each round's alpha is drawn from"""
+    accepted: Annotated[list[Count], OneOfTypes((list,), ROUNDS)] | None = None
+    """tokens accepted, by round"""
+    drafted: Annotated[Count | list[Count], OneOfTypes((int, list), ROUNDS)] | None = None
+    """tokens drafted, by round, or one number for all rounds"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_form(cls, value: object) -> object:
+        if isinstance(value, dict) and set(value) in FORMS and None not in value.values():
+            return value
+        raise ValueError(EXPECTED)
+
+    def model(self) -> AcceptanceModel:
+        """Build the model of acceptance. Raises InvalidRequest for numbers that cannot be."""
+        if self.alpha is not None:
+            return Geometric(self.alpha)
+        if self.conditional is not None:
+            return Profile.of_conditional(self.conditional)
+        if self.unconditional is not None:
+            return Profile.of_unconditional(self.unconditional)
+        if self.beta is not None:
+            return BetaGeometric(*self.beta)
+        if self.accepted is not None and self.drafted is not None:
+            drafted = self.drafted
+            if isinstance(drafted, list) and len(drafted) == 1:
+                drafted = drafted[0]  # one number stands for all rounds, as a line of text has it
+            return Profile.of_rounds(self.accepted, drafted)
+        assert self.al is not None and self.draft_length is not None
+        if self.first is not None:
+            return BetaGeometric.fit(self.first, self.al, self.draft_length)
+        return of_length(self.al, self.draft_length)
+
+
+def acceptance_of(stated: object) -> AcceptanceModel:
+    """Read an acceptance as JSON states it. Raises InvalidRequest."""
+    return StatedAcceptance.read(stated, "acceptance").model()
