@@ -62,55 +62,71 @@ class Fitting(TypedDict):
     max_batch: int
 
 
-class Throughput(TypedDict, Generic[T]):
-    """Committed tokens per second; one against the other is the Pareto front."""
-
-    tokens_per_second_per_request: T
-    tokens_per_second_per_device: T
-
-
-class ArStep(Throughput[float]):
+class ArStep(TypedDict):
     """A step without speculation."""
 
     step_ms: float
     tpot_ms: float
+    tokens_per_second_per_request: float
+    tokens_per_second_per_device: float
     components: Components
 
 
-class ArByBatch(Tiers[Throughput[Numbers]]):
+class Throughput(TypedDict):
+    """Committed tokens per second by place; one against the other is the Pareto front."""
+
+    tokens_per_second_per_request: Numbers
+    tokens_per_second_per_device: Numbers
+
+
+class ArByBatch(TypedDict):
     """Throughput without speculation, over batches."""
 
     batch: list[int]
+    ceiling: Throughput
+    calibrated: Throughput
 
 
-class DraftNumbers(Throughput[T], Generic[T]):
-    """Numbers of one draft length, or lists by draft length. `break_even_length` is the AL at which
-    that draft length is as fast as AR."""
+class DraftNumbers(TypedDict):
+    """Numbers by draft length. `break_even_length` is the AL at which that draft length is as fast
+    as AR."""
 
-    speedup: T
-    step_ms: T
-    verify_ms: T
-    draft_ms: T
-    tpot_ms: T
-    break_even_length: T
+    speedup: list[float]
+    step_ms: list[float]
+    verify_ms: list[float]
+    draft_ms: list[float]
+    tpot_ms: list[float]
+    tokens_per_second_per_request: list[float]
+    tokens_per_second_per_device: list[float]
+    break_even_length: list[float]
 
 
-class Curve(Tiers[DraftNumbers[list[float]]]):
+class Curve(TypedDict):
     """Draft lengths 0 … `max_draft`; `acceptance_length` is the toy model's speedup."""
 
     draft_length: list[int]
     acceptance_length: list[float]
+    ceiling: DraftNumbers
+    calibrated: DraftNumbers
 
 
-class Optimum(DraftNumbers[float]):
+class Optimum(TypedDict):
     """The best row of the curve; "draft" is among the components."""
 
     draft_length: int
     acceptance_length: float
+    speedup: float
+    step_ms: float
+    verify_ms: float
+    draft_ms: float
+    tpot_ms: float
+    tokens_per_second_per_request: float
+    tokens_per_second_per_device: float
+    break_even_length: float
     components: Components
 
 
-class BestNumbers(Throughput[Numbers]):
+class BestNumbers(Throughput):
     """The best draft length by place, and its numbers."""
 
     draft_length: list[int | None]
@@ -119,10 +135,12 @@ class BestNumbers(Throughput[Numbers]):
     tpot_ms: Numbers
 
 
-class Best(Tiers[BestNumbers]):
+class Best(TypedDict):
     """The optimum by place; `max_draft` is the longest draft that fits there."""
 
     max_draft: list[int | None]
+    ceiling: BestNumbers
+    calibrated: BestNumbers
 
 
 class BestByBatch(Best):
@@ -133,11 +151,13 @@ class BestByContext(Best):
     context: list[int]
 
 
-class HeatMap(Tiers[list[Numbers | None]]):
+class HeatMap(TypedDict):
     """Speedups, [batch][draft_length]."""
 
     batch: list[int]
     draft_length: list[int]
+    ceiling: list[Numbers | None]
+    calibrated: list[Numbers | None]
 
 
 class DrafterAnswer(TypedDict):

@@ -42,7 +42,7 @@ class PlainSteps:
         shared: np.ndarray = batch * per_request / self.grid.deployment.devices
         return shared
 
-    def front(self, tier: Tier) -> Throughput[Numbers]:
+    def front(self, tier: Tier) -> Throughput:
         """Throughput without speculation by place."""
         per_request = 1 / self.seconds[tier][:, :1]
         return {
@@ -93,11 +93,11 @@ class DrafterView:
             "tokens_per_second_per_device": at_best("tokens_per_second_per_device"),
         }
 
-    def curve(self, tier: Tier, place: int, count: int) -> DraftNumbers[list[float]]:
+    def curve(self, tier: Tier, place: int, count: int) -> DraftNumbers:
         """The numbers of one place at the first `count` draft lengths."""
         numbers = self.tiers[tier].items()
         curve = {name: row[place, :count].tolist() for name, row in numbers}
-        return cast(DraftNumbers[list[float]], curve)
+        return cast(DraftNumbers, curve)
 
     def speedups(self, tier: Tier) -> list[Numbers | None]:
         """Speedups, [places][draft length]."""
