@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,19 +92,17 @@ class _FinnPart(Component):
 
     name: str
 
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
         rows = load.rows
         if self.name == "projections":
-            yield Work(self.name, "matmul", 2 * 107e6 * rows, 107e6, "fp8", rows)
-        elif self.name == "experts":
+            return Work(self.name, "matmul", 2 * 107e6 * rows, 107e6, "fp8", rows)
+        if self.name == "experts":
             touched = distinct_experts(256, 6, rows) + 1
-            yield Work(
-                self.name, "matmul", 2 * 7 * 25.2e6 * rows, touched * 25.2e6 * 0.53, "fp4", rows
-            )
-        else:
-            pairs = load.batch * load.context
-            flops = 2 * 69632 * load.rows_per_request * pairs
-            yield Work(self.name, "attention", flops, 576 * pairs, "bf16", rows)
+            moved = touched * 25.2e6 * 0.53
+            return Work(self.name, "matmul", 2 * 7 * 25.2e6 * rows, moved, "fp4", rows)
+        pairs = load.batch * load.context
+        flops = 2 * 69632 * load.rows_per_request * pairs
+        return Work(self.name, "attention", flops, 576 * pairs, "bf16", rows)
 
 
 FINN = Architecture(

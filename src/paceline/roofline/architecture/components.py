@@ -7,7 +7,6 @@ is two FLOP. Formulas are for one layer.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paceline.roofline.architecture.work import Options, Work, Workload, distinct_experts
@@ -41,7 +40,7 @@ class Component:
         """The part of these bytes that each device of a tensor-parallel group keeps."""
         return 1.0
 
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
         """The work of one forward on one device. `load` is the workload of one data-parallel group,
         `total` that of all groups."""
         raise NotImplementedError
@@ -55,10 +54,10 @@ class Projection(Component):
     parameters: int
     format: str = "bf16"
 
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
         shards = options.tensor_parallel
         flops, moved = 2.0 * self.parameters * load.rows / shards, self.weight_bytes / shards
-        yield Work(self.name, "matmul", flops, moved, FORMATS[self.format].compute, load.rows)
+        return Work(self.name, "matmul", flops, moved, FORMATS[self.format].compute, load.rows)
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Experts(Component):
     def active_parameters(self) -> int:
         return self.active * (self.parameters // self.experts)
 
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
         tokens = options.correlation.tokens(total.batch, total.rows_per_request)
         touched = distinct_experts(self.experts, self.active, tokens)
         share = 1.0 / options.devices
@@ -86,7 +85,7 @@ class Experts(Component):
         number = FORMATS[self.format]
         moved = touched * (self.parameters // self.experts) * number.bytes * share
         rows = total.rows * self.active / touched
-        yield Work(self.name, "matmul", flops, moved, number.compute, rows)
+        return Work(self.name, "matmul", flops, moved, number.compute, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ class CacheAttention(Component):
     def cache_share(self, options: Options) -> float:
         return math.ceil(self.kv_heads / options.tensor_parallel) / self.kv_heads
 
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
         rows, context, overlap = load.rows_per_request, load.context, options.selection_overlap
         # a row sees the rows before it and itself: on average (q + 1)/2 of the q
         pairs = rows * sum(reach.seen(context + (rows + 1) / 2) for reach in self.reaches)
@@ -148,7 +147,7 @@ class CacheAttention(Component):
         )
         flops = self.pair_flops * pairs * load.batch / options.tensor_parallel
         moved = self.entry_bytes * entries * load.batch * self.cache_share(options)
-        yield Work(self.name, "attention", flops, moved, self.precision, load.rows)
+        return Work(self.name, "attention", flops, moved, self.precision, load.rows)
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ class State(Component):
     def cache_share(self, options: Options) -> float:
         return 1.0 / min(options.tensor_parallel, self.heads)
 
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
         share, rows = self.cache_share(options), load.rows_per_request
         number = FORMATS[options.state_precision or self.format].bytes
         if options.snapshots == "per-token" or rows == 1:
@@ -176,7 +175,7 @@ class State(Component):
         else:
             moved = self.elements * number * 2 + rows * self.replayed_elements * 2.0
         flops = 8.0 * self.elements * load.rows * share
-        yield Work(self.name, "state", flops, moved * load.batch * share, "fp32", load.rows)
+        return Work(self.name, "state", flops, moved * load.batch * share, "fp32", load.rows)
 
 
 @dataclass(frozen=True)
@@ -186,6 +185,6 @@ class Sampling(Component):
     vocabulary: int
     name: str = "sampling"
 
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
         moved = 4.0 * self.vocabulary * load.rows / options.tensor_parallel
-        yield Work(self.name, "sampling", 0.0, moved, "fp32", load.rows)
+        return Work(self.name, "sampling", 0.0, moved, "fp32", load.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from paceline.roofline.architecture.layers import (
     mixture_beside_dense,
     sparse_latent,
 )
-from paceline.roofline.architecture.network import Architecture, grouped, load_config
+from paceline.roofline.architecture.network import Architecture, Layers, load_config
 
 Reader = Callable[[LayeredConfig, int], Components]
 
@@ -96,6 +97,8 @@ def read_architecture(
     def layer(index: int) -> Components:
         return kind.mixer(fields, index) + kind.feed_forward(fields, index)
 
+    # equal layers together: their order does not matter to a sum
+    layers = Counter(layer(index) for index in range(depth))
     drafts = fields.integer(*DRAFT_LAYERS, default=0, low=0)
     fusion = Projection("draft_fusion", 2 * hidden * hidden, formats["attention"])
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
@@ -104,7 +107,7 @@ def read_architecture(
         family=family,
         hidden=hidden,
         vocabulary=vocabulary,
-        layers=grouped([layer(index) for index in range(depth)]),
+        layers=tuple(Layers(count, parts) for parts, count in layers.items()),
         head=(Projection("head", vocabulary * hidden, formats["head"]), Sampling(vocabulary)),
         tied=kind.tied if tied is None else bool(tied),
         embedding_format=formats["head"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -91,11 +90,6 @@ class Architecture:
     def state_bytes(self) -> float:
         """Bytes of one request's recurrent states."""
         return self.cache_bytes(0)
-
-
-def grouped(layers: list[tuple[Component, ...]]) -> tuple[Layers, ...]:
-    """Put equal layers together; the order of layers does not matter to a sum."""
-    return tuple(Layers(count, parts) for parts, count in Counter(layers).items())
 
 
 @cache

@@ -55,11 +55,8 @@ class Deployment:
         its count."""
         share = math.ceil(load.batch / self.options.data_parallel)
         group = Workload(share, load.rows_per_request, load.context)
-        works = [
-            (count, work)
-            for count, part in self.architecture.components()
-            for work in part.work(group, load, self.options)
-        ]
+        parts = self.architecture.components()
+        works = [(count, part.work(group, load, self.options)) for count, part in parts]
         return works + exchanges(self.architecture, self.hardware, group, load, self.options)
 
     def forward_time(self, load: Workload, calibration: Calibration = IDEAL) -> StepTime:

@@ -36,16 +36,16 @@ def predict(stated: object) -> Prediction:
     InvalidRequest where the batch does not fit.
     """
     scenario = Scenario.read(stated)
-    deployment = scenario.deployment
+    deployment, asked = scenario.deployment, scenario.stated
     model, device = deployment.architecture, deployment.hardware
-    here = Workload(scenario.batch, 1, scenario.context)
+    here = Workload(asked.batch, 1, asked.context)
     fits = check_fits(deployment, here)
-    by_batch = _steps(scenario, scenario.batches, [(b, scenario.context) for b in scenario.batches])
+    by_batch = _steps(scenario, scenario.batches, [(b, here.context) for b in scenario.batches])
     by_context = _steps(scenario, scenario.contexts, [(here.batch, c) for c in scenario.contexts])
     drafters = [_drafter(scenario, drafter, by_batch, by_context) for drafter in scenario.drafters]
     return {
         "format": FORMAT,
-        "scenario": scenario.stated,
+        "scenario": scenario.plain,
         "model": {
             "name": model.name,
             "family": model.family,
@@ -76,7 +76,7 @@ def _steps(
 ) -> PlainSteps:
     """Steps over the (batch, context) points that fit: the first ones, for the points are sorted.
     They verify the longest drafts of all drafters."""
-    longest = max(drafter.longest(scenario.max_draft) for drafter in scenario.drafters)
+    longest = max(drafter.longest(scenario.stated.max_draft) for drafter in scenario.drafters)
     most = {
         context: capacity(scenario.deployment, Workload(1, 1, context)).max_batch
         for context in {context for _, context in points}
@@ -105,8 +105,9 @@ def _milliseconds(time: StepTime) -> Components:
 def _drafter(
     scenario: Scenario, drafter: PricedDrafter, by_batch: PlainSteps, by_context: PlainSteps
 ) -> DrafterAnswer:
-    view, deployment = drafter_view(by_batch, drafter, scenario.max_draft), scenario.deployment
-    place, batches = scenario.batches.index(scenario.batch), list(scenario.batches)
+    asked, deployment = scenario.stated, scenario.deployment
+    view = drafter_view(by_batch, drafter, asked.max_draft)
+    place, batches = scenario.batches.index(asked.batch), list(scenario.batches)
     fitting = int(view.fits[place].sum())  # longer drafts take more memory, never less
     curve: Curve = {
         "draft_length": list(range(fitting)),
@@ -116,7 +117,7 @@ def _drafter(
     optimum = by_tier(lambda tier: _optimum(scenario, curve, tier, int(view.lengths(tier)[place])))
     served = optimum["calibrated"]["draft_length"]
     contexts = list(scenario.contexts)
-    far = drafter_view(by_context, drafter, scenario.max_draft) if contexts else None
+    far = drafter_view(by_context, drafter, asked.max_draft) if contexts else None
     return {
         "name": drafter.name,
         "kind": drafter.kind,
@@ -136,7 +137,7 @@ def _drafter(
         "flags": launch_flags(
             drafter.kind,
             served,
-            model=scenario.checkpoint or "MODEL",
+            model=asked.checkpoint or "MODEL",
             family=deployment.architecture.family,
             drafter=drafter.checkpoint,
             options=deployment.options,
@@ -146,7 +147,7 @@ def _drafter(
 
 
 def _optimum(scenario: Scenario, curve: Curve, tier: Tier, length: int) -> Optimum:
-    load = Workload(scenario.batch, length + 1, scenario.context)
+    load = Workload(scenario.stated.batch, length + 1, scenario.stated.context)
     time = scenario.deployment.forward_time(load, scenario.tiers[tier])
     numbers = curve[tier]
     optimum = {
@@ -161,8 +162,8 @@ def _optimum(scenario: Scenario, curve: Curve, tier: Tier, length: int) -> Optim
 def _notes(scenario: Scenario, most: int, drafters: Sequence[DrafterAnswer]) -> list[str]:
     notes = []
     for drafter, shown in zip(scenario.drafters, drafters, strict=True):
-        name, longest = drafter.name, drafter.longest(scenario.max_draft)
-        if longest < scenario.max_draft:
+        name, longest = drafter.name, drafter.longest(scenario.stated.max_draft)
+        if longest < scenario.stated.max_draft:
             why = "its block" if longest == drafter.block else "as far as its acceptance is known"
             why = "its max_draft" if longest == drafter.max_draft else why
             notes.append(f"{name}: drafts of up to {longest}, {why}")
@@ -177,5 +178,5 @@ def _notes(scenario: Scenario, most: int, drafters: Sequence[DrafterAnswer]) -> 
             "steps without drafts as well, so that a calibrated speedup may be the larger one"
         )
     if most < max(scenario.batches):
-        notes.append(f"batches above {most} do not fit at a context of {scenario.context}")
+        notes.append(f"batches above {most} do not fit at a context of {scenario.stated.context}")
     return notes

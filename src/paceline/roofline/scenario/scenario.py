@@ -35,20 +35,17 @@ DEFAULTS = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """A scenario with its parts read. `stated` is the JSON that it was read from, defaults filled
+    """A scenario with its parts read. `plain` is the JSON that it was read from, defaults filled
     in."""
 
+    stated: StatedScenario
     deployment: Deployment
     drafters: tuple[PricedDrafter, ...]
-    checkpoint: str | None
-    batch: int
-    context: int
-    max_draft: int
     calibration_name: str
     calibration: Calibration
     batches: tuple[int, ...]
     contexts: tuple[int, ...]
-    stated: dict[str, object]
+    plain: dict[str, object]
 
     @property
     def tiers(self) -> dict[str, Calibration]:
@@ -72,17 +69,14 @@ class Scenario:
         options = _options(stated, architecture, drafters)
         batches = BATCHES if stated.batches is None else stated.batches
         return cls(
+            stated=stated,
             deployment=Deployment(architecture, read_hardware(stated.hardware), options),
             drafters=drafters,
-            checkpoint=stated.checkpoint,
-            batch=stated.batch,
-            context=stated.context,
-            max_draft=stated.max_draft,
             calibration_name=name,
             calibration=calibration,
             batches=tuple(sorted({*batches, stated.batch})),
             contexts=tuple(sorted(set(stated.contexts or ()))),
-            stated={**DEFAULTS, **plain, "calibration": plain.get("calibration") or name},
+            plain={**DEFAULTS, **plain, "calibration": plain.get("calibration") or name},
         )
 
 
