@@ -22,7 +22,7 @@ Read = TypeVar("Read")
 @dataclass(frozen=True)
 class PricedDrafter:
     """`block` is None where passes draft one token each; `max_draft` None where the scenario alone
-    limits it."""
+    limits it. `longest` is the longest draft worth looking at."""
 
     name: str
     kind: str
@@ -31,15 +31,12 @@ class PricedDrafter:
     block: int | None
     max_draft: int | None
     checkpoint: str | None
-
-    def longest(self, asked: int) -> int:
-        """The longest draft worth looking at."""
-        limits = (asked, self.block, self.max_draft, self.acceptance.depth)
-        return min(limit for limit in limits if limit is not None)
+    longest: int
 
 
-def price(field: str, stated: StatedDrafter, target: Architecture) -> PricedDrafter:
-    """Price a drafter of `target`; `field` is its place in the scenario.
+def price(field: str, stated: StatedDrafter, target: Architecture, most: int) -> PricedDrafter:
+    """Price a drafter of `target`; `field` is its place in the scenario, whose longest draft is
+    `most`.
 
     Raises InvalidRequest for fields that do not go together, or ModelError for a config that is no
     such drafter of the target.
@@ -53,14 +50,17 @@ def price(field: str, stated: StatedDrafter, target: Architecture) -> PricedDraf
         if stated.max_draft is not None and block is not None:
             expected = f"a draft length, 1 to {block}, its block"
             check_integer("max_draft", stated.max_draft, 1, block, expected)
+        acceptance = _acceptance(f"{field}.acceptance", stated, block)
+        limits = (most, block, stated.max_draft, acceptance.depth)
         return PricedDrafter(
             name=stated.name or stated.kind,
             kind=stated.kind,
             cost=cost,
-            acceptance=_acceptance(f"{field}.acceptance", stated, block),
+            acceptance=acceptance,
             block=block,
             max_draft=stated.max_draft,
             checkpoint=stated.checkpoint,
+            longest=min(limit for limit in limits if limit is not None),
         )
 
 

@@ -76,7 +76,7 @@ def _steps(
 ) -> PlainSteps:
     """Steps over the (batch, context) points that fit: the first ones, for the points are sorted.
     They verify the longest drafts of all drafters."""
-    longest = max(drafter.longest(scenario.stated.max_draft) for drafter in scenario.drafters)
+    longest = max(drafter.longest for drafter in scenario.drafters)
     most = {
         context: capacity(scenario.deployment, Workload(1, 1, context)).max_batch
         for context in {context for _, context in points}
@@ -106,7 +106,7 @@ def _drafter(
     scenario: Scenario, drafter: PricedDrafter, by_batch: PlainSteps, by_context: PlainSteps
 ) -> DrafterAnswer:
     asked, deployment = scenario.stated, scenario.deployment
-    view = drafter_view(by_batch, drafter, asked.max_draft)
+    view = drafter_view(by_batch, drafter)
     place, batches = scenario.batches.index(asked.batch), list(scenario.batches)
     fitting = int(view.fits[place].sum())  # longer drafts take more memory, never less
     curve: Curve = {
@@ -117,7 +117,7 @@ def _drafter(
     optimum = by_tier(lambda tier: _optimum(scenario, curve, tier, int(view.lengths(tier)[place])))
     served = optimum["calibrated"]["draft_length"]
     contexts = list(scenario.contexts)
-    far = drafter_view(by_context, drafter, asked.max_draft) if contexts else None
+    far = drafter_view(by_context, drafter) if contexts else None
     return {
         "name": drafter.name,
         "kind": drafter.kind,
@@ -162,7 +162,7 @@ def _optimum(scenario: Scenario, curve: Curve, tier: Tier, length: int) -> Optim
 def _notes(scenario: Scenario, most: int, drafters: Sequence[DrafterAnswer]) -> list[str]:
     notes = []
     for drafter, shown in zip(scenario.drafters, drafters, strict=True):
-        name, longest = drafter.name, drafter.longest(scenario.stated.max_draft)
+        name, longest = drafter.name, drafter.longest
         if longest < scenario.stated.max_draft:
             why = "its block" if longest == drafter.block else "as far as its acceptance is known"
             why = "its max_draft" if longest == drafter.max_draft else why

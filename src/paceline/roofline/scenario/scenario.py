@@ -125,7 +125,7 @@ def _calibration(
 
 def _drafters(stated: StatedScenario, target: Architecture) -> tuple[PricedDrafter, ...]:
     drafters = tuple(
-        price(f"drafters[{index}]", drafter, target)
+        price(f"drafters[{index}]", drafter, target, stated.max_draft)
         for index, drafter in enumerate(stated.drafters)
     )
     names = [drafter.name for drafter in drafters]

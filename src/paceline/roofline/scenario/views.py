@@ -106,9 +106,9 @@ class DrafterView:
         return self.steps.padded(shown)
 
 
-def drafter_view(steps: PlainSteps, drafter: PricedDrafter, max_draft: int) -> DrafterView:
+def drafter_view(steps: PlainSteps, drafter: PricedDrafter) -> DrafterView:
     """Compute one drafter's numbers; their plain twin is `cost.speedup_curve`."""
-    longest = drafter.longest(max_draft)
+    longest = drafter.longest
     survival = drafter.acceptance.survival(longest)
     accepted = 1 + np.concatenate(([0.0], np.cumsum(survival)))
     plain = {tier: seconds[:, :1] for tier, seconds in steps.seconds.items()}
@@ -128,20 +128,20 @@ def drafter_view(steps: PlainSteps, drafter: PricedDrafter, max_draft: int) -> D
             "tokens_per_second_per_device": steps.per_device(per_request),
             "break_even_length": step / plain[tier],
         }
-    return DrafterView(steps, accepted, _fits(steps.grid, drafter, longest), tiers)
+    return DrafterView(steps, accepted, _fits(steps.grid, drafter), tiers)
 
 
-def _fits(grid: Grid, drafter: PricedDrafter, longest: int) -> np.ndarray:
+def _fits(grid: Grid, drafter: PricedDrafter) -> np.ndarray:
     """Return whether each draft fits [loads, draft length + 1]: it keeps a snapshot of recurrent
     states per row, beside the drafter's weights."""
     most = {
         context: [
             capacity(grid.deployment, Workload(1, rows, context), drafter.cost).max_batch
-            for rows in range(2, longest + 2)
+            for rows in range(2, drafter.longest + 2)
         ]
         for context in {load.context for load in grid.loads}
     }
-    fits = np.ones((len(grid.loads), longest + 1), dtype=bool)
+    fits = np.ones((len(grid.loads), drafter.longest + 1), dtype=bool)
     for index, load in enumerate(grid.loads):
         fits[index, 1:] = load.batch <= np.array(most[load.context])
     return fits
