@@ -82,7 +82,7 @@ class Geometric(AcceptanceModel):
             return draft_length + 1.0
         return (1 - self.alpha ** (draft_length + 1)) / (1 - self.alpha)
 
-    def survival(self, draft_length: int) -> np.ndarray:
+    def _survival(self, draft_length: int) -> np.ndarray:
         raise NotImplementedError("the plain curve asks for expected lengths alone")
 
 

@@ -132,7 +132,7 @@ def as_json(plain: Sequence[Event], drafted: Sequence[Event]) -> dict[str, objec
 # -- recorded runs ---------------------------------------------------------------------------------
 
 
-class EvaluatedRow(TypedDict):
+class TimedPrompt(TypedDict):
     """One prompt of an evaluation. A round is [position, drafted tokens, accepted tokens]."""
 
     prompt: str
@@ -141,16 +141,16 @@ class EvaluatedRow(TypedDict):
     rounds: dict[str, list[tuple[int, int, int]]]
 
 
-class EvaluatedRun(TypedDict):
-    rows: list[EvaluatedRow]
+class TimedPrompts(TypedDict):
+    rows: list[TimedPrompt]
 
 
-class Evaluation(TypedDict):
+class RecordedEvaluation(TypedDict):
     """The parts of what `paceline evaluate` writes that a trace is read from."""
 
     drafters: dict[str, dict[str, int]]
     settings: dict[str, int]
-    results: list[EvaluatedRun]
+    results: list[TimedPrompts]
 
 
 def read_trace(path: Path) -> dict[str, list[int]]:
@@ -164,7 +164,7 @@ def read_trace(path: Path) -> dict[str, list[int]]:
     if result.get("format") != EVALUATION:
         expected = f"what `paceline evaluate` writes ({EVALUATION})"
         raise InvalidRequest("trace", str(path), expected)
-    evaluation = cast(Evaluation, result)
+    evaluation = cast(RecordedEvaluation, result)
     last = evaluation["settings"]["tokens"] - evaluation["drafters"]["drafter"]["block"]
     counted = [
         (stood, offered)
@@ -179,7 +179,7 @@ def read_trace(path: Path) -> dict[str, list[int]]:
     return {"accepted": list(accepted), "drafted": list(drafted)}
 
 
-def evaluated_events(row: EvaluatedRow) -> tuple[list[Event], list[Event]]:
+def evaluated_events(row: TimedPrompt) -> tuple[list[Event], list[Event]]:
     """Return the events of one prompt of an evaluation: AR, and the drafter as it would serve.
 
     The row has the tokens of each round, and the seconds of all rounds together: rounds are spread
