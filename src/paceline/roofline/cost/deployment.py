@@ -101,7 +101,11 @@ class WorkTable:
         works = [work for listed in by_forward for _, work in listed]
         deployments = [deployment for deployment, _ in forwards]
         owner = np.repeat(np.arange(len(forwards)), counts)
-        flops = [deployments[i].flops[work.precision] for i, work in zip(owner, works, strict=True)]
+        flops = [
+            deployment.flops[work.precision]
+            for deployment, listed in zip(deployments, by_forward, strict=True)
+            for _, work in listed
+        ]
         bandwidth = _array(each.hardware.memory_bandwidth for each in deployments)
         groups = _array(each.options.data_parallel for each in deployments)
         return cls(
