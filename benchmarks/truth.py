@@ -48,7 +48,7 @@ def row(name: str, found: Judged) -> tuple[Any, ...]:
 
 
 def learnt(found: Judged) -> str:
-    values = found.fit.calibration.to_dict()
+    values = found.fit.calibration.model_dump()
     return ", ".join(
         f"{name.replace('_', ' ')} {values[name]:.3g}" for name in found.fit.deviations
     )

@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
+from paceline.roofline.scenario import Prediction
 from paceline.server.errors import ErrorResponse
 from paceline.server.protocol import ChatRequest
 from paceline.server.responses import ChatCompletion, RequestRounds
@@ -29,6 +30,7 @@ MODELS: tuple[tuple[type, JsonSchemaMode], ...] = (
     (ChatCompletion, "serialization"),
     (RequestRounds, "serialization"),
     (ErrorResponse, "serialization"),
+    (Prediction, "serialization"),
 )
 FILE = Path(__file__).parent.parent / "src/paceline/web/types/api.d.ts"
 COMMAND = "python -m tools.page_types"

@@ -21,6 +21,7 @@ from paceline.engine.verify import make_verifier
 from paceline.roofline.acceptance import Profile
 from paceline.roofline.device import Calibration, Hardware
 from tests.bench.mocks import config_file, mocked, of_lengths
+from tests.roofline.golden import variance
 
 SIGMAS = 4.0
 DEVICE = Hardware(
@@ -30,7 +31,7 @@ DEVICE = Hardware(
 
 def deviation(cell: Cell, rounds: int) -> float:
     """Standard deviation of the mean commit of so many rounds."""
-    return math.sqrt(cell.acceptance.variance(cell.draft_length) / rounds)
+    return math.sqrt(variance(cell.acceptance, cell.draft_length) / rounds)
 
 
 @pytest.mark.parametrize("length", [1.0, 1.5, 4.0, 8.0])

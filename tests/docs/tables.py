@@ -32,7 +32,8 @@ def json_field_table(model: type[BaseModel]) -> str:
         default = "required"
         if not field.is_required():
             default = "" if field.default in (None, "") else f"`{json.dumps(field.default)}`"
-        rows.append(f"| `{field.alias or name}` | {default} | {field.description or ''} |")
+        description = " ".join((field.description or "").split())
+        rows.append(f"| `{field.alias or name}` | {default} | {description} |")
     return "\n".join(rows)
 
 

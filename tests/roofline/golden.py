@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ import numpy as np
 from paceline.roofline.acceptance import AcceptanceModel
 from paceline.roofline.architecture import Architecture, Layers, read_architecture
 from paceline.roofline.architecture.components import Component
-from paceline.roofline.architecture.correlation import distinct_experts
-from paceline.roofline.architecture.work import Work
+from paceline.roofline.architecture.work import Work, distinct_experts
 from paceline.roofline.cost import (
     Deployment,
     DrafterCost,
@@ -64,6 +63,14 @@ def by_batch(
     ]
 
 
+def variance(acceptance: AcceptanceModel, draft_length: int) -> float:
+    """Variance of the number of tokens that one round commits."""
+    shares = acceptance.commit_probabilities(draft_length)
+    committed = np.arange(1, draft_length + 2)
+    mean = float(shares @ committed)
+    return float(shares @ (committed - mean) ** 2)
+
+
 @dataclass(frozen=True)
 class Geometric(AcceptanceModel):
     """Every drafted token is accepted with the same chance."""
@@ -75,7 +82,7 @@ class Geometric(AcceptanceModel):
             return draft_length + 1.0
         return (1 - self.alpha ** (draft_length + 1)) / (1 - self.alpha)
 
-    def survival(self, draft_length: int) -> np.ndarray:
+    def _survival(self, draft_length: int) -> np.ndarray:
         raise NotImplementedError("the plain curve asks for expected lengths alone")
 
 
@@ -85,19 +92,17 @@ class _FinnPart(Component):
 
     name: str
 
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
         rows = load.rows
         if self.name == "projections":
-            yield Work(self.name, "matmul", 2 * 107e6 * rows, 107e6, "fp8", rows)
-        elif self.name == "experts":
+            return Work(self.name, "matmul", 2 * 107e6 * rows, 107e6, "fp8", rows)
+        if self.name == "experts":
             touched = distinct_experts(256, 6, rows) + 1
-            yield Work(
-                self.name, "matmul", 2 * 7 * 25.2e6 * rows, touched * 25.2e6 * 0.53, "fp4", rows
-            )
-        else:
-            pairs = load.batch * load.context
-            flops = 2 * 69632 * load.rows_per_request * pairs
-            yield Work(self.name, "attention", flops, 576 * pairs, "bf16", rows)
+            moved = touched * 25.2e6 * 0.53
+            return Work(self.name, "matmul", 2 * 7 * 25.2e6 * rows, moved, "fp4", rows)
+        pairs = load.batch * load.context
+        flops = 2 * 69632 * load.rows_per_request * pairs
+        return Work(self.name, "attention", flops, 576 * pairs, "bf16", rows)
 
 
 FINN = Architecture(

@@ -13,11 +13,11 @@ from paceline.roofline.acceptance import (
     BetaGeometric,
     Geometric,
     Profile,
-    Trace,
     acceptance_of,
     of_length,
 )
 from paceline.roofline.scenario.lines import acceptance_of_line
+from tests.roofline.golden import variance
 
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 10, 15, 16]
 TABLE = {
@@ -71,14 +71,14 @@ def test_commits_of_a_geometric_drafter() -> None:
     mean = sum(n * share for n, share in enumerate(shares, start=1))
     assert mean == pytest.approx(Geometric(0.75).expected_length(3))
     drawn = np.random.default_rng(0).choice(np.arange(1, 5), p=shares, size=200_000)
-    assert Geometric(0.75).variance(3) == pytest.approx(drawn.var(), rel=0.01)
+    assert variance(Geometric(0.75), 3) == pytest.approx(drawn.var(), rel=0.01)
 
 
 def test_a_draft_of_nothing_commits_one_token() -> None:
     acceptance = Geometric(0.9)
     assert acceptance.expected_length(0) == 1
     assert acceptance.commit_probabilities(0).tolist() == [1]
-    assert acceptance.variance(0) == 0
+    assert variance(acceptance, 0) == 0
 
 
 def test_a_beta_geometric_fit_meets_both_points_and_rises_with_depth() -> None:
@@ -97,7 +97,7 @@ def test_a_beta_of_great_a_and_b_is_a_single_alpha() -> None:
 
 
 def test_a_trace_of_equal_drafts_is_its_own_histogram() -> None:
-    trace = Trace((0, 1, 3, 3, 2, 0, 1, 3), 3)
+    trace = Profile.of_rounds((0, 1, 3, 3, 2, 0, 1, 3), 3)
     assert trace.expected_length(3) == pytest.approx(1 + 13 / 8)
     assert trace.survival(3) == pytest.approx([6 / 8, 4 / 8, 3 / 8])
 
@@ -106,13 +106,13 @@ def test_short_drafts_of_a_trace_tell_nothing_of_later_positions() -> None:
     rng = np.random.default_rng(1)
     drafted = rng.integers(1, 8, size=40_000)
     lengths = np.minimum(rng.geometric(1 - 0.8, size=drafted.size) - 1, drafted)
-    trace = Trace(tuple(lengths.tolist()), tuple(drafted.tolist()))
+    trace = Profile.of_rounds(lengths.tolist(), drafted.tolist())
     assert trace.survival(7) == pytest.approx(Geometric(0.8).survival(7), abs=0.02)
 
 
 def test_positions_that_no_round_reached_are_unknown_and_those_after_a_zero_are_zero() -> None:
-    assert Trace((1, 1), (1, 1)).depth == 1
-    assert Trace((0, 0), (4, 4)).survival(4).tolist() == [0, 0, 0, 0]
+    assert Profile.of_rounds((1, 1), (1, 1)).depth == 1
+    assert Profile.of_rounds((0, 0), (4, 4)).survival(4).tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.roofline.architecture.correlation import MEASURED, Correlation, distinct_experts
+from paceline.roofline.architecture.work import MEASURED, Correlation, distinct_experts
 from paceline.roofline.cost import Options, Workload
 from paceline.roofline.device import IDEAL, PRESETS, Calibration, hardware, preset
 from tests.roofline.golden import forward_time, model

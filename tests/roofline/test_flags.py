@@ -11,7 +11,7 @@ from paceline.cli import build_parser
 from paceline.models.families import ARCHITECTURES
 from paceline.roofline.cost import Options
 from paceline.roofline.scenario import KINDS, launch_flags
-from paceline.roofline.scenario.launch import SERVED
+from paceline.roofline.scenario.kinds import SERVED
 
 
 @pytest.mark.parametrize("kind", KINDS)

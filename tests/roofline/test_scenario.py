@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from paceline.core import InvalidRequest, PacelineError
 from paceline.roofline.acceptance import AcceptanceModel, Geometric
 from paceline.roofline.architecture import model_config, read_architecture
-from paceline.roofline.architecture.correlation import MEASURED
+from paceline.roofline.architecture.work import MEASURED
 from paceline.roofline.cost import (
     Deployment,
     DrafterCost,

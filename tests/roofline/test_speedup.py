@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.core import InvalidRequest
@@ -58,7 +60,7 @@ def test_devices_share_the_throughput() -> None:
 
 
 def test_a_longer_draft_than_the_drafter_has_is_refused() -> None:
-    short = share_of_step(0.1, per_block=8, max_draft=7)
+    short = replace(share_of_step(0.1, per_block=8), max_draft=7)
     assert len(speedup_curve(on_h100("Qwen3-8B"), short, Geometric(0.8), Workload())) == 8
     with pytest.raises(InvalidRequest, match="draft_length"):
         speedup_curve(on_h100("Qwen3-8B"), short, Geometric(0.8), Workload(), max_draft=8)

@@ -10,7 +10,7 @@ It imports no torch, and no other room but `core`. Each subpackage imports only 
     traffic       the shape of a workload, and what speculation is worth to it
     scenario      what users state, and every view of the prediction
 
-Beside them, `timing` and `recorded` give the event lists that the page's timing pane plays.
+Beside them, `timing` gives the event lists that the page's timing pane plays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The arrival times of tokens: event lists that the timing pane plays, drawn from an acceptance.
+"""The arrival times of tokens: event lists that the timing pane plays, drawn from an acceptance or
+out of recorded runs (`paceline evaluate`, `paceline bench --record`).
 
 AR gives one token a step. A speculative step gives a burst: the accepted tokens and the one that
 the target adds, so many at once as `commits` says, each step by itself and the same for one seed.
@@ -8,16 +9,23 @@ Times are milliseconds since the request was sent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import count
-from typing import Annotated, Any
+from itertools import count, groupby
+from pathlib import Path
+from typing import Annotated, NamedTuple, TypedDict, cast
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
-from paceline.core.documents import Document
-from paceline.core.field_types import Expected, OneOfTypes
+from paceline.core import InvalidRequest
+from paceline.core.documents import Document, read_json_object
+from paceline.core.errors import check_integer, check_number
+from paceline.core.field_types import Between, Expected, OneOfTypes
 
+ARRIVALS = "paceline-arrivals/1"
+EVALUATION = "paceline-evaluation/1"
+FULL = "drafter/full"  # always the whole block: what acceptance is measured on
+TIMED = "drafter/throughput"  # as served
+AR = "ar"
 MOST_TOKENS = 100_000
 LONGEST_STEP = 3_600_000.0  # ms
 MOST_COMMITS = 1025
@@ -31,10 +39,9 @@ def _check_sum(commits: list[float]) -> list[float]:
 
 
 Step = Annotated[
-    float,
-    Field(gt=0, le=LONGEST_STEP),
-    Expected("milliseconds, above 0 and up to an hour"),
+    float, Field(gt=0, le=LONGEST_STEP), Expected("milliseconds, above 0 and up to an hour")
 ]
+Wait = Annotated[float, Field(ge=0, le=LONGEST_STEP), Expected("milliseconds, up to an hour")]
 Commits = Annotated[
     list[Annotated[float, Field(ge=0, le=1), Expected("a probability from 0 to 1")]],
     OneOfTypes((list,), COMMITS),
@@ -45,24 +52,23 @@ Commits = Annotated[
 class StatedTiming(Document):
     """An answer whose tokens are to be timed, without speculation and with it."""
 
-    tokens: Annotated[
-        int,
-        Field(ge=1, le=MOST_TOKENS),
-        Expected(f"a whole number from 1 to {MOST_TOKENS}"),
-    ] = Field(description="tokens of the answer")
-    ar_step_ms: Step = Field(description="milliseconds of a step without speculation")
-    step_ms: Step = Field(description="milliseconds of a speculative step")
-    commits: Commits = Field(description="probabilities of a step to commit 1, 2, … γ + 1 tokens")
-    ttft_ms: Annotated[
-        float, Field(ge=0, le=LONGEST_STEP), Expected("milliseconds, up to an hour")
-    ] = Field(default=0.0, description="milliseconds to the first token")
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1), Expected("a whole number from 0")] = Field(
-        default=0, description="seed of the draws"
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    tokens: Annotated[int, Between(1, MOST_TOKENS)]
+    """tokens of the answer"""
+    ar_step_ms: Step
+    """milliseconds of a step without speculation"""
+    step_ms: Step
+    """milliseconds of a speculative step"""
+    commits: Commits
+    """probabilities of a step to commit 1, 2, … γ + 1 tokens"""
+    ttft_ms: Wait = 0.0
+    """milliseconds to the first token"""
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1), Expected("a whole number from 0")] = 0
+    """seed of the draws"""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One step of one request, as its reader sees it: `tokens` = `accepted` + `own`, at `t_ms`.
 
     `accepted` tokens were drafted, `own` tokens are the target's (the first token, the bonus token,
@@ -105,7 +111,7 @@ def speculative(
     return events
 
 
-def two_panes(stated: Mapping[str, Any]) -> dict[str, Any]:
+def two_panes(stated: Mapping[str, object]) -> dict[str, object]:
     """Compute both panes as plain JSON, "ar" and "speculative": lists of events with the fields of
     Event. `StatedTiming` lists what can be stated. Raises InvalidRequest."""
     timing = StatedTiming.read(dict(stated))
@@ -116,8 +122,94 @@ def two_panes(stated: Mapping[str, Any]) -> dict[str, Any]:
     return as_json(plain, drafted)
 
 
-def as_json(plain: Sequence[Event], drafted: Sequence[Event]) -> dict[str, Any]:
+def as_json(plain: Sequence[Event], drafted: Sequence[Event]) -> dict[str, object]:
     return {
-        "ar": [asdict(event) for event in plain],
-        "speculative": [asdict(event) for event in drafted],
+        "ar": [event._asdict() for event in plain],
+        "speculative": [event._asdict() for event in drafted],
     }
+
+
+# -- recorded runs ---------------------------------------------------------------------------------
+
+
+class TimedPrompt(TypedDict):
+    """One prompt of an evaluation. A round is [position, drafted tokens, accepted tokens]."""
+
+    prompt: str
+    counted_tokens: int
+    seconds: dict[str, list[float | None]]
+    rounds: dict[str, list[tuple[int, int, int]]]
+
+
+class TimedPrompts(TypedDict):
+    rows: list[TimedPrompt]
+
+
+class RecordedEvaluation(TypedDict):
+    """The parts of what `paceline evaluate` writes that a trace is read from."""
+
+    drafters: dict[str, dict[str, int]]
+    settings: dict[str, int]
+    results: list[TimedPrompts]
+
+
+def read_trace(path: Path) -> dict[str, list[int]]:
+    """Read accepted and drafted tokens of every counted round of an evaluation's JSON, as a
+    scenario states an acceptance.
+
+    Rounds after the text began to loop, and those that the limit of tokens would have cut short,
+    are left out, as in the report. Raises InvalidRequest.
+    """
+    result = read_json_object(path, "trace")
+    if result.get("format") != EVALUATION:
+        expected = f"what `paceline evaluate` writes ({EVALUATION})"
+        raise InvalidRequest("trace", str(path), expected)
+    evaluation = cast(RecordedEvaluation, result)
+    last = evaluation["settings"]["tokens"] - evaluation["drafters"]["drafter"]["block"]
+    counted = [
+        (stood, offered)
+        for run in evaluation["results"]
+        for row in run["rows"]
+        for position, offered, stood in row["rounds"][FULL]
+        if position < min(row["counted_tokens"], last)
+    ]
+    if not counted:
+        raise InvalidRequest("trace", str(path), "an evaluation with rounds that count")
+    accepted, drafted = zip(*counted, strict=True)
+    return {"accepted": list(accepted), "drafted": list(drafted)}
+
+
+def evaluated_events(row: TimedPrompt) -> tuple[list[Event], list[Event]]:
+    """Return the events of one prompt of an evaluation: AR, and the drafter as it would serve.
+
+    The row has the tokens of each round, and the seconds of all rounds together: rounds are spread
+    evenly over them. It lacks the time to the first token, which is 0 here.
+    """
+    counted = row["counted_tokens"]
+    plain, drafted = row["seconds"][AR][0], row["seconds"][TIMED][0]
+    expected = f"a row of 2 to {MOST_TOKENS} counted tokens"
+    check_integer("counted_tokens", counted, 2, MOST_TOKENS, expected)
+    if plain is None or drafted is None:
+        raise InvalidRequest("row", row.get("prompt"), "a row that was timed")
+    for seconds in (plain, drafted):
+        check_number("seconds", seconds, 0, LONGEST_STEP, "seconds of an answer, 0 or more")
+    step = 1e3 * plain / (counted - 1)
+    alone = [Event(step * index, 1, 0, 1, 0) for index in range(counted)]
+    rounds = [entry for entry in row["rounds"][TIMED] if entry[0] < counted]
+    if not rounds:
+        raise InvalidRequest("rounds", row.get("prompt"), "at least one round that counts")
+    ends = [position for position, *_ in rounds[1:]] + [counted]
+    events = [Event(0.0, 1, 0, 1, 0)]
+    for number, ((position, offered, stood), end) in enumerate(zip(rounds, ends, strict=True), 1):
+        tokens = end - position
+        accepted = min(stood, tokens)
+        at = 1e3 * drafted * number / len(rounds)
+        events.append(Event(at, tokens, accepted, tokens - accepted, offered))
+    return alone, events
+
+
+def arrival_events(arrivals_ms: Sequence[float]) -> list[Event]:
+    """Return the events of one streamed answer, from each token's time in ms since the request was
+    sent. Tokens with the same time came in one burst; a reader cannot tell who drafted them."""
+    bursts = [(at, len(list(same))) for at, same in groupby(arrivals_ms)]
+    return [Event(at, burst, 0, burst, 0) for at, burst in bursts]

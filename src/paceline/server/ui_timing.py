@@ -10,8 +10,16 @@ from paceline.core.documents import Document
 from paceline.core.errors import check_integer, check_number
 from paceline.core.field_types import AtMost, Between, Whole
 from paceline.roofline.acceptance import acceptance_of
-from paceline.roofline.recorded import ARRIVALS, EVALUATION, arrival_events, evaluated_events
-from paceline.roofline.timing import LONGEST_STEP, MOST_TOKENS, as_json, two_panes
+from paceline.roofline.timing import (
+    ARRIVALS,
+    EVALUATION,
+    LONGEST_STEP,
+    MOST_TOKENS,
+    arrival_events,
+    as_json,
+    evaluated_events,
+    two_panes,
+)
 from paceline.server.ui_measured import MALFORMED, run_name
 
 LONGEST_DRAFT = 64

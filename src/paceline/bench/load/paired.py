@@ -19,7 +19,7 @@ from typing import TypeVar
 from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 from paceline.bench.prompts import BenchPrompt
 from paceline.dataset.loops import loop_start
-from paceline.roofline.recorded import ARRIVALS
+from paceline.roofline.timing import ARRIVALS
 
 Side = TypeVar("Side")
 Ask = Callable[[BenchPrompt, object], Awaitable[MeasuredAnswer]]

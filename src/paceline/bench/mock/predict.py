@@ -13,7 +13,7 @@ from paceline.engine.engine import Engine
 from paceline.models.loader import read_json
 from paceline.models.mocked import is_dflash
 from paceline.roofline.architecture import Architecture, read_architecture
-from paceline.roofline.architecture.formats import PARTS
+from paceline.roofline.architecture.config import PARTS
 from paceline.roofline.cost import (
     Deployment,
     DrafterCost,

@@ -7,11 +7,9 @@ is two FLOP. Formulas are for one layer.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline.roofline.architecture.correlation import distinct_experts
-from paceline.roofline.architecture.work import Options, Work, Workload
+from paceline.roofline.architecture.work import Options, Work, Workload, distinct_experts
 from paceline.roofline.device import FORMATS
 
 
@@ -22,10 +20,8 @@ class Component:
     """
 
     name: str
-
-    @property
-    def parameters(self) -> int:
-        return 0
+    parameters: int = 0
+    format: str = "bf16"
 
     @property
     def active_parameters(self) -> int:
@@ -34,7 +30,7 @@ class Component:
 
     @property
     def weight_bytes(self) -> float:
-        return 0.0
+        return self.parameters * FORMATS[self.format].bytes
 
     def cache_bytes(self, context: int) -> float:
         """Bytes that one request of `context` tokens keeps in memory."""
@@ -44,7 +40,7 @@ class Component:
         """The part of these bytes that each device of a tensor-parallel group keeps."""
         return 1.0
 
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
         """The work of one forward on one device. `load` is the workload of one data-parallel group,
         `total` that of all groups."""
         raise NotImplementedError
@@ -55,27 +51,13 @@ class Projection(Component):
     """Dense weights that each row passes: 2·P·T FLOP over P·bytes."""
 
     name: str
-    weights: int
+    parameters: int
     format: str = "bf16"
 
-    @property
-    def parameters(self) -> int:
-        return self.weights
-
-    @property
-    def weight_bytes(self) -> float:
-        return self.parameters * FORMATS[self.format].bytes
-
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
         shards = options.tensor_parallel
-        yield Work(
-            self.name,
-            "matmul",
-            2.0 * self.weights * load.rows / shards,
-            self.weight_bytes / shards,
-            FORMATS[self.format].compute,
-            load.rows,
-        )
+        flops, moved = 2.0 * self.parameters * load.rows / shards, self.weight_bytes / shards
+        return Work(self.name, "matmul", flops, moved, FORMATS[self.format].compute, load.rows)
 
 
 @dataclass(frozen=True)
@@ -85,36 +67,25 @@ class Experts(Component):
 
     experts: int
     active: int
-    parameters_per_expert: int
+    parameters: int
     format: str = "bf16"
     name: str = "experts"
 
     @property
-    def parameters(self) -> int:
-        return self.experts * self.parameters_per_expert
-
-    @property
     def active_parameters(self) -> int:
-        return self.active * self.parameters_per_expert
+        return self.active * (self.parameters // self.experts)
 
-    @property
-    def weight_bytes(self) -> float:
-        return self.parameters * FORMATS[self.format].bytes
-
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
         tokens = options.correlation.tokens(total.batch, total.rows_per_request)
         touched = distinct_experts(self.experts, self.active, tokens)
         share = 1.0 / options.devices
         if options.expert_parallel > 1:
             share *= options.expert_imbalance
-        yield Work(
-            self.name,
-            "matmul",
-            2.0 * self.active_parameters * total.rows * share,
-            touched * self.parameters_per_expert * FORMATS[self.format].bytes * share,
-            FORMATS[self.format].compute,
-            total.rows * self.active / touched,
-        )
+        flops = 2.0 * self.active_parameters * total.rows * share
+        number = FORMATS[self.format]
+        moved = touched * (self.parameters // self.experts) * number.bytes * share
+        rows = total.rows * self.active / touched
+        return Work(self.name, "matmul", flops, moved, number.compute, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,22 +138,16 @@ class CacheAttention(Component):
     def cache_share(self, options: Options) -> float:
         return math.ceil(self.kv_heads / options.tensor_parallel) / self.kv_heads
 
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
-        rows, context = load.rows_per_request, load.context
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
+        rows, context, overlap = load.rows_per_request, load.context, options.selection_overlap
         # a row sees the rows before it and itself: on average (q + 1)/2 of the q
         pairs = rows * sum(reach.seen(context + (rows + 1) / 2) for reach in self.reaches)
-        overlap = options.selection_overlap
         entries = sum(
             reach.read(context, rows, overlap) + rows / reach.ratio for reach in self.reaches
         )
-        yield Work(
-            self.name,
-            "attention",
-            self.pair_flops * pairs * load.batch / options.tensor_parallel,
-            self.entry_bytes * entries * load.batch * self.cache_share(options),
-            self.precision,
-            load.rows,
-        )
+        flops = self.pair_flops * pairs * load.batch / options.tensor_parallel
+        moved = self.entry_bytes * entries * load.batch * self.cache_share(options)
+        return Work(self.name, "attention", flops, moved, self.precision, load.rows)
 
 
 @dataclass(frozen=True)
@@ -202,22 +167,15 @@ class State(Component):
     def cache_share(self, options: Options) -> float:
         return 1.0 / min(options.tensor_parallel, self.heads)
 
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
-        share = self.cache_share(options)
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
+        share, rows = self.cache_share(options), load.rows_per_request
         number = FORMATS[options.state_precision or self.format].bytes
-        rows = load.rows_per_request
         if options.snapshots == "per-token" or rows == 1:
             moved = self.elements * number * (1 + rows)
         else:
             moved = self.elements * number * 2 + rows * self.replayed_elements * 2.0
-        yield Work(
-            self.name,
-            "state",
-            8.0 * self.elements * load.rows * share,
-            moved * load.batch * share,
-            "fp32",
-            load.rows,
-        )
+        flops = 8.0 * self.elements * load.rows * share
+        return Work(self.name, "state", flops, moved * load.batch * share, "fp32", load.rows)
 
 
 @dataclass(frozen=True)
@@ -227,6 +185,6 @@ class Sampling(Component):
     vocabulary: int
     name: str = "sampling"
 
-    def work(self, load: Workload, total: Workload, options: Options) -> Iterator[Work]:
+    def work(self, load: Workload, total: Workload, options: Options) -> Work:
         moved = 4.0 * self.vocabulary * load.rows / options.tensor_parallel
-        yield Work(self.name, "sampling", 0.0, moved, "fp32", load.rows)
+        return Work(self.name, "sampling", 0.0, moved, "fp32", load.rows)

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from paceline.core.errors import ModelError
-from paceline.roofline.architecture.components import Component, Projection, Sampling
-from paceline.roofline.architecture.config import MOST_LAYERS, LayeredConfig
-from paceline.roofline.architecture.feed_forward import dense, mixture, mixture_beside_dense
-from paceline.roofline.architecture.formats import read_formats
-from paceline.roofline.architecture.mixers import (
+from paceline.roofline.architecture.components import Projection, Sampling
+from paceline.roofline.architecture.config import LayeredConfig, Precision, read_formats
+from paceline.roofline.architecture.layers import (
+    Components,
     alternating,
     compressed,
+    dense,
     gemma,
     grouped_query,
     hybrid,
     latent,
+    mixture,
+    mixture_beside_dense,
     sparse_latent,
 )
-from paceline.roofline.architecture.network import Architecture, grouped, load_config
+from paceline.roofline.architecture.network import Architecture, Layers, load_config
 
-Reader = Callable[[LayeredConfig, Mapping[str, str], int], tuple[Component, ...]]
+Reader = Callable[[LayeredConfig, int], Components]
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Readers of a layer's two halves: (fields, format by part, index of the layer) to components.
+class Family(NamedTuple):
+    """Readers of a layer's two halves: (fields, index of the layer) to components.
 
     An index one past the last layer asks for the model's own draft layer. `kv` is the cache's
     format, where it is not that of the activations; `tied` holds for a config that does not say.
@@ -64,16 +65,16 @@ DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_mo
 
 
 def read_architecture(
-    config: Mapping[str, Any] | str | Path,
+    config: Mapping[str, object] | str | Path,
     *,
-    precision: str | Mapping[str, str] | None = None,
+    precision: Precision | None = None,
     name: str | None = None,
 ) -> Architecture:
     """Read the architecture of a Hugging Face config: its dict, its file, its folder, or a model's
     name from `model_names()`.
 
     `precision` overrides the config's number formats: one name for all matrices but the head, or
-    names by part (`formats.PARTS`). Raises ModelError for an unknown family (by name, with the
+    names by part (`config.PARTS`). Raises ModelError for an unknown family (by name, with the
     list) and for a field that is missing or wrong; InvalidRequest for a bad `precision`.
     """
     if not isinstance(config, Mapping):
@@ -81,15 +82,23 @@ def read_architecture(
     text = config.get("text_config") or config
     if not isinstance(text, Mapping):
         raise ModelError(f"config: text_config is {text!r}; expected an object")
-    family = _family(config, text)
+    # the text model's own name decides: a wrapper of a known name may hold a new model
+    model_type = text.get("model_type") or config.get("model_type")
+    family = str(model_type).removesuffix("_text")
+    if family not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        message = f"config: the roofline does not know the family {model_type!r}; it knows {known}"
+        raise ModelError(message)
     kind = FAMILIES[family]
-    fields, formats = LayeredConfig(text), read_formats(config, text, precision, kind.kv)
+    fields = LayeredConfig(text, read_formats(config, text, precision, kind.kv))
     hidden, vocabulary = fields.integer("hidden_size"), fields.integer("vocab_size")
-    depth = fields.integer("num_hidden_layers", high=MOST_LAYERS)
+    depth, formats = fields.depth, fields.formats
 
-    def layer(index: int) -> tuple[Component, ...]:
-        return kind.mixer(fields, formats, index) + kind.feed_forward(fields, formats, index)
+    def layer(index: int) -> Components:
+        return kind.mixer(fields, index) + kind.feed_forward(fields, index)
 
+    # equal layers together: their order does not matter to a sum
+    layers = Counter(layer(index) for index in range(depth))
     drafts = fields.integer(*DRAFT_LAYERS, default=0, low=0)
     fusion = Projection("draft_fusion", 2 * hidden * hidden, formats["attention"])
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
@@ -98,28 +107,10 @@ def read_architecture(
         family=family,
         hidden=hidden,
         vocabulary=vocabulary,
-        layers=grouped([layer(index) for index in range(depth)]),
-        head=(
-            Projection("head", vocabulary * hidden, formats["head"]),
-            Sampling(vocabulary),
-        ),
+        layers=tuple(Layers(count, parts) for parts, count in layers.items()),
+        head=(Projection("head", vocabulary * hidden, formats["head"]), Sampling(vocabulary)),
         tied=kind.tied if tied is None else bool(tied),
         embedding_format=formats["head"],
         draft_layer=(fusion, *layer(depth)) if drafts else (),
         max_context=fields.integer("max_position_embeddings", default=0, low=0),
-    )
-
-
-def _family(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
-    """Return the key of the config's family. Raises ModelError for an unknown one.
-
-    The text model's own name decides: a wrapper of a known name may hold a new model.
-    """
-    named = text.get("model_type") or config.get("model_type")
-    family = str(named).removesuffix("_text")
-    if family in FAMILIES:
-        return family
-    families = ", ".join(sorted(FAMILIES))
-    raise ModelError(
-        f"config: the roofline does not know the family {named!r}; it knows {families}"
     )

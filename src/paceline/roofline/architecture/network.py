@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
 
 from paceline.core.errors import InvalidRequest, ModelError
 from paceline.roofline.architecture.components import Component
 from paceline.roofline.device import FORMATS
+
+_CONFIGS = resources.files("paceline.roofline.architecture").joinpath("models")
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,14 @@ class Architecture:
         """Weights that one token passes: its experts and the head, not the embedding table."""
         return sum(count * part.active_parameters for count, part in self.components())
 
+    def embedding_bytes(self) -> float:
+        """Bytes of an embedding table that is not the head's."""
+        return self._separate_embedding * FORMATS[self.embedding_format].bytes
+
     def weight_bytes(self) -> float:
         """Bytes of all weights in memory, embeddings included, the draft layer not."""
         total = sum(count * part.weight_bytes for count, part in self.components())
-        return total + self._separate_embedding * FORMATS[self.embedding_format].bytes
+        return total + self.embedding_bytes()
 
     def cache_bytes(self, context: int) -> float:
         """Bytes that one request of `context` tokens keeps: KV entries and recurrent states."""
@@ -89,30 +92,25 @@ class Architecture:
         return self.cache_bytes(0)
 
 
-def grouped(layers: list[tuple[Component, ...]]) -> tuple[Layers, ...]:
-    """Put equal layers together; the order of layers does not matter to a sum."""
-    return tuple(Layers(count, parts) for parts, count in Counter(layers).items())
-
-
 @cache
 def model_names() -> tuple[str, ...]:
     """Names of the models whose configs come with Paceline."""
-    files = [item.name for item in _folder().iterdir() if item.name.endswith(".json")]
+    files = [item.name for item in _CONFIGS.iterdir() if item.name.endswith(".json")]
     return tuple(sorted(name.removesuffix(".json") for name in files))
 
 
-def model_config(name: str) -> dict[str, Any]:
+def model_config(name: str) -> dict[str, object]:
     """Return the config of a model of `model_names()`. Raises InvalidRequest that lists them."""
     for listed in model_names():
         if listed.lower() == name.lower():
-            text = _folder().joinpath(f"{listed}.json").read_text("utf-8")
-            config: dict[str, Any] = json.loads(text)
+            config: dict[str, object]
+            config = json.loads(_CONFIGS.joinpath(f"{listed}.json").read_text("utf-8"))
             return config
     expected = f"a config.json, a model's folder, or one of {', '.join(model_names())}"
     raise InvalidRequest("model", name, expected)
 
 
-def load_config(source: str | Path) -> dict[str, Any]:
+def load_config(source: str | Path) -> dict[str, object]:
     """Read a config from a file, from a folder, or by a name of `model_names()`.
 
     Raises ModelError for a file that holds no config, InvalidRequest for an unknown name.
@@ -128,7 +126,3 @@ def load_config(source: str | Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ModelError(f"{path}: expected one JSON object")
     return config
-
-
-def _folder() -> Traversable:
-    return resources.files("paceline.roofline.architecture").joinpath("models")

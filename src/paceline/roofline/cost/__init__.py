@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.roofline.architecture.work import Options, Workload
 from paceline.roofline.cost.deployment import Deployment, StepTime
-from paceline.roofline.cost.drafting import DrafterCost, free_drafts, look_up, share_of_step
+from paceline.roofline.cost.drafters import DrafterCost, free_drafts, look_up, share_of_step
 from paceline.roofline.cost.speedup import SpeedupRow, speedup_curve
 
 __all__ = [

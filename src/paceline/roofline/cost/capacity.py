@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.core.errors import InvalidRequest, check_number
+from paceline.core.errors import InvalidRequest
 from paceline.roofline.architecture.components import Experts, State
 from paceline.roofline.architecture.work import Workload
 from paceline.roofline.cost.deployment import Deployment
-from paceline.roofline.cost.drafting import DrafterCost
+from paceline.roofline.cost.drafters import DrafterCost
 from paceline.roofline.device import FORMATS
 
 UTILISATION = 0.9  # share of the memory that an engine plans with
@@ -27,21 +27,17 @@ class Capacity:
 
 
 def capacity(
-    deployment: Deployment,
-    load: Workload,
-    drafter: DrafterCost | None = None,
-    utilisation: float = UTILISATION,
+    deployment: Deployment, load: Workload, drafter: DrafterCost | None = None
 ) -> Capacity:
     """Compute what fits with `load.context` tokens and `rows_per_request` rows in flight for each
     request.
 
     Recurrent states keep a snapshot per row in flight, unless they are replayed.
     """
-    check_number("utilisation", utilisation, 0.01, 1, "a share of the memory, 0.01 to 1")
     models = [deployment]
     if drafter is not None and drafter.model is not None:
         models.append(deployment.running(drafter.model))
-    usable = deployment.hardware.memory * utilisation
+    usable = deployment.hardware.memory * UTILISATION
     weights = sum(map(_weights, models))
     kept = sum(_kept(model, load) for model in models)
     free = max(0.0, usable - weights)
@@ -49,15 +45,10 @@ def capacity(
     return Capacity(usable, weights, kept, requests * deployment.options.data_parallel)
 
 
-def check_fits(
-    deployment: Deployment,
-    load: Workload,
-    drafter: DrafterCost | None = None,
-    utilisation: float = UTILISATION,
-) -> Capacity:
+def check_fits(deployment: Deployment, load: Workload) -> Capacity:
     """Return the capacity. Raises InvalidRequest, naming what would fit, where the batch does
     not."""
-    fits = capacity(deployment, load, drafter, utilisation)
+    fits = capacity(deployment, load)
     if fits.weights > fits.usable:
         expected = (
             f"more or larger devices: {fits.weights / 1e9:.1f} GB of weights per device do not "
@@ -77,8 +68,7 @@ def _weights(deployment: Deployment) -> float:
     """Bytes of weights on each device: experts lie across all devices, other weights across a
     tensor-parallel group."""
     architecture, options = deployment.architecture, deployment.options
-    embedding = 0 if architecture.tied else architecture.vocabulary * architecture.hidden
-    total = embedding * FORMATS[architecture.embedding_format].bytes / options.tensor_parallel
+    total = architecture.embedding_bytes() / options.tensor_parallel
     for count, part in architecture.components():
         shards = options.devices if isinstance(part, Experts) else options.tensor_parallel
         total += count * part.weight_bytes / shards

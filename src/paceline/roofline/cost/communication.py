@@ -8,7 +8,7 @@ latency.
 from __future__ import annotations
 
 from paceline.core.errors import InvalidRequest
-from paceline.roofline.architecture import Architecture, Layers
+from paceline.roofline.architecture import Architecture
 from paceline.roofline.architecture.components import Experts
 from paceline.roofline.architecture.work import Options, Work, Workload
 from paceline.roofline.device import Hardware
@@ -35,54 +35,45 @@ def exchanges(
         expected = f"1 device: no link is stated for {hardware.name} (or communication: ignored)"
         field = "tensor_parallel" if options.tensor_parallel > 1 else "data_parallel"
         raise InvalidRequest(field, getattr(options, field), expected)
+    shared, row = options.tensor_parallel, architecture.hidden * ACTIVATION
+    share = 1.0 if options.communication == "in-network" else 2.0 * (shared - 1) / shared
+    reduce = _call(load.rows * row, shared, share, hardware)
     works = []
-    hidden = architecture.hidden * ACTIVATION
-    reduce = _all_reduce(load.rows * hidden, options.tensor_parallel, hardware, options)
     for group in architecture.layers:
+        active = [part.active for part in group.components if isinstance(part, Experts)]
         second = reduce
-        if _mixture(group) and options.data_parallel > 1:
-            second = _experts(group, architecture.hidden, total, hardware, options)
+        if active and options.data_parallel > 1:
+            second = _to_experts(total.rows * row, max(active), hardware, options)
         works.append((group.count, _work(reduce + second)))
-    logits = load.rows * architecture.vocabulary * ACTIVATION
-    works.append((1, _work(_spread(logits, options.tensor_parallel, hardware))))
-    return works
+    logits = _spread(load.rows * architecture.vocabulary * ACTIVATION, shared, hardware)
+    return [*works, (1, _work(logits))]
 
 
 def _work(seconds: float) -> Work:
     return Work("communication", "communication", 0.0, 0.0, seconds=seconds)
 
 
-def _mixture(group: Layers) -> bool:
-    return any(isinstance(part, Experts) for part in group.components)
-
-
-def _all_reduce(size: float, devices: int, hardware: Hardware, options: Options) -> float:
+def _call(size: float, devices: int, share: float, hardware: Hardware) -> float:
+    """Seconds of a call in which `share` of `size` bytes goes through each link."""
     if devices == 1:
         return 0.0
-    share = 1.0 if options.communication == "in-network" else 2.0 * (devices - 1) / devices
     return share * size / hardware.link_bandwidth + hardware.link_latency
 
 
 def _spread(size: float, devices: int, hardware: Hardware) -> float:
     """A gather, a scatter or a deal of `size` bytes among so many devices."""
-    if devices == 1:
-        return 0.0
-    share = (devices - 1) / devices
-    return share * size / hardware.link_bandwidth + hardware.link_latency
+    return _call(size, devices, (devices - 1) / devices, hardware)
 
 
-def _experts(
-    group: Layers, hidden: int, total: Workload, hardware: Hardware, options: Options
-) -> float:
-    """To the experts and back, from groups that hold different requests.
+def _to_experts(size: float, active: int, hardware: Hardware, options: Options) -> float:
+    """Send all rows, `size` bytes, to the experts and back, from groups that hold different
+    requests.
 
     Whole experts: each device sends its rows to `active` experts. Experts that are cut up: every
     device needs every row.
     """
     if options.expert_parallel == 1:
-        size = total.rows * hidden * ACTIVATION
         return 2.0 * _spread(size, options.devices, hardware)
-    active = max(part.active for part in group.components if isinstance(part, Experts))
-    size = total.rows / options.devices * active * hidden
-    there = _spread(size * DISPATCH, options.expert_parallel, hardware)
-    return there + _spread(size * ACTIVATION, options.expert_parallel, hardware)
+    dealt = size / options.devices * active
+    there = _spread(dealt * DISPATCH / ACTIVATION, options.expert_parallel, hardware)
+    return there + _spread(dealt, options.expert_parallel, hardware)

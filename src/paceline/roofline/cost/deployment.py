@@ -18,8 +18,7 @@ from paceline.core.errors import InvalidRequest
 from paceline.roofline.architecture import Architecture
 from paceline.roofline.architecture.work import Options, Work, Workload
 from paceline.roofline.cost.communication import exchanges
-from paceline.roofline.device import IDEAL, Calibration, Hardware
-from paceline.roofline.device.hardware import WIDER
+from paceline.roofline.device import IDEAL, WIDER, Calibration, Hardware
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,8 @@ class Deployment:
         its count."""
         share = math.ceil(load.batch / self.options.data_parallel)
         group = Workload(share, load.rows_per_request, load.context)
-        works = [
-            (count, work)
-            for count, part in self.architecture.components()
-            for work in part.work(group, load, self.options)
-        ]
+        parts = self.architecture.components()
+        works = [(count, part.work(group, load, self.options)) for count, part in parts]
         return works + exchanges(self.architecture, self.hardware, group, load, self.options)
 
     def forward_time(self, load: Workload, calibration: Calibration = IDEAL) -> StepTime:
@@ -101,27 +97,29 @@ class WorkTable:
     @classmethod
     def of(cls, forwards: Sequence[tuple[Deployment, Workload]]) -> WorkTable:
         by_forward = [deployment.works(load) for deployment, load in forwards]
-        works = [work for listed in by_forward for _, work in listed]
         counts = [len(listed) for listed in by_forward]
+        works = [work for listed in by_forward for _, work in listed]
+        deployments = [deployment for deployment, _ in forwards]
+        owner = np.repeat(np.arange(len(forwards)), counts)
         flops = [
-            work.flops / deployment.flops[work.precision]
-            for (deployment, _), listed in zip(forwards, by_forward, strict=True)
+            deployment.flops[work.precision]
+            for deployment, listed in zip(deployments, by_forward, strict=True)
             for _, work in listed
         ]
-        bandwidth = [deployment.hardware.memory_bandwidth for deployment, _ in forwards]
-        groups = _array(deployment.options.data_parallel for deployment, _ in forwards)
+        bandwidth = _array(each.hardware.memory_bandwidth for each in deployments)
+        groups = _array(each.options.data_parallel for each in deployments)
         return cls(
             names=tuple(work.name for work in works),
-            owner=np.repeat(np.arange(len(forwards)), counts),
+            owner=owner,
             kind=np.array([work.kind_index for work in works], dtype=int),
-            compute=np.array(flops),
-            memory=_array(work.bytes for work in works) / np.repeat(bandwidth, counts),
+            compute=_array(work.flops for work in works) / flops,
+            memory=_array(work.bytes for work in works) / bandwidth[owner],
             rows=np.maximum(_array(work.rows for work in works), 1.0),
             fixed=_array(work.seconds for work in works),
             copies=_array(copies for listed in by_forward for copies, _ in listed),
             batch=_array(load.batch for _, load in forwards) / groups,
             tokens=_array(load.rows for _, load in forwards) / groups,
-            depth=_array(deployment.architecture.depth for deployment, _ in forwards),
+            depth=_array(each.architecture.depth for each in deployments),
         )
 
     def work_seconds(self, calibration: Calibration) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 from paceline.roofline.architecture import Architecture
 from paceline.roofline.architecture.work import Workload
 from paceline.roofline.cost.deployment import Deployment, WorkTable
-from paceline.roofline.cost.drafting import DrafterCost
+from paceline.roofline.cost.drafters import DrafterCost
 from paceline.roofline.device import Calibration
 
 Seconds = Mapping[str, np.ndarray]  # by tier
@@ -40,22 +41,17 @@ class Grid:
             steps = plain
             if network is not None:
                 steps = self._forwards(self.deployment.running(network), rows, within)
-            for tier in seconds:
-                seconds[tier] = seconds[tier] + steps[tier] @ counts
+            seconds = {tier: before + steps[tier] @ counts for tier, before in seconds.items()}
         return seconds
 
     def _forwards(
         self, deployment: Deployment, rows: Sequence[int], tiers: Mapping[str, Calibration]
     ) -> dict[str, np.ndarray]:
+        pairs = itertools.product(self.loads, rows)
+        table = WorkTable.of(
+            [(deployment, Workload(load.batch, row, load.context)) for load, row in pairs]
+        )
         shape = (len(self.loads), len(rows))
-        points = [
-            (deployment, Workload(load.batch, row, load.context))
-            for load in self.loads
-            for row in rows
-        ]
-        if not points:
-            return {tier: np.zeros(shape) for tier in tiers}
-        table = WorkTable.of(points)
         return {tier: table.seconds(each).reshape(shape) for tier, each in tiers.items()}
 
 

@@ -12,7 +12,7 @@ from paceline.core.errors import check_integer
 from paceline.roofline.acceptance import AcceptanceModel
 from paceline.roofline.architecture.work import Workload
 from paceline.roofline.cost.deployment import Deployment
-from paceline.roofline.cost.drafting import DrafterCost
+from paceline.roofline.cost.drafters import DrafterCost
 from paceline.roofline.device import IDEAL, Calibration
 
 MAX_DRAFT = 16
@@ -54,23 +54,22 @@ def speedup_curve(
         max_draft = MAX_DRAFT if drafter.max_draft is None else min(MAX_DRAFT, drafter.max_draft)
     check_integer("max_draft", max_draft, 0, 4096, "a whole number of tokens, 0 or more")
     plain = deployment.forward_time(replace(load, rows_per_request=1), calibration).total
-    rows = []
-    for length in range(max_draft + 1):
+
+    def row(length: int) -> SpeedupRow:
         verify = replace(load, rows_per_request=length + 1)
         draft = drafter.time(length, deployment, load, calibration)
         step = deployment.forward_time(verify, calibration).total + draft
         accepted = acceptance.expected_length(length) if length else 1.0
-        rows.append(
-            SpeedupRow(
-                draft_length=length,
-                acceptance_length=accepted,
-                step_seconds=step,
-                draft_seconds=draft,
-                speedup=accepted * plain / step,
-                tokens_per_second_per_request=accepted / step,
-                tokens_per_second_per_device=load.batch * accepted / step / deployment.devices,
-                tpot=step / accepted,
-                break_even_length=step / plain,
-            )
+        return SpeedupRow(
+            draft_length=length,
+            acceptance_length=accepted,
+            step_seconds=step,
+            draft_seconds=draft,
+            speedup=accepted * plain / step,
+            tokens_per_second_per_request=accepted / step,
+            tokens_per_second_per_device=load.batch * accepted / step / deployment.devices,
+            tpot=step / accepted,
+            break_even_length=step / plain,
         )
-    return rows
+
+    return [row(length) for length in range(max_draft + 1)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from paceline.roofline.fit.held_out import Judged, fit_and_judge, summary
-from paceline.roofline.fit.learn import Fit, fit_together
+from paceline.roofline.fit.learn import Fit, Judged, fit_and_judge, fit_together, summary
 from paceline.roofline.fit.points import MeasuredStep, read_points
-from paceline.roofline.fit.step_times import Case, StepTimes
+from paceline.roofline.fit.search import Case, StepTimes
 
 __all__ = [
     "Case",

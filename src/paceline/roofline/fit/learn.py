@@ -1,21 +1,23 @@
-"""Learn a calibration from measured step times.
+"""Learn a calibration from measured step times, and judge it at the other ones.
 
-The points decide which unknowns are learned (`search.py`). Any other keeps its
-identity, or the value of the unknown that it is tied to, and `Fit.not_identified` says so.
+The points decide which unknowns are learned (`search.py`). The others keep their
+identity, or the value of the unknown that they are tied to, and `Fit.not_identified` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 
 from paceline.core.errors import InvalidRequest
 from paceline.roofline.device import IDEAL, Calibration
-from paceline.roofline.fit.search import UNKNOWNS, Candidate, Search
-from paceline.roofline.fit.step_times import Case, StepTimes
+from paceline.roofline.fit.points import MeasuredStep
+from paceline.roofline.fit.search import UNKNOWNS, Candidate, Case, Search, StepTimes
 
 
 @dataclass(frozen=True)
@@ -40,24 +42,83 @@ class Fit:
     @property
     def median_error(self) -> float:
         """Median of the absolute relative errors at the points fitted to."""
-        return float(np.median(np.abs(self.errors)))
+        return summary(self.errors)[0]
 
     @property
     def high_error(self) -> float:
         """The absolute relative error that nine of ten of the points stay below."""
-        return float(np.quantile(np.abs(self.errors), 0.9))
+        return summary(self.errors)[1]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain JSON; `Calibration.from_file` reads it back."""
         return {
             "calibration": self.calibration.model_dump(),
             "draft_cost": self.draft_cost,
             "deviations": self.deviations,
             "not_identified": self.not_identified,
-            "points": len(self.errors),
-            "median_error": self.median_error,
-            "high_error": self.high_error,
+            **_errors_as_json(self.errors),
         }
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A fit to some of the points. `points` are in the order of their size; `seen` tells the ones
+    that the fit had; `predicted` is seconds of every point."""
+
+    case: Case
+    fit: Fit
+    points: tuple[MeasuredStep, ...]
+    seen: tuple[bool, ...]
+    predicted: tuple[float, ...]
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """Predicted ÷ measured − 1."""
+        pairs = zip(self.predicted, self.points, strict=True)
+        return tuple(seconds / point.seconds - 1 for seconds, point in pairs)
+
+    @property
+    def held_out_errors(self) -> tuple[float, ...]:
+        pairs = zip(self.errors, self.seen, strict=True)
+        return tuple(error for error, seen in pairs if not seen)
+
+    def as_json(self) -> dict[str, object]:
+        """The calibration that `--calibration` reads, with its origin."""
+        deployment, held_out = self.case.deployment, self.held_out_errors
+        return {
+            **self.fit.to_dict(),
+            "model": deployment.architecture.name,
+            "hardware": deployment.hardware.name,
+            "tensor_parallel": deployment.options.tensor_parallel,
+            "held_out": _errors_as_json(held_out) if held_out else None,
+        }
+
+
+def summary(errors: Sequence[float]) -> tuple[float, float]:
+    """Return the median of the absolute errors, and the bound of nine of ten."""
+    sizes = np.abs(errors)
+    return float(np.median(sizes)), float(np.quantile(sizes, 0.9))
+
+
+def _errors_as_json(errors: Sequence[float]) -> dict[str, float]:
+    median, high = summary(errors)
+    return {"points": len(errors), "median_error": median, "high_error": high}
+
+
+def fit_and_judge(case: Case, share: Fraction) -> Judged:
+    """Fit to `share` of the points, spread evenly over their sizes. Raises InvalidRequest."""
+    points = sorted(case.points, key=lambda p: (p.batch * p.rows, p.batch, p.context, p.seconds))
+    # of the first n points n × share are seen, rounded to the nearest
+    counts = [math.floor(n * share + Fraction(1, 2)) for n in range(len(points) + 1)]
+    seen = tuple(after > before for before, after in pairwise(counts))
+    if not any(seen):
+        expected = f"a share of which {len(points)} points have at least one"
+        raise InvalidRequest("fit_on", str(share), expected)
+    kept = tuple(point for point, chosen in zip(points, seen, strict=True) if chosen)
+    learned = fit_together([replace(case, points=kept)])
+    times = StepTimes([replace(case, points=points)])
+    predicted = times(learned.calibration, learned.draft_cost or 0.0)
+    return Judged(case, learned, tuple(points), seen, tuple(predicted.tolist()))
 
 
 def fit_together(cases: Sequence[Case], *, parameters: Sequence[str] | None = None) -> Fit:
@@ -77,33 +138,32 @@ def fit_together(cases: Sequence[Case], *, parameters: Sequence[str] | None = No
         expected = f"at most {len(measured)}: one per point"
         raise InvalidRequest("parameters", len(parameters), expected)
     search = Search(np.array(measured), StepTimes(cases))
-    if parameters is None:
-        return _report(search, search.run())
-    return _report(search, search.best(tuple(parameters), 1))
-
-
-def _report(search: Search, chosen: Candidate) -> Fit:
+    chosen = search.run() if parameters is None else search.best(tuple(parameters), 1)
     values = search.values(chosen.names, chosen.solution.values)
-    drafted = "draft_cost" in search.names
-    draft_cost = values.pop("draft_cost", 0.0) if drafted else None
+    draft_cost = values.pop("draft_cost", 0.0) if "draft_cost" in search.names else None
     calibration = Calibration(row_tile=chosen.tile, **values)
-    deviations = {}
-    solved = zip(chosen.names, chosen.solution.values, chosen.solution.deviations(), strict=True)
-    for name, value, deviation in solved:
-        unit = 1.0 if UNKNOWNS[name].logarithmic else max(abs(float(value)), 1e-12)
-        deviations[name] = float(deviation) / unit
     predicted = search.times(calibration, draft_cost or 0.0)
     return Fit(
         calibration=calibration,
         draft_cost=draft_cost,
-        deviations=deviations,
-        not_identified=_left_out(search, chosen, values),
+        deviations=_deviations(chosen),
+        not_identified=_not_identified(search, chosen, values),
         predicted=tuple(predicted.tolist()),
         errors=tuple((predicted / search.measured - 1.0).tolist()),
     )
 
 
-def _left_out(search: Search, chosen: Candidate, values: dict[str, float]) -> dict[str, str]:
+def _deviations(chosen: Candidate) -> dict[str, float]:
+    deviations = dict(zip(chosen.names, chosen.solution.deviations().tolist(), strict=True))
+    for name, value in chosen.solved.items():
+        if not UNKNOWNS[name].logarithmic:
+            deviations[name] /= max(abs(value), 1e-12)
+    return deviations
+
+
+def _not_identified(
+    search: Search, chosen: Candidate, values: Mapping[str, float]
+) -> dict[str, str]:
     """Say of each unknown that was not learned why not, and what it is taken as."""
     reasons = {}
     for name in search.names:

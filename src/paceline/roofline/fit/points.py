@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from paceline.core.documents import Document
 from paceline.core.errors import InvalidRequest, check_integer, check_number
-from paceline.core.field_types import Expected
+from paceline.core.field_types import Expected, whole_number
 
-TIMES = ("ms", "seconds")
 MOST = 1e18  # of any number in a file: what is computed from them stays finite
 
 
@@ -45,28 +44,20 @@ class MeasuredStep:
 
 
 def _number(value: object) -> object:
-    """A number that a CSV has as text, and an empty cell as None."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+    """A number that a CSV has as text."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
-def _whole(value: object) -> object:
-    number = _number(value)
-    return int(number) if isinstance(number, float) and number.is_integer() else number
-
-
-Number = Annotated[
-    float, BeforeValidator(_number), Field(ge=-MOST, le=MOST), Expected(f"a number up to {MOST:g}")
-]
+A_NUMBER = f"a number up to {MOST:g}"
+Number = Annotated[float, BeforeValidator(_number), Field(ge=-MOST, le=MOST), Expected(A_NUMBER)]
 Whole = Annotated[
     int,
-    BeforeValidator(_whole),
+    BeforeValidator(lambda value: whole_number(_number(value))),
     Field(ge=-MOST, le=MOST),
-    Expected(f"a number up to {MOST:g}, a whole number"),
+    Expected(f"{A_NUMBER}, a whole number"),
 ]
 
 
@@ -78,9 +69,8 @@ class TableRow(Document):
     context: Whole = Field(description="tokens in each request's cache")
     ms: Number | None = Field(default=None, description="the step's time")
     seconds: Number | None = Field(default=None, description="the same in seconds")
-    draft_length: Annotated[Whole, BeforeValidator(lambda value: value or 0)] = Field(
-        default=0, description="drafted tokens whose drafting the time includes"
-    )
+    # drafted tokens whose drafting the time includes; an empty cell is none
+    draft_length: Annotated[Whole, BeforeValidator(lambda value: value or 0)] = 0
 
     def step(self, where: str) -> MeasuredStep:
         if self.ms is not None and self.seconds is not None:
@@ -117,8 +107,8 @@ class ServingRun(Document):
     total_input_tokens: Number
     total_output_tokens: Number
     mean_tpot_ms: Number
-    accept_length: Any = None
-    spec_decode_acceptance_length: Any = None
+    accept_length: object = None
+    spec_decode_acceptance_length: object = None
 
     def step(self, where: str) -> MeasuredStep:
         """Take the mean time per output token for the step, and for the batch the mean number of
@@ -148,16 +138,14 @@ def read_points(path: str | Path) -> list[MeasuredStep]:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest("points", str(path), f"a readable text file ({error})") from error
-    if text.lstrip()[:1] in ("[", "{"):
-        rows = _json_rows(text, str(path))
-    else:
-        rows = list(csv.DictReader(text.splitlines()))
+    is_json = text.lstrip()[:1] in ("[", "{")
+    rows = _json_rows(text, str(path)) if is_json else list(csv.DictReader(text.splitlines()))
     if not rows:
         raise InvalidRequest("points", str(path), "a file with at least one point")
     return [_step(row, f"{path}, entry {number}") for number, row in enumerate(rows, 1)]
 
 
-def _json_rows(text: str, path: str) -> list[Mapping[str, Any]]:
+def _json_rows(text: str, path: str) -> Sequence[Mapping[str, object]]:
     """The objects of a JSON list, of an object's `points`, of one object, or of JSON lines."""
     try:
         loaded = json.loads(text)
@@ -173,8 +161,8 @@ def _json_rows(text: str, path: str) -> list[Mapping[str, Any]]:
     return loaded
 
 
-def _step(row: Mapping[str, Any], where: str) -> MeasuredStep:
-    if any(name in row for name in TIMES):
+def _step(row: Mapping[str, object], where: str) -> MeasuredStep:
+    if "ms" in row or "seconds" in row:
         kind: type[TableRow | OneBatch | ServingRun] = TableRow
     elif "median_decode_latency" in row:
         kind = OneBatch

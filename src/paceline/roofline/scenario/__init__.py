@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from paceline.roofline.scenario.answer import Prediction, prediction_schema
 from paceline.roofline.scenario.documents import StatedDrafter, StatedScenario
-from paceline.roofline.scenario.kinds import KINDS
-from paceline.roofline.scenario.launch import launch_flags
+from paceline.roofline.scenario.kinds import KINDS, launch_flags
 from paceline.roofline.scenario.prediction import predict
 
 __all__ = [

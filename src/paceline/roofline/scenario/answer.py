@@ -7,7 +7,8 @@ lengths; null stands for numbers of places that do not fit the memory. "ar" is s
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Callable
+from typing import Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic reads these before Python 3.12
@@ -18,6 +19,8 @@ CEILING: Literal["ceiling"] = "ceiling"
 CALIBRATED: Literal["calibrated"] = "calibrated"
 TIERS: tuple[Tier, ...] = (CEILING, CALIBRATED)
 T = TypeVar("T")
+Components = dict[str, float]  # milliseconds by name
+Numbers = list[float | None]  # by place; null where the place does not fit
 
 
 class Tiers(TypedDict, Generic[T]):
@@ -25,6 +28,10 @@ class Tiers(TypedDict, Generic[T]):
 
     ceiling: T
     calibrated: T
+
+
+def by_tier(answer: Callable[[Tier], T]) -> Tiers[T]:
+    return {"ceiling": answer(CEILING), "calibrated": answer(CALIBRATED)}
 
 
 class ModelSize(TypedDict):
@@ -55,85 +62,102 @@ class Fitting(TypedDict):
     max_batch: int
 
 
-class Throughput(TypedDict, Generic[T]):
-    """Committed tokens per second; one against the other is the Pareto front."""
-
-    tokens_per_second_per_request: T
-    tokens_per_second_per_device: T
-
-
-class ArStep(Throughput[float]):
-    """A step without speculation; `components` are milliseconds by name."""
+class ArStep(TypedDict):
+    """A step without speculation."""
 
     step_ms: float
     tpot_ms: float
-    components: dict[str, float]
+    tokens_per_second_per_request: float
+    tokens_per_second_per_device: float
+    components: Components
 
 
-class ArByBatch(Tiers[Throughput[list[float | None]]]):
+class Throughput(TypedDict):
+    """Committed tokens per second by place; one against the other is the Pareto front."""
+
+    tokens_per_second_per_request: Numbers
+    tokens_per_second_per_device: Numbers
+
+
+class ArByBatch(TypedDict):
     """Throughput without speculation, over batches."""
 
     batch: list[int]
+    ceiling: Throughput
+    calibrated: Throughput
 
 
-class DraftNumbers(Throughput[T], Generic[T]):
-    """Numbers of one draft length, or lists by draft length. `break_even_length` is the AL at which
-    that draft length is as fast as AR."""
+class DraftNumbers(TypedDict):
+    """Numbers by draft length. `break_even_length` is the AL at which that draft length is as fast
+    as AR."""
 
-    speedup: T
-    step_ms: T
-    verify_ms: T
-    draft_ms: T
-    tpot_ms: T
-    break_even_length: T
+    speedup: list[float]
+    step_ms: list[float]
+    verify_ms: list[float]
+    draft_ms: list[float]
+    tpot_ms: list[float]
+    tokens_per_second_per_request: list[float]
+    tokens_per_second_per_device: list[float]
+    break_even_length: list[float]
 
 
-class Curve(Tiers[DraftNumbers[list[float]]]):
+class Curve(TypedDict):
     """Draft lengths 0 … `max_draft`; `acceptance_length` is the toy model's speedup."""
 
     draft_length: list[int]
     acceptance_length: list[float]
+    ceiling: DraftNumbers
+    calibrated: DraftNumbers
 
 
-class Optimum(DraftNumbers[float]):
-    """The best row of the curve; `components` are milliseconds by name, "draft" among them."""
+class Optimum(TypedDict):
+    """The best row of the curve; "draft" is among the components."""
 
     draft_length: int
     acceptance_length: float
-    components: dict[str, float]
+    speedup: float
+    step_ms: float
+    verify_ms: float
+    draft_ms: float
+    tpot_ms: float
+    tokens_per_second_per_request: float
+    tokens_per_second_per_device: float
+    break_even_length: float
+    components: Components
 
 
-class BestNumbers(Throughput[list[float | None]]):
+class BestNumbers(Throughput):
     """The best draft length by place, and its numbers."""
 
     draft_length: list[int | None]
-    acceptance_length: list[float | None]
-    speedup: list[float | None]
-    tpot_ms: list[float | None]
+    acceptance_length: Numbers
+    speedup: Numbers
+    tpot_ms: Numbers
 
 
-class BestByBatch(Tiers[BestNumbers]):
-    """The optimum over batches; `max_draft` is the longest draft that fits there."""
+class Best(TypedDict):
+    """The optimum by place; `max_draft` is the longest draft that fits there."""
 
+    max_draft: list[int | None]
+    ceiling: BestNumbers
+    calibrated: BestNumbers
+
+
+class BestByBatch(Best):
     batch: list[int]
-    max_draft: list[int | None]
 
 
-class BestByContext(Tiers[BestNumbers]):
-    """The optimum over contexts; `max_draft` is the longest draft that fits there."""
-
+class BestByContext(Best):
     context: list[int]
-    max_draft: list[int | None]
 
 
-Speedups = list[list[float | None] | None]
-
-
-class HeatMap(Tiers[Speedups]):
+class HeatMap(TypedDict):
     """Speedups, [batch][draft_length]."""
 
     batch: list[int]
     draft_length: list[int]
+    ceiling: list[Numbers | None]
+    calibrated: list[Numbers | None]
 
 
 class DrafterAnswer(TypedDict):
@@ -160,7 +184,7 @@ class Prediction(TypedDict):
     `calibration` is its name and its numbers; `notes` are sentences to show beside the numbers."""
 
     format: Literal["paceline-prediction/1"]
-    scenario: dict[str, Any]
+    scenario: dict[str, object]
     model: ModelSize
     hardware: Device
     calibration: dict[str, str | float]
@@ -171,6 +195,6 @@ class Prediction(TypedDict):
     notes: list[str]
 
 
-def prediction_schema() -> dict[str, Any]:
+def prediction_schema() -> dict[str, object]:
     """Return the JSON schema of the answer."""
     return TypeAdapter(Prediction).json_schema()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from paceline.core import InvalidRequest, ModelError, PacelineError
 from paceline.core.errors import check_integer
 from paceline.roofline.acceptance import AcceptanceModel, Geometric
-from paceline.roofline.acceptance.document import placed
 from paceline.roofline.architecture import Architecture, model_config
 from paceline.roofline.cost import DrafterCost, free_drafts, look_up, share_of_step
 from paceline.roofline.scenario.documents import BLOCK, StatedDrafter
@@ -22,7 +22,7 @@ Read = TypeVar("Read")
 @dataclass(frozen=True)
 class PricedDrafter:
     """`block` is None where passes draft one token each; `max_draft` None where the scenario alone
-    limits it."""
+    limits it. `longest` is the longest draft worth looking at."""
 
     name: str
     kind: str
@@ -31,20 +31,17 @@ class PricedDrafter:
     block: int | None
     max_draft: int | None
     checkpoint: str | None
-
-    def longest(self, asked: int) -> int:
-        """The longest draft worth looking at."""
-        limits = (asked, self.block, self.max_draft, self.acceptance.depth)
-        return min(limit for limit in limits if limit is not None)
+    longest: int
 
 
-def price(field: str, stated: StatedDrafter, target: Architecture) -> PricedDrafter:
-    """Price a drafter of `target`; `field` is its place in the scenario.
+def price(field: str, stated: StatedDrafter, target: Architecture, most: int) -> PricedDrafter:
+    """Price a drafter of `target`; `field` is its place in the scenario, whose longest draft is
+    `most`.
 
     Raises InvalidRequest for fields that do not go together, or ModelError for a config that is no
     such drafter of the target.
     """
-    with placed(field):
+    with _placed(field):
         _check_cost(stated)
         cost = _cost(field, stated, target)
         block = stated.block
@@ -53,18 +50,21 @@ def price(field: str, stated: StatedDrafter, target: Architecture) -> PricedDraf
         if stated.max_draft is not None and block is not None:
             expected = f"a draft length, 1 to {block}, its block"
             check_integer("max_draft", stated.max_draft, 1, block, expected)
+        acceptance = _acceptance(f"{field}.acceptance", stated, block)
+        limits = (most, block, stated.max_draft, acceptance.depth)
         return PricedDrafter(
             name=stated.name or stated.kind,
             kind=stated.kind,
             cost=cost,
-            acceptance=_acceptance(f"{field}.acceptance", stated, block),
+            acceptance=acceptance,
             block=block,
             max_draft=stated.max_draft,
             checkpoint=stated.checkpoint,
+            longest=min(limit for limit in limits if limit is not None),
         )
 
 
-def reading_config(field: str, config: Mapping[str, Any], read: Callable[[], Read]) -> Read:
+def reading_config(field: str, config: Mapping[str, object], read: Callable[[], Read]) -> Read:
     """Return `read()`; its errors name the config, which a user may have pasted from anywhere."""
     text = config.get("text_config")
     layers = (text if isinstance(text, Mapping) else config).get("num_hidden_layers")
@@ -81,6 +81,19 @@ def reading_config(field: str, config: Mapping[str, Any], read: Callable[[], Rea
         raise ModelError(message) from error
 
 
+@contextmanager
+def _placed(field: str) -> Iterator[None]:
+    """Name the place of a part, in the errors of code that knows the part alone."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.field.startswith(field):
+            raise
+        name = error.field.rpartition(".")[2]
+        full = field if field.endswith(f".{name}") else f"{field}.{name}"
+        raise InvalidRequest(full, error.value, error.expected) from None
+
+
 def _check_cost(stated: StatedDrafter) -> None:
     """Refuse fields of the cost that the kind does not take, and none where it needs one."""
     kind = KINDS[stated.kind]
@@ -89,13 +102,13 @@ def _check_cost(stated: StatedDrafter) -> None:
         if name not in kind.costs:
             either = " or ".join(kind.costs) or "nothing: it is free"
             raise InvalidRequest(name, getattr(stated, name), f"for {stated.kind}: {either}")
-    if kind.needs_cost and len(fields) != 1:
+    if "config" in kind.costs and len(fields) != 1:
         expected = "cost (of a pass, as a share of an AR step) or config, one of them"
         raise InvalidRequest("cost", stated.cost, expected)
-    if stated.block is not None and (not kind.drafts_block or stated.config is not None):
-        expected = f"no block for {stated.kind}"
-        expected = "the block of its config alone" if kind.drafts_block else expected
-        raise InvalidRequest("block", stated.block, expected)
+    if stated.block is not None and not kind.drafts_block:
+        raise InvalidRequest("block", stated.block, f"no block for {stated.kind}")
+    if stated.block is not None and stated.config is not None:
+        raise InvalidRequest("block", stated.block, "the block of its config alone")
     if kind.drafts_block and stated.config is None and stated.block is None:
         raise InvalidRequest("block", None, BLOCK)
 
@@ -120,7 +133,7 @@ def _acceptance(field: str, stated: StatedDrafter, block: int | None) -> Accepta
             return Geometric(1.0)
         expected = 'an object, as {"alpha": 0.8} or {"al": 3.5, "draft_length": 7}'
         raise InvalidRequest(field, None, expected)
-    with placed(field):
+    with _placed(field):
         model = acceptance.model()
         reach = model.depth if acceptance.draft_length is None else acceptance.draft_length
         if block is not None and reach is not None and reach > block:

@@ -13,23 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from paceline.core import InvalidRequest
-from paceline.core.spec_line import GRAMMAR, SpecLine
-from paceline.roofline.acceptance import StatedAcceptance, Trace
-from paceline.roofline.acceptance.document import LISTS, numbers_of, numbers_or_text
+from paceline.core.spec_line import GRAMMAR, SpecLine, parse_options
+from paceline.roofline.acceptance import StatedAcceptance
 from paceline.roofline.architecture import Architecture, load_config, model_names
-from paceline.roofline.recorded import read_trace
+from paceline.roofline.architecture.config import Precision
 from paceline.roofline.scenario.documents import StatedModel
 from paceline.roofline.scenario.kinds import KINDS
 from paceline.roofline.scenario.scenario import read_model
+from paceline.roofline.timing import read_trace
 
 COSTS = ("seconds", "block", "max_draft", "checkpoint", "cost")
 ACCEPTANCE = (*sorted(StatedAcceptance.model_fields), "trace")
+LISTS = ("conditional", "unconditional", "beta", "accepted", "drafted")
+Json = dict[str, object]
 
 
-def drafter_of_line(text: str, otherwise: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def drafter_of_line(text: str, otherwise: Mapping[str, object] | None = None) -> Json:
     """Read the object of `drafters` that a line stands for.
 
     `otherwise` is the acceptance of drafters that state none. Raises InvalidRequest.
@@ -38,10 +39,10 @@ def drafter_of_line(text: str, otherwise: Mapping[str, Any] | None = None) -> di
     if line.kind not in KINDS or line.name == "":
         expected = f"{GRAMMAR} with a kind of {', '.join(KINDS)}"
         raise InvalidRequest("drafter", text, expected)
-    drafter: dict[str, Any] = {"kind": line.kind, **({"name": line.name} if line.name else {})}
-    options = {key: numbers_or_text(key, values) for key, values in line.options.items()}
+    drafter: Json = {"kind": line.kind, **({"name": line.name} if line.name else {})}
     if line.value:
         drafter |= _cost_of(line.value)
+    options = _numbers(line.options)
     acceptance = _acceptance({k: v for k, v in options.items() if k not in COSTS})
     for key in COSTS:
         if key in options:
@@ -53,45 +54,49 @@ def drafter_of_line(text: str, otherwise: Mapping[str, Any] | None = None) -> di
     return {**drafter, "acceptance": acceptance} if acceptance else drafter
 
 
-def acceptance_of_line(text: str) -> dict[str, Any]:
+def acceptance_of_line(text: str) -> Json:
     """Read `alpha=0.8`, `al=3.5,draft_length=7`, `trace=evaluation.json` … as JSON."""
-    return _acceptance(numbers_of("acceptance", text))
+    return _acceptance(_numbers(parse_options("acceptance", text, LISTS)))
 
 
-def _acceptance(options: Mapping[str, Any]) -> dict[str, Any]:
+def _acceptance(options: Json) -> Json:
     for key in options:
         if key not in ACCEPTANCE:
             expected = "one of " + ", ".join((*COSTS, *ACCEPTANCE))
             raise InvalidRequest("drafter", key, expected)
     if "trace" not in options:
-        return dict(options)
+        return options
     if len(options) > 1:
         raise InvalidRequest("acceptance", sorted(options), "trace alone")
-    return _trace_as_json(read_trace(Path(str(options["trace"]))))
+    return {**read_trace(Path(str(options["trace"])))}
 
 
-def _trace_as_json(trace: Trace) -> dict[str, Any]:
-    drafted = trace.drafted
-    return {
-        "accepted": list(trace.accepted),
-        "drafted": drafted if isinstance(drafted, int) else list(drafted),
-    }
+def _numbers(options: Mapping[str, tuple[str, ...]]) -> Json:
+    """Read the values of options as numbers, in a list where the key may hold one; what is no
+    number stays text."""
+    values = {key: [_number_or_text(text) for text in texts] for key, texts in options.items()}
+    return {key: listed if key in LISTS else listed[0] for key, listed in values.items()}
 
 
-def model_of_word(word: str) -> dict[str, Any]:
+def _number_or_text(text: str) -> float | int | str:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def model_of_word(word: str) -> Json:
     """Read `model` and `checkpoint` of a scenario: a listed name, a folder or a config.json."""
     if word.lower() in (name.lower() for name in model_names()):
         return {"model": word}
-    path = Path(word).expanduser()
-    if not path.exists():
-        expected = f"a folder, a config.json, or one of {', '.join(model_names())}"
-        raise InvalidRequest("model", word, expected)
-    folder = path if path.is_dir() else path.parent
-    config = load_config(path)
+    expected = f"a folder, a config.json, or one of {', '.join(model_names())}"
+    config, folder = _config_in(word, InvalidRequest("model", word, expected))
     return {"model": {"config": config, "name": folder.resolve().name}, "checkpoint": str(folder)}
 
 
-def architecture_of_word(word: str, precision: Any = None) -> Architecture:
+def architecture_of_word(word: str, precision: Precision | None = None) -> Architecture:
     """Read the architecture of a listed name, a folder or a config.json."""
     model = model_of_word(word)["model"]
     return read_model(
@@ -99,12 +104,18 @@ def architecture_of_word(word: str, precision: Any = None) -> Architecture:
     )
 
 
-def _cost_of(value: str) -> dict[str, Any]:
+def _cost_of(value: str) -> Json:
     try:
         return {"cost": float(value)}
     except ValueError:
-        path = Path(value).expanduser()
+        expected = "a cost (a number), a folder or a config.json"
+    config, folder = _config_in(value, InvalidRequest("drafter", value, expected))
+    return {"config": config, "checkpoint": str(folder)}
+
+
+def _config_in(word: str, absent: InvalidRequest) -> tuple[Json, Path]:
+    """Return the config in a folder or a file, and its folder. Raises `absent` for neither."""
+    path = Path(word).expanduser()
     if not path.exists():
-        raise InvalidRequest("drafter", value, "a cost (a number), a folder or a config.json")
-    folder = path if path.is_dir() else path.parent
-    return {"config": load_config(path), "checkpoint": str(folder)}
+        raise absent
+    return load_config(path), path if path.is_dir() else path.parent

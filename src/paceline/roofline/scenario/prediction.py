@@ -9,24 +9,19 @@ from paceline.roofline.architecture.components import Experts
 from paceline.roofline.cost import StepTime, Workload
 from paceline.roofline.cost.capacity import capacity, check_fits
 from paceline.roofline.cost.grid import Grid
-from paceline.roofline.device import IDEAL, Calibration
 from paceline.roofline.scenario.answer import (
-    CALIBRATED,
-    CEILING,
     FORMAT,
     ArStep,
-    BestByContext,
+    Components,
     Curve,
-    Device,
     DrafterAnswer,
-    ModelSize,
     Optimum,
     Prediction,
     Tier,
-    Tiers,
+    by_tier,
 )
 from paceline.roofline.scenario.drafters import PricedDrafter
-from paceline.roofline.scenario.launch import launch_flags
+from paceline.roofline.scenario.kinds import launch_flags
 from paceline.roofline.scenario.scenario import Scenario
 from paceline.roofline.scenario.views import MS, PlainSteps, drafter_view
 
@@ -37,60 +32,62 @@ def predict(stated: object) -> Prediction:
     """Answer a scenario of plain JSON: what speculation would buy.
 
     `documents.StatedScenario` lists what can be stated, `answer.Prediction` what is answered.
-    Raises InvalidRequest that names the field, or ModelError for a config of an unknown family.
+    Raises InvalidRequest that names the field, or ModelError for a config of an unknown family, and
+    InvalidRequest where the batch does not fit.
     """
-    return answer(Scenario.read(stated))
-
-
-def answer(scenario: Scenario) -> Prediction:
-    """Compute every view of a scenario. Raises InvalidRequest where the batch does not fit."""
-    here = Workload(scenario.batch, 1, scenario.context)
-    fits = check_fits(scenario.deployment, here)
-    by_batch = _steps(scenario, scenario.batches, [(b, scenario.context) for b in scenario.batches])
+    scenario = Scenario.read(stated)
+    deployment, asked = scenario.deployment, scenario.stated
+    model, device = deployment.architecture, deployment.hardware
+    here = Workload(asked.batch, 1, asked.context)
+    fits = check_fits(deployment, here)
+    by_batch = _steps(scenario, scenario.batches, [(b, here.context) for b in scenario.batches])
     by_context = _steps(scenario, scenario.contexts, [(here.batch, c) for c in scenario.contexts])
     drafters = [_drafter(scenario, drafter, by_batch, by_context) for drafter in scenario.drafters]
     return {
         "format": FORMAT,
-        "scenario": scenario.stated,
-        "model": _model(scenario),
-        "hardware": _device(scenario),
+        "scenario": scenario.plain,
+        "model": {
+            "name": model.name,
+            "family": model.family,
+            "parameters": model.parameters(),
+            "active_parameters": model.active_parameters(),
+            "weight_bytes": model.weight_bytes(),
+            "kv_bytes_per_token": model.kv_bytes_per_token(),
+            "state_bytes": model.state_bytes(),
+        },
+        "hardware": {
+            "name": device.name,
+            "devices": deployment.devices,
+            "memory": device.memory,
+            "memory_bandwidth": device.memory_bandwidth,
+            "source": device.source,
+        },
         "calibration": {"name": scenario.calibration_name, **scenario.calibration.model_dump()},
         "capacity": {"max_batch": fits.max_batch},
-        "ar": {
-            "ceiling": _plain(scenario, IDEAL, here),
-            "calibrated": _plain(scenario, scenario.calibration, here),
-        },
-        "ar_by_batch": {
-            "batch": list(scenario.batches),
-            "ceiling": by_batch.front(CEILING),
-            "calibrated": by_batch.front(CALIBRATED),
-        },
+        "ar": by_tier(lambda tier: _plain(scenario, tier, here)),
+        "ar_by_batch": {"batch": list(scenario.batches), **by_tier(by_batch.front)},
         "drafters": drafters,
         "notes": _notes(scenario, fits.max_batch, drafters),
     }
 
 
-def _tiers(scenario: Scenario) -> dict[str, Calibration]:
-    return {CEILING: IDEAL, CALIBRATED: scenario.calibration}
-
-
 def _steps(
-    scenario: Scenario, places: Sequence[int], points: Sequence[tuple[int, int]]
+    scenario: Scenario, places: tuple[int, ...], points: Sequence[tuple[int, int]]
 ) -> PlainSteps:
-    """Steps over the (batch, context) points that fit: the first ones, for the points are
-    sorted."""
-    longest = max(drafter.longest(scenario.max_draft) for drafter in scenario.drafters)
+    """Steps over the (batch, context) points that fit: the first ones, for the points are sorted.
+    They verify the longest drafts of all drafters."""
+    longest = max(drafter.longest for drafter in scenario.drafters)
     most = {
         context: capacity(scenario.deployment, Workload(1, 1, context)).max_batch
         for context in {context for _, context in points}
     }
     loads = [Workload(batch, 1, context) for batch, context in points if batch <= most[context]]
-    grid = Grid(scenario.deployment, tuple(loads), _tiers(scenario))
-    return PlainSteps.of(grid, places, longest)
+    grid = Grid(scenario.deployment, tuple(loads), scenario.tiers)
+    return PlainSteps(grid, places, grid.forwards(range(1, longest + 2)))
 
 
-def _plain(scenario: Scenario, calibration: Calibration, here: Workload) -> ArStep:
-    time = scenario.deployment.forward_time(here, calibration)
+def _plain(scenario: Scenario, tier: Tier, here: Workload) -> ArStep:
+    time = scenario.deployment.forward_time(here, scenario.tiers[tier])
     per_request = 1 / time.total
     return {
         "step_ms": MS * time.total,
@@ -101,54 +98,26 @@ def _plain(scenario: Scenario, calibration: Calibration, here: Workload) -> ArSt
     }
 
 
-def _milliseconds(time: StepTime) -> dict[str, float]:
+def _milliseconds(time: StepTime) -> Components:
     return {name: MS * seconds for name, seconds in time.components.items()}
-
-
-def _model(scenario: Scenario) -> ModelSize:
-    model = scenario.deployment.architecture
-    return {
-        "name": model.name,
-        "family": model.family,
-        "parameters": model.parameters(),
-        "active_parameters": model.active_parameters(),
-        "weight_bytes": model.weight_bytes(),
-        "kv_bytes_per_token": model.kv_bytes_per_token(),
-        "state_bytes": model.state_bytes(),
-    }
-
-
-def _device(scenario: Scenario) -> Device:
-    device = scenario.deployment.hardware
-    return {
-        "name": device.name,
-        "devices": scenario.deployment.devices,
-        "memory": device.memory,
-        "memory_bandwidth": device.memory_bandwidth,
-        "source": device.source,
-    }
-
-
-# -- one drafter -----------------------------------------------------------------------------------
 
 
 def _drafter(
     scenario: Scenario, drafter: PricedDrafter, by_batch: PlainSteps, by_context: PlainSteps
 ) -> DrafterAnswer:
-    view = drafter_view(by_batch, drafter, scenario.max_draft)
-    place = scenario.batches.index(scenario.batch)
+    asked, deployment = scenario.stated, scenario.deployment
+    view = drafter_view(by_batch, drafter)
+    place, batches = scenario.batches.index(asked.batch), list(scenario.batches)
     fitting = int(view.fits[place].sum())  # longer drafts take more memory, never less
     curve: Curve = {
         "draft_length": list(range(fitting)),
         "acceptance_length": view.accepted[:fitting].tolist(),
-        "ceiling": view.curve(CEILING, place, fitting),
-        "calibrated": view.curve(CALIBRATED, place, fitting),
+        **by_tier(lambda tier: view.curve(tier, place, fitting)),
     }
-    optimum: Tiers[Optimum] = {
-        "ceiling": _optimum(scenario, curve, CEILING, int(view.best(CEILING)[place])),
-        "calibrated": _optimum(scenario, curve, CALIBRATED, int(view.best(CALIBRATED)[place])),
-    }
+    optimum = by_tier(lambda tier: _optimum(scenario, curve, tier, int(view.lengths(tier)[place])))
     served = optimum["calibrated"]["draft_length"]
+    contexts = list(scenario.contexts)
+    far = drafter_view(by_context, drafter) if contexts else None
     return {
         "name": drafter.name,
         "kind": drafter.kind,
@@ -157,40 +126,29 @@ def _drafter(
         "acceptance": drafter.acceptance.conditional(fitting - 1).tolist(),
         "curve": curve,
         "optimum": optimum,
-        "by_batch": {
-            "batch": list(scenario.batches),
-            "max_draft": view.longest(),
-            "ceiling": view.optima(CEILING),
-            "calibrated": view.optima(CALIBRATED),
-        },
-        "by_context": _by_context(scenario, drafter, by_context),
+        "by_batch": {"batch": batches, **view.best()},
+        "by_context": {"context": contexts, **far.best()} if far else None,
         "heat_map": {
-            "batch": list(scenario.batches),
+            "batch": batches,
             "draft_length": list(range(len(view.accepted))),
-            "ceiling": view.speedups(CEILING),
-            "calibrated": view.speedups(CALIBRATED),
+            **by_tier(view.speedups),
         },
         "commits": drafter.acceptance.commit_probabilities(served).tolist(),
-        "flags": _flags(scenario, drafter, served),
+        "flags": launch_flags(
+            drafter.kind,
+            served,
+            model=asked.checkpoint or "MODEL",
+            family=deployment.architecture.family,
+            drafter=drafter.checkpoint,
+            options=deployment.options,
+            experts=deployment.architecture.has(Experts),
+        ),
     }
 
 
-def _flags(scenario: Scenario, drafter: PricedDrafter, served: int) -> dict[str, str | None]:
-    deployment = scenario.deployment
-    return launch_flags(
-        drafter.kind,
-        served,
-        model=scenario.checkpoint or "MODEL",
-        family=deployment.architecture.family,
-        drafter=drafter.checkpoint,
-        options=deployment.options,
-        experts=deployment.architecture.has(Experts),
-    )
-
-
 def _optimum(scenario: Scenario, curve: Curve, tier: Tier, length: int) -> Optimum:
-    load = Workload(scenario.batch, length + 1, scenario.context)
-    time = scenario.deployment.forward_time(load, _tiers(scenario)[tier])
+    load = Workload(scenario.stated.batch, length + 1, scenario.stated.context)
+    time = scenario.deployment.forward_time(load, scenario.tiers[tier])
     numbers = curve[tier]
     optimum = {
         "draft_length": length,
@@ -201,25 +159,11 @@ def _optimum(scenario: Scenario, curve: Curve, tier: Tier, length: int) -> Optim
     return cast(Optimum, optimum)
 
 
-def _by_context(
-    scenario: Scenario, drafter: PricedDrafter, steps: PlainSteps
-) -> BestByContext | None:
-    if not scenario.contexts:
-        return None
-    view = drafter_view(steps, drafter, scenario.max_draft)
-    return {
-        "context": list(scenario.contexts),
-        "max_draft": view.longest(),
-        "ceiling": view.optima(CEILING),
-        "calibrated": view.optima(CALIBRATED),
-    }
-
-
 def _notes(scenario: Scenario, most: int, drafters: Sequence[DrafterAnswer]) -> list[str]:
     notes = []
     for drafter, shown in zip(scenario.drafters, drafters, strict=True):
-        name, longest = drafter.name, drafter.longest(scenario.max_draft)
-        if longest < scenario.max_draft:
+        name, longest = drafter.name, drafter.longest
+        if longest < scenario.stated.max_draft:
             why = "its block" if longest == drafter.block else "as far as its acceptance is known"
             why = "its max_draft" if longest == drafter.max_draft else why
             notes.append(f"{name}: drafts of up to {longest}, {why}")
@@ -227,16 +171,12 @@ def _notes(scenario: Scenario, most: int, drafters: Sequence[DrafterAnswer]) -> 
             fitting = shown["max_draft"]
             what = f"drafts longer than {fitting}" if fitting else "its weights and drafts"
             notes.append(f"{name}: {what} do not fit the memory beside the requests")
-    if any(_above(shown["optimum"]) for shown in drafters):
+    best = [shown["optimum"] for shown in drafters]
+    if any(b["calibrated"]["speedup"] > NOTICED * b["ceiling"]["speedup"] for b in best):
         notes.append(
             "the ceiling is one of tokens per second at the datasheet's rates; overheads slow "
             "steps without drafts as well, so that a calibrated speedup may be the larger one"
         )
     if most < max(scenario.batches):
-        notes.append(f"batches above {most} do not fit at a context of {scenario.context}")
+        notes.append(f"batches above {most} do not fit at a context of {scenario.stated.context}")
     return notes
-
-
-def _above(best: Tiers[Optimum]) -> bool:
-    """Return whether the calibrated speedup is above the ceiling's."""
-    return best["calibrated"]["speedup"] > NOTICED * best["ceiling"]["speedup"]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
 from paceline.roofline.architecture import Architecture, model_config, read_architecture
 from paceline.roofline.architecture.components import Component, Experts, State
-from paceline.roofline.architecture.correlation import MEASURED, UNIFORM
+from paceline.roofline.architecture.config import Precision
+from paceline.roofline.architecture.work import MEASURED, UNIFORM
 from paceline.roofline.cost import Deployment, Options
-from paceline.roofline.device import Calibration, Hardware, hardware, preset
+from paceline.roofline.device import IDEAL, Calibration, Hardware, hardware, preset
+from paceline.roofline.scenario.answer import CALIBRATED, CEILING
 from paceline.roofline.scenario.documents import MOST_CONTEXT, StatedModel, StatedScenario
 from paceline.roofline.scenario.drafters import PricedDrafter, price, reading_config
 
@@ -34,20 +35,21 @@ DEFAULTS = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """A scenario with its parts read. `stated` is the JSON that it was read from, defaults filled
+    """A scenario with its parts read. `plain` is the JSON that it was read from, defaults filled
     in."""
 
+    stated: StatedScenario
     deployment: Deployment
     drafters: tuple[PricedDrafter, ...]
-    checkpoint: str | None
-    batch: int
-    context: int
-    max_draft: int
     calibration_name: str
     calibration: Calibration
     batches: tuple[int, ...]
     contexts: tuple[int, ...]
-    stated: dict[str, Any]
+    plain: dict[str, object]
+
+    @property
+    def tiers(self) -> dict[str, Calibration]:
+        return {CEILING: IDEAL, CALIBRATED: self.calibration}
 
     @classmethod
     def read(cls, value: object) -> Scenario:
@@ -60,30 +62,25 @@ class Scenario:
         architecture = read_model(stated.model, stated.precision)
         name, calibration = _calibration(stated.calibration, architecture)
         reach = architecture.max_context or MOST_CONTEXT
-        contexts = {"context": [stated.context], "contexts": stated.contexts or []}
-        for field, values in contexts.items():
-            for context in values:
-                expected = f"a whole number from 0 to {reach}"
-                check_integer(field, context, 0, reach, expected)
+        for context in [stated.context, *(stated.contexts or ())]:
+            field = "context" if context == stated.context else "contexts"
+            check_integer(field, context, 0, reach, f"a whole number from 0 to {reach}")
         drafters = _drafters(stated, architecture)
         options = _options(stated, architecture, drafters)
         batches = BATCHES if stated.batches is None else stated.batches
         return cls(
+            stated=stated,
             deployment=Deployment(architecture, read_hardware(stated.hardware), options),
             drafters=drafters,
-            checkpoint=stated.checkpoint,
-            batch=stated.batch,
-            context=stated.context,
-            max_draft=stated.max_draft,
             calibration_name=name,
             calibration=calibration,
-            batches=_sorted({*batches, stated.batch}),
-            contexts=_sorted(stated.contexts or ()),
-            stated={**DEFAULTS, **plain, "calibration": plain.get("calibration") or name},
+            batches=tuple(sorted({*batches, stated.batch})),
+            contexts=tuple(sorted(set(stated.contexts or ()))),
+            plain={**DEFAULTS, **plain, "calibration": plain.get("calibration") or name},
         )
 
 
-def read_model(model: str | StatedModel, precision: Any) -> Architecture:
+def read_model(model: str | StatedModel, precision: Precision | None) -> Architecture:
     """Read the architecture of a listed model, or of a config."""
     if isinstance(model, str):
         return read_architecture(model_config(model), precision=precision, name=model)
@@ -99,14 +96,14 @@ def read_hardware(stated: str | Hardware) -> Hardware:
     return hardware(stated) if isinstance(stated, str) else stated
 
 
-def _plain_json(value: object) -> dict[str, Any]:
+def _plain_json(value: object) -> dict[str, object]:
     """The scenario as JSON has it: lists for tuples, no NaN, and the numbers of a calibration
     alone."""
     if not isinstance(value, dict):
         expected = "an object with model, hardware, drafters"
         raise InvalidRequest("scenario", value, expected)
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
+        plain: dict[str, object] = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise InvalidRequest("scenario", str(error), "plain JSON, without NaN") from error
     fitted = plain.get("calibration")
@@ -128,7 +125,7 @@ def _calibration(
 
 def _drafters(stated: StatedScenario, target: Architecture) -> tuple[PricedDrafter, ...]:
     drafters = tuple(
-        price(f"drafters[{index}]", drafter, target)
+        price(f"drafters[{index}]", drafter, target, stated.max_draft)
         for index, drafter in enumerate(stated.drafters)
     )
     names = [drafter.name for drafter in drafters]
@@ -156,8 +153,3 @@ def _options(
         snapshots=stated.snapshots,
         state_precision=stated.state_precision,
     )
-
-
-def _sorted(values: Iterable[int]) -> tuple[int, ...]:
-    """Sorted, each value once."""
-    return tuple(sorted(set(values)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -13,16 +13,18 @@ from paceline.roofline.cost.capacity import capacity
 from paceline.roofline.cost.grid import Grid, Seconds
 from paceline.roofline.scenario.answer import (
     TIERS,
+    Best,
     BestNumbers,
     DraftNumbers,
-    Speedups,
+    Numbers,
     Throughput,
     Tier,
+    by_tier,
 )
 from paceline.roofline.scenario.drafters import PricedDrafter
 
 MS = 1e3
-Numbers = Mapping[str, np.ndarray]  # each of DraftNumbers, [loads, draft length + 1]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,26 +36,23 @@ class PlainSteps:
     places: tuple[int, ...]
     seconds: Seconds
 
-    @classmethod
-    def of(cls, grid: Grid, places: Sequence[int], longest: int) -> PlainSteps:
-        """Compute forwards that verify drafts of up to `longest` tokens."""
-        return cls(grid, tuple(places), grid.forwards(range(1, longest + 2)))
+    def per_device(self, per_request: np.ndarray) -> np.ndarray:
+        """Tokens per second of each device, from those of each request [loads, ...]."""
+        batch = np.array([[load.batch] for load in self.grid.loads]).reshape(-1, 1)
+        shared: np.ndarray = batch * per_request / self.grid.deployment.devices
+        return shared
 
-    @property
-    def batch(self) -> np.ndarray:
-        """The batch of each load, [loads, 1]."""
-        return np.array([[load.batch] for load in self.grid.loads]).reshape(-1, 1)
-
-    def front(self, tier: Tier) -> Throughput[list[float | None]]:
+    def front(self, tier: Tier) -> Throughput:
         """Throughput without speculation by place."""
         per_request = 1 / self.seconds[tier][:, :1]
-        per_device = self.batch * per_request / self.grid.deployment.devices
         return {
             "tokens_per_second_per_request": self.padded(per_request[:, 0].tolist()),
-            "tokens_per_second_per_device": self.padded(per_device[:, 0].tolist()),
+            "tokens_per_second_per_device": self.padded(
+                self.per_device(per_request)[:, 0].tolist()
+            ),
         }
 
-    def padded(self, values: list[Any]) -> list[Any]:
+    def padded(self, values: list[T]) -> list[T | None]:
         """Values by place; None for the places that do not fit."""
         return [*values, *[None] * (len(self.places) - len(values))]
 
@@ -61,23 +60,28 @@ class PlainSteps:
 @dataclass(frozen=True)
 class DrafterView:
     """One drafter there. `accepted` is the AL by draft length; `fits` tells the drafts that the
-    memory holds, [loads, draft length + 1] (length 0 always: there is no drafter then)."""
+    memory holds, [loads, draft length + 1] (length 0 always: there is no drafter then). `tiers` has
+    each of DraftNumbers, [loads, draft length + 1]."""
 
     steps: PlainSteps
     accepted: np.ndarray
     fits: np.ndarray
-    tiers: Mapping[Tier, Numbers]
+    tiers: Mapping[Tier, Mapping[str, np.ndarray]]
 
-    def best(self, tier: Tier) -> np.ndarray:
+    def lengths(self, tier: Tier) -> np.ndarray:
         """The best draft length of each load; of equally good ones the shortest."""
         speedup = np.where(self.fits, self.tiers[tier]["speedup"], 0.0)
         return cast(np.ndarray, np.argmax(speedup, axis=1))
 
-    def optima(self, tier: Tier) -> BestNumbers:
-        """The best draft length by place, and its numbers."""
-        best, padded = self.best(tier), self.steps.padded
+    def best(self) -> Best:
+        """The optimum by place; a `max_draft` of 0 where the memory holds AR alone."""
+        longest = (self.fits.sum(axis=1) - 1).tolist()
+        return {"max_draft": self.steps.padded(longest), **by_tier(self._optima)}
 
-        def at_best(name: str) -> list[float | None]:
+    def _optima(self, tier: Tier) -> BestNumbers:
+        best, padded = self.lengths(tier), self.steps.padded
+
+        def at_best(name: str) -> Numbers:
             return padded(self.tiers[tier][name][np.arange(len(best)), best].tolist())
 
         return {
@@ -89,26 +93,22 @@ class DrafterView:
             "tokens_per_second_per_device": at_best("tokens_per_second_per_device"),
         }
 
-    def longest(self) -> list[int | None]:
-        """The longest draft that fits at each place; 0 where the memory holds AR alone."""
-        return self.steps.padded((self.fits.sum(axis=1) - 1).tolist())
-
-    def curve(self, tier: Tier, place: int, count: int) -> DraftNumbers[list[float]]:
+    def curve(self, tier: Tier, place: int, count: int) -> DraftNumbers:
         """The numbers of one place at the first `count` draft lengths."""
         numbers = self.tiers[tier].items()
         curve = {name: row[place, :count].tolist() for name, row in numbers}
-        return cast(DraftNumbers[list[float]], curve)
+        return cast(DraftNumbers, curve)
 
-    def speedups(self, tier: Tier) -> Speedups:
+    def speedups(self, tier: Tier) -> list[Numbers | None]:
         """Speedups, [places][draft length]."""
         rows = zip(self.tiers[tier]["speedup"].tolist(), self.fits.tolist(), strict=True)
         shown = [[v if fit else None for v, fit in zip(*row, strict=True)] for row in rows]
         return self.steps.padded(shown)
 
 
-def drafter_view(steps: PlainSteps, drafter: PricedDrafter, max_draft: int) -> DrafterView:
+def drafter_view(steps: PlainSteps, drafter: PricedDrafter) -> DrafterView:
     """Compute one drafter's numbers; their plain twin is `cost.speedup_curve`."""
-    longest = drafter.longest(max_draft)
+    longest = drafter.longest
     survival = drafter.acceptance.survival(longest)
     accepted = 1 + np.concatenate(([0.0], np.cumsum(survival)))
     plain = {tier: seconds[:, :1] for tier, seconds in steps.seconds.items()}
@@ -125,27 +125,23 @@ def drafter_view(steps: PlainSteps, drafter: PricedDrafter, max_draft: int) -> D
             "draft_ms": MS * draft,
             "tpot_ms": MS * step / accepted,
             "tokens_per_second_per_request": per_request,
-            "tokens_per_second_per_device": steps.batch
-            * per_request
-            / steps.grid.deployment.devices,
+            "tokens_per_second_per_device": steps.per_device(per_request),
             "break_even_length": step / plain[tier],
         }
-    return DrafterView(steps, accepted, _fits(steps.grid, drafter, longest), tiers)
+    return DrafterView(steps, accepted, _fits(steps.grid, drafter), tiers)
 
 
-def _fits(grid: Grid, drafter: PricedDrafter, longest: int) -> np.ndarray:
+def _fits(grid: Grid, drafter: PricedDrafter) -> np.ndarray:
     """Return whether each draft fits [loads, draft length + 1]: it keeps a snapshot of recurrent
     states per row, beside the drafter's weights."""
     most = {
-        context: np.array(
-            [
-                capacity(grid.deployment, Workload(1, rows, context), drafter.cost).max_batch
-                for rows in range(2, longest + 2)
-            ]
-        )
+        context: [
+            capacity(grid.deployment, Workload(1, rows, context), drafter.cost).max_batch
+            for rows in range(2, drafter.longest + 2)
+        ]
         for context in {load.context for load in grid.loads}
     }
-    fits = np.ones((len(grid.loads), longest + 1), dtype=bool)
+    fits = np.ones((len(grid.loads), drafter.longest + 1), dtype=bool)
     for index, load in enumerate(grid.loads):
-        fits[index, 1:] = load.batch <= most[load.context]
+        fits[index, 1:] = load.batch <= np.array(most[load.context])
     return fits

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from paceline.core import InvalidRequest
 from paceline.core.documents import Document
@@ -46,6 +46,11 @@ class LoggedRequest:
     end: float
     first: float | None
 
+    @property
+    def decoding(self) -> tuple[float, float]:
+        """From the first token, or from the start where that is not known, to the end."""
+        return (self.start if self.first is None else self.first), self.end
+
 
 def _seconds(value: object) -> object:
     """Unix seconds of a time in ISO 8601."""
@@ -69,28 +74,30 @@ Milliseconds = Annotated[float, Field(ge=0, le=A_DAY), Expected("milliseconds, u
 class LogLine(Document):
     """The fields of a line that are read."""
 
-    usage: Any = Field(
-        default=None,
-        description="`prompt_tokens` and `completion_tokens`, or `input_tokens` and "
-        "`output_tokens`; at the top, in `response` or in `response.body`",
-    )
-    response: Any = Field(default=None, description="the response, where `usage` is in it")
-    start_time: Time = Field(
-        description="when the request was sent: Unix seconds, or ISO 8601 with a zone"
-    )
-    end_time: Time | None = Field(default=None, description="when its last token came")
-    latency_ms: Milliseconds | None = Field(default=None, description="the same, after the start")
-    first_token_time: Time | None = Field(
-        default=None,
-        description="when its first token came; without it all time counts as decoding, and gains "
-        "are upper bounds",
-    )
-    ttft_ms: Milliseconds | None = Field(default=None, description="the same, after the start")
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    usage: object = None
+    """`prompt_tokens` and `completion_tokens`, or `input_tokens` and `output_tokens`; at the top,
+    in `response` or in `response.body`"""
+    response: object = None
+    """the response, where `usage` is in it"""
+    start_time: Time
+    """when the request was sent: Unix seconds, or ISO 8601 with a zone"""
+    end_time: Time | None = None
+    """when its last token came"""
+    latency_ms: Milliseconds | None = None
+    """the same, after the start"""
+    first_token_time: Time | None = None
+    """when its first token came; without it all time counts as decoding, and gains are upper
+    bounds"""
+    ttft_ms: Milliseconds | None = None
+    """the same, after the start"""
 
     def request(self) -> LoggedRequest:
         """Build the request. Raises InvalidRequest for times that contradict each other."""
         start = self.start_time
-        end, first = self._time("end_time", "latency_ms"), self._time("first_token_time", "ttft_ms")
+        end = self._time("end_time", self.end_time, "latency_ms", self.latency_ms)
+        first = self._time("first_token_time", self.first_token_time, "ttft_ms", self.ttft_ms)
         if end is None:
             raise InvalidRequest("end_time", None, "end_time or latency_ms, in every line")
         if end < start:
@@ -100,10 +107,10 @@ class LogLine(Document):
             raise InvalidRequest("first_token_time", first, expected)
         return LoggedRequest(*self._tokens(), start, end, first)
 
-    def _time(self, name: str, after: str) -> float | None:
+    def _time(
+        self, name: str, at: float | None, after: str, milliseconds: float | None
+    ) -> float | None:
         """The time in the field `name`, or that many milliseconds `after` the start."""
-        at: float | None = getattr(self, name)
-        milliseconds: float | None = getattr(self, after)
         if milliseconds is None:
             return at
         if at is not None:
@@ -114,13 +121,15 @@ class LogLine(Document):
         """Tokens of the prompt and of the output."""
         body = self.response.get("body") if isinstance(self.response, dict) else None
         for place in ({"usage": self.usage}, self.response, body):
-            usage: Any = place.get("usage") if isinstance(place, dict) else None
-            for names in NAMES if isinstance(usage, dict) else ():
-                if all(name in usage for name in names):
-                    for name in names:
+            usage = place.get("usage") if isinstance(place, dict) else None
+            if not isinstance(usage, dict):
+                continue
+            for prompt, output in NAMES:
+                if prompt in usage and output in usage:
+                    for name in (prompt, output):
                         expected = f"tokens, 0 to {MOST_TOKENS}"
                         check_integer(f"usage.{name}", usage[name], 0, MOST_TOKENS, expected)
-                    return usage[names[0]], usage[names[1]]
+                    return usage[prompt], usage[output]
         raise InvalidRequest("usage", self.usage, USAGE)
 
 
@@ -131,15 +140,16 @@ def read_log(path: Path) -> TrafficProfile:
     except (OSError, ValueError) as error:
         raise InvalidRequest("traffic", str(path), f"a readable JSONL file ({error})") from error
     requests = [
-        _request(number, line) for number, line in enumerate(lines, start=1) if line.strip()
+        _request(f"traffic, line {number}", line)
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
     ]
     if not requests:
         raise InvalidRequest("traffic", str(path), "at least one request, a JSON object a line")
-    return characterise(requests, path.name)
+    return _characterise(requests, path.name)
 
 
-def _request(number: int, line: str) -> LoggedRequest:
-    where = f"traffic, line {number}"
+def _request(where: str, line: str) -> LoggedRequest:
     try:
         entry = json.loads(line)
     except ValueError as error:
@@ -154,18 +164,18 @@ def _request(number: int, line: str) -> LoggedRequest:
         raise InvalidRequest(field, error.value, error.expected) from None
 
 
-def characterise(requests: Sequence[LoggedRequest], source: str) -> TrafficProfile:
+def _characterise(requests: Sequence[LoggedRequest], source: str) -> TrafficProfile:
     span = max(r.end for r in requests) - min(r.start for r in requests)
-    spent = sum(r.end - r.start for r in requests)
-    timed = [r for r in requests if r.first is not None]  # their first token is known
-    decoded = [(r.first if r.first is not None else r.start, r.end) for r in requests]
-    seconds, busy = sum(end - start for start, end in decoded), _covered(decoded)
+    spent = _total([(r.start, r.end) for r in requests])
+    decoded = [r.decoding for r in requests]
+    busy = _covered(decoded)
     written = sum(r.output_tokens for r in requests)
     deep = sum(r.output_tokens * (r.prompt_tokens + r.output_tokens / 2) for r in requests)
+    timed = [r for r in requests if r.first is not None]  # their first token is known
     share = ttft = tpot = None
     if timed:
-        decoding = sum(r.end - (r.first or r.start) for r in timed)
-        spent_timed = sum(r.end - r.start for r in timed)
+        decoding = _total([r.decoding for r in timed])
+        spent_timed = _total([(r.start, r.end) for r in timed])
         share = decoding / spent_timed if spent_timed else 0.0
         ttft = (spent_timed - decoding) / len(timed)
         later_tokens = sum(max(r.output_tokens - 1, 0) for r in timed)
@@ -180,7 +190,7 @@ def characterise(requests: Sequence[LoggedRequest], source: str) -> TrafficProfi
         tpot=tpot,
         decode_share=share,
         concurrency=spent / span if span > 0 else 1.0,
-        decoding=seconds / busy if busy else 1.0,
+        decoding=_total(decoded) / busy if busy else 1.0,
         context=deep / written if written else 0.0,
         notes=tuple(_notes(len(requests), len(timed))),
     )
@@ -201,6 +211,10 @@ def _notes(requests: int, timed: int) -> list[str]:
             "the share of decoding is that of the others"
         )
     return notes
+
+
+def _total(spans: Sequence[tuple[float, float]]) -> float:
+    return sum(end - start for start, end in spans)
 
 
 def _covered(spans: Sequence[tuple[float, float]]) -> float:

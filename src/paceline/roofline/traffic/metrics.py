@@ -103,14 +103,14 @@ def watch(url: str, seconds: float, fetch: Fetch | None = None) -> TrafficProfil
 def traffic_of(scrapes: Sequence[Scrape], seconds: float, source: str) -> TrafficProfile:
     """Characterise a server from scrapes over that many seconds."""
     first, last = scrapes[0], scrapes[-1]
-    latency, ttft = last.histogram(LATENCY).mean, last.histogram(TTFT).mean
+    ended, before = last.histogram(LATENCY), first.histogram(LATENCY)
+    latency, ttft = ended.mean, last.histogram(TTFT).mean
     running = [scrape.values.get(RUNNING, 0.0) for scrape in scrapes]
     busy = [count for count in running if count]
-    ended = last.histogram(LATENCY).count - first.histogram(LATENCY).count
-    spent = last.histogram(LATENCY).total - first.histogram(LATENCY).total
-    notes = []
-    if not busy:
-        notes.append(f"nobody was served in the {seconds:.0f} s that it was watched: batch 1")
+    concurrency = sum(running) / len(running)
+    if seconds and ended.count > before.count:
+        concurrency = (ended.total - before.total) / seconds
+    idle = f"nobody was served in the {seconds:.0f} s that it was watched: batch 1"
     share = max(0.0, 1 - ttft / latency) if latency else None
     served = latency - last.histogram(QUEUE).mean
     decoding = sum(busy) / len(busy) * max(0.0, latency - ttft) / served if busy else 1.0
@@ -125,11 +125,11 @@ def traffic_of(scrapes: Sequence[Scrape], seconds: float, source: str) -> Traffi
         ttft=ttft,
         tpot=last.histogram(TPOT).mean or None,
         decode_share=share,
-        concurrency=spent / seconds if ended and seconds else sum(running) / len(running),
+        concurrency=concurrency,
         decoding=min(decoding, max(busy, default=1.0)),
         context=prompt.mean + output.mean / 2,
         acceptance_length=1 + last.values.get(ACCEPTED, 0.0) / drafts if drafts else None,
-        notes=tuple(notes),
+        notes=() if busy else (idle,),
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -63,7 +62,7 @@ class TrafficProfile:
     def batch(self) -> int:
         return max(1, round(self.decoding))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {**asdict(self), "batch": self.batch}
 
 
@@ -79,7 +78,7 @@ class Worth:
     worth_it: bool
     reasons: tuple[str, ...]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {**asdict(self), "limit": None if math.isinf(self.limit) else self.limit}
 
 

@@ -5,9 +5,9 @@ import { copyText, h } from "../lib/dom.js";
 import { swatch } from "../lib/figure.js";
 import { bytes, fixed, number, rate, seconds, times } from "../lib/format.js";
 
-/** @import { DrafterPrediction, LaunchLines, Prediction } from "../types/answers" */
+/** @import { DrafterAnswer, Prediction } from "../types/answers" */
 
-/** @type {[keyof LaunchLines, string][]} */
+/** @type {[string, string][]} */
 const ENGINES = [["paceline", "Paceline"], ["vllm", "vLLM"], ["sglang", "SGLang"]];
 
 /**
@@ -36,7 +36,7 @@ function facts({ model, hardware, capacity, ar }) {
     + `${number(ar.ceiling.tokens_per_second_per_request)}).`;
 }
 
-/** @param {DrafterPrediction} drafter @param {number} index @param {() => void} feel */
+/** @param {DrafterAnswer} drafter @param {number} index @param {() => void} feel */
 function resultCard({ name, optimum: { calibrated, ceiling } }, index, feel) {
   const isOff = calibrated.draft_length === 0;
   return h(

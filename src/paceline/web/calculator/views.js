@@ -8,8 +8,8 @@ import { count, fixed, number, times } from "../lib/format.js";
 import { HeatMap } from "./heat.js";
 import { Stack } from "./stack.js";
 
-/** @import { DrafterPrediction, MeasuredPoint, PlainNumbers } from "../types/answers" */
-/** @import { OptimumNumbers, Prediction } from "../types/answers" */
+/** @import { BestNumbers, DrafterAnswer, MeasuredPoint } from "../types/answers" */
+/** @import { Prediction, Throughput } from "../types/answers" */
 /** @import { Axis, Dot, Mark, Series } from "../types/page" */
 
 /** @typedef {"ceiling" | "calibrated"} Tier */
@@ -266,8 +266,8 @@ const style = (tier) => (tier === "ceiling" ? {} : { dash: DASH });
 /**
  * Return a series for each drafter and tier.
  *
- * @param {DrafterPrediction[]} drafters
- * @param {(drafter: DrafterPrediction, tier: Tier) => Line} line
+ * @param {DrafterAnswer[]} drafters
+ * @param {(drafter: DrafterAnswer, tier: Tier) => Line} line
  * @returns {Series[]}
  */
 const inTiers = (drafters, line) => drafters.flatMap((drafter, index) => TIER_NAMES.map((tier) => (
@@ -276,11 +276,11 @@ const inTiers = (drafters, line) => drafters.flatMap((drafter, index) => TIER_NA
     ...line(drafter, tier),
   })));
 
-/** @param {DrafterPrediction[]} drafters @param {keyof OptimumNumbers} name */
+/** @param {DrafterAnswer[]} drafters @param {keyof BestNumbers} name */
 const byBatch = (drafters, name) => inTiers(drafters, ({ by_batch: best }, tier) => (
   { x: best.batch, y: best[tier][name] }));
 
-/** @param {DrafterPrediction} drafter @param {Tier} tier @param {number} index @returns {Mark} */
+/** @param {DrafterAnswer} drafter @param {Tier} tier @param {number} index @returns {Mark} */
 function optimumMark({ optimum }, tier, index) {
   const { draft_length: x, speedup: y } = optimum[tier];
   return {
@@ -291,7 +291,7 @@ function optimumMark({ optimum }, tier, index) {
 }
 
 /** Return speeds per device over speeds per request, for the batches that fit. */
-function front(/** @type {PlainNumbers} */ numbers) {
+function front(/** @type {Throughput} */ numbers) {
   const devices = numbers.tokens_per_second_per_device;
   /** @type {[number, number | null][]} */
   const points = numbers.tokens_per_second_per_request.flatMap((value, index) => (

@@ -1,7 +1,7 @@
 // What the server answers, by the names that the page uses. Types that have a model in Python come
 // from api.d.ts, which tools/page_types.py writes; the others are written here.
 
-import type { ChatCompletion, ErrorResponse, RequestRounds } from "./api";
+import type { ChatCompletion, ErrorResponse, Prediction as Answer, RequestRounds } from "./api";
 
 // -- rounds ---------------------------------------------------------------------------------------
 
@@ -232,100 +232,12 @@ export type StatedAcceptance =
   | { conditional: number[] }
   | { unconditional: number[] };
 
-/** The roofline alone, and the same with efficiencies and overheads. */
-export type Tiers<Numbers> = { ceiling: Numbers; calibrated: Numbers };
-/** Milliseconds by the name of a component. */
-export type Components = { [name: string]: number };
+export type { BestNumbers, DrafterAnswer, Throughput } from "./api";
 
-export interface PlainStep {
-  step_ms: number;
-  tpot_ms: number;
-  tokens_per_second_per_request: number;
-  tokens_per_second_per_device: number;
-  components: Components;
-}
-
-export interface CurveNumbers {
-  speedup: number[];
-  step_ms: number[];
-  verify_ms: number[];
-  draft_ms: number[];
-  tpot_ms: number[];
-  tokens_per_second_per_request: number[];
-  tokens_per_second_per_device: number[];
-  break_even_length: number[];
-}
-
-export interface Curve extends Tiers<CurveNumbers> {
-  draft_length: number[];
-  acceptance_length: number[];
-}
-
-export interface Optimum {
-  draft_length: number;
-  acceptance_length: number;
-  speedup: number;
-  tpot_ms: number;
-  tokens_per_second_per_request: number;
-  tokens_per_second_per_device: number;
-  break_even_length: number;
-  components: Components;
-}
-
-/** The numbers at the best draft length of each batch; null where the batch does not fit. */
-export interface OptimumNumbers {
-  draft_length: (number | null)[];
-  acceptance_length: (number | null)[];
-  speedup: (number | null)[];
-  tpot_ms: (number | null)[];
-  tokens_per_second_per_request: (number | null)[];
-  tokens_per_second_per_device: (number | null)[];
-}
-
-export interface OptimumByBatch extends Tiers<OptimumNumbers> {
-  batch: number[];
-}
-
-/** Rows of speedups, [batch][draft length]: null for a batch or a draft that does not fit. */
-export interface SpeedupMap extends Tiers<((number | null)[] | null)[]> {
-  batch: number[];
-  draft_length: number[];
-}
-
-export interface LaunchLines {
-  paceline: string | null;
-  vllm: string | null;
-  sglang: string | null;
-}
-
-export interface DrafterPrediction {
-  name: string;
-  kind: string;
-  curve: Curve;
-  optimum: Tiers<Optimum>;
-  by_batch: OptimumByBatch;
-  heat_map: SpeedupMap;
-  commits: number[];
-  flags: LaunchLines;
-}
-
-export interface PlainNumbers {
-  tokens_per_second_per_request: (number | null)[];
-  tokens_per_second_per_device: (number | null)[];
-}
-
-export interface PlainByBatch extends Tiers<PlainNumbers> {
-  batch: number[];
-}
-
-export interface Prediction {
-  format: string;
+/** `scenario` is the question with its defaults filled in; the page reads these of it. */
+export interface Prediction extends Omit<Answer, "scenario"> {
   scenario: { batch: number; context: number; batches: number[] | null };
-  model: { name: string; weight_bytes: number; kv_bytes_per_token: number };
-  hardware: { name: string; devices: number };
-  capacity: { max_batch: number };
-  ar: Tiers<PlainStep>;
-  ar_by_batch: PlainByBatch;
-  drafters: DrafterPrediction[];
-  notes: string[];
 }
+
+/** Milliseconds by the name of a component. */
+export type Components = Answer["ar"]["ceiling"]["components"];

@@ -1,10 +1,50 @@
 // Written by `python -m tools.page_types` from the server's pydantic models. Do not edit.
 
+/** Throughput without speculation, over batches. */
+export interface ArByBatch {
+  batch: number[];
+  ceiling: Throughput;
+  calibrated: Throughput;
+}
+
+/** A step without speculation. */
+export interface ArStep {
+  step_ms: number;
+  tpot_ms: number;
+  tokens_per_second_per_request: number;
+  tokens_per_second_per_device: number;
+  components: { [key: string]: number };
+}
+
 export interface AssistantMessage {
   role: "assistant";
   content: string | null;
   refusal: null;
   tool_calls?: CallMade[];
+}
+
+export interface BestByBatch {
+  max_draft: (number | null)[];
+  ceiling: BestNumbers;
+  calibrated: BestNumbers;
+  batch: number[];
+}
+
+export interface BestByContext {
+  max_draft: (number | null)[];
+  ceiling: BestNumbers;
+  calibrated: BestNumbers;
+  context: number[];
+}
+
+/** The best draft length by place, and its numbers. */
+export interface BestNumbers {
+  tokens_per_second_per_request: (number | null)[];
+  tokens_per_second_per_device: (number | null)[];
+  draft_length: (number | null)[];
+  acceptance_length: (number | null)[];
+  speedup: (number | null)[];
+  tpot_ms: (number | null)[];
 }
 
 /** A call of a tool by the model. */
@@ -131,8 +171,60 @@ export interface CommittedToken {
   kind: "accepted" | "bonus" | "forced";
 }
 
+/** Draft lengths 0 … `max_draft`; `acceptance_length` is the toy model's speedup. */
+export interface Curve {
+  draft_length: number[];
+  acceptance_length: number[];
+  ceiling: DraftNumbers;
+  calibrated: DraftNumbers;
+}
+
 /** Why a round verified fewer draft tokens than its request had asked for. */
 export type CutReason = "prompt" | "off" | "held back" | "failed" | "room" | "context" | "drafter" | "grammar" | "cost" | "rest";
+
+/** The device, and how many of them the deployment has. */
+export interface Device {
+  name: string;
+  devices: number;
+  memory: number;
+  memory_bandwidth: number;
+  source: string;
+}
+
+/**
+ * Numbers by draft length. `break_even_length` is the AL at which that draft length is as fast as
+ * AR.
+ */
+export interface DraftNumbers {
+  speedup: number[];
+  step_ms: number[];
+  verify_ms: number[];
+  draft_ms: number[];
+  tpot_ms: number[];
+  tokens_per_second_per_request: number[];
+  tokens_per_second_per_device: number[];
+  break_even_length: number[];
+}
+
+/**
+ * One drafter's views. `commits` is P(a round commits 1, 2, … tokens) at the calibrated optimum;
+ * `flags` are lines to launch "paceline", "vllm" and "sglang" with there, null where the engine has
+ * no such drafter.
+ */
+export interface DrafterAnswer {
+  name: string;
+  kind: string;
+  block: number | null;
+  max_draft: number;
+  acceptance: number[];
+  curve: Curve;
+  optimum: Tiers_Optimum_;
+  by_batch: BestByBatch;
+  by_context: BestByContext | null;
+  heat_map: HeatMap;
+  commits: number[];
+  flags: { [key: string]: string | null };
+}
 
 export interface ErrorDetail {
   message: string;
@@ -152,6 +244,11 @@ export interface ExplainedChoice {
   rounds_left_out: number;
 }
 
+/** The most requests that fit at the scenario's context. */
+export interface Fitting {
+  max_batch: number;
+}
+
 export interface Function {
   name: string;
   description?: string | null;
@@ -168,6 +265,14 @@ export interface FunctionMade {
 
 export interface FunctionName {
   name: string;
+}
+
+/** Speedups, [batch][draft_length]. */
+export interface HeatMap {
+  batch: number[];
+  draft_length: number[];
+  ceiling: ((number | null)[] | null)[];
+  calibrated: ((number | null)[] | null)[];
 }
 
 export interface JsonObjectFormat {
@@ -222,6 +327,17 @@ export interface Metrics {
   speculative_decoding: SpeculativeDecoding | null;
 }
 
+/** The model; `state_bytes` are of one request's recurrent states. */
+export interface ModelSize {
+  name: string;
+  family: string;
+  parameters: number;
+  active_parameters: number;
+  weight_bytes: number;
+  kv_bytes_per_token: number;
+  state_bytes: number;
+}
+
 export interface NamedSchema {
   name: string;
   schema: { [key: string]: unknown } | boolean;
@@ -235,11 +351,43 @@ export interface NamedTool {
   function: FunctionName;
 }
 
+/** The best row of the curve; "draft" is among the components. */
+export interface Optimum {
+  draft_length: number;
+  acceptance_length: number;
+  speedup: number;
+  step_ms: number;
+  verify_ms: number;
+  draft_ms: number;
+  tpot_ms: number;
+  tokens_per_second_per_request: number;
+  tokens_per_second_per_device: number;
+  break_even_length: number;
+  components: { [key: string]: number };
+}
+
 /** The rounds in which one part of a composed drafter made the draft. */
 export interface PartDecoding {
   num_spec_steps: number;
   num_accepted_draft_tokens: number;
   num_draft_tokens: number;
+}
+
+/**
+ * The answer of a prediction. `scenario` is the question with its defaults filled in; `calibration`
+ * is its name and its numbers; `notes` are sentences to show beside the numbers.
+ */
+export interface Prediction {
+  format: "paceline-prediction/1";
+  scenario: { [key: string]: unknown };
+  model: ModelSize;
+  hardware: Device;
+  calibration: { [key: string]: string | number };
+  capacity: Fitting;
+  ar: Tiers_ArStep_;
+  ar_by_batch: ArByBatch;
+  drafters: DrafterAnswer[];
+  notes: string[];
 }
 
 export interface PromptTokensDetails {
@@ -356,6 +504,24 @@ export interface TextFormat {
 export interface TextPart {
   type: "text";
   text: string;
+}
+
+/** Committed tokens per second by place; one against the other is the Pareto front. */
+export interface Throughput {
+  tokens_per_second_per_request: (number | null)[];
+  tokens_per_second_per_device: (number | null)[];
+}
+
+/** One answer for each tier. */
+export interface Tiers_ArStep_ {
+  ceiling: ArStep;
+  calibrated: ArStep;
+}
+
+/** One answer for each tier. */
+export interface Tiers_Optimum_ {
+  ceiling: Optimum;
+  calibrated: Optimum;
 }
 
 export interface Tool {
