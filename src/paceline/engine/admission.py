@@ -17,7 +17,7 @@ from paceline.core import (
 )
 from paceline.drafters.base import Drafter
 from paceline.engine.config import LOSSLESS_RULES
-from paceline.engine.lossy import check_budget
+from paceline.engine.verify import check_budget
 
 THROUGHPUT = DraftPolicy("throughput")
 

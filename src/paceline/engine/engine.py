@@ -29,7 +29,6 @@ from paceline.engine.draft import no_draft
 from paceline.engine.drafting import Drafting
 from paceline.engine.grammar import Compiler
 from paceline.engine.kv_cache import KVCache
-from paceline.engine.lossy import verifier_for
 from paceline.engine.masks import Grammars, RowMasks
 from paceline.engine.memory import MemoryPlan
 from paceline.engine.output import Commit
@@ -40,7 +39,7 @@ from paceline.engine.rounds import RoundMaker, explained
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows, draw_first
 from paceline.engine.scheduler import Plan, Scheduled, Scheduler
-from paceline.engine.verify import make_verifier
+from paceline.engine.verify import make_verifier, verifier_for
 from paceline.models.batch import ForwardOutput, Network
 
 
