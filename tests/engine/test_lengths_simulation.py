@@ -15,7 +15,7 @@ from operator import mul
 import pytest
 
 from paceline.core import Request, SamplingParams
-from paceline.engine.costs import Costs
+from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.draft import Draft, shortened
 from paceline.engine.lengths import FixedLengths, LengthController, ThroughputLengths
 from paceline.engine.scheduler import Scheduled
@@ -56,7 +56,7 @@ class World:
     """Steps of streams under a policy, timed beside the optimum's for the same tokens."""
 
     def __init__(self, make: Callable[[Costs], LengthController], streams: list[Stream]) -> None:
-        self.true, self.costs = StepCost(*ROWS), Costs(StepCost(*ROWS), {"d": True})
+        self.true, self.costs = StepCost(*ROWS), Costs(StepCost(*ROWS), {"d": DraftCost(True)})
         self.policy, self.streams = make(self.costs), streams
         for requests in (1, 8):
             lengths = [MOST] * requests

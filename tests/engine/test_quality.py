@@ -10,6 +10,7 @@ import torch
 
 from paceline.core import InvalidRequest
 from paceline.core.cache import load_json
+from paceline.engine import kept
 from paceline.engine import quality as room
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
@@ -27,7 +28,7 @@ from tests.models.dflash.tiny import write_drafter
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own; compiled kernels stay where they are."""
-    monkeypatch.setattr(room, "cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr(kept, "cache_dir", lambda: tmp_path / "cache")
     return tmp_path / "cache" / "quality"
 
 
@@ -77,7 +78,7 @@ def test_a_damaged_or_unwritable_cache_only_costs_time(
     (file,) = cache.iterdir()
     file.write_text("{")
     assert engine_of(folder).quality == first
-    assert Quality(**load_json(file)) == first
+    assert Quality(**load_json(file)["measured"]) == first
     file.unlink()
     cache.rmdir()
     cache.write_text("a file where a folder should be")

@@ -6,8 +6,9 @@ Everything that decides about drafts, or says what they brought, reads the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field
+
+from pydantic import ConfigDict, NonNegativeFloat
 
 from paceline.engine.step_cost import StepCost, timed
 
@@ -24,23 +25,20 @@ class Line:
     Where all timings had one amount nothing tells the two apart: the line then goes through zero.
     """
 
-    count: float = 0.0
-    amounts: float = 0.0
-    squares: float = 0.0
-    seconds: float = 0.0
-    products: float = 0.0
+    count: NonNegativeFloat = 0.0
+    amounts: NonNegativeFloat = 0.0
+    squares: NonNegativeFloat = 0.0
+    seconds: NonNegativeFloat = 0.0
+    products: NonNegativeFloat = 0.0
 
     def add(self, amount: float, seconds: float) -> None:
         if self.count >= TRUSTED:
             seconds = min(seconds, OUTLIER * self(amount))
-        for name, value in (
-            ("count", 1.0),
-            ("amounts", amount),
-            ("squares", amount * amount),
-            ("seconds", seconds),
-            ("products", amount * seconds),
-        ):
-            setattr(self, name, KEPT * getattr(self, name) + value)
+        self.count = KEPT * self.count + 1.0
+        self.amounts = KEPT * self.amounts + amount
+        self.squares = KEPT * self.squares + amount * amount
+        self.seconds = KEPT * self.seconds + seconds
+        self.products = KEPT * self.products + amount * seconds
 
     def fitted(self) -> tuple[float, float]:
         """base, slope"""
@@ -64,33 +62,36 @@ class Line:
         return base + slope * amount
 
 
+@dataclass(slots=True, eq=False)
 class DraftCost:
     """Seconds of one drafter. A pass is taken by its rows; where one pass drafts all tokens
     (`parallel`), every request brings its draft and the anchor, else one row to each pass."""
 
-    def __init__(self, parallel: bool = False) -> None:
-        self.parallel = parallel
-        self._pass, self._row = Line(), Line()
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    parallel: bool = False
+    proposing: Line = field(default_factory=Line)  # seconds of a pass by its rows
+    observing: Line = field(default_factory=Line)  # seconds by committed rows
 
     def draft_seconds(self, lengths: Sequence[int]) -> float:
         """Seconds to draft up to so many tokens for each request."""
         if self.parallel:
-            return self._pass(sum(lengths) + len(lengths))
-        return max(lengths, default=0) * self._pass(len(lengths))
+            return self.proposing(sum(lengths) + len(lengths))
+        return max(lengths, default=0) * self.proposing(len(lengths))
 
     def observe_seconds(self, rows: float) -> float:
         """Seconds to take in so many committed rows."""
-        return self._row(rows)
+        return self.observing(rows)
 
     @property
     def marginal_row(self) -> float:
         """Seconds that one more committed row adds."""
-        return self._row.fitted()[1]
+        return self.observing.fitted()[1]
 
     @property
     def marginal_slot(self) -> float:
         """Seconds that one more token to draft adds."""
-        return self._pass.fitted()[1]
+        return self.proposing.fitted()[1]
 
     @property
     def marginal_request(self) -> float:
@@ -101,12 +102,12 @@ class DraftCost:
     def add_proposal(self, lengths: Sequence[int], longest: int, seconds: float) -> None:
         """Drafting up to `lengths` tokens took `seconds`; the longest draft has `longest`."""
         if self.parallel:
-            self._pass.add(sum(lengths) + len(lengths), seconds)
+            self.proposing.add(sum(lengths) + len(lengths), seconds)
         elif longest:
-            self._pass.add(len(lengths), seconds / longest)
+            self.proposing.add(len(lengths), seconds / longest)
 
     def add_observation(self, rows: int, seconds: float) -> None:
-        self._row.add(rows, seconds)
+        self.observing.add(rows, seconds)
 
     def rehearse(self, draft: Callable[[int, int], object], requests: int, length: int) -> None:
         """Times `draft(count, length)` for one request and for several: the minimum of a few."""
@@ -117,29 +118,18 @@ class DraftCost:
             )
 
     def rescale(self, pace: float) -> None:
-        self._pass.rescale(pace)
-        self._row.rescale(pace)
-
-    def saved(self) -> dict[str, Any]:
-        return {"pass": asdict(self._pass), "row": asdict(self._row)}
-
-    def restore(self, saved: dict[str, Any]) -> None:
-        """Raises KeyError or TypeError for what `saved` never returned."""
-        names = [field.name for field in fields(Line)]
-        lines = [Line(**{name: saved[part][name] for name in names}) for part in ("pass", "row")]
-        values = [value for line in lines for value in asdict(line).values()]
-        if not all(isinstance(value, int | float) and value >= 0 for value in values):
-            raise TypeError("not a table of numbers")
-        self._pass, self._row = lines[0], lines[1]
+        self.proposing.rescale(pace)
+        self.observing.rescale(pace)
 
 
+@dataclass(slots=True)
 class Costs:
     """The target's step and every drafter's share, learned from the steps as they run."""
 
-    def __init__(self, step: StepCost, parallel: dict[str, bool] | None = None) -> None:
-        """`parallel` says of each drafter whether one pass drafts all tokens."""
-        self.step = step
-        self.drafters = {name: DraftCost(one) for name, one in (parallel or {}).items()}
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    step: StepCost
+    drafters: dict[str, DraftCost] = field(default_factory=dict)
 
     def of(self, drafter: str | None) -> DraftCost:
         return self.drafters.setdefault(drafter or "", DraftCost())
@@ -149,7 +139,3 @@ class Costs:
         self.step.rescale(pace)
         for cost in self.drafters.values():
             cost.rescale(pace)
-
-    def saved(self) -> dict[str, Any]:
-        drafters = {name: cost.saved() for name, cost in self.drafters.items()}
-        return {"step": self.step.saved(), "drafters": drafters}
