@@ -16,6 +16,7 @@ from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.engine.quality import Quality, passages, read, windows
+from paceline.engine.runner import even_batch
 from paceline.engine.startup import start_up_rows
 from paceline.models.network import TorchNetwork
 from paceline.models.random_weights import random_weights
@@ -114,7 +115,7 @@ def test_perplexity_is_what_it_is_by_hand() -> None:
     network.allocate_kv(8)
     losses = []
     for ids in texts:
-        logits = network.forward(room._rows(ids, 0, len(ids))).logits
+        logits = network.forward(even_batch(ids)).logits
         steps = zip(logits, ids[1:], strict=False)
         losses += [-float(torch.log_softmax(row, -1)[token]) for row, token in steps]
     assert torch.allclose(reading.losses, torch.tensor(losses).double(), atol=1e-4)

@@ -8,8 +8,8 @@ import gc
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Self
+from collections.abc import AsyncIterator, Callable
+from typing import Self
 
 from paceline.core import (
     FinishReason,
@@ -21,10 +21,8 @@ from paceline.core import (
     SpeculativeParams,
 )
 from paceline.core.spans import Spans
-from paceline.drafters.base import Drafter
-from paceline.engine.config import EngineConfig, EngineStats
+from paceline.engine.config import EngineStats
 from paceline.engine.engine import Engine
-from paceline.engine.grammar import Compiler
 from paceline.engine.reservations import Reservation, StreamLimit
 
 log = logging.getLogger(__name__)
@@ -80,6 +78,11 @@ class AsyncEngine:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.config, self.model_name = engine.config, engine.model_name
+        self.tokenizer = engine.tokenizer
+        self.max_model_len, self.vocab_size = engine.max_model_len, engine.vocab_size
+        self.drafters, self.default_drafter = engine.drafters, engine.default_drafter
+        self.compiler = engine.grammars.compiler  # has a thread of its own
         self._stats = engine.stats()
         self._admission = engine.admission  # immutable: any thread may ask it
         self.error: BaseException | None = None
@@ -101,41 +104,6 @@ class AsyncEngine:
         gc.collect()
         gc.freeze()
         self._thread.start()
-
-    # -- what a server needs to know of its engine: fixed when the engine was built, spans aside ---
-
-    @property
-    def config(self) -> EngineConfig:
-        return self.engine.config
-
-    @property
-    def model_name(self) -> str:
-        return self.engine.model_name
-
-    @property
-    def max_model_len(self) -> int:
-        return self.engine.max_model_len
-
-    @property
-    def vocab_size(self) -> int:
-        return self.engine.vocab_size
-
-    @property
-    def tokenizer(self) -> Any:
-        return self.engine.tokenizer
-
-    @property
-    def compiler(self) -> Compiler:
-        """The compiler of grammars, which has a thread of its own."""
-        return self.engine.grammars.compiler
-
-    @property
-    def drafters(self) -> Mapping[str, Drafter]:
-        return self.engine.drafters
-
-    @property
-    def default_drafter(self) -> str | None:
-        return self.engine.default_drafter
 
     @property
     def spans(self) -> Spans:
@@ -208,7 +176,7 @@ class AsyncEngine:
             for request in requests:
                 request.arrival = reservation.arrival
                 self._streams[request.id] = (loop, stream)
-            self._send(lambda: self._add(requests))
+            self._send(lambda: self.engine.add(requests))
         return stream
 
     def abort(self, request_ids: list[str]) -> None:
@@ -257,9 +225,6 @@ class AsyncEngine:
         with self._wake:
             self._inbox.append(job)
             self._wake.notify()
-
-    def _add(self, requests: list[Request]) -> list[OutputDelta]:
-        return self.engine.add(requests)
 
     def _run(self) -> None:
         try:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
-import numpy as np
 import torch
 
 from paceline.core import DraftPolicy, InvalidRequest
@@ -17,9 +15,9 @@ from paceline.engine.engine import Engine
 from paceline.engine.machine import usable_cores
 from paceline.engine.memory import MemoryPlan, plan_memory
 from paceline.engine.quality import quality_of
-from paceline.engine.try_out import try_out
+from paceline.engine.runner import timed_step, try_out
 from paceline.engine.verify import make_verifier
-from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
+from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
 
@@ -78,7 +76,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     )
 
 
-def _identity(config: EngineConfig, loaded: LoadedModel, network: str) -> dict[str, Any]:
+def _identity(config: EngineConfig, loaded: LoadedModel, network: str) -> dict[str, object]:
     """The facts that a step's cost depends on, beside the machine: shapes and types, not the
     values of weights."""
     return {
@@ -141,20 +139,3 @@ def attach(
                 eos_ids=loaded.eos_ids,
             )
         )
-
-
-def timed_step(network: Network, rows: int, requests: int = 1) -> None:
-    """A forward of `rows` rows, shared evenly by `requests`, over blocks that nobody owns yet."""
-    each = rows // requests
-    rows, blocks = each * requests, -(-each // BLOCK_SIZE)
-    network.forward(
-        ForwardBatch(
-            ids=np.zeros(rows, dtype=np.int32),
-            positions=np.tile(np.arange(each, dtype=np.int32), requests),
-            seq_starts=np.arange(requests + 1, dtype=np.int32) * np.int32(each),
-            block_tables=np.arange(requests * blocks, dtype=np.int32).reshape(requests, -1),
-            logit_rows=np.arange(rows, dtype=np.int32),
-        )
-    )
-    if network.device.type == "cuda":
-        torch.cuda.synchronize(network.device)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,6 @@ from paceline.engine.admission import Admission
 from paceline.engine.baseline import Baseline
 from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.costs import Costs
-from paceline.engine.counts import Counters, count_step
 from paceline.engine.draft import no_draft
 from paceline.engine.drafting import Drafting
 from paceline.engine.grammar import Compiler
@@ -33,7 +32,7 @@ from paceline.engine.masks import Grammars, RowMasks
 from paceline.engine.memory import MemoryPlan
 from paceline.engine.output import Commit
 from paceline.engine.quality import Quality
-from paceline.engine.recovery import Recovery
+from paceline.engine.recovery import recover, try_out_target
 from paceline.engine.roster import Roster
 from paceline.engine.rounds import RoundMaker, explained
 from paceline.engine.runner import Runner
@@ -101,7 +100,7 @@ class Engine:
         self.drafting = Drafting(
             self.drafters, self.cache, self.grammars, needs_q=self.verifier.needs_q
         )
-        self._counters = Counters()
+        self._counters = EngineStats()
         self._roster = Roster(
             tokenizer,
             self.cache,
@@ -111,9 +110,6 @@ class Engine:
             self.drafting,
             self._rounds,
             self._counters,
-        )
-        self._recovery = Recovery(
-            model_name, network, max_model_len, self.cache, self.scheduler, self._roster
         )
         self.baseline = Baseline()
         self.admission = Admission(
@@ -128,6 +124,7 @@ class Engine:
             rule=config.rule,
             compiled=self.grammars.compiler.compiled,
         )
+        self.make_requests = self.admission.make_requests
         self.plan, self.quality, self.backend = plan, quality, backend
         self.spans: Spans = OFF
         self.use_costs(costs)
@@ -145,12 +142,6 @@ class Engine:
         self.drafting.use(costs)
 
     # -- taking requests in -----------------------------------------------------------------------
-
-    @property
-    def make_requests(self) -> Callable[..., list[Request]]:
-        """The admission's make_requests(): a prompt and its options become Requests, or are
-        refused by name."""
-        return self.admission.make_requests
 
     def add(self, requests: Iterable[Request]) -> list[OutputDelta]:
         """Queue requests, without bound: a server bounds its queue before it comes here. Returns
@@ -172,7 +163,20 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot: counters since the start, gauges of now."""
-        return self._counters.snapshot(self.scheduler, self.cache, self.baseline)
+        counters = self._counters
+        return replace(
+            counters,
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            kv_usage=self.cache.usage,
+            kv_blocks_total=self.cache.num_blocks,
+            kv_blocks_free=self.cache.free_blocks,
+            speculation=counters.speculation.copy(),
+            decode_seconds=self.baseline.seconds,
+            ar_seconds=self.baseline.ar_seconds,
+            speedup_vs_ar=self.baseline.speedup,
+            requests_finished=dict(counters.requests_finished),
+        )
 
     def check_integrity(self) -> None:
         """Raises AssertionError when a block of KV is leaked, shared wrongly or freed twice."""
@@ -192,9 +196,9 @@ class Engine:
             with self.spans("step"):
                 deltas = self._step(progress)
         except Exception as error:
-            deltas = progress.ended + self._recovery.recover(progress.plan, error)
+            deltas = progress.ended + recover(self._roster, progress.plan, error)
         if self._roster.target_in_doubt:
-            self._recovery.try_out_target()
+            try_out_target(self._roster, self.model_name, self.max_model_len)
         return deltas
 
     def fail(self, request_ids: Iterable[str], error: Exception) -> list[OutputDelta]:
@@ -230,14 +234,16 @@ class Engine:
         with self.spans("settle"):
             going_on = self._settle_all(plan.scheduled, deltas, progress.ended)
         self._counters.steps += 1
-        self.spans.count(count_step, plan.scheduled, [each.entry for each in judged], deltas)
+        self.spans.count(plan.counts, [each.entry for each in judged], deltas)
         return progress.ended + going_on
 
     def _begin(self, admitted: list[Request]) -> None:
         for request in admitted:
             self.runner.begin(request)
             if request.preemptions == 0:
-                self._counters.count_admission(request)
+                self._counters.prompt_tokens += request.prompt_len
+                self._counters.prefix_queries += request.prompt_len
+                self._counters.prefix_hits += request.cached_tokens
         try:
             self.drafting.begin(admitted)
         except Exception as error:

@@ -151,11 +151,6 @@ class KVCache:
         self._free = OrderedDict.fromkeys(free)
         self._chains = {request.id: self._chains.get(request.id, []) for request in running}
 
-    def clear_prefixes(self) -> None:
-        """Forgets every cached prefix; blocks in use stay in use."""
-        for block in range(self.num_blocks):
-            self._forget(block)
-
     # -- inside ---------------------------------------------------------------------------------
 
     def _digest(self, request: Request, start: int, chain: list[bytes]) -> bytes:

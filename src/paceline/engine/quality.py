@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-import numpy as np
 import torch
 
 from paceline.core import InvalidRequest
 from paceline.engine.config import EngineConfig
 from paceline.engine.kept import Kept
 from paceline.engine.machine import available_memory, usable_cores
-from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
+from paceline.engine.runner import even_batch
+from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
 from paceline.models.quantized import VERSION, recipe_of
@@ -98,22 +98,12 @@ def read(network: Network, texts: Sequence[Sequence[int]]) -> Reading:
     for ids in texts:
         for start in range(0, len(ids) - 1, CHUNK):
             end = min(start + CHUNK, len(ids) - 1)
-            output = network.forward(_rows(ids, start, end))
+            output = network.forward(even_batch(ids[start:end], start=start))
             targets = torch.tensor(ids[start + 1 : end + 1], device=output.logits.device)
             chosen = output.logits.gather(1, targets[:, None])[:, 0]
             losses.append((output.logits.logsumexp(-1) - chosen).double().cpu())
             argmax.append(output.argmax.cpu().clone())
     return Reading(torch.cat(losses), torch.cat(argmax))
-
-
-def _rows(ids: Sequence[int], start: int, end: int) -> ForwardBatch:
-    return ForwardBatch(
-        ids=np.array(ids[start:end], dtype=np.int32),
-        positions=np.arange(start, end, dtype=np.int32),
-        seq_starts=np.array([0, end - start], dtype=np.int32),
-        block_tables=np.arange(-(-end // BLOCK_SIZE), dtype=np.int32)[None],
-        logit_rows=np.arange(end - start, dtype=np.int32),
-    )
 
 
 def examine(config: EngineConfig, texts: Sequence[str] | None = None) -> Quality:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.core import (
@@ -13,10 +14,11 @@ from paceline.core import (
     OutputDelta,
     PacelineError,
     Request,
+    RequestMetrics,
     Round,
 )
 from paceline.core.spans import Spans
-from paceline.engine.counts import Counters, times
+from paceline.engine.config import EngineStats
 from paceline.engine.drafting import Drafting
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.masks import Grammars
@@ -32,32 +34,26 @@ log = logging.getLogger(__name__)
 NOT_FINITE = "model_not_finite"  # stop reason of a stream whose logits held NaN or infinity
 
 
+@dataclass(slots=True)
 class Roster:
     """Opens and closes requests in every part of the engine. Belongs to the engine's thread.
 
-    `requests`, `outputs` and `edits` are by request id; `counters` are the engine's.
-    `target_in_doubt` says that a request met logits that are not finite since that was last looked
-    into.
+    `requests`, `outputs` and `edits` are by request id. `target_in_doubt` says that a request met
+    logits that are not finite since that was last looked into.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        cache: KVCache,
-        scheduler: Scheduler,
-        runner: Runner,
-        grammars: Grammars,
-        drafting: Drafting,
-        rounds: RoundMaker,
-        counters: Counters,
-    ) -> None:
-        self._tokenizer, self._cache, self._scheduler = tokenizer, cache, scheduler
-        self._runner, self._grammars, self._drafting = runner, grammars, drafting
-        self._rounds, self.counters = rounds, counters
-        self.requests: dict[str, Request] = {}
-        self.outputs: dict[str, Output] = {}
-        self.edits: dict[str, RowEdits] = {}
-        self.target_in_doubt = False
+    tokenizer: Any
+    cache: KVCache
+    scheduler: Scheduler
+    runner: Runner
+    grammars: Grammars
+    drafting: Drafting
+    rounds: RoundMaker
+    counters: EngineStats
+    requests: dict[str, Request] = field(default_factory=dict)
+    outputs: dict[str, Output] = field(default_factory=dict)
+    edits: dict[str, RowEdits] = field(default_factory=dict)
+    target_in_doubt: bool = False
 
     def open(self, request: Request, spans: Spans) -> OutputDelta | None:
         """Queue a request. Returns its last delta if it failed at once."""
@@ -65,17 +61,17 @@ class Roster:
         try:
             params = request.params
             text = TextStream(
-                self._tokenizer,
+                self.tokenizer,
                 request.prompt_ids,
                 params.stop,
                 skip_special_tokens=params.skip_special_tokens,
             )
-            grammar = self._grammars.open(request)
+            grammar = self.grammars.open(request)
             self.outputs[request.id] = Output(request, text, grammar, spans)
-            edits = edits_of(request, self._runner.network.device)
+            edits = edits_of(request, self.runner.network.device)
             if edits is not None:
                 self.edits[request.id] = edits
-            self._scheduler.add(request)
+            self.scheduler.add(request)
         except Exception as error:
             return self.fail(request, error)
         return None
@@ -86,21 +82,21 @@ class Roster:
         """End a request and free all that it holds, whether it runs, waits or neither."""
         request.finish_reason, request.stop_reason = reason, stop_reason
         request.finished = time.monotonic()
-        self._scheduler.remove(request)
+        self.scheduler.remove(request)
         self.leave(request)
         for table in (self.requests, self.outputs, self.edits):
             table.pop(request.id, None)
-        self._grammars.close(request)
-        self._drafting.lengths.forget(request.id)
-        self._rounds.forget(request.id)
+        self.grammars.close(request)
+        self.drafting.lengths.forget(request.id)
+        self.rounds.forget(request.id)
         finished = self.counters.requests_finished
         finished[reason] = finished.get(reason, 0) + 1
 
     def leave(self, request: Request) -> None:
         """Free what only a running request holds. Harmless for one that does not run."""
-        self._runner.end(request)
+        self.runner.end(request)
         try:
-            self._drafting.release(request)
+            self.drafting.release(request)
         except Exception as error:
             self.stop_drafting([request], error)
 
@@ -110,7 +106,7 @@ class Roster:
         stop_reason = None
         if isinstance(error, NotFinite):
             stop_reason, self.target_in_doubt = NOT_FINITE, True
-            self._cache.forget_prefix(request)
+            self.cache.forget_prefix(request)
         self.close(request, FinishReason.ERROR, stop_reason)
         shown = str(error) if isinstance(error, PacelineError) else repr(error)
         return self.delta(request, Commit(error=shown))
@@ -121,7 +117,7 @@ class Roster:
         self.counters.drafter_failures += 1
         for request in requests:
             if request.drafter is not None:
-                self._drafting.give_up(request)
+                self.drafting.give_up(request)
 
     def delta(
         self,
@@ -149,5 +145,20 @@ class Roster:
             seed=request.seed,
             round=round,
             explained=explained,
-            metrics=times(request) if finished else None,
+            metrics=_times(request) if finished else None,
         )
+
+
+def _times(request: Request) -> RequestMetrics:
+    """The times of a request that has finished, or finishes now."""
+    end = request.finished or time.monotonic()
+    scheduled = request.first_scheduled or end
+    first = request.first_token or end
+    count = request.output_len
+    return RequestMetrics(
+        queue=scheduled - request.arrival,
+        ttft=first - request.arrival,
+        tpot=(end - first) / (count - 1) if count > 1 else None,
+        total=end - request.arrival,
+        held_back=request.held_back,
+    )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from paceline.core import CutReason, Request
+from paceline.core import CutReason, OutputDelta, Request
 from paceline.engine.draft import Draft, no_draft
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.step_cost import StepCost
@@ -62,6 +62,33 @@ class Plan:
             if entry.samples:
                 yield entry.request, row
                 row += entry.outputs
+
+    def counts(self, rounds: Sequence[Scheduled], deltas: Sequence[OutputDelta]) -> dict[str, int]:
+        """Describe the step when it is over: `rounds` are the entries that got a token, with their
+        `deltas`.
+
+        `prompt_rows` are of prompts, the last chunk of each included; `outputs` are rows whose
+        logits were wanted; `seen` counts the tokens whose keys and values were read, those of the
+        step's own rows included.
+        """
+        rows, drafted = (
+            sum(e.rows for e in self.scheduled),
+            sum(len(e.draft) for e in self.scheduled),
+        )
+        decoded = sum(
+            entry.rows
+            for entry, delta in zip(rounds, deltas, strict=True)
+            if delta.completion_tokens > len(delta.token_ids)
+        )
+        return {
+            "requests": len(self.scheduled),
+            "rows": rows,
+            "prompt_rows": rows - decoded,
+            "outputs": sum(entry.outputs for entry in rounds),
+            "drafted": sum(len(entry.draft) for entry in self.scheduled),
+            "committed": sum(len(delta.token_ids) for delta in deltas),
+            "seen": sum(entry.start + entry.rows for entry in self.scheduled),
+        }
 
 
 class Scheduler:
