@@ -71,10 +71,7 @@ class Plan:
         logits were wanted; `seen` counts the tokens whose keys and values were read, those of the
         step's own rows included.
         """
-        rows, drafted = (
-            sum(e.rows for e in self.scheduled),
-            sum(len(e.draft) for e in self.scheduled),
-        )
+        rows = sum(entry.rows for entry in self.scheduled)
         decoded = sum(
             entry.rows
             for entry, delta in zip(rounds, deltas, strict=True)
