@@ -17,7 +17,7 @@ import pytest
 from paceline.core import Request, SamplingParams
 from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.draft import Draft, shortened
-from paceline.engine.lengths import FixedLengths, LengthController, ThroughputLengths
+from paceline.engine.lengths import LengthController, ThroughputLengths
 from paceline.engine.scheduler import Scheduled
 from paceline.engine.step_cost import StepCost
 
@@ -185,7 +185,7 @@ def test_throughput_comes_near_the_known_optimum(scenario: str) -> None:
 
 def test_control_a_fixed_length_does_not() -> None:
     shares = {
-        name: World(lambda _: FixedLengths(), make()).share(0, 300)
+        name: World(lambda _: LengthController(), make()).share(0, 300)
         for name, make in SCENARIOS.items()
     }
     assert shares["good drafts"] > 0.95

@@ -19,7 +19,7 @@ from paceline.drafters.draw import DRAWS, draft_batch, draw_token
 from paceline.engine import sampler
 from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.drafting import Drafting
-from paceline.engine.lengths import FixedLengths, LengthController, ThroughputLengths
+from paceline.engine.lengths import LengthController, ThroughputLengths
 from paceline.engine.scheduler import Scheduled
 from paceline.engine.step_cost import StepCost
 from paceline.engine.verify import make_verifier
@@ -121,7 +121,7 @@ def throughput(cuts: bool) -> ThroughputLengths:
 
 POLICIES: dict[str, Callable[[bool], LengthController]] = {
     "throughput": throughput,
-    "fixed": lambda cuts: FixedLengths(),
+    "fixed": lambda cuts: LengthController(),
 }
 
 
@@ -147,7 +147,7 @@ def test_rule_keeps_the_targets_law_at_fixed_lengths(
     rule: str,
     length: int,
 ) -> None:
-    measured, lengths = law(outcomes, rule, "sample", FixedLengths, length)
+    measured, lengths = law(outcomes, rule, "sample", LengthController, length)
     assert error(measured) < EXACT and lengths == {length}
 
 

@@ -109,8 +109,6 @@ class AsyncEngine:
     def spans(self) -> Spans:
         return self.engine.spans
 
-    # -- life -------------------------------------------------------------------------------------
-
     @property
     def alive(self) -> bool:
         return self.error is None and self._thread.is_alive()
@@ -212,8 +210,6 @@ class AsyncEngine:
         if self._thread.is_alive():
             self._thread.join(timeout=30)
         self.engine.grammars.compiler.close()
-
-    # -- inside -----------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._stopping or not self.alive:

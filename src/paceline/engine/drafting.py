@@ -26,7 +26,7 @@ from paceline.engine.backlog import Backlog
 from paceline.engine.costs import Costs
 from paceline.engine.draft import Draft, fitted, no_draft, shortened, taken
 from paceline.engine.kv_cache import KVCache
-from paceline.engine.lengths import FixedLengths, LengthController, make_lengths
+from paceline.engine.lengths import LengthController, make_lengths
 from paceline.engine.masks import Grammars
 from paceline.engine.scheduler import Scheduled
 from paceline.models.batch import BLOCK_SIZE
@@ -50,7 +50,7 @@ class Drafting:
     ) -> None:
         self.drafters, self._cache, self._needs_q = drafters, cache, needs_q
         self._grammars = grammars
-        self.lengths: LengthController = FixedLengths()
+        self.lengths = LengthController()
         self.costs: Costs | None = None
         self.seconds = 0.0  # spent on drafting and observing, so far
         self._spans: Spans = OFF

@@ -125,8 +125,6 @@ class Driver:
         self.engine.runner.network.read_weights()
         return time.perf_counter() - start
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _keep(self, deltas: Iterable[OutputDelta]) -> None:
         for delta in deltas:
             mail = self._mail.get(delta.request_id)

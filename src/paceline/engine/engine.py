@@ -141,8 +141,6 @@ class Engine:
         self.scheduler.cost = costs.step
         self.drafting.use(costs)
 
-    # -- taking requests in -----------------------------------------------------------------------
-
     def add(self, requests: Iterable[Request]) -> list[OutputDelta]:
         """Queue requests, without bound: a server bounds its queue before it comes here. Returns
         the deltas of those that failed at once."""
@@ -182,8 +180,6 @@ class Engine:
         """Raises AssertionError when a block of KV is leaked, shared wrongly or freed twice."""
         self.cache.check_integrity(self.scheduler.running)
 
-    # -- one round --------------------------------------------------------------------------------
-
     @torch.inference_mode()
     def step(self) -> list[OutputDelta]:
         """Run one round and return what it added to each stream that got something.
@@ -206,8 +202,6 @@ class Engine:
         held = self._roster.requests
         requests = [held[name] for name in request_ids if name in held]
         return [self._roster.fail(request, error) for request in requests]
-
-    # -- the stages of a step ---------------------------------------------------------------------
 
     def _step(self, progress: _Progress) -> list[OutputDelta]:
         with self.spans("schedule"):

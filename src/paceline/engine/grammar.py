@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -30,13 +31,8 @@ from paceline.engine.smallest_first import SmallestFirst
 COMPILE_STACK = 4 * STACK  # what compiles on a trial's stack compiles here
 # The spelling of json.dumps: a free choice of white space would spend tokens and rounds on it, and
 # small models lose themselves in it. A schema's own "x-guidance" may say otherwise.
-SPELLING: Any = {
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "whitespace_flexible": False,
-}
-# A keyword is enforced or refused.
-STRICT: Any = {"lenient": False, "coerce_one_of": False}
+SPELLING: Final = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+STRICT: Final = {"lenient": False, "coerce_one_of": False}  # a keyword is enforced or refused
 
 
 class GrammarFailed(PacelineError):
@@ -121,8 +117,6 @@ class Compiler:
         """The process id of the child, None while none runs."""
         return None if self._trial is None else self._trial.pid
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _try_out(self, key: bytes, text: str, shared: Future[LLMatcher]) -> None:
         def done(verdict: Future[Verdict]) -> None:
             error = verdict.exception()
@@ -159,26 +153,31 @@ class Compiler:
         elif not isinstance(error, _Refused):
             answer.set_exception(error)
         else:
-            failed = error.failed  # looking for the place in a large schema takes a while
-            job = lambda: _worded(grammar, failed)  # noqa: E731
-            wording = self._thread.submit(len(grammar.source) / 1e7, job)
+            # To look for the place in a large schema takes a while.
+            word = partial(_worded, grammar, error.failed)
+            wording = self._thread.submit(len(grammar.source) / 1e7, word)
             wording.add_done_callback(lambda done: answer.set_exception(done.result()))
 
     def _tester(self) -> Trial:
         with self._reading:
             if self._trial is None:
-                words = tokenizer_json(self._hf_tokenizer)
-                self._trial = Trial.of(words, self.vocab_size, self.eos_ids)
+                self._trial = Trial.of(self._words(), self.vocab_size, self.eos_ids)
             return self._trial
 
     def _vocabulary(self) -> LLTokenizer:
         with self._reading:
             if self._tokenizer is None:
-                words = tokenizer_json(self._hf_tokenizer)
                 self._tokenizer = LLTokenizer(
-                    words, n_vocab=self.vocab_size, eos_token=self.eos_ids
+                    self._words(), n_vocab=self.vocab_size, eos_token=self.eos_ids
                 )
             return self._tokenizer
+
+    def _words(self) -> str:
+        """The JSON of a fast Hugging Face tokenizer, with the tokens that were added to it."""
+        backend = copy(self._hf_tokenizer.backend_tokenizer)
+        backend.no_padding()
+        backend.no_truncation()
+        return str(backend.to_str())
 
 
 class _Refused(Exception):
@@ -203,14 +202,6 @@ def _copy_result(source: Future[LLMatcher], target: Future[LLMatcher]) -> None:
         target.set_exception(error)
 
 
-def tokenizer_json(tokenizer: Any) -> str:
-    """The JSON of a fast Hugging Face tokenizer, with the tokens that were added to it."""
-    backend = copy(tokenizer.backend_tokenizer)
-    backend.no_padding()
-    backend.no_truncation()
-    return str(backend.to_str())
-
-
 def to_llguidance(grammar: Grammar) -> str:
     """The grammar in llguidance's own notation."""
     if grammar.kind == "regex":
@@ -224,7 +215,7 @@ def to_llguidance(grammar: Grammar) -> str:
         raise InvalidRequest(grammar.field, grammar.source, f"a JSON schema: {error}") from None
 
 
-def embedded(schema: Any) -> str:
+def embedded(schema: object) -> str:
     """A schema as JSON with this engine's spelling: what `%json` takes in a Lark grammar."""
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}

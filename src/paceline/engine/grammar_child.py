@@ -33,7 +33,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -107,8 +107,6 @@ class Child:
         except (EOFError, OSError):  # the server has ended
             for fork in self._running.values():
                 os.kill(fork.pid, signal.SIGKILL)
-
-    # -- inside -----------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         """Stops forks that are no longer young, lets the oldest of those go on, and starts the
@@ -216,9 +214,6 @@ def _read_exactly(sock: socket.socket, count: int) -> bytes:
     return bytes(parts)
 
 
-# -- in a fork -------------------------------------------------------------------------------------
-
-
 def trial(tokenizer: LLTokenizer, settings: TrialSettings, grammar: str, report: int) -> None:
     """Compiles and walks one grammar in this process, which may die of it."""
     stacks = settings["compile_stack"] + settings["walk_stack"]
@@ -228,7 +223,7 @@ def trial(tokenizer: LLTokenizer, settings: TrialSettings, grammar: str, report:
     signal.setitimer(signal.ITIMER_PROF, settings["cpu_seconds"])  # its signal ends the process
     held = _status("RssAnon")
     matchers: list[LLMatcher] = []
-    answer: dict[str, Any] = {}
+    answer: dict[str, object] = {}
 
     def compile_it() -> None:
         limits = parser_limits(settings["limits"])
@@ -236,19 +231,16 @@ def trial(tokenizer: LLTokenizer, settings: TrialSettings, grammar: str, report:
         if matchers[0].is_error():
             answer["error"] = matchers[0].get_error()[:REASON]
 
-    def walk_it() -> None:
-        answer.update(walk(matchers[0], settings))
-
     _on_stack(settings["compile_stack"], compile_it)
     if not answer:
-        _on_stack(settings["walk_stack"], walk_it)
+        _on_stack(settings["walk_stack"], lambda: answer.update(walk(matchers[0], settings)))
     if not answer:
         answer = {"seconds": time.process_time(), "bytes": 1024 * (_status("RssAnon") - held)}
     os.write(report, json.dumps(answer).encode())
     os._exit(0)
 
 
-def walk(matcher: LLMatcher, settings: TrialSettings) -> dict[str, Any]:
+def walk(matcher: LLMatcher, settings: TrialSettings) -> dict[str, object]:
     """Walks a random text as the engine walks streams, and says what went wrong, if anything."""
     chance = random.Random(0)
     for step in range(settings["steps"]):
@@ -280,14 +272,11 @@ def _choose(mask: bytes, settings: TrialSettings, chance: random.Random) -> int:
         token = chance.randint(0, last)
         if mask[token >> 3] >> (token & 7) & 1 and token not in ends:
             return token
-    allowed = [
-        8 * at + bit
-        for at, byte in enumerate(mask)
-        if byte
-        for bit in range(8)
-        if byte >> bit & 1 and 8 * at + bit <= last
-    ]
-    return chance.choice([token for token in allowed if token not in ends] or ends)
+    allowed = (
+        8 * at + bit for at, byte in enumerate(mask) if byte for bit in range(8) if byte >> bit & 1
+    )
+    others = [token for token in allowed if token <= last and token not in ends]
+    return chance.choice(others or ends)
 
 
 def _on_stack(size: int, job: Callable[[], None]) -> None:

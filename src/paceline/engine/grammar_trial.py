@@ -53,10 +53,6 @@ class TrialBusy(PacelineError):
     """So many costly grammars wait for their trial that this one has to come back."""
 
 
-class ChildEnded(Exception):
-    """The child is gone, and with it what it had not reported."""
-
-
 @dataclass(frozen=True, slots=True)
 class Passed:
     """The cost of compiling a grammar: seconds of CPU time, and bytes."""
@@ -91,18 +87,18 @@ class Trial:
     @classmethod
     def of(cls, tokenizer: str, vocab_size: int, eos_ids: list[int]) -> Trial:
         """The trial of this vocabulary: engines of one process that share it share a child."""
-        settings: TrialSettings = {
-            "tokenizer": tokenizer,
-            "vocab_size": vocab_size,
-            "eos_ids": eos_ids,
-            "limits": LIMITS,
-            "cpu_seconds": CPU_SECONDS,
-            "memory": MEMORY,
-            "compile_stack": STACK,
-            "walk_stack": WALK_STACK,
-            "steps": STEPS,
-            "step_seconds": STEP_SECONDS,
-        }
+        settings = TrialSettings(
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+            eos_ids=eos_ids,
+            limits=LIMITS,
+            cpu_seconds=CPU_SECONDS,
+            memory=MEMORY,
+            compile_stack=STACK,
+            walk_stack=WALK_STACK,
+            steps=STEPS,
+            step_seconds=STEP_SECONDS,
+        )
         key = hashlib.blake2b(json.dumps(settings).encode()).digest()
         with cls._sharing:
             shared = cls._shared.get(key)
@@ -136,8 +132,6 @@ class Trial:
         """The process id of the child, None while none runs."""
         child = self._child
         return child.pid if child is not None and not child.gone else None
-
-    # -- inside -----------------------------------------------------------------------------------
 
     def _running(self) -> _Child:
         if self._child is None or self._child.gone:
@@ -181,10 +175,7 @@ class _Child:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the server
-                env={
-                    **os.environ,
-                    "TOKENIZERS_PARALLELISM": "false",
-                },  # threads do not survive fork
+                env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},  # threads survive no fork
             )
         except OSError as error:
             ours.close()
@@ -199,7 +190,7 @@ class _Child:
         self._write(next(self._numbers), json.dumps(settings).encode())
 
     def send(self, payload: bytes) -> Future[bytes]:
-        """The report on one grammar. Raises ChildEnded where the child ends before it."""
+        """The report on one grammar. Its future raises EOFError where the child ends before."""
         report: Future[bytes] = Future()
         number = next(self._numbers)
         with self._lock:
@@ -242,8 +233,8 @@ class _Child:
         for report in left:
             report.set_exception(self._ended())
 
-    def _ended(self) -> ChildEnded:
-        return ChildEnded("the child was closed" if self.closed else "the child has ended")
+    def _ended(self) -> EOFError:
+        return EOFError("the child was closed" if self.closed else "the child has ended")
 
 
 DEATHS = {

@@ -31,8 +31,6 @@ class KVCache:
         # Which drafters' KV a hashed block holds too, by name@version.
         self._draft_kv: dict[int, set[str]] = {}
 
-    # -- asking ---------------------------------------------------------------------------------
-
     @property
     def free_blocks(self) -> int:
         return len(self._free)
@@ -44,8 +42,6 @@ class KVCache:
     def blocks_needed(self, request: Request, num_tokens: int) -> int:
         """Blocks to add so that `request` has slots for its first `num_tokens` tokens."""
         return max(0, -(-num_tokens // BLOCK_SIZE) - len(request.blocks))
-
-    # -- taking and giving back -----------------------------------------------------------------
 
     def match_prefix(self, request: Request) -> int:
         """Gives `request`, which holds no block, the cached blocks of its tokens.
@@ -150,8 +146,6 @@ class KVCache:
         free = (block for block, count in enumerate(self._references) if count == 0)
         self._free = OrderedDict.fromkeys(free)
         self._chains = {request.id: self._chains.get(request.id, []) for request in running}
-
-    # -- inside ---------------------------------------------------------------------------------
 
     def _digest(self, request: Request, start: int, chain: list[bytes]) -> bytes:
         parent = chain[-1] if chain else hashlib.blake2b(request.salt, digest_size=16).digest()

@@ -116,8 +116,6 @@ class RowEdits:
             self._penalise(self._row, self._counts)
         return torch.from_numpy(self._row).to(self._device)
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _shift(self, banned: bool, vocab: int) -> np.ndarray:
         """Return what bias and bans add to a row, however many they are, in one array."""
         if banned not in self._shifts:

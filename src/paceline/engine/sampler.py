@@ -167,8 +167,6 @@ class TargetRows:
             top = tuple((i, value - normaliser) for value, i in pairs[:count])
         return TokenLogprobs(token, float(logits[token]) - normaliser, top)
 
-    # -- inside ---------------------------------------------------------------------------------
-
     def _token(self, row: int) -> int:
         if row in self._forced:
             return self.draft[row]

@@ -154,8 +154,6 @@ class Scheduler:
         self._limit_drafts(plan, {request.id for request in decoding}, draft_length)
         return plan
 
-    # -- inside ---------------------------------------------------------------------------------
-
     def _prompt_budget(self, decode_rows: int) -> int:
         """Rows for prompts beside so many rows of decoding requests."""
         left = self.token_budget - decode_rows

@@ -63,8 +63,6 @@ class TextStream:
         self._held, self._given = "", text
         return rest
 
-    # -- inside ---------------------------------------------------------------------------------
-
     def _text(self, ids: Sequence[int]) -> str:
         return str(self._decode(ids, skip_special_tokens=self._skip))
 

@@ -17,7 +17,7 @@ from operator import mul
 from paceline.core import CutReason, Request
 from paceline.engine.costs import Costs
 from paceline.engine.draft import Draft
-from paceline.engine.lengths.base import Bound
+from paceline.engine.lengths.base import Bound, LengthController
 from paceline.engine.lengths.history import FIRST, TRIAL, CohortRecord, Pause
 from paceline.engine.lengths.optimum import PlainStep, best_drafts, best_lengths
 from paceline.engine.scheduler import Scheduled
@@ -43,7 +43,7 @@ class _State:
     failed: bool = False  # its drafts did not pay, and have not since
 
 
-class ThroughputLengths:
+class ThroughputLengths(LengthController):
     """Maximises expected committed tokens per second of each step.
 
     Proposals are judged by what the round commits, whether they were verified or not: the first
@@ -186,8 +186,6 @@ class ThroughputLengths:
         self._states.pop(request_id, None)
         for record in self._records.values():
             record.forget(request_id)
-
-    # -- inside -----------------------------------------------------------------------------------
 
     def _state(self, request: Request) -> _State:
         state = self._states.get(request.id)
