@@ -45,15 +45,12 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     quality = quality_of(config, loaded, network) if config.quantize else None
     drafters = drafters_for(config, loaded)
     plan = plan_memory(
-        config,
-        target=network,
-        drafters=list(drafters.values()),
-        max_context=loaded.max_context,
+        config, target=network, drafters=drafters.values(), max_context=loaded.max_context
     )
     network.allocate_kv(plan.num_blocks)
     try_out(network, loaded.name, longest=plan.max_model_len)
     attach(drafters, loaded, network, plan)
-    plan = plan.with_drafters(network.weight_bytes, list(drafters.values()))
+    plan = plan.with_weights(network, drafters.values())
     source = CostSource(
         forward=lambda rows, requests: timed_step(network, rows, requests),
         rows=min(config.token_budget, plan.num_blocks * BLOCK_SIZE, plan.max_model_len),
@@ -111,31 +108,27 @@ def drafters_for(config: EngineConfig, loaded: LoadedModel | None) -> dict[str, 
     if length is not None and length > most:
         expected = f"fixed:k with k up to {most}, the longest draft of these drafters"
         raise InvalidRequest("draft_policy", config.draft_policy, expected)
-    if config.draft_window is not None and not any(map(_has_window, drafters.values())):
+    windows = [d.window for d in drafters.values() if isinstance(d, Windowed)]
+    if config.draft_window is not None and not any(windows):
         expected = "a DFlash drafter beside it: nobody else looks at a window"
         raise InvalidRequest("draft_window", config.draft_window, expected)
     return drafters
 
 
-def _has_window(drafter: Drafter) -> bool:
-    return isinstance(drafter, Windowed) and drafter.window is not None
-
-
 def attach(
     drafters: dict[str, Drafter], loaded: LoadedModel, network: Network, plan: MemoryPlan
 ) -> None:
+    target = TargetInfo(
+        name=loaded.name,
+        vocab_size=network.vocab_size,
+        hidden_size=network.hidden_size,
+        num_layers=network.num_layers,
+        max_model_len=plan.max_model_len,
+        block_size=BLOCK_SIZE,
+        num_blocks=plan.num_blocks,
+        network=network,
+        tokenizer=loaded.tokenizer,
+        eos_ids=loaded.eos_ids,
+    )
     for drafter in drafters.values():
-        drafter.attach(
-            TargetInfo(
-                name=loaded.name,
-                vocab_size=network.vocab_size,
-                hidden_size=network.hidden_size,
-                num_layers=network.num_layers,
-                max_model_len=plan.max_model_len,
-                block_size=BLOCK_SIZE,
-                num_blocks=plan.num_blocks,
-                network=network,
-                tokenizer=loaded.tokenizer,
-                eos_ids=loaded.eos_ids,
-            )
-        )
+        drafter.attach(target)

@@ -74,13 +74,13 @@ class DraftCost:
     observing: Line = field(default_factory=Line)  # seconds by committed rows
 
     def draft_seconds(self, lengths: Sequence[int]) -> float:
-        """Seconds to draft up to so many tokens for each request."""
+        """To draft up to so many tokens for each request."""
         if self.parallel:
             return self.proposing(sum(lengths) + len(lengths))
         return max(lengths, default=0) * self.proposing(len(lengths))
 
     def observe_seconds(self, rows: float) -> float:
-        """Seconds to take in so many committed rows."""
+        """To take in so many committed rows."""
         return self.observing(rows)
 
     @property
@@ -135,7 +135,6 @@ class Costs:
         return self.drafters.setdefault(drafter or "", DraftCost())
 
     def rescale(self, pace: float) -> None:
-        """Everything takes `pace` times what it took."""
         self.step.rescale(pace)
         for cost in self.drafters.values():
             cost.rescale(pace)

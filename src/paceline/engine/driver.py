@@ -6,13 +6,13 @@ synthetic data, profiling. A driver owns the stepping of its engine, and belongs
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from paceline.core import OutputDelta, Request
+from paceline.engine.step_cost import timed
 
 if TYPE_CHECKING:  # a command that imports this to drive an engine later shows its help at once
     from paceline.drafters.base import Drafter
@@ -66,11 +66,8 @@ class Driver:
         happened: also what was kept of earlier steps."""
         self._keep(self.engine.step())
         deltas = [delta for mail in self._mail.values() for delta in mail]
-        for mail in self._mail.values():
-            mail.clear()
-        for delta in deltas:
-            if delta.finished:
-                del self._mail[delta.request_id]
+        ended = {delta.request_id for delta in deltas if delta.finished}
+        self._mail = {name: deque() for name in self._mail if name not in ended}
         return deltas
 
     def drop(self, requests: Iterable[Request]) -> None:
@@ -81,14 +78,13 @@ class Driver:
 
     def close(self) -> None:
         """End all queued requests that have not finished."""
-        for request_id in list(self._mail):
-            del self._mail[request_id]
+        mail, self._mail = self._mail, {}
+        for request_id in mail:
             self.engine.abort(request_id)
 
     @property
     def open(self) -> int:
-        """The number of queued requests that have not finished, as far as their deltas were
-        read."""
+        """Queued requests that have not finished, as far as their deltas were read."""
         return len(self._mail)
 
     @contextmanager
@@ -121,9 +117,7 @@ class Driver:
     def read_seconds(self) -> float:
         """Seconds of one read of all weights with the forward's threads: the bandwidth bound of a
         decode step."""
-        start = time.perf_counter()
-        self.engine.runner.network.read_weights()
-        return time.perf_counter() - start
+        return timed(self.engine.runner.network.read_weights)
 
     def _keep(self, deltas: Iterable[OutputDelta]) -> None:
         for delta in deltas:

@@ -39,10 +39,6 @@ class KVCache:
     def usage(self) -> float:
         return 1.0 - len(self._free) / self.num_blocks
 
-    def blocks_needed(self, request: Request, num_tokens: int) -> int:
-        """Blocks to add so that `request` has slots for its first `num_tokens` tokens."""
-        return max(0, -(-num_tokens // BLOCK_SIZE) - len(request.blocks))
-
     def match_prefix(self, request: Request) -> int:
         """Gives `request`, which holds no block, the cached blocks of its tokens.
 
@@ -65,8 +61,8 @@ class KVCache:
         return len(request.blocks) * BLOCK_SIZE
 
     def allocate(self, request: Request, num_tokens: int) -> bool:
-        """Makes room for the first `num_tokens` tokens, or returns False and changes nothing."""
-        needed = self.blocks_needed(request, num_tokens)
+        """Make room for the first `num_tokens` tokens, or return False and change nothing."""
+        needed = -(-num_tokens // BLOCK_SIZE) - len(request.blocks)
         if needed > len(self._free):
             return False
         for _ in range(needed):
@@ -160,19 +156,16 @@ class KVCache:
         self._draft_kv.pop(block, None)
 
     def check_integrity(self, running: list[Request]) -> None:
-        """Every block is either free or owned exactly as often as it is referenced.
-
-        Raises AssertionError naming the first block that is not: a leak or a double free.
-        """
+        """Raises AssertionError naming the first block that is neither free nor owned exactly as
+        often as it is referenced: a leak or a double free."""
         owners = [0] * self.num_blocks
         for request in running:
             for block in request.blocks:
                 owners[block] += 1
         for block in range(self.num_blocks):
             count, free = self._references[block], block in self._free
-            assert owners[block] == count, (
-                f"block {block}: {count} references, {owners[block]} owners"
-            )
+            owned = owners[block]
+            assert owned == count, f"block {block}: {count} references, {owned} owners"
             assert free == (count == 0), f"block {block}: {count} references but free={free}"
         for digest, block in self._block_of.items():
             assert self._hash_of[block] == digest, f"block {block}: hash table disagrees"

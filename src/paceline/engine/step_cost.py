@@ -26,7 +26,6 @@ OUTLIER = 2.0  # a step that took this many times longer than expected was held 
 
 
 def timed(work: Callable[..., object], *arguments: int) -> float:
-    """Seconds that one call took."""
     start = time.perf_counter()
     work(*arguments)
     return time.perf_counter() - start
@@ -77,7 +76,6 @@ class StepCost:
         return cost
 
     def rescale(self, pace: float) -> None:
-        """Every step takes `pace` times what it took; the shape stays."""
         self._factor *= pace
         self._seconds = None
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from paceline.core import CutReason, Request
@@ -77,8 +76,7 @@ class LengthsByPolicy(LengthController):
         self, batch: Sequence[Scheduled], *, rows: int, decoding: int, longest: int
     ) -> list[Bound]:
         bounds = [Bound(0)] * len(batch)
-        for controller, places in self._shares(batch):
-            entries = [batch[place] for place in places]
+        for controller, places, entries in self._shares(batch):
             chosen = controller.draft_lengths(
                 entries, rows=rows, decoding=decoding, longest=longest
             )
@@ -90,8 +88,7 @@ class LengthsByPolicy(LengthController):
 
     def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         lengths = [0] * len(batch)
-        for controller, places in self._shares(batch):
-            entries = [batch[place] for place in places]
+        for controller, places, entries in self._shares(batch):
             chosen = controller.verify_lengths(entries, rows=rows, decoding=decoding)
             for place, length in zip(places, chosen, strict=True):
                 lengths[place] = length
@@ -105,11 +102,11 @@ class LengthsByPolicy(LengthController):
         for controller in self._controllers.values():
             controller.forget(request_id)
 
-    def _shares(self, batch: Sequence[Scheduled]) -> list[tuple[LengthController, list[int]]]:
-        """Each controller with the places of its requests in the batch."""
-        places: dict[str, list[int]] = defaultdict(list)
-        for place, entry in enumerate(batch):
-            places[entry.request.policy].append(place)
-        return [
-            (self._controllers[kind], places[kind]) for kind in self._controllers if places[kind]
-        ]
+    def _shares(
+        self, batch: Sequence[Scheduled]
+    ) -> Iterator[tuple[LengthController, list[int], list[Scheduled]]]:
+        """Each controller with the places of its requests in the batch, and those."""
+        for policy, controller in self._controllers.items():
+            places = [i for i, entry in enumerate(batch) if entry.request.policy == policy]
+            if places:
+                yield controller, places, [batch[place] for place in places]

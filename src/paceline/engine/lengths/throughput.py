@@ -34,8 +34,6 @@ Cohort = tuple[str, str, bool, bool]
 
 @dataclass(slots=True)
 class _State:
-    """The state of one request."""
-
     pause: Pause = field(default_factory=Pause)
     asked: bool = False  # in this step
     accepted: int = 0  # rounds since its last pause whose draft stood, at least its first token
@@ -100,9 +98,8 @@ class ThroughputLengths(LengthController):
             for index, length in zip(awake, chosen, strict=True):
                 lengths[index] = length
         asked = [length for length in lengths if length]
-        self._spent[name] = (
-            price.draft_seconds(asked) + price.observe_seconds(len(asked)) if asked else 0.0
-        )
+        spent = price.draft_seconds(asked) + price.observe_seconds(len(asked))
+        self._spent[name] = spent if asked else 0.0
         bounds = []
         for state, length, limit in zip(states, lengths, limits, strict=True):
             state.asked = length > 0
@@ -177,7 +174,7 @@ class ThroughputLengths(LengthController):
             state.accepted += 1
             if state.accepted == PROVED:
                 state.failed = False
-                state.pause.proved()
+                state.pause.length = FIRST
                 self._record(request).paid()
         confidence = draft.confidence if self._cuts or draft.q is None else None
         self._record(request, draft.looked_up).learn(request.id, accepted, judged, confidence)
@@ -198,8 +195,7 @@ class ThroughputLengths(LengthController):
         return state
 
     def _survivals(self, request: Request, length: int) -> list[float]:
-        """For each position of a draft that is still to be made: the probability that the draft
-        stands up to there."""
+        """The probability that a draft still to be made stands up to each position."""
         rates = self._record(request).by_position.predict(request.id, length)
         return list(accumulate(rates, mul))
 
@@ -214,12 +210,10 @@ class ThroughputLengths(LengthController):
         return accumulate((1.0 if i in draft.forced else next(rates) for i in places), mul)
 
     def _record(self, request: Request, looked_up: bool = False) -> CohortRecord:
-        return self._records[self._cohort(request, looked_up)]
-
-    def _cohort(self, request: Request, looked_up: bool) -> Cohort:
         """Greedy text is easier to draft than sampled text, and looked-up drafts stand more or less
         often than proposed ones: each is counted apart."""
-        return request.drafter or "", request.cohort, request.params.greedy, looked_up
+        cohort = request.drafter or "", request.cohort, request.params.greedy, looked_up
+        return self._records[cohort]
 
 
 def _judged(draft: Draft, committed: Sequence[int]) -> tuple[int, int]:
