@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Self
@@ -193,13 +194,13 @@ class AsyncEngine:
     async def drain(self, timeout: float) -> None:
         """Stops admitting, waits up to `timeout` seconds for what runs, then aborts the rest."""
         self.draining = True
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout
-        while self._streams and self.alive and loop.time() < end:
-            await asyncio.sleep(0.02)
+        await self._until_empty(timeout)
         self.abort(list(self._streams))
-        grace = loop.time() + 1.0
-        while self._streams and self.alive and loop.time() < grace:
+        await self._until_empty(1.0)
+
+    async def _until_empty(self, timeout: float) -> None:
+        end = time.monotonic() + timeout
+        while self._streams and self.alive and time.monotonic() < end:
             await asyncio.sleep(0.01)
 
     def shutdown(self) -> None:
@@ -279,17 +280,16 @@ class AsyncEngine:
 
     def _end_streams(self, request_ids: list[str], error: BaseException) -> None:
         """Tell streams that they end on an error of the engine."""
-        self._deliver(
-            [
-                OutputDelta(
-                    request_id=request_id,
-                    choice=int(request_id.rsplit("#", 1)[1]),
-                    finish_reason=FinishReason.ERROR,
-                    error=repr(error),
-                )
-                for request_id in request_ids
-            ]
-        )
+        deltas = [
+            OutputDelta(
+                request_id=request_id,
+                choice=int(request_id.rsplit("#", 1)[1]),
+                finish_reason=FinishReason.ERROR,
+                error=repr(error),
+            )
+            for request_id in request_ids
+        ]
+        self._deliver(deltas)
 
 
 def _hand_over(by_stream: dict[Stream, list[OutputDelta]]) -> None:

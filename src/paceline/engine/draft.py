@@ -59,7 +59,7 @@ class Draft:
     @property
     def forced_verified(self) -> int:
         """The number of verified tokens that the grammar forced."""
-        return sum(place < self.length for place in self.forced) if self.forced else 0
+        return sum(place < self.length for place in self.forced)
 
     def because(self, reason: CutReason | None) -> Draft:
         """The same draft, cut for `reason`; None leaves the reason that it has."""
@@ -73,12 +73,7 @@ def no_draft(reason: CutReason | None = None) -> Draft:
 
 
 def taken(
-    batch: DraftBatch,
-    index: int,
-    limit: int,
-    cut_by: CutReason | None,
-    *,
-    looked_up: bool,
+    batch: DraftBatch, index: int, limit: int, cut_by: CutReason | None, *, looked_up: bool
 ) -> Draft:
     """The draft of the request at `index` of a drafter's batch, up to `limit` tokens."""
     tokens = batch.tokens[index][:limit]

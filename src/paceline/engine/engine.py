@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -42,8 +42,7 @@ from paceline.engine.verify import make_verifier, verifier_for
 from paceline.models.batch import ForwardOutput, Network
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
+class _Judged(NamedTuple):
     """A round whose tokens are committed."""
 
     entry: Scheduled
@@ -95,7 +94,7 @@ class Engine:
         )
         self.runner = Runner(network, max_num_seqs=config.max_num_seqs, max_model_len=max_model_len)
         self.verifier = make_verifier(config.rule, config.synthetic)
-        self._rounds = RoundMaker(lambda name: self.drafters[name].version, config.rule)
+        self._rounds = RoundMaker(self.drafters, config.rule)
         self.grammars = Grammars(Compiler(tokenizer, network.vocab_size, eos_ids))
         self.drafting = Drafting(
             self.drafters, self.cache, self.grammars, needs_q=self.verifier.needs_q
@@ -200,8 +199,7 @@ class Engine:
     def fail(self, request_ids: Iterable[str], error: Exception) -> list[OutputDelta]:
         """End requests on an error outside a step; those that are gone are left out."""
         held = self._roster.requests
-        requests = [held[name] for name in request_ids if name in held]
-        return [self._roster.fail(request, error) for request in requests]
+        return [self._roster.fail(held[name], error) for name in request_ids if name in held]
 
     def _step(self, progress: _Progress) -> list[OutputDelta]:
         with self.spans("schedule"):
@@ -309,8 +307,8 @@ class Engine:
     def _settle_all(
         self, scheduled: Sequence[Scheduled], deltas: list[OutputDelta], ended: list[OutputDelta]
     ) -> list[OutputDelta]:
-        """Settle every request of a step that is still there. Moves the deltas of those that are
-        gone afterwards to `ended`, and returns the others."""
+        """Hash the verified blocks of every request of a step that is still there, and close those
+        that have ended. Moves the deltas of those that are gone to `ended`, returns the others."""
         by_request = {delta.request_id: delta for delta in deltas}
         for entry in scheduled:
             request = entry.request
@@ -319,7 +317,9 @@ class Engine:
                 continue
             delta = by_request.get(request.id)
             try:
-                self._settle(request)
+                self.cache.commit(request, self.drafting.held(request))
+                if request.finish_reason is not None:
+                    self._roster.close(request, request.finish_reason, request.stop_reason)
             except Exception as error:
                 delta = self._roster.fail(request, error)
             if delta is not None and delta.finished:
@@ -375,12 +375,6 @@ class Engine:
             tokens = explained(entry.draft, commit.token_ids) if entry.request.explain else None
             deltas.append(self._roster.delta(entry.request, commit, round, tokens))
         return deltas
-
-    def _settle(self, request: Request) -> None:
-        """Hash the blocks that were verified, and free those of a request that has ended."""
-        self.cache.commit(request, self.drafting.held(request))
-        if request.finish_reason is not None:
-            self._roster.close(request, request.finish_reason, request.stop_reason)
 
     def _draft_length(self, request: Request) -> int:
         """Most draft tokens that can still be committed: the round commits one more than it

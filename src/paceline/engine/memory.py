@@ -42,11 +42,7 @@ class MemoryPlan:
 
 
 def plan_memory(
-    config: EngineConfig,
-    *,
-    target: Network,
-    drafters: Iterable[Drafter],
-    max_context: int,
+    config: EngineConfig, *, target: Network, drafters: Iterable[Drafter], max_context: int
 ) -> MemoryPlan:
     """Divides memory. One request of the longest length always fits, so the oldest can always go
     on.

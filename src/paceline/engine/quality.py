@@ -57,8 +57,7 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a network made of the text: by predicted token, its negative log-likelihood and whether
-    another would have been most likely."""
+    """What a network made of the text, by predicted token: negative log-likelihood and best."""
 
     losses: torch.Tensor  # float64 [tokens]
     argmax: torch.Tensor  # int64 [tokens]

@@ -57,9 +57,8 @@ class Roster:
 
     def open(self, request: Request, spans: Spans) -> OutputDelta | None:
         """Queue a request. Returns its last delta if it failed at once."""
-        self.requests[request.id] = request
+        self.requests[request.id], params = request, request.params
         try:
-            params = request.params
             text = TextStream(
                 self.tokenizer,
                 request.prompt_ids,
@@ -128,7 +127,6 @@ class Roster:
     ) -> OutputDelta:
         """Make the delta of a stream: what a step added, or without a commit that it ended."""
         commit = commit or Commit()
-        finished = request.finish_reason is not None
         return OutputDelta(
             request_id=request.id,
             choice=request.choice,
@@ -145,18 +143,15 @@ class Roster:
             seed=request.seed,
             round=round,
             explained=explained,
-            metrics=_times(request) if finished else None,
+            metrics=None if request.finish_reason is None else _times(request),
         )
 
 
 def _times(request: Request) -> RequestMetrics:
-    """The times of a request that has finished, or finishes now."""
-    end = request.finished or time.monotonic()
-    scheduled = request.first_scheduled or end
+    end, count = request.finished or time.monotonic(), request.output_len
     first = request.first_token or end
-    count = request.output_len
     return RequestMetrics(
-        queue=scheduled - request.arrival,
+        queue=(request.first_scheduled or end) - request.arrival,
         ttft=first - request.arrival,
         tpot=(end - first) / (count - 1) if count > 1 else None,
         total=end - request.arrival,

@@ -88,10 +88,7 @@ class Noise:
 
 class TargetRows:
     """The rows that one request's round was verified with, processed one at a time and only if
-    asked.
-
-    Row i holds the target's logits after the committed tokens and draft[:i].
-    """
+    asked. Row i holds the target's logits after the committed tokens and draft[:i]."""
 
     def __init__(
         self,
@@ -125,7 +122,16 @@ class TargetRows:
     def token(self, row: int) -> int:
         """The target's own token at row `row`: a function of seed, position and history alone."""
         with self._spans("sample"):
-            return self._token(row)
+            if row in self._forced:
+                return self.draft[row]
+            # The best of all tokens, where the grammar allows it, is the best of those it allows:
+            # most rows never need their mask laid over the whole vocabulary. Not so where top_k,
+            # top_p or min_p leave some out: which ones depends on the mask.
+            if self._masks is None or not self.request.params.filtered:
+                token = self._best(row)
+                if self._masks is None or self._masks.allows(row, token):
+                    return token
+            return self._choose(self._masked(row), row)
 
     def only(self, row: int) -> bool:
         """Return whether the grammar leaves a single token at row `row`."""
@@ -152,8 +158,19 @@ class TargetRows:
 
     def probs(self, row: int) -> torch.Tensor:
         """The processed distribution at row `row`, float64 [V]; one-hot at temperature 0."""
+        params = self.request.params
         with self._spans("sample"):
-            return self._probs(row)
+            if row in self._forced or params.greedy:
+                return one_hot(self.token(row), self._logits.shape[-1])
+            logits = self._masked(row)
+            inv_temperature = 1.0 / params.temperature
+            keep = self._keep(logits, inv_temperature)
+            if keep is not None:
+                threshold, tie_id = keep
+                ids = torch.arange(len(logits), device=logits.device)
+                kept = (logits > threshold) | ((logits == threshold) & (ids <= tie_id))
+                logits = logits.masked_fill(~kept, -float("inf"))
+            return torch.softmax(logits.double() * inv_temperature, dim=-1).cpu()
 
     def logprobs(self, row: int, token: int) -> TokenLogprobs:
         """Log-probabilities of `token` and of the asked-for top tokens, from the raw logits."""
@@ -166,34 +183,6 @@ class TargetRows:
             pairs = sorted(zip(values.tolist(), ids.tolist(), strict=True), key=_best_then_lowest)
             top = tuple((i, value - normaliser) for value, i in pairs[:count])
         return TokenLogprobs(token, float(logits[token]) - normaliser, top)
-
-    def _token(self, row: int) -> int:
-        if row in self._forced:
-            return self.draft[row]
-        # The best of all tokens, where the grammar allows it, is the best of those it allows: most
-        # rows never need their mask laid over the whole vocabulary. Not so where top_k, top_p or
-        # min_p leave some out: which ones depends on the mask.
-        if self._masks is None or not self.request.params.filtered:
-            token = self._best(row)
-            if self._masks is None or self._masks.allows(row, token):
-                return token
-        return self._choose(self._masked(self._processed(row), row), row)
-
-    def _probs(self, row: int) -> torch.Tensor:
-        params = self.request.params
-        if params.greedy:
-            return one_hot(self._token(row), self._logits.shape[-1])
-        if row in self._forced:
-            return one_hot(self.draft[row], self._logits.shape[-1])
-        logits = self._masked(self._processed(row), row)
-        inv_temperature = 1.0 / params.temperature
-        keep = self._keep(logits, inv_temperature)
-        if keep is not None:
-            threshold, tie_id = keep
-            ids = torch.arange(len(logits), device=logits.device)
-            kept = (logits > threshold) | ((logits == threshold) & (ids <= tie_id))
-            logits = logits.masked_fill(~kept, -float("inf"))
-        return torch.softmax(logits.double() * inv_temperature, dim=-1).cpu()
 
     def _best(self, row: int) -> int:
         """The row's token, were there no grammar."""
@@ -212,12 +201,13 @@ class TargetRows:
         keep = self._keep(logits, inv_temperature)
         return self.noise.target(logits, self.position + row, inv_temperature, keep)
 
-    def _masked(self, logits: torch.Tensor, row: int) -> torch.Tensor:
+    def _masked(self, row: int) -> torch.Tensor:
+        logits = self._processed(row)
         return logits if self._masks is None else self._masks.apply(row, logits)
 
     def _keep(self, logits: torch.Tensor, inv_temperature: float) -> tuple[float, int] | None:
         params = self.request.params
-        if not self.request.params.filtered:
+        if not params.filtered:
             return None
         return ops.top_threshold(logits, inv_temperature, params.top_k, params.top_p, params.min_p)
 
