@@ -34,11 +34,9 @@ class EngineDead(PacelineError):
 
 
 class Stream:
-    """Deltas of every choice of one request, in the order they happened.
-
-    Async iterator of lists of OutputDelta; it ends when every choice has finished. Leaving the
-    `async with` block, or abort(), frees whatever still runs, at once.
-    """
+    """Deltas of every choice of one request, as lists in the order they happened; it ends when
+    every choice has finished. Leaving the `async with` block, or abort(), frees what still runs, at
+    once."""
 
     def __init__(self, owner: AsyncEngine, requests: list[Request]) -> None:
         self.requests = requests
@@ -126,12 +124,10 @@ class AsyncEngine:
         return self.error
 
     def reserve(self, n: int, prompts: int = 1) -> Reservation:
-        """Reserve places for `n` streams of each prompt, before the work of encoding those.
+        """Reserve places for `n` streams of each prompt, before the work of encoding those. Use the
+        reservation as a context manager, and submit within.
 
-        Use the reservation as a context manager, and submit within.
-
-        Raises InvalidRequest naming what can never fit, QueueFull past the bound, EngineDead after
-        a crash.
+        Raises InvalidRequest naming what can never fit, QueueFull past the bound, EngineDead.
         """
         self._check_open()
         return self._limit.reserve(n, prompts)
@@ -279,7 +275,6 @@ class AsyncEngine:
                 self._streams.pop(delta.request_id, None)
 
     def _end_streams(self, request_ids: list[str], error: BaseException) -> None:
-        """Tell streams that they end on an error of the engine."""
         deltas = [
             OutputDelta(
                 request_id=request_id,

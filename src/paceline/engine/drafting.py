@@ -180,8 +180,8 @@ class Drafting:
         self.seconds += time.perf_counter() - start
 
     def _look_up(self, name: str, wanted: Sequence[tuple[Scheduled, int]]) -> set[str]:
-        """Give requests what their drafter can draft in no time, up to these lengths. Return the
-        ids of those that should get no more than that."""
+        """Give requests what their drafter drafts in no time, up to these lengths. Return the ids
+        of those that should get no more than that."""
         drafter = self.drafters[name]
         if not wanted or not isinstance(drafter, LookingUp):
             return set()

@@ -30,8 +30,8 @@ class Driver:
     def run(self, requests: Sequence[Request]) -> Iterator[OutputDelta]:
         """Queue requests and yield what each step adds to them, until all have finished.
 
-        Closing the iterator ends those that have not finished. Several may run at once: a step is
-        for everybody, and what it adds to the requests of others is kept for them.
+        Closing the iterator ends those that have not finished. Several may run at once: what a step
+        adds to the requests of others is kept for them.
         """
         try:
             self.queue(requests)
@@ -62,8 +62,8 @@ class Driver:
                 self._keep(self.engine.step())
 
     def step(self) -> list[OutputDelta]:
-        """Run one step and return what it added to the queued requests, in the order in which it
-        happened: also what was kept of earlier steps."""
+        """Run one step and return what it, and earlier ones, added to the queued requests, in
+        order."""
         self._keep(self.engine.step())
         deltas = [delta for mail in self._mail.values() for delta in mail]
         ended = {delta.request_id for delta in deltas if delta.finished}
@@ -115,8 +115,7 @@ class Driver:
         return wrapped
 
     def read_seconds(self) -> float:
-        """Seconds of one read of all weights with the forward's threads: the bandwidth bound of a
-        decode step."""
+        """Seconds of one read of all weights: the bandwidth bound of a decode step."""
         return timed(self.engine.runner.network.read_weights)
 
     def _keep(self, deltas: Iterable[OutputDelta]) -> None:

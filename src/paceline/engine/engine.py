@@ -242,8 +242,7 @@ class Engine:
             self._roster.stop_drafting(admitted, error)
 
     def _draft(self, scheduled: list[Scheduled]) -> None:
-        """Draft for the step. A drafter that raises an error costs speed, not requests: those of
-        the step go on without drafts."""
+        """Draft for the step. A drafter that raises an error costs speed, not requests."""
         try:
             with self.spans("draft"):
                 self.drafting.draft(scheduled)
@@ -377,6 +376,5 @@ class Engine:
         return deltas
 
     def _draft_length(self, request: Request) -> int:
-        """Most draft tokens that can still be committed: the round commits one more than it
-        accepts."""
+        """Most draft tokens that can be committed: a round commits one more than it accepts."""
         return max(0, min(request.max_draft_len, request.max_tokens - request.output_len - 1))

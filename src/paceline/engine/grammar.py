@@ -173,7 +173,7 @@ class Compiler:
             return self._tokenizer
 
     def _words(self) -> str:
-        """The JSON of a fast Hugging Face tokenizer, with the tokens that were added to it."""
+        """The JSON of the tokenizer, with the tokens that were added to it."""
         backend = copy(self._hf_tokenizer.backend_tokenizer)
         backend.no_padding()
         backend.no_truncation()
@@ -229,8 +229,8 @@ def embedded(schema: object) -> str:
 class GrammarState:
     """The state of one stream in its grammar: behind its last committed token.
 
-    Drafts are walked along on copies. Taking their tokens back afterwards would be the obvious way,
-    but in llguidance 1.9 a mask that was computed on the way can come back in later masks.
+    Drafts are walked along on copies: in llguidance 1.9, where tokens are taken back, a mask that
+    was computed on the way can come back in later masks.
     """
 
     def __init__(self, start: LLMatcher, eos_id: int) -> None:

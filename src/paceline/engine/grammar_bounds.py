@@ -73,8 +73,7 @@ class SchemaNode(NamedTuple):
 
 
 def walk(schema: object) -> Iterator[SchemaNode]:
-    """Every value of a schema, outermost first. What is within a value is looked at after it was
-    yielded."""
+    """Every value of a schema, outermost first; what is within a value comes after it was yielded."""
     nodes = deque([SchemaNode(schema)])
     while nodes:
         yield nodes[0]
@@ -156,9 +155,7 @@ def check_lark(source: str, field: str) -> None:
 
 def past_chain(edges: dict[str, list[str]], start: str, longest: int) -> str | None:
     """The first node that a walk in depth from `start` reaches behind `longest` others, or None.
-
-    Each node is walked once, as llguidance compiles it once.
-    """
+    Each node is walked once, as llguidance compiles it once."""
     seen = {start}
     path = [iter(edges.get(start, ()))]
     while path:

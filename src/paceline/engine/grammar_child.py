@@ -187,8 +187,7 @@ class Child:
 
 
 def parser_limits(limits: dict[str, int]) -> LLParserLimits:
-    """Limits on the cost of one token. Without `verbose_errors`, which would quote the whole
-    grammar."""
+    """Limits on the cost of one token. `verbose_errors` would quote the whole grammar."""
     return LLParserLimits(
         step_lexer_fuel=limits["step_lexer_fuel"],
         step_max_items=limits["step_max_items"],
@@ -266,7 +265,7 @@ def walk(matcher: LLMatcher, settings: TrialSettings) -> dict[str, object]:
 
 
 def _choose(mask: bytes, settings: TrialSettings, chance: random.Random) -> int:
-    """A token that the mask allows, one that does not end the text where there is such a token."""
+    """A token that the mask allows, if there is one none that ends the text."""
     last, ends = settings["vocab_size"] - 1, settings["eos_ids"]
     for _ in range(PROBES):
         token = chance.randint(0, last)

@@ -82,8 +82,8 @@ def _is_keyword(node: SchemaNode) -> bool:
 
 
 def _quotes(reason: str, value: object) -> bool:
-    """Return whether a message is about a keyword's value; of a reference to elsewhere, about its
-    file."""
+    """Return whether a message is about a keyword's value, or about the file that a reference
+    names."""
     if not isinstance(value, str) or not value:
         return False
     file, _, pointer = value.partition("#")

@@ -63,8 +63,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Why a grammar cannot be served. `reason` is llguidance's, which says what is wrong with it;
-    otherwise the grammar is too heavy, and `weight` says what is."""
+    """Why a grammar cannot be served: llguidance's `reason`, or `weight` says what is too heavy."""
 
     reason: str = ""
     weight: str = ""

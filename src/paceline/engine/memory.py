@@ -44,8 +44,7 @@ class MemoryPlan:
 def plan_memory(
     config: EngineConfig, *, target: Network, drafters: Iterable[Drafter], max_context: int
 ) -> MemoryPlan:
-    """Divides memory. One request of the longest length always fits, so the oldest can always go
-    on.
+    """Divide memory: one request of the longest length always fits, so the oldest can go on.
 
     Raises InvalidRequest when `max_model_len` is more than the model was made for, or when
     `kv_memory` cannot hold one request of `max_model_len` tokens.

@@ -139,7 +139,6 @@ def measure(
 
 
 def _longest(config: EngineConfig, loaded: LoadedModel) -> int:
-    """Tokens of a window, all of which the network must have positions for."""
     return min(WINDOW, loaded.max_context, config.max_model_len or WINDOW)
 
 
@@ -156,8 +155,7 @@ def _build(config: EngineConfig, loaded: LoadedModel, quantize: str | None) -> N
 
 
 def quality_of(config: EngineConfig, loaded: LoadedModel, network: Network) -> Quality | None:
-    """The same, remembered in the cache for the next start. None where the unquantised weights do
-    not fit beside the others."""
+    """The same, remembered for the next start. None where the unquantised weights do not fit."""
     kept = _kept(config, loaded)
     quality = kept.read() if kept else None
     if quality is not None:

@@ -16,11 +16,8 @@ TRIED_ROWS = 8
 
 
 class Runner:
-    """Owns the target network and the block tables of the running requests.
-
-    Tables are kept from step to step, one row a request, and only grow by the blocks that were
-    added: a step does not repack what it knew.
-    """
+    """Owns the target network and the block tables of the running requests, which only grow by the
+    blocks that were added: a step does not repack what it knew."""
 
     def __init__(self, network: Network, *, max_num_seqs: int, max_model_len: int) -> None:
         self.network = network

@@ -21,10 +21,8 @@ from paceline.models.batch import BLOCK_SIZE
 
 @dataclass(slots=True)
 class Scheduled:
-    """Rows of one request in this step: `count` committed tokens from `start`, then the draft.
-
-    `draft_limit` is the most draft tokens that slots and budget allow.
-    """
+    """Rows of one request in this step: `count` committed tokens from `start`, then the draft, of
+    at most `draft_limit` tokens as slots and budget allow."""
 
     request: Request
     start: int
@@ -187,7 +185,7 @@ class Scheduler:
         return True
 
     def _preempt(self, request: Request, plan: Plan) -> None:
-        """Takes a request's KV away. Its tokens stay, and are computed again when it resumes."""
+        """Take a request's KV away. Its tokens stay, and are computed again when it resumes."""
         self.running.remove(request)
         self.requeue(request)
         request.preemptions += 1

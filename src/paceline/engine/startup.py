@@ -56,7 +56,6 @@ def start_up_rows(engine: Engine) -> list[tuple[str, str]]:
 
 
 def _quantized(engine: Engine) -> list[tuple[str, str]]:
-    """Rows that say what is quantised, and what that costs; none where nothing is."""
     config = engine.config
     if config.quantize is None:
         return []

@@ -58,8 +58,7 @@ class StepCost:
 
     @classmethod
     def measure(cls, forward: Callable[[int, int], object], most: int, widest: int = 1) -> StepCost:
-        """Times `forward(rows, requests)` over the grid up to `most` rows, and up to `widest`
-        requests; the minimum of a few repeats."""
+        """Time `forward(rows, requests)` over the grid up to `most` rows and `widest` requests."""
         points = [(1, rows) for rows in GRID if rows <= most]
         points += [pair for pair in WIDE if pair[0] <= widest and pair[1] <= most]
         best = dict.fromkeys(points, float("inf"))
@@ -97,7 +96,6 @@ class StepCost:
         self._seconds = None
 
     def __call__(self, rows: int, requests: int = 1) -> float:
-        """Seconds of a step of `rows` rows of so many requests."""
         return self._by_rows(rows) + (requests - 1) * self._factor * self.per_request
 
     def upwards(self, rows: int, count: int, requests: int) -> list[float]:
