@@ -10,7 +10,7 @@ from paceline.core import DraftPolicy, InvalidRequest
 from paceline.drafters import make_drafters
 from paceline.drafters.base import BuildContext, Drafter, TargetInfo, Windowed
 from paceline.engine.config import EngineConfig
-from paceline.engine.cost_table import CostSource, starting_costs
+from paceline.engine.costs import CostSource, starting_costs
 from paceline.engine.engine import Engine
 from paceline.engine.machine import usable_cores
 from paceline.engine.memory import MemoryPlan, plan_memory

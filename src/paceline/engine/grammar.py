@@ -129,16 +129,19 @@ class Compiler:
                 shared.set_exception(_Refused(result))
                 return
             self._cache.weigh(key, result.bytes)
-            compiling = self._thread.submit(result.seconds, lambda: self._compile(text))
-            compiling.add_done_callback(lambda compiled: _copy_result(compiled, shared))
+            self._thread.submit(result.seconds, lambda: self._compile(text, shared))
 
         self._tester().submit(text).add_done_callback(done)
 
-    def _compile(self, text: str) -> LLMatcher:
-        matcher = LLMatcher(self._vocabulary(), text, limits=parser_limits(LIMITS))
-        if matcher.is_error():
-            raise _Refused(Failed(reason=matcher.get_error()))
-        return matcher
+    def _compile(self, text: str, shared: Future[LLMatcher]) -> None:
+        try:
+            matcher = LLMatcher(self._vocabulary(), text, limits=parser_limits(LIMITS))
+            if matcher.is_error():
+                raise _Refused(Failed(reason=matcher.get_error()))
+        except BaseException as error:  # llguidance's panics are none of Exception
+            shared.set_exception(error)
+        else:
+            shared.set_result(matcher)
 
     def _answer(
         self, grammar: Grammar, shared: Future[LLMatcher], answer: Future[CompiledGrammar]
@@ -154,9 +157,8 @@ class Compiler:
             answer.set_exception(error)
         else:
             # To look for the place in a large schema takes a while.
-            word = partial(_worded, grammar, error.failed)
-            wording = self._thread.submit(len(grammar.source) / 1e7, word)
-            wording.add_done_callback(lambda done: answer.set_exception(done.result()))
+            word = partial(_word_refusal, grammar, error.failed, answer)
+            self._thread.submit(len(grammar.source) / 1e7, word)
 
     def _tester(self) -> Trial:
         with self._reading:
@@ -188,18 +190,9 @@ class _Refused(Exception):
         self.failed = failed
 
 
-def _worded(grammar: Grammar, failed: Failed) -> InvalidRequest:
-    if failed.reason:
-        return refusal(grammar, failed.reason)
-    return too_heavy(grammar, failed.weight)
-
-
-def _copy_result(source: Future[LLMatcher], target: Future[LLMatcher]) -> None:
-    error = source.exception()
-    if error is None:
-        target.set_result(source.result())
-    else:
-        target.set_exception(error)
+def _word_refusal(grammar: Grammar, failed: Failed, answer: Future[CompiledGrammar]) -> None:
+    heavy = too_heavy(grammar, failed.weight)
+    answer.set_exception(refusal(grammar, failed.reason) if failed.reason else heavy)
 
 
 def to_llguidance(grammar: Grammar) -> str:

@@ -73,7 +73,7 @@ class SchemaNode(NamedTuple):
 
 
 def walk(schema: object) -> Iterator[SchemaNode]:
-    """Every value of a schema, outermost first; what is within a value comes after it was yielded."""
+    """Every value of a schema, outermost first; what is within one comes after it was yielded."""
     nodes = deque([SchemaNode(schema)])
     while nodes:
         yield nodes[0]

@@ -4,9 +4,9 @@ It reads the vocabulary once and forks for each grammar: the fork compiles it un
 few tokens and reports; a fork that dies costs nothing but itself. This file is run as a script and
 imports nothing of paceline, because torch would make it slow to start and large.
 
-Messages in both directions are frames: number of the trial (8 bytes), length (4 bytes), payload.
-The first frame to arrive holds the settings as JSON; all others hold a grammar in llguidance's
-notation. Answers are JSON objects with one of these keys:
+Messages in both directions are the number of a trial, a space and a payload. The first to arrive
+holds the settings as JSON; all others hold a grammar in llguidance's notation. Answers are JSON
+objects with one of these keys:
 
 seconds, bytes  it compiles: CPU time and memory that it took
 error           llguidance refuses it, with its reason
@@ -24,20 +24,18 @@ import random
 import resource
 import selectors
 import signal
-import socket
-import struct
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypedDict
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-HEAD = struct.Struct(">QI")
 FRESH = 2  # trials that run side by side while they are young
 YOUNG = 0.1  # seconds; older trials run one at a time and give way to all others
 LONGEST = 20.0  # seconds that a trial may run, whatever it does with them
@@ -78,9 +76,9 @@ class TrialProcess:
 class Child:
     """Forks for each grammar that arrives, and sends what the forks report."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: Connection) -> None:
         self._control = control
-        _, payload = read_frame(control)
+        _, payload = read_message(control)
         self._settings: TrialSettings = json.loads(payload)
         self._tokenizer = LLTokenizer(
             self._settings["tokenizer"],
@@ -100,7 +98,7 @@ class Child:
             while True:
                 for key, _ in self._events.select(YOUNG / 2 if self._running else None):
                     if key.fileobj is self._control:
-                        self._waiting.append(read_frame(self._control))
+                        self._waiting.append(read_message(self._control))
                     else:
                         self._read(key.fd)
                 self._schedule()
@@ -183,7 +181,7 @@ class Child:
         self._send(fork.number, report)
 
     def _send(self, number: int, report: bytes) -> None:
-        self._control.sendall(HEAD.pack(number, len(report)) + report)
+        self._control.send_bytes(b"%d %s" % (number, report))
 
 
 def parser_limits(limits: dict[str, int]) -> LLParserLimits:
@@ -197,20 +195,10 @@ def parser_limits(limits: dict[str, int]) -> LLParserLimits:
     )
 
 
-def read_frame(sock: socket.socket) -> tuple[int, bytes]:
-    """Raises EOFError when the other side is gone."""
-    number, length = HEAD.unpack(_read_exactly(sock, HEAD.size))
-    return number, _read_exactly(sock, length)
-
-
-def _read_exactly(sock: socket.socket, count: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < count:
-        part = sock.recv(count - len(parts))
-        if not part:
-            raise EOFError
-        parts += part
-    return bytes(parts)
+def read_message(connection: Connection) -> tuple[int, bytes]:
+    """Raises EOFError or OSError when the other side is gone."""
+    number, _, payload = connection.recv_bytes().partition(b" ")
+    return int(number), payload
 
 
 def trial(tokenizer: LLTokenizer, settings: TrialSettings, grammar: str, report: int) -> None:
@@ -304,7 +292,7 @@ def main() -> None:
     with contextlib.suppress(OSError):  # where memory runs out, this process goes first
         Path("/proc/self/oom_score_adj").write_text("1000")
     with contextlib.suppress(EOFError, OSError):  # the server ended before this process had begun
-        Child(socket.socket(fileno=int(sys.argv[1]))).run()
+        Child(Connection(int(sys.argv[1]))).run()
 
 
 if __name__ == "__main__":

@@ -20,11 +20,12 @@ import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import ClassVar
 
 from paceline.core import PacelineError
-from paceline.engine.grammar_child import HEAD, TrialSettings, read_frame
+from paceline.engine.grammar_child import TrialSettings, read_message
 
 MIB = 1 << 20
 CPU_SECONDS = 2.0  # to compile and to walk; real schemas of 100 kB take 0.3 on an idle machine
@@ -165,7 +166,7 @@ class _Child:
     """One running child: a process, a socket, and a thread that reads what the child reports."""
 
     def __init__(self, settings: TrialSettings) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         command = [sys.executable, "-P", str(MAIN), str(theirs.fileno())]
         try:
             self._process = subprocess.Popen(
@@ -182,7 +183,7 @@ class _Child:
         finally:
             theirs.close()
         self.gone, self.closed, self.pid = False, False, self._process.pid
-        self._socket, self._sending, self._lock = ours, threading.Lock(), threading.Lock()
+        self._connection, self._sending, self._lock = ours, threading.Lock(), threading.Lock()
         self._reports: dict[int, Future[bytes]] = {}
         self._numbers = itertools.count()
         threading.Thread(target=self._read, name="paceline-trials", daemon=True).start()
@@ -203,8 +204,8 @@ class _Child:
     def close(self) -> None:
         """Ends the process; grammars that it still has are not tried again."""
         self.closed = True
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # ends the read that waits, too
+            socket.socket(fileno=os.dup(self._connection.fileno())).shutdown(socket.SHUT_RDWR)
         try:
             self._process.wait(timeout=2)
         except subprocess.TimeoutExpired:
@@ -214,12 +215,12 @@ class _Child:
     def _write(self, number: int, payload: bytes) -> None:
         # An error here is one for the reading thread too, which ends what waits.
         with self._sending, contextlib.suppress(OSError):
-            self._socket.sendall(HEAD.pack(number, len(payload)) + payload)
+            self._connection.send_bytes(b"%d %s" % (number, payload))
 
     def _read(self) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                number, payload = read_frame(self._socket)
+                number, payload = read_message(self._connection)
                 with self._lock:
                     report = self._reports.pop(number)
                 report.set_result(payload)
@@ -227,7 +228,7 @@ class _Child:
             self.gone = True
             left, self._reports = list(self._reports.values()), {}
         with self._sending:
-            self._socket.close()
+            self._connection.close()
         self._process.wait()
         for report in left:
             report.set_exception(self._ended())

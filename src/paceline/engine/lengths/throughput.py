@@ -110,7 +110,7 @@ class ThroughputLengths(LengthController):
     def _worth_drafting(
         self, name: str, step: PlainStep, batch: list[Scheduled], limits: list[int]
     ) -> list[int]:
-        """Return draft lengths of requests that do not pause. Drafts that do not pay begin a pause."""
+        """Return draft lengths of requests that do not pause; where none pays, a pause begins."""
         curves = [self._survivals(e.request, n) for e, n in zip(batch, limits, strict=True)]
         best = best_drafts(step, curves)
         # What is asked for can be cut when the drafts are known, but not made longer.
