@@ -65,34 +65,14 @@ class Output:
         kind: TokenKind,
         logprobs: Callable[[int, int], TokenLogprobs],
     ) -> None:
-        wanted = self.request.params.logprobs
-        if wanted is not None:
+        request, params = self.request, self.request.params
+        if params.logprobs is not None:
             commit.logprobs = commit.logprobs or []
-            certain = TokenLogprobs(token, 0.0, ((token, 0.0),) if wanted else ())
+            certain = TokenLogprobs(token, 0.0, ((token, 0.0),) if params.logprobs else ())
             forced = kind is TokenKind.FORCED
             commit.logprobs.append(certain if forced else logprobs(row, token))
         commit.token_ids.append(token)
         commit.kinds.append(kind)
-        self._append(commit, token)
-
-    def force(self, commit: Commit, logprobs: Callable[[int, int], TokenLogprobs]) -> int:
-        """Commits what the grammar forces next; returns how many tokens that were."""
-        request, before = self.request, self.request.output_len
-        try:
-            while self.grammar is not None and request.finish_reason is None:
-                tokens = self.grammar.forced()
-                if not tokens:
-                    break
-                for token in tokens:
-                    self._extend(commit, 0, token, TokenKind.FORCED, logprobs)
-                    if request.finish_reason is not None:
-                        break
-        except GrammarFailed as error:
-            self._fail(commit, error)
-        return request.output_len - before
-
-    def _append(self, commit: Commit, token: int) -> None:
-        request, params = self.request, self.request.params
         request.tokens.append(token)
         if token in request.eos_ids and not params.ignore_eos:
             self._end(commit, FinishReason.STOP)
@@ -109,6 +89,22 @@ class Output:
             self._end(commit, FinishReason.LENGTH)
         elif self.grammar is not None:
             self.grammar.advance(token)
+
+    def force(self, commit: Commit, logprobs: Callable[[int, int], TokenLogprobs]) -> int:
+        """Commits what the grammar forces next; returns how many tokens that were."""
+        request, before = self.request, self.request.output_len
+        try:
+            while self.grammar is not None and request.finish_reason is None:
+                tokens = self.grammar.forced()
+                if not tokens:
+                    break
+                for token in tokens:
+                    self._extend(commit, 0, token, TokenKind.FORCED, logprobs)
+                    if request.finish_reason is not None:
+                        break
+        except GrammarFailed as error:
+            self._fail(commit, error)
+        return request.output_len - before
 
     def _end(self, commit: Commit, reason: FinishReason, stop: str | int | None = None) -> None:
         """Ends the stream for `reason`, or at a stop string in the text that only now is final:

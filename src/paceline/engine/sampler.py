@@ -116,9 +116,6 @@ class TargetRows:
         self._edits = edits or edits_of(request, logits.device)
         self._edited: tuple[int, torch.Tensor] | None = None  # the row that was edited last
 
-    def __len__(self) -> int:
-        return len(self._argmax)
-
     def token(self, row: int) -> int:
         """The target's own token at row `row`: a function of seed, position and history alone."""
         with self._spans("sample"):
@@ -180,8 +177,8 @@ class TargetRows:
         if count:
             # Stable: of equal logits the lowest id comes first, whatever topk prefers.
             values, ids = torch.topk(logits, min(2 * count, len(logits)))
-            pairs = sorted(zip(values.tolist(), ids.tolist(), strict=True), key=_best_then_lowest)
-            top = tuple((i, value - normaliser) for value, i in pairs[:count])
+            best = sorted(zip((-values).tolist(), ids.tolist(), strict=True))[:count]
+            top = tuple((i, -value - normaliser) for value, i in best)
         return TokenLogprobs(token, float(logits[token]) - normaliser, top)
 
     def _best(self, row: int) -> int:
@@ -251,7 +248,3 @@ def one_hot(token: int, vocab_size: int) -> torch.Tensor:
     probs = torch.zeros(vocab_size, dtype=torch.float64)
     probs[token] = 1.0
     return probs
-
-
-def _best_then_lowest(pair: tuple[float, int]) -> tuple[float, int]:
-    return -pair[0], pair[1]
