@@ -74,7 +74,7 @@ class Line:
         return base + slope * amount
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class DraftCost:
     """Seconds of one drafter. A pass is taken by its rows; where one pass drafts all tokens
     (`parallel`), every request brings its draft and the anchor, else one row to each pass."""

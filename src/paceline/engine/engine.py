@@ -32,8 +32,7 @@ from paceline.engine.masks import Grammars, RowMasks
 from paceline.engine.memory import MemoryPlan
 from paceline.engine.output import Commit
 from paceline.engine.quality import Quality
-from paceline.engine.recovery import recover, try_out_target
-from paceline.engine.roster import Roster
+from paceline.engine.roster import Roster, recover, try_out_target
 from paceline.engine.rounds import RoundMaker, explained
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows, draw_first

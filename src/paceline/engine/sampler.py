@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -32,21 +33,23 @@ class NotFinite(PacelineError):
         )
 
 
+@dataclass(slots=True)
 class Noise:
-    """The random numbers of one stream, keyed by counters: nothing is drawn in sequence.
+    """The random numbers of one stream's round, keyed by counters: nothing is drawn in sequence.
 
     The target's noise is keyed by position alone. Whatever the rules `token` and `block` draw is
-    keyed by the round's start too, so that no number that a round has looked at is used again: a
+    keyed by the round's `start` too, so that no number that a round has looked at is used again: a
     position that comes back in a later round gets fresh noise.
     """
 
-    def __init__(self, seed: int, choice: int) -> None:
-        self.seed, self.choice = seed, choice
+    seed: int
+    choice: int
+    start: int  # position of row 0
 
     def target(
         self,
         logits: torch.Tensor,
-        position: int,
+        row: int,
         inv_temperature: float,
         keep: tuple[float, int] | None,
     ) -> int:
@@ -57,31 +60,31 @@ class Noise:
             inv_temperature=inv_temperature,
             seed=self.seed,
             choice=self.choice,
-            position=position,
+            position=self.start + row,
             threshold=threshold,
             tie_id=tie_id,
         )
 
-    def below(self, probability: float, *, round_start: int, position: int) -> bool:
+    def below(self, probability: float, row: int) -> bool:
         """True with `probability`: u < probability for a u strictly between 0 and 1."""
         u = ops.uniform(
             self.seed,
             choice=self.choice,
-            position=position,
-            round_start=round_start,
+            position=self.start + row,
+            round_start=self.start,
             role=ops.ROLE_ACCEPT,
         )
         return u < probability
 
-    def draw(self, weights: torch.Tensor, *, round_start: int, position: int) -> int:
+    def draw(self, weights: torch.Tensor, row: int) -> int:
         """A token id with probability proportional to `weights` (float64 [V], not all zero)."""
         return ops.gumbel_argmax(
             weights.log().float(),
             inv_temperature=1.0,
             seed=self.seed,
             choice=self.choice,
-            position=position,
-            round_start=round_start,
+            position=self.start + row,
+            round_start=self.start,
             role=ops.ROLE_RESIDUAL,
         )
 
@@ -110,8 +113,7 @@ class TargetRows:
         self._spans = spans
         self.request, self.draft, self._first = request, draft, first
         self._masks, self._forced = masks, forced
-        self.position = request.position
-        self.noise = Noise(request.seed, request.choice)
+        self.noise = Noise(request.seed, request.choice, request.position)
         self._logits, self._argmax, self._finite = logits, argmax, finite
         self._edits = edits or edits_of(request, logits.device)
         self._edited: tuple[int, torch.Tensor] | None = None  # the row that was edited last
@@ -196,7 +198,7 @@ class TargetRows:
             return ops.argmax(logits)
         inv_temperature = 1.0 / params.temperature
         keep = self._keep(logits, inv_temperature)
-        return self.noise.target(logits, self.position + row, inv_temperature, keep)
+        return self.noise.target(logits, row, inv_temperature, keep)
 
     def _masked(self, row: int) -> torch.Tensor:
         logits = self._processed(row)
@@ -219,7 +221,7 @@ class TargetRows:
     def _raw(self, row: int) -> torch.Tensor:
         """The row as the model gave it. Raises NotFinite."""
         if not self._finite[row]:
-            raise NotFinite(self.position + row)
+            raise NotFinite(self.noise.start + row)
         return self._logits[row]
 
 

@@ -53,7 +53,7 @@ class MatchVerifier:
         self.epsilon, self.lossless = epsilon, not epsilon
 
     def verify(self, rows: TargetRows, draft: Sequence[int], q: DraftRows | None = None) -> Verdict:
-        start, used, replaced = rows.position, 0.0, 0
+        used, replaced = 0.0, 0
         for i, drafted in enumerate(draft):
             token, stands = rows.token(i), 0.0
             if self.epsilon:
@@ -63,7 +63,7 @@ class MatchVerifier:
                     stands = min(1.0, self.epsilon / distance)
             if token == drafted:
                 continue
-            if not stands or not rows.noise.below(stands, round_start=start, position=start + i):
+            if not stands or not rows.noise.below(stands, i):
                 return Verdict(i, token, used, replaced)
             replaced += 1
         return Verdict(len(draft), rows.token(len(draft)), used, replaced)
@@ -81,7 +81,7 @@ class TokenVerifier:
         self.epsilon, self.lossless = epsilon, not epsilon
 
     def verify(self, rows: TargetRows, draft: Sequence[int], q: DraftRows | None) -> Verdict:
-        start, noise, used, replaced = rows.position, rows.noise, 0.0, 0
+        noise, used, replaced = rows.noise, 0.0, 0
         for i, drafted in enumerate(draft):
             p = rows.probs(i)
             q_row = dense(None if q is None else q[i], drafted, len(p))
@@ -92,15 +92,13 @@ class TokenVerifier:
                 used += biased * distance
                 if 0.0 < ratio < 1.0:
                     chance = ratio + biased * (1.0 - ratio)
-            if not noise.below(chance, round_start=start, position=start + i):
-                residual = (p - q_row).clamp_(min=0)
-                token = noise.draw(residual, round_start=start, position=start + i)
+            if not noise.below(chance, i):
+                token = noise.draw((p - q_row).clamp_(min=0), i)
                 return Verdict(i, token, used, replaced)
             if self.epsilon:
-                replaced += not noise.below(ratio, round_start=start, position=start + i)
+                replaced += not noise.below(ratio, i)
         end = len(draft)
-        token = noise.draw(rows.probs(end), round_start=start, position=start + end)
-        return Verdict(end, token, used, replaced)
+        return Verdict(end, noise.draw(rows.probs(end), end), used, replaced)
 
 
 class BlockVerifier:
@@ -115,7 +113,7 @@ class BlockVerifier:
     name, lossless, needs_q = "block", True, True
 
     def verify(self, rows: TargetRows, draft: Sequence[int], q: DraftRows | None) -> Verdict:
-        start, noise, k = rows.position, rows.noise, len(draft)
+        noise, k = rows.noise, len(draft)
         p = [rows.probs(i) for i in range(k)]
         q_rows = [dense(None if q is None else q[i], draft[i], len(p[i])) for i in range(k)]
         prefix = [1.0]
@@ -124,15 +122,14 @@ class BlockVerifier:
         accepted = 0
         for i in range(k, 0, -1):
             h = prefix[k] if i == k else self._stands(prefix[i], p[i], q_rows[i])
-            if noise.below(h, round_start=start, position=start + i - 1):
+            if noise.below(h, i - 1):
                 accepted = i
                 break
         if accepted == k:
             weights = rows.probs(k)
         else:
             weights = (prefix[accepted] * p[accepted] - q_rows[accepted]).clamp_(min=0)
-        position = start + accepted
-        return Verdict(accepted, noise.draw(weights, round_start=start, position=position))
+        return Verdict(accepted, noise.draw(weights, accepted))
 
     @staticmethod
     def _stands(prefix: float, p: torch.Tensor, q: torch.Tensor) -> float:
@@ -150,10 +147,9 @@ class SyntheticVerifier:
         self.rates = tuple(rates)
 
     def verify(self, rows: TargetRows, draft: Sequence[int], q: DraftRows | None = None) -> Verdict:
-        start = rows.position
         for i in range(len(draft)):
             rate = self.rates[min(i, len(self.rates) - 1)]
-            if not rows.noise.below(rate, round_start=start, position=start + i):
+            if not rows.noise.below(rate, i):
                 return Verdict(i, rows.token(i))
         return Verdict(len(draft), rows.token(len(draft)))
 
