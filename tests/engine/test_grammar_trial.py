@@ -26,13 +26,14 @@ from paceline.engine import grammar_cache
 from paceline.engine.grammar import CompiledGrammar, Compiler, GrammarFailed, GrammarState
 from paceline.engine.grammar_child import (
     FRESH,
+    LIMITS,
     MOST_STOPPED,
     YOUNG,
     Child,
     parser_limits,
     read_message,
 )
-from paceline.engine.grammar_trial import LIMITS, Failed, Passed, Trial, TrialBusy, Verdict
+from paceline.engine.grammar_trial import Failed, Passed, Trial, TrialBusy, Verdict
 from tests.engine.tiny import EOS, VOCAB, byte_tokenizer
 from tests.server import fake
 

@@ -23,9 +23,9 @@ from llguidance import LLMatcher, LLTokenizer
 from paceline.core import Grammar, InvalidRequest, PacelineError
 from paceline.engine.grammar_bounds import check_grammar
 from paceline.engine.grammar_cache import GrammarCache, digest
-from paceline.engine.grammar_child import parser_limits
+from paceline.engine.grammar_child import STACK, parser_limits
 from paceline.engine.grammar_errors import refusal, too_heavy
-from paceline.engine.grammar_trial import LIMITS, STACK, Failed, Trial, TrialUnavailable, Verdict
+from paceline.engine.grammar_trial import Failed, Trial, TrialUnavailable, Verdict
 from paceline.engine.smallest_first import SmallestFirst
 
 COMPILE_STACK = 4 * STACK  # what compiles on a trial's stack compiles here
@@ -135,7 +135,7 @@ class Compiler:
 
     def _compile(self, text: str, shared: Future[LLMatcher]) -> None:
         try:
-            matcher = LLMatcher(self._vocabulary(), text, limits=parser_limits(LIMITS))
+            matcher = LLMatcher(self._vocabulary(), text, limits=parser_limits())
             if matcher.is_error():
                 raise _Refused(Failed(reason=matcher.get_error()))
         except BaseException as error:  # llguidance's panics are none of Exception

@@ -36,6 +36,21 @@ from typing import TypedDict
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+MIB = 1 << 20
+CPU_SECONDS = 2.0  # to compile and to walk; real schemas of 100 kB take 0.3 on an idle machine
+MEMORY = 128 * MIB
+STACK = 8 * MIB  # to compile; real schemas need a few hundred kB
+WALK_STACK = 1 * MIB  # threads that walk along with streams have at least twice as much
+STEPS = 64  # tokens
+STEP_SECONDS = 0.1  # most CPU time for one token; llguidance's own limits bound nearly all below it
+# What llguidance may spend on one token of a stream. Hostile grammars took 10 to 40 ms of a slow,
+# busy core with it; a mask over an enum of 5,000 texts takes 60,000 of the fuel.
+LIMITS = {
+    "step_lexer_fuel": 100_000,
+    "step_max_items": 3_000,
+    "max_items_in_row": 600,
+    "max_lexer_states": 20_000,
+}
 FRESH = 2  # trials that run side by side while they are young
 YOUNG = 0.1  # seconds; older trials run one at a time and give way to all others
 LONGEST = 20.0  # seconds that a trial may run, whatever it does with them
@@ -51,13 +66,6 @@ class TrialSettings(TypedDict):
     tokenizer: str  # the JSON of Hugging Face's tokenizers
     vocab_size: int
     eos_ids: list[int]
-    limits: dict[str, int]  # of LLParserLimits
-    cpu_seconds: float
-    memory: int  # bytes
-    compile_stack: int  # bytes
-    walk_stack: int  # bytes
-    steps: int  # tokens that are walked
-    step_seconds: float  # most CPU time that one token may take
 
 
 @dataclass(slots=True)
@@ -184,7 +192,7 @@ class Child:
         self._control.send_bytes(b"%d %s" % (number, report))
 
 
-def parser_limits(limits: dict[str, int]) -> LLParserLimits:
+def parser_limits(limits: dict[str, int] = LIMITS) -> LLParserLimits:
     """Limits on the cost of one token. `verbose_errors` would quote the whole grammar."""
     return LLParserLimits(
         step_lexer_fuel=limits["step_lexer_fuel"],
@@ -203,24 +211,22 @@ def read_message(connection: Connection) -> tuple[int, bytes]:
 
 def trial(tokenizer: LLTokenizer, settings: TrialSettings, grammar: str, report: int) -> None:
     """Compiles and walks one grammar in this process, which may die of it."""
-    stacks = settings["compile_stack"] + settings["walk_stack"]
-    data = 1024 * _status("VmData") + settings["memory"] + stacks
+    data = 1024 * _status("VmData") + MEMORY + STACK + WALK_STACK
     resource.setrlimit(resource.RLIMIT_DATA, (data, data))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.setitimer(signal.ITIMER_PROF, settings["cpu_seconds"])  # its signal ends the process
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # its signal ends the process
     held = _status("RssAnon")
     matchers: list[LLMatcher] = []
     answer: dict[str, object] = {}
 
     def compile_it() -> None:
-        limits = parser_limits(settings["limits"])
-        matchers.append(LLMatcher(tokenizer, grammar, log_level=0, limits=limits))
+        matchers.append(LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits()))
         if matchers[0].is_error():
             answer["error"] = matchers[0].get_error()[:REASON]
 
-    _on_stack(settings["compile_stack"], compile_it)
+    _on_stack(STACK, compile_it)
     if not answer:
-        _on_stack(settings["walk_stack"], lambda: answer.update(walk(matchers[0], settings)))
+        _on_stack(WALK_STACK, lambda: answer.update(walk(matchers[0], settings)))
     if not answer:
         answer = {"seconds": time.process_time(), "bytes": 1024 * (_status("RssAnon") - held)}
     os.write(report, json.dumps(answer).encode())
@@ -230,7 +236,7 @@ def trial(tokenizer: LLTokenizer, settings: TrialSettings, grammar: str, report:
 def walk(matcher: LLMatcher, settings: TrialSettings) -> dict[str, object]:
     """Walks a random text as the engine walks streams, and says what went wrong, if anything."""
     chance = random.Random(0)
-    for step in range(settings["steps"]):
+    for step in range(STEPS):
         start = time.thread_time()
         ahead = matcher.deep_copy()
         tokens = ahead.compute_ff_tokens()[:1]
@@ -245,7 +251,7 @@ def walk(matcher: LLMatcher, settings: TrialSettings) -> dict[str, object]:
         if matcher.is_error() or ahead.is_error():
             reason = matcher.get_error() or ahead.get_error()
             return {"gave_up": reason[:REASON], "steps": step}
-        if seconds > settings["step_seconds"]:
+        if seconds > STEP_SECONDS:
             return {"slow": seconds, "steps": step}
         if ended:
             break

@@ -25,23 +25,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from paceline.core import PacelineError
-from paceline.engine.grammar_child import TrialSettings, read_message
+from paceline.engine.grammar_child import (
+    CPU_SECONDS,
+    MEMORY,
+    MIB,
+    STACK,
+    STEP_SECONDS,
+    TrialSettings,
+    read_message,
+)
 
-MIB = 1 << 20
-CPU_SECONDS = 2.0  # to compile and to walk; real schemas of 100 kB take 0.3 on an idle machine
-MEMORY = 128 * MIB
-STACK = 8 * MIB  # to compile; real schemas need a few hundred kB
-WALK_STACK = 1 * MIB  # threads that walk along with streams have at least twice as much
-STEPS = 64  # tokens
-STEP_SECONDS = 0.1  # most CPU time for one token; llguidance's own limits bound nearly all below it
-# What llguidance may spend on one token of a stream. Hostile grammars took 10 to 40 ms of a slow,
-# busy core with it; a mask over an enum of 5,000 texts takes 60,000 of the fuel.
-LIMITS = {
-    "step_lexer_fuel": 100_000,
-    "step_max_items": 3_000,
-    "max_items_in_row": 600,
-    "max_lexer_states": 20_000,
-}
 ATTEMPTS = 2  # a grammar is tried again where the child itself was killed
 MAIN = Path(__file__).with_name("grammar_child.py")
 
@@ -87,18 +80,7 @@ class Trial:
     @classmethod
     def of(cls, tokenizer: str, vocab_size: int, eos_ids: list[int]) -> Trial:
         """The trial of this vocabulary: engines of one process that share it share a child."""
-        settings = TrialSettings(
-            tokenizer=tokenizer,
-            vocab_size=vocab_size,
-            eos_ids=eos_ids,
-            limits=LIMITS,
-            cpu_seconds=CPU_SECONDS,
-            memory=MEMORY,
-            compile_stack=STACK,
-            walk_stack=WALK_STACK,
-            steps=STEPS,
-            step_seconds=STEP_SECONDS,
-        )
+        settings = TrialSettings(tokenizer=tokenizer, vocab_size=vocab_size, eos_ids=eos_ids)
         key = hashlib.blake2b(json.dumps(settings).encode()).digest()
         with cls._sharing:
             shared = cls._shared.get(key)

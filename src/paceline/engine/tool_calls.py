@@ -11,11 +11,7 @@ from typing import Protocol
 from paceline.core import Grammar, InvalidRequest
 from paceline.engine.grammar import embedded
 
-NO_ARGUMENTS: dict[str, object] = {
-    "type": "object",
-    "properties": {},
-    "additionalProperties": False,
-}
+NO_ARGUMENTS = dict[str, object](type="object", properties={}, additionalProperties=False)
 
 
 class CallableFunction(Protocol):
