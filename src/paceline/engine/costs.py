@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pydantic import ConfigDict, NonNegativeFloat
 
@@ -182,7 +183,7 @@ def starting_costs(source: CostSource) -> Costs:
         return _measure(source)
     kept = Kept("costs", source.key, Costs)
     costs = kept.read()
-    if costs is None or not _follows_pace(costs, source):
+    if costs is None or not _follows_pace(costs, source, kept.path):
         costs = kept.write(_measure(source))
     return costs
 
@@ -199,12 +200,12 @@ def _measure(source: CostSource) -> Costs:
     return costs
 
 
-def _follows_pace(costs: Costs, source: CostSource) -> bool:
+def _follows_pace(costs: Costs, source: CostSource, path: Path) -> bool:
     """Rescale the costs to today's pace; False where they are too far off to be believed."""
     now = min(timed(source.forward, 1, 1) for _ in range(1 + REPEATS))
     pace = now / costs.step(1)
     if not 1 / STALE < pace < STALE:
-        log.warning("the cost table is off by a factor of %.1f: measuring again", pace)
+        log.warning("cost table %s is off by a factor of %.1f: measuring again", path, pace)
         return False
     costs.rescale(pace)
     return True

@@ -49,5 +49,7 @@ class Kept(Generic[T]):
         try:
             save_json(self.path, {"key": self.key, "measured": values})
         except CacheError as error:
-            log.warning("%s cannot be kept, only measured at each start: %s", self.room, error)
+            log.warning(
+                "%s cannot be kept and will be measured at each start: %s", self.room, error
+            )
         return measured
