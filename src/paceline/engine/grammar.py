@@ -191,8 +191,11 @@ class _Refused(Exception):
 
 
 def _word_refusal(grammar: Grammar, failed: Failed, answer: Future[CompiledGrammar]) -> None:
-    heavy = too_heavy(grammar, failed.weight)
-    answer.set_exception(refusal(grammar, failed.reason) if failed.reason else heavy)
+    try:
+        heavy = too_heavy(grammar, failed.weight)
+        answer.set_exception(refusal(grammar, failed.reason) if failed.reason else heavy)
+    except Exception as error:  # nobody else would hear of it
+        answer.set_exception(error)
 
 
 def to_llguidance(grammar: Grammar) -> str:

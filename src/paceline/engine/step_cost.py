@@ -44,7 +44,8 @@ class StepCost:
 
     def __post_init__(self) -> None:
         """Raises ValueError for rows that are no grid."""
-        if not self.rows or len(self.rows) != len(self.shape):
+        grid = sorted(set(self.rows))
+        if not grid or list(self.rows) != grid or len(grid) != len(self.shape):
             raise ValueError("not a grid of rows")
         self.shape, self._factor = list(self.shape), 1.0
         self._seconds: list[float] | None = None
