@@ -190,7 +190,7 @@ def draft_model(args: argparse.Namespace) -> None:
 
 def round_cost(llm: LLM, length: int) -> float:
     """Cost of a drafted round in AR steps, from timed forwards of both networks at one context."""
-    from paceline.engine.build import timed_step
+    from paceline.engine.runner import timed_step
 
     target = llm.engine.runner.network
     small = llm.engine.drafters["small"].network

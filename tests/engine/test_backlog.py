@@ -8,7 +8,7 @@ import torch
 from paceline.core import Request, SamplingParams
 from paceline.drafters.base import ObservedRows
 from paceline.engine.backlog import MOST, Backlog
-from paceline.engine.lengths import Bound, FixedLengths
+from paceline.engine.lengths import Bound, LengthController
 from tests.drafters.watched import check_drafts, jobs, make_engine, run, watch
 from tests.models.dflash.tiny import write_drafter
 
@@ -51,7 +51,7 @@ def test_what_was_before_a_hole_is_dropped(request_: Request) -> None:
     assert spans(backlog.take(["r"])) == [(7, 2)]
 
 
-class Seldom(FixedLengths):
+class Seldom(LengthController):
     """Drafts in one round of 23."""
 
     def __init__(self) -> None:

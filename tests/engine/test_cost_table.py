@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from paceline.engine import cost_table
-from paceline.engine.cost_table import CostSource, starting_costs
-from paceline.engine.costs import Costs, DraftCost, Line
+from paceline.engine.costs import Costs, CostSource, DraftCost, Line, starting_costs
 from paceline.engine.step_cost import StepCost
 
 
@@ -23,7 +21,6 @@ class Clock:
         self.pace, self.calls = 1.0, 0
         monkeypatch.setattr("paceline.engine.step_cost.timed", self.timed)
         monkeypatch.setattr("paceline.engine.costs.timed", self.timed)
-        monkeypatch.setattr(cost_table, "timed", self.timed)
 
     def timed(self, work: Any, *arguments: int) -> float:
         self.calls += 1

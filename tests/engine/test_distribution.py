@@ -21,7 +21,7 @@ from paceline.core import DraftBatch, SamplingParams, SpeculativeParams
 from paceline.drafters.base import TargetInfo, register
 from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.engine import Engine
-from paceline.engine.lengths import FixedLengths, ThroughputLengths
+from paceline.engine.lengths import LengthController, ThroughputLengths
 from paceline.engine.step_cost import StepCost
 from paceline.kernels import ops
 from tests.engine.tiny import EngineFactory, save_tiny
@@ -185,7 +185,7 @@ def test_a_sampling_draft_model_keeps_the_distribution(
         engine.drafting.costs = costs
         engine.drafting.lengths = {
             "throughput": ThroughputLengths(costs, False),
-            "fixed": FixedLengths(),
+            "fixed": LengthController(),
         }[policy]
     assert p_value(engine) > 1e-9
     stats = engine.stats()
@@ -234,7 +234,7 @@ def test_control_a_selector_that_lies_about_its_q_is_noticed(
     assert p_value(engine) < 1e-9
 
 
-class Peeking(FixedLengths):
+class Peeking(LengthController):
     """Cuts a draft before its first even token: a length that looks at what was drawn."""
 
     def __init__(self, anticipating: bool) -> None:

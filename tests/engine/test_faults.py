@@ -13,8 +13,7 @@ from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.engine.grammar import GrammarState
-from paceline.engine.recovery import EngineFailed
-from paceline.engine.roster import NOT_FINITE
+from paceline.engine.roster import NOT_FINITE, EngineFailed
 from tests.engine.faults import (
     FaultySpans,
     InjectedError,

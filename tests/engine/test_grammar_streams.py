@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from paceline.core import FinishReason, Grammar, OutputDelta, SamplingParams, TokenKind
-from paceline.engine.lengths import FixedLengths
+from paceline.engine.lengths import LengthController
 from paceline.engine.step_cost import StepCost
 from tests.deltas import stats_of
 from tests.engine.test_grammar import GRAMMARS, SCHEMA, masks, state
@@ -97,7 +97,7 @@ def test_streams_survive_preemption(make_engine: EngineFactory) -> None:
     assert engine.stats().preemptions > 0
 
 
-class CutAnywhere(FixedLengths):
+class CutAnywhere(LengthController):
     """Cuts drafts to 0, 1, 2, ... tokens in turn: also right before a token that is forced."""
 
     def __init__(self) -> None:

@@ -6,12 +6,12 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import Future
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,14 @@ from paceline.engine import grammar_cache
 from paceline.engine.grammar import CompiledGrammar, Compiler, GrammarFailed, GrammarState
 from paceline.engine.grammar_child import (
     FRESH,
-    HEAD,
+    LIMITS,
     MOST_STOPPED,
     YOUNG,
     Child,
     parser_limits,
-    read_frame,
+    read_message,
 )
-from paceline.engine.grammar_trial import LIMITS, Failed, Passed, Trial, TrialBusy, Verdict
+from paceline.engine.grammar_trial import Failed, Passed, Trial, TrialBusy, Verdict
 from tests.engine.tiny import EOS, VOCAB, byte_tokenizer
 from tests.server import fake
 
@@ -122,9 +122,8 @@ def test_good_grammars_overtake_heavy_ones(trial: Trial) -> None:
 
 def test_a_fork_that_ends_before_it_is_set_aside_does_not_end_the_child(trial: Trial) -> None:
     """The child must forget a fork that it stopped after the fork had ended."""
-    ours, theirs = socket.socketpair()
-    settings = json.dumps(trial._settings).encode()
-    ours.sendall(HEAD.pack(0, len(settings)) + settings)
+    ours, theirs = Pipe()
+    ours.send_bytes(b"0 " + json.dumps(trial._settings).encode())
     child = Child(theirs)
     for number, grammar in ((1, CRASHES["time"]), (2, schema({"const": "a"}))):
         child._start(number, grammar.encode())
@@ -137,8 +136,8 @@ def test_a_fork_that_ends_before_it_is_set_aside_does_not_end_the_child(trial: T
     while pipe in child._running:
         child._read(pipe)
     child._schedule()
-    ours.settimeout(SECONDS)
-    number, report = read_frame(ours)
+    assert ours.poll(SECONDS)
+    number, report = read_message(ours)
     assert number == 2 and "seconds" in json.loads(report)
     for fork in child._running.values():
         os.kill(fork.pid, signal.SIGKILL)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from paceline.core import CutReason, Request, SamplingParams
-from paceline.engine.costs import Costs
+from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.draft import Draft, shortened
 from paceline.engine.lengths import Bound, ThroughputLengths
 from paceline.engine.lengths.history import TRIAL
@@ -160,7 +160,7 @@ def bounds(lengths: ThroughputLengths, batch: list[Scheduled]) -> list[Bound]:
 
 def dear(seconds: float, parallel: bool = True, step: tuple = ([1, 64], [1.0, 1.0])) -> Costs:
     """A drafter `d` that takes so long for a draft of 6, or for each of its tokens."""
-    made = Costs(StepCost(*step), {"d": parallel})
+    made = Costs(StepCost(*step), {"d": DraftCost(parallel)})
     for requests in (1, 2):
         made.of("d").add_proposal([6] * requests, 6, seconds if parallel else 6 * seconds)
     return made

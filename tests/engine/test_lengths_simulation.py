@@ -15,9 +15,9 @@ from operator import mul
 import pytest
 
 from paceline.core import Request, SamplingParams
-from paceline.engine.costs import Costs
+from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.draft import Draft, shortened
-from paceline.engine.lengths import FixedLengths, LengthController, ThroughputLengths
+from paceline.engine.lengths import LengthController, ThroughputLengths
 from paceline.engine.scheduler import Scheduled
 from paceline.engine.step_cost import StepCost
 
@@ -56,7 +56,7 @@ class World:
     """Steps of streams under a policy, timed beside the optimum's for the same tokens."""
 
     def __init__(self, make: Callable[[Costs], LengthController], streams: list[Stream]) -> None:
-        self.true, self.costs = StepCost(*ROWS), Costs(StepCost(*ROWS), {"d": True})
+        self.true, self.costs = StepCost(*ROWS), Costs(StepCost(*ROWS), {"d": DraftCost(True)})
         self.policy, self.streams = make(self.costs), streams
         for requests in (1, 8):
             lengths = [MOST] * requests
@@ -185,7 +185,7 @@ def test_throughput_comes_near_the_known_optimum(scenario: str) -> None:
 
 def test_control_a_fixed_length_does_not() -> None:
     shares = {
-        name: World(lambda _: FixedLengths(), make()).share(0, 300)
+        name: World(lambda _: LengthController(), make()).share(0, 300)
         for name, make in SCENARIOS.items()
     }
     assert shares["good drafts"] > 0.95

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.costs import Costs
+from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.engine import Engine
 from paceline.engine.lengths import Bound
 from paceline.engine.step_cost import StepCost
@@ -29,7 +29,7 @@ def ready(engine: Engine, seconds: float = 0.0) -> Engine:
     learned from this machine's steps."""
     step = StepCost([1, 12, 64], [10.0, 11.0, 60.0])
     engine.scheduler.cost = None
-    costs = Costs(step, {name: drafter.parallel for name, drafter in engine.drafters.items()})
+    costs = Costs(step, {n: DraftCost(d.parallel) for n, d in engine.drafters.items()})
     for name in engine.drafters if seconds else ():
         for count in (1, 8):
             costs.of(name).add_proposal([15] * count, 15, seconds)

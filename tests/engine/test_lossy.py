@@ -17,7 +17,6 @@ from paceline.core import (
     Verdict,
 )
 from paceline.engine import engine as engine_module
-from paceline.engine.lossy import EnsembleMatch, EnsembleToken
 from paceline.engine.sampler import TargetRows
 from paceline.engine.verify import MatchVerifier, TokenVerifier
 from tests.deltas import run_to_end, stats_of
@@ -27,6 +26,7 @@ from tests.engine.test_streams import collect, expected, jobs, run
 from tests.engine.tiny import EngineFactory
 
 BUDGETS = [0.01, 0.1, 0.3, 1.0]
+HARDLY = 1e-30  # a budget that runs all of a budget's arithmetic and buys nothing
 
 
 class Counting:
@@ -53,7 +53,7 @@ def distance(one: Any, other: Any) -> float:
 
 @pytest.mark.parametrize("epsilon", BUDGETS)
 def test_a_certain_draft_uses_its_budget_exactly(outcomes: Any, epsilon: float) -> None:
-    rule = Counting(EnsembleMatch(epsilon))
+    rule = Counting(MatchVerifier(epsilon))
     measured = law(outcomes, "match", "argmax", verifier=rule)
     drafted = int(Q[()].argmax())
     promised = min(epsilon, 1 - P[()][drafted])
@@ -64,7 +64,7 @@ def test_a_certain_draft_uses_its_budget_exactly(outcomes: Any, epsilon: float) 
 
 @pytest.mark.parametrize("epsilon", BUDGETS)
 def test_a_sampled_draft_uses_its_budget_exactly(outcomes: Any, epsilon: float) -> None:
-    rule = Counting(EnsembleToken(epsilon))
+    rule = Counting(TokenVerifier(epsilon))
     measured = law(outcomes, "token", "sample", verifier=rule)
     promised = min(epsilon, distance(P[()], Q[()]))
     assert distance(first_token(measured), P[()]) == pytest.approx(promised, abs=EXACT)
@@ -73,14 +73,18 @@ def test_a_sampled_draft_uses_its_budget_exactly(outcomes: Any, epsilon: float) 
 
 @pytest.mark.parametrize("epsilon", BUDGETS)
 def test_a_coupled_draft_stays_within_its_budget(outcomes: Any, epsilon: float) -> None:
-    measured = law(outcomes, "match", "coupled", verifier=EnsembleMatch(epsilon))
+    measured = law(outcomes, "match", "coupled", verifier=MatchVerifier(epsilon))
     assert distance(first_token(measured), P[()]) <= min(epsilon, 1.0) + EXACT
     assert error(measured) <= epsilon * LENGTH + EXACT
 
 
-@pytest.mark.parametrize(("rule", "draw"), [(EnsembleMatch, "argmax"), (EnsembleToken, "sample")])
-def test_no_budget_keeps_the_law(outcomes: Any, rule: Any, draw: str) -> None:
-    assert error(law(outcomes, "any", draw, verifier=rule(0.0))) < EXACT
+@pytest.mark.parametrize(("rule", "draw"), [(MatchVerifier, "argmax"), (TokenVerifier, "sample")])
+def test_hardly_any_budget_keeps_the_law(outcomes: Any, rule: Any, draw: str) -> None:
+    assert error(law(outcomes, "any", draw, verifier=rule(HARDLY))) < EXACT
+
+
+def decision(verdict: Verdict) -> tuple[int, int]:
+    return verdict.accepted, verdict.next_token
 
 
 def target_rows(seed: int, draft: list[int], **options: Any) -> TargetRows:
@@ -92,23 +96,25 @@ def target_rows(seed: int, draft: list[int], **options: Any) -> TargetRows:
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 5}, {"temperature": 0}, {"logit_bias": {3: -9}}])
-def test_no_budget_is_the_lossless_rule_to_the_bit(options: dict[str, Any]) -> None:
+def test_hardly_any_budget_is_the_lossless_rule_to_the_bit(options: dict[str, Any]) -> None:
     for seed in range(60):
         probe = target_rows(seed, [0, 0, 0, 0], **options)
         draft = [probe.token(i) if (seed + i) % 5 else i for i in range(4)]
         rows = target_rows(seed, draft, **options)
-        assert EnsembleMatch(0.0).verify(rows, draft) == MatchVerifier().verify(rows, draft)
+        assert decision(MatchVerifier(HARDLY).verify(rows, draft)) == decision(
+            MatchVerifier().verify(rows, draft)
+        )
         flat = [torch.full((50,), 0.02, dtype=torch.float64)] * 4
         if options.get("temperature") != 0:
-            theirs = TokenVerifier().verify(rows, draft, flat)
-            assert EnsembleToken(0.0).verify(rows, draft, flat) == theirs
+            theirs = decision(TokenVerifier().verify(rows, draft, flat))
+            assert decision(TokenVerifier(HARDLY).verify(rows, draft, flat)) == theirs
 
 
-def test_streams_without_a_budget_are_lossless_to_the_bit(
+def test_streams_with_hardly_any_budget_are_lossless_to_the_bit(
     make_engine: EngineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     truth = expected(make_engine, jobs(8))
-    monkeypatch.setattr(engine_module, "verifier_for", lambda request, rule: EnsembleMatch(0.0))
+    monkeypatch.setattr(engine_module, "verifier_for", lambda request, rule: MatchVerifier(HARDLY))
     assert run(make_engine("suffix"), jobs(8), together=4) == truth
 
 
@@ -117,9 +123,9 @@ def test_what_is_ruled_out_never_stands() -> None:
     assert filtered.prob(0, 49) == 0
     banned = target_rows(1, [7, 7], min_tokens=9, stop_token_ids=(7,))
     for rows in (filtered, banned):
-        verdict = EnsembleMatch(1.0).verify(rows, rows.draft)
+        verdict = MatchVerifier(1.0).verify(rows, rows.draft)
         assert verdict.accepted == 0 and verdict.distance == 0
-        assert EnsembleMatch(1.0).verify(target_rows(1, [7, 7]), [7, 7]).accepted == 2
+        assert MatchVerifier(1.0).verify(target_rows(1, [7, 7]), [7, 7]).accepted == 2
 
 
 def lossy_stream(engine: Any, epsilon: float, **options: Any) -> tuple[Any, Any]:

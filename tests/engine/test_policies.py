@@ -9,7 +9,7 @@ import pytest
 
 from paceline.core import DraftPolicy, InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.engine.config import EngineConfig
-from paceline.engine.costs import Costs
+from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.engine import Engine
 from paceline.engine.step_cost import StepCost
 from tests.drafters.watched import watch
@@ -27,7 +27,7 @@ ROWS = StepCost([1, 12, 64], [10.0, 11.0, 60.0])
 
 def ready(engine: Engine) -> Engine:
     engine.scheduler.cost = None  # nothing is learned from this machine's steps
-    engine.drafting.use(Costs(ROWS, {n: d.parallel for n, d in engine.drafters.items()}))
+    engine.drafting.use(Costs(ROWS, {n: DraftCost(d.parallel) for n, d in engine.drafters.items()}))
     return engine
 
 
@@ -146,7 +146,7 @@ def test_a_dflash_drafter_that_does_not_pay_is_not_fed_and_starts_again(
     drafter, tapped = engine.drafters["d"], []
     forward = engine.runner.forward
     engine.runner.forward = lambda rows, layers: (tapped.append(layers), forward(rows, layers))[1]
-    costs = Costs(ROWS, {"d": True})
+    costs = Costs(ROWS, {"d": DraftCost(True)})
     for count in (1, 2):
         costs.of("d").add_proposal([7] * count, 7, 100.0)
     engine.drafting.use(costs)
@@ -157,7 +157,7 @@ def test_a_dflash_drafter_that_does_not_pay_is_not_fed_and_starts_again(
         engine.step()
     assert not any(tapped[30:]) and engine.stats().speculation.draft_tokens == 0
     costs.drafters.clear()
-    costs.drafters.update(Costs(ROWS, {"d": True}).drafters)  # it became cheap
+    costs.drafters.update(Costs(ROWS, {"d": DraftCost(True)}).drafters)  # it became cheap
     while engine.has_work:
         engine.step()
     assert any(tapped[60:]) and engine.stats().speculation.draft_tokens > 0

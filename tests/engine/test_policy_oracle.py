@@ -17,9 +17,9 @@ from paceline.core import DraftBatch, Request, SamplingParams
 from paceline.drafters.draft_model import _Draft
 from paceline.drafters.draw import DRAWS, draft_batch, draw_token
 from paceline.engine import sampler
-from paceline.engine.costs import Costs
+from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.drafting import Drafting
-from paceline.engine.lengths import FixedLengths, LengthController, ThroughputLengths
+from paceline.engine.lengths import LengthController, ThroughputLengths
 from paceline.engine.scheduler import Scheduled
 from paceline.engine.step_cost import StepCost
 from paceline.engine.verify import make_verifier
@@ -113,7 +113,7 @@ def law(
 
 def throughput(cuts: bool) -> ThroughputLengths:
     """So dear that one failed round makes the next draft shorter, or none; and cuts are made."""
-    costs = Costs(StepCost([1, 2, 4], [1.0, 1.4, 2.2]), {"d": True})
+    costs = Costs(StepCost([1, 2, 4], [1.0, 1.4, 2.2]), {"d": DraftCost(True)})
     for requests in (1, 2):
         costs.of("d").add_proposal([GAMMA] * requests, GAMMA, 0.05 + 0.01 * requests)
     return ThroughputLengths(costs, cuts)
@@ -121,7 +121,7 @@ def throughput(cuts: bool) -> ThroughputLengths:
 
 POLICIES: dict[str, Callable[[bool], LengthController]] = {
     "throughput": throughput,
-    "fixed": lambda cuts: FixedLengths(),
+    "fixed": lambda cuts: LengthController(),
 }
 
 
@@ -147,7 +147,7 @@ def test_rule_keeps_the_targets_law_at_fixed_lengths(
     rule: str,
     length: int,
 ) -> None:
-    measured, lengths = law(outcomes, rule, "sample", FixedLengths, length)
+    measured, lengths = law(outcomes, rule, "sample", LengthController, length)
     assert error(measured) < EXACT and lengths == {length}
 
 

@@ -10,11 +10,13 @@ import torch
 
 from paceline.core import InvalidRequest
 from paceline.core.cache import load_json
+from paceline.engine import kept
 from paceline.engine import quality as room
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.engine.quality import Quality, passages, read, windows
+from paceline.engine.runner import even_batch
 from paceline.engine.startup import start_up_rows
 from paceline.models.network import TorchNetwork
 from tests.drafters.watched import watch
@@ -27,7 +29,7 @@ from tests.random_weights import random_weights
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own; compiled kernels stay where they are."""
-    monkeypatch.setattr(room, "cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr(kept, "cache_dir", lambda: tmp_path / "cache")
     return tmp_path / "cache" / "quality"
 
 
@@ -77,7 +79,7 @@ def test_a_damaged_or_unwritable_cache_only_costs_time(
     (file,) = cache.iterdir()
     file.write_text("{")
     assert engine_of(folder).quality == first
-    assert Quality(**load_json(file)) == first
+    assert Quality(**load_json(file)["measured"]) == first
     file.unlink()
     cache.rmdir()
     cache.write_text("a file where a folder should be")
@@ -113,7 +115,7 @@ def test_perplexity_is_what_it_is_by_hand() -> None:
     network.allocate_kv(8)
     losses = []
     for ids in texts:
-        logits = network.forward(room._rows(ids, 0, len(ids))).logits
+        logits = network.forward(even_batch(ids)).logits
         steps = zip(logits, ids[1:], strict=False)
         losses += [-float(torch.log_softmax(row, -1)[token]) for row, token in steps]
     assert torch.allclose(reading.losses, torch.tensor(losses).double(), atol=1e-4)

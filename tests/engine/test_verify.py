@@ -18,10 +18,8 @@ NEVER = 3  # the token that neither the target nor the drafter gives any probabi
 class SameRows:
     """The same law at every row."""
 
-    position = 0
-
     def __init__(self, seed: int) -> None:
-        self.noise = Noise(seed, 0)
+        self.noise = Noise(seed, 0, 0)
 
     def token(self, row: int) -> int:
         raise AssertionError("a rule that knows q does not ask for the target's own token")

@@ -29,7 +29,7 @@ from typing import Any
 
 from paceline.core.cache import cache_dir, load_json
 from paceline.core.checksums import damage
-from paceline.engine.cost_table import CostSource, starting_costs
+from paceline.engine.costs import CostSource, starting_costs
 from paceline.kernels import build
 from paceline.models import catalog
 from paceline.models.catalog import CATALOGUE, CatalogueEntry

@@ -17,7 +17,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from paceline.engine import grammar_trial
+from paceline.engine import grammar_child
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
@@ -318,7 +318,7 @@ def test_a_grammar_that_runs_out_of_fuel_is_the_clients_error(
 ) -> None:
     """An ambiguous grammar costs more with each token. Past the fuel, llguidance allows nothing but
     the end of the text: that must not look like a whole answer."""
-    monkeypatch.setitem(grammar_trial.LIMITS, fuel, 90)  # here, not in the child
+    monkeypatch.setitem(grammar_child.LIMITS, fuel, 90)  # here, not in the child
     grammar = f'start: s "."\ns: s s | "a" | "{fuel[0]}" | s s s'
     full_stop = tiny_model("float32").tokenizer(".")["input_ids"][0]
     body = {**CHAT, "structured_outputs": {"lark": grammar}, "speculative": speculative}

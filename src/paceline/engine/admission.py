@@ -17,20 +17,18 @@ from paceline.core import (
 )
 from paceline.drafters.base import Drafter
 from paceline.engine.config import LOSSLESS_RULES
-from paceline.engine.lossy import check_budget
+from paceline.engine.verify import check_budget
 
 THROUGHPUT = DraftPolicy("throughput")
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The limits of an engine, against which requests are made. `seed` is the base for requests
-    that bring none, or None.
+    """The limits of an engine, against which requests are made.
 
-    `policy` is that of requests that name none. `holdback` is the share of requests without any
-    wish about speculation that run without it, to compare the others with. `rule` is the engine's
-    verification rule; `compiled` gives a grammar with its matcher, and raises InvalidRequest for a
-    grammar that does not compile.
+    `seed` is the base for requests that bring none, `policy` that of requests that name none.
+    `holdback` is the share of requests without any wish about speculation that run without it, to
+    compare the others with. `compiled` gives a grammar with its matcher, or raises InvalidRequest.
     """
 
     vocab_size: int
@@ -77,16 +75,14 @@ class Admission:
         self._check_ids("logit_bias", params.logit_bias)
         self._check_ids("stop_token_ids", params.stop_token_ids)
         if params.grammar is not None:
-            compiled = self.compiled(params.grammar)
-            if compiled is not params.grammar:
-                params = replace(params, grammar=compiled)
+            params = replace(params, grammar=self.compiled(params.grammar))
         drafter, policy, max_draft_len = self._choose_drafter(speculative)
         lossless = self.rule in LOSSLESS_RULES and not speculative.lossy
         held_back = None
         if self.holdback and silent and drafter is not None:
             held_back = _share(request_id) < self.holdback
-            if held_back:
-                drafter, max_draft_len = None, 0
+        if held_back:
+            drafter, max_draft_len = None, 0
         seed = params.seed if params.seed is not None else self.seed
         seed = draw_seed() if seed is None else seed % 2**64
         requests = [
@@ -115,7 +111,6 @@ class Admission:
         return requests
 
     def _choose_drafter(self, speculative: SpeculativeParams) -> tuple[str | None, str, int]:
-        """The drafter, the kind of draft policy, and the longest draft; no drafter for AR."""
         name = speculative.drafter or self.default_drafter
         if name is not None and name not in self.drafters:
             known = ", ".join(self.drafters) or "none; this server has no drafter"
@@ -136,7 +131,6 @@ class Admission:
         return name, policy.kind, min(bound for bound in bounds if bound is not None)
 
     def _check_lengths(self, prompt_ids: list[int], params: SamplingParams) -> int:
-        """The bound on output tokens."""
         if not prompt_ids:
             raise InvalidRequest("prompt", prompt_ids, "at least one token")
         room = self.max_model_len - len(prompt_ids)
@@ -148,10 +142,8 @@ class Admission:
                 raise InvalidRequest("min_tokens", params.min_tokens, f"at most {room}")
             return room
         if params.max_tokens > room:
-            expected = (
-                f"at most {room}: the context holds {self.max_model_len} tokens "
-                f"and the prompt takes {len(prompt_ids)}"
-            )
+            taken = f"{self.max_model_len} tokens and the prompt takes {len(prompt_ids)}"
+            expected = f"at most {room}: the context holds {taken}"
             raise InvalidRequest("max_tokens", params.max_tokens, expected)
         return params.max_tokens
 

@@ -7,9 +7,10 @@ import contextlib
 import gc
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Self
+from collections.abc import AsyncIterator, Callable
+from typing import Self
 
 from paceline.core import (
     FinishReason,
@@ -21,10 +22,8 @@ from paceline.core import (
     SpeculativeParams,
 )
 from paceline.core.spans import Spans
-from paceline.drafters.base import Drafter
-from paceline.engine.config import EngineConfig, EngineStats
+from paceline.engine.config import EngineStats
 from paceline.engine.engine import Engine
-from paceline.engine.grammar import Compiler
 from paceline.engine.reservations import Reservation, StreamLimit
 
 log = logging.getLogger(__name__)
@@ -35,11 +34,9 @@ class EngineDead(PacelineError):
 
 
 class Stream:
-    """Deltas of every choice of one request, in the order they happened.
-
-    Async iterator of lists of OutputDelta; it ends when every choice has finished. Leaving the
-    `async with` block, or abort(), frees whatever still runs, at once.
-    """
+    """Deltas of every choice of one request, as lists in the order they happened; it ends when
+    every choice has finished. Leaving the `async with` block, or abort(), frees what still runs, at
+    once."""
 
     def __init__(self, owner: AsyncEngine, requests: list[Request]) -> None:
         self.requests = requests
@@ -80,6 +77,11 @@ class AsyncEngine:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.config, self.model_name = engine.config, engine.model_name
+        self.tokenizer = engine.tokenizer
+        self.max_model_len, self.vocab_size = engine.max_model_len, engine.vocab_size
+        self.drafters, self.default_drafter = engine.drafters, engine.default_drafter
+        self.compiler = engine.grammars.compiler  # has a thread of its own
         self._stats = engine.stats()
         self._admission = engine.admission  # immutable: any thread may ask it
         self.error: BaseException | None = None
@@ -102,46 +104,9 @@ class AsyncEngine:
         gc.freeze()
         self._thread.start()
 
-    # -- what a server needs to know of its engine: fixed when the engine was built, spans aside ---
-
-    @property
-    def config(self) -> EngineConfig:
-        return self.engine.config
-
-    @property
-    def model_name(self) -> str:
-        return self.engine.model_name
-
-    @property
-    def max_model_len(self) -> int:
-        return self.engine.max_model_len
-
-    @property
-    def vocab_size(self) -> int:
-        return self.engine.vocab_size
-
-    @property
-    def tokenizer(self) -> Any:
-        return self.engine.tokenizer
-
-    @property
-    def compiler(self) -> Compiler:
-        """The compiler of grammars, which has a thread of its own."""
-        return self.engine.grammars.compiler
-
-    @property
-    def drafters(self) -> Mapping[str, Drafter]:
-        return self.engine.drafters
-
-    @property
-    def default_drafter(self) -> str | None:
-        return self.engine.default_drafter
-
     @property
     def spans(self) -> Spans:
         return self.engine.spans
-
-    # -- life -------------------------------------------------------------------------------------
 
     @property
     def alive(self) -> bool:
@@ -159,12 +124,10 @@ class AsyncEngine:
         return self.error
 
     def reserve(self, n: int, prompts: int = 1) -> Reservation:
-        """Reserve places for `n` streams of each prompt, before the work of encoding those.
+        """Reserve places for `n` streams of each prompt, before the work of encoding those. Use the
+        reservation as a context manager, and submit within.
 
-        Use the reservation as a context manager, and submit within.
-
-        Raises InvalidRequest naming what can never fit, QueueFull past the bound, EngineDead after
-        a crash.
+        Raises InvalidRequest naming what can never fit, QueueFull past the bound, EngineDead.
         """
         self._check_open()
         return self._limit.reserve(n, prompts)
@@ -208,7 +171,7 @@ class AsyncEngine:
             for request in requests:
                 request.arrival = reservation.arrival
                 self._streams[request.id] = (loop, stream)
-            self._send(lambda: self._add(requests))
+            self._send(lambda: self.engine.add(requests))
         return stream
 
     def abort(self, request_ids: list[str]) -> None:
@@ -227,13 +190,13 @@ class AsyncEngine:
     async def drain(self, timeout: float) -> None:
         """Stops admitting, waits up to `timeout` seconds for what runs, then aborts the rest."""
         self.draining = True
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout
-        while self._streams and self.alive and loop.time() < end:
-            await asyncio.sleep(0.02)
+        await self._until_empty(timeout)
         self.abort(list(self._streams))
-        grace = loop.time() + 1.0
-        while self._streams and self.alive and loop.time() < grace:
+        await self._until_empty(1.0)
+
+    async def _until_empty(self, timeout: float) -> None:
+        end = time.monotonic() + timeout
+        while self._streams and self.alive and time.monotonic() < end:
             await asyncio.sleep(0.01)
 
     def shutdown(self) -> None:
@@ -245,8 +208,6 @@ class AsyncEngine:
             self._thread.join(timeout=30)
         self.engine.grammars.compiler.close()
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _check_open(self) -> None:
         if self._stopping or not self.alive:
             raise EngineDead(f"the engine has stopped: {self.error!r}")
@@ -257,9 +218,6 @@ class AsyncEngine:
         with self._wake:
             self._inbox.append(job)
             self._wake.notify()
-
-    def _add(self, requests: list[Request]) -> list[OutputDelta]:
-        return self.engine.add(requests)
 
     def _run(self) -> None:
         try:
@@ -317,18 +275,16 @@ class AsyncEngine:
                 self._streams.pop(delta.request_id, None)
 
     def _end_streams(self, request_ids: list[str], error: BaseException) -> None:
-        """Tell streams that they end on an error of the engine."""
-        self._deliver(
-            [
-                OutputDelta(
-                    request_id=request_id,
-                    choice=int(request_id.rsplit("#", 1)[1]),
-                    finish_reason=FinishReason.ERROR,
-                    error=repr(error),
-                )
-                for request_id in request_ids
-            ]
-        )
+        deltas = [
+            OutputDelta(
+                request_id=request_id,
+                choice=int(request_id.rsplit("#", 1)[1]),
+                finish_reason=FinishReason.ERROR,
+                error=repr(error),
+            )
+            for request_id in request_ids
+        ]
+        self._deliver(deltas)
 
 
 def _hand_over(by_stream: dict[Stream, list[OutputDelta]]) -> None:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
-import numpy as np
 import torch
 
 from paceline.core import DraftPolicy, InvalidRequest
 from paceline.drafters import make_drafters
 from paceline.drafters.base import BuildContext, Drafter, TargetInfo, Windowed
 from paceline.engine.config import EngineConfig
-from paceline.engine.cost_table import CostSource, starting_costs
+from paceline.engine.costs import CostSource, starting_costs
 from paceline.engine.engine import Engine
 from paceline.engine.machine import usable_cores
 from paceline.engine.memory import MemoryPlan, plan_memory
 from paceline.engine.quality import quality_of
-from paceline.engine.try_out import try_out
+from paceline.engine.runner import timed_step, try_out
 from paceline.engine.verify import make_verifier
-from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
+from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
 
@@ -47,15 +45,12 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     quality = quality_of(config, loaded, network) if config.quantize else None
     drafters = drafters_for(config, loaded)
     plan = plan_memory(
-        config,
-        target=network,
-        drafters=list(drafters.values()),
-        max_context=loaded.max_context,
+        config, target=network, drafters=drafters.values(), max_context=loaded.max_context
     )
     network.allocate_kv(plan.num_blocks)
     try_out(network, loaded.name, longest=plan.max_model_len)
     attach(drafters, loaded, network, plan)
-    plan = plan.with_drafters(network.weight_bytes, list(drafters.values()))
+    plan = plan.with_weights(network, drafters.values())
     source = CostSource(
         forward=lambda rows, requests: timed_step(network, rows, requests),
         rows=min(config.token_budget, plan.num_blocks * BLOCK_SIZE, plan.max_model_len),
@@ -78,9 +73,8 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     )
 
 
-def _identity(config: EngineConfig, loaded: LoadedModel, network: str) -> dict[str, Any]:
-    """The facts that a step's cost depends on, beside the machine: shapes and types, not the
-    values of weights."""
+def _identity(config: EngineConfig, loaded: LoadedModel, network: str) -> dict[str, object]:
+    """What a step's cost depends on, beside the machine: shapes and types, not weights' values."""
     return {
         "model": loaded.name,
         "shape": hashlib.sha256(repr(loaded.config).encode()).hexdigest()[:16],
@@ -113,48 +107,27 @@ def drafters_for(config: EngineConfig, loaded: LoadedModel | None) -> dict[str, 
     if length is not None and length > most:
         expected = f"fixed:k with k up to {most}, the longest draft of these drafters"
         raise InvalidRequest("draft_policy", config.draft_policy, expected)
-    if config.draft_window is not None and not any(map(_has_window, drafters.values())):
+    windows = [d.window for d in drafters.values() if isinstance(d, Windowed)]
+    if config.draft_window is not None and not any(windows):
         expected = "a DFlash drafter beside it: nobody else looks at a window"
         raise InvalidRequest("draft_window", config.draft_window, expected)
     return drafters
 
 
-def _has_window(drafter: Drafter) -> bool:
-    return isinstance(drafter, Windowed) and drafter.window is not None
-
-
 def attach(
     drafters: dict[str, Drafter], loaded: LoadedModel, network: Network, plan: MemoryPlan
 ) -> None:
-    for drafter in drafters.values():
-        drafter.attach(
-            TargetInfo(
-                name=loaded.name,
-                vocab_size=network.vocab_size,
-                hidden_size=network.hidden_size,
-                num_layers=network.num_layers,
-                max_model_len=plan.max_model_len,
-                block_size=BLOCK_SIZE,
-                num_blocks=plan.num_blocks,
-                network=network,
-                tokenizer=loaded.tokenizer,
-                eos_ids=loaded.eos_ids,
-            )
-        )
-
-
-def timed_step(network: Network, rows: int, requests: int = 1) -> None:
-    """A forward of `rows` rows, shared evenly by `requests`, over blocks that nobody owns yet."""
-    each = rows // requests
-    rows, blocks = each * requests, -(-each // BLOCK_SIZE)
-    network.forward(
-        ForwardBatch(
-            ids=np.zeros(rows, dtype=np.int32),
-            positions=np.tile(np.arange(each, dtype=np.int32), requests),
-            seq_starts=np.arange(requests + 1, dtype=np.int32) * np.int32(each),
-            block_tables=np.arange(requests * blocks, dtype=np.int32).reshape(requests, -1),
-            logit_rows=np.arange(rows, dtype=np.int32),
-        )
+    target = TargetInfo(
+        name=loaded.name,
+        vocab_size=network.vocab_size,
+        hidden_size=network.hidden_size,
+        num_layers=network.num_layers,
+        max_model_len=plan.max_model_len,
+        block_size=BLOCK_SIZE,
+        num_blocks=plan.num_blocks,
+        network=network,
+        tokenizer=loaded.tokenizer,
+        eos_ids=loaded.eos_ids,
     )
-    if network.device.type == "cuda":
-        torch.cuda.synchronize(network.device)
+    for drafter in drafters.values():
+        drafter.attach(target)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -96,9 +95,9 @@ class EngineConfig:
         return (self.drafter,) if isinstance(self.drafter, str) else self.drafter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class EngineStats:
-    """A snapshot of the engine's counters since its start and of its gauges."""
+    """Counters since the engine's start, and gauges; what others read is a copy."""
 
     running: int = 0
     waiting: int = 0
@@ -116,7 +115,7 @@ class EngineStats:
     decode_seconds: float = 0.0  # steps in which somebody decoded, drafting included
     ar_seconds: float = 0.0  # what the same tokens would have taken without speculation
     speedup_vs_ar: float = 1.0  # the ratio of the two, over about the last minute of decoding
-    requests_finished: Mapping[str, int] = field(default_factory=dict)
+    requests_finished: dict[str, int] = field(default_factory=dict)
 
     @property
     def generation_tokens(self) -> int:

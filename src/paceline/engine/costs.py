@@ -1,20 +1,34 @@
 """Seconds of a step and of its drafts: the target's step by rows, each drafter by its requests.
 
 Everything that decides about drafts, or says what they brought, reads the same seconds from here.
+An engine starts from costs that were timed once for a model, its drafters and a machine, and kept;
+the steps themselves go on refining them, and the pace of the day is taken from a single row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from paceline.engine.step_cost import StepCost, timed
+from pydantic import ConfigDict, NonNegativeFloat
+
+from paceline.drafters.base import Drafter, Rehearsing, longest_proposed
+from paceline.engine.kept import Kept
+from paceline.engine.machine import cpu_name, usable_cores
+from paceline.engine.step_cost import REPEATS, StepCost, timed
+from paceline.models.batch import BLOCK_SIZE
+from paceline.version import __version__
+
+log = logging.getLogger(__name__)
 
 KEPT = 0.98  # what a timing leaves of those before it: costs follow the contexts and the machine
 OUTLIER = 3.0  # a timing this many times above what is known was held up by others
 TRUSTED = 4.0  # timings after which one that stands out is taken for such
-REPEATS = 3
+FORMAT = 2
+STALE = 3.0  # so many times slower or faster than it says, and a table is that of another machine
+TOGETHER = 8  # requests that a drafter's rehearsal drafts for, beside a single one
 
 
 @dataclass(slots=True)
@@ -24,23 +38,20 @@ class Line:
     Where all timings had one amount nothing tells the two apart: the line then goes through zero.
     """
 
-    count: float = 0.0
-    amounts: float = 0.0
-    squares: float = 0.0
-    seconds: float = 0.0
-    products: float = 0.0
+    count: NonNegativeFloat = 0.0
+    amounts: NonNegativeFloat = 0.0
+    squares: NonNegativeFloat = 0.0
+    seconds: NonNegativeFloat = 0.0
+    products: NonNegativeFloat = 0.0
 
     def add(self, amount: float, seconds: float) -> None:
         if self.count >= TRUSTED:
             seconds = min(seconds, OUTLIER * self(amount))
-        for name, value in (
-            ("count", 1.0),
-            ("amounts", amount),
-            ("squares", amount * amount),
-            ("seconds", seconds),
-            ("products", amount * seconds),
-        ):
-            setattr(self, name, KEPT * getattr(self, name) + value)
+        self.count = KEPT * self.count + 1.0
+        self.amounts = KEPT * self.amounts + amount
+        self.squares = KEPT * self.squares + amount * amount
+        self.seconds = KEPT * self.seconds + seconds
+        self.products = KEPT * self.products + amount * seconds
 
     def fitted(self) -> tuple[float, float]:
         """base, slope"""
@@ -64,33 +75,36 @@ class Line:
         return base + slope * amount
 
 
+@dataclass(eq=False)
 class DraftCost:
     """Seconds of one drafter. A pass is taken by its rows; where one pass drafts all tokens
     (`parallel`), every request brings its draft and the anchor, else one row to each pass."""
 
-    def __init__(self, parallel: bool = False) -> None:
-        self.parallel = parallel
-        self._pass, self._row = Line(), Line()
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    parallel: bool = False
+    proposing: Line = field(default_factory=Line)  # seconds of a pass by its rows
+    observing: Line = field(default_factory=Line)  # seconds by committed rows
 
     def draft_seconds(self, lengths: Sequence[int]) -> float:
-        """Seconds to draft up to so many tokens for each request."""
+        """To draft up to so many tokens for each request."""
         if self.parallel:
-            return self._pass(sum(lengths) + len(lengths))
-        return max(lengths, default=0) * self._pass(len(lengths))
+            return self.proposing(sum(lengths) + len(lengths))
+        return max(lengths, default=0) * self.proposing(len(lengths))
 
     def observe_seconds(self, rows: float) -> float:
-        """Seconds to take in so many committed rows."""
-        return self._row(rows)
+        """To take in so many committed rows."""
+        return self.observing(rows)
 
     @property
     def marginal_row(self) -> float:
         """Seconds that one more committed row adds."""
-        return self._row.fitted()[1]
+        return self.observing.fitted()[1]
 
     @property
     def marginal_slot(self) -> float:
         """Seconds that one more token to draft adds."""
-        return self._pass.fitted()[1]
+        return self.proposing.fitted()[1]
 
     @property
     def marginal_request(self) -> float:
@@ -101,12 +115,12 @@ class DraftCost:
     def add_proposal(self, lengths: Sequence[int], longest: int, seconds: float) -> None:
         """Drafting up to `lengths` tokens took `seconds`; the longest draft has `longest`."""
         if self.parallel:
-            self._pass.add(sum(lengths) + len(lengths), seconds)
+            self.proposing.add(sum(lengths) + len(lengths), seconds)
         elif longest:
-            self._pass.add(len(lengths), seconds / longest)
+            self.proposing.add(len(lengths), seconds / longest)
 
     def add_observation(self, rows: int, seconds: float) -> None:
-        self._row.add(rows, seconds)
+        self.observing.add(rows, seconds)
 
     def rehearse(self, draft: Callable[[int, int], object], requests: int, length: int) -> None:
         """Times `draft(count, length)` for one request and for several: the minimum of a few."""
@@ -117,39 +131,81 @@ class DraftCost:
             )
 
     def rescale(self, pace: float) -> None:
-        self._pass.rescale(pace)
-        self._row.rescale(pace)
-
-    def saved(self) -> dict[str, Any]:
-        return {"pass": asdict(self._pass), "row": asdict(self._row)}
-
-    def restore(self, saved: dict[str, Any]) -> None:
-        """Raises KeyError or TypeError for what `saved` never returned."""
-        names = [field.name for field in fields(Line)]
-        lines = [Line(**{name: saved[part][name] for name in names}) for part in ("pass", "row")]
-        values = [value for line in lines for value in asdict(line).values()]
-        if not all(isinstance(value, int | float) and value >= 0 for value in values):
-            raise TypeError("not a table of numbers")
-        self._pass, self._row = lines[0], lines[1]
+        self.proposing.rescale(pace)
+        self.observing.rescale(pace)
 
 
+@dataclass(slots=True)
 class Costs:
     """The target's step and every drafter's share, learned from the steps as they run."""
 
-    def __init__(self, step: StepCost, parallel: dict[str, bool] | None = None) -> None:
-        """`parallel` says of each drafter whether one pass drafts all tokens."""
-        self.step = step
-        self.drafters = {name: DraftCost(one) for name, one in (parallel or {}).items()}
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    step: StepCost
+    drafters: dict[str, DraftCost] = field(default_factory=dict)
 
     def of(self, drafter: str | None) -> DraftCost:
         return self.drafters.setdefault(drafter or "", DraftCost())
 
     def rescale(self, pace: float) -> None:
-        """Everything takes `pace` times what it took."""
         self.step.rescale(pace)
         for cost in self.drafters.values():
             cost.rescale(pace)
 
-    def saved(self) -> dict[str, Any]:
-        drafters = {name: cost.saved() for name, cost in self.drafters.items()}
-        return {"step": self.step.saved(), "drafters": drafters}
+
+@dataclass(frozen=True, slots=True)
+class CostSource:
+    """The steps to time at start-up, and the facts that the timings depend on.
+
+    `forward(rows, requests)` computes a step over blocks that nobody owns yet, of at most `rows`
+    rows and `requests` requests. `identity` names everything that a cached table must agree in;
+    None where the model has no identity, and nothing is cached.
+    """
+
+    forward: Callable[[int, int], object]
+    rows: int
+    requests: int
+    drafters: Mapping[str, Drafter]
+    identity: Mapping[str, object] | None = None
+
+    @property
+    def key(self) -> dict[str, object]:
+        """Plain JSON: the identity, this program and this machine."""
+        drafters = {name: drafter.version for name, drafter in self.drafters.items()}
+        machine = {"cpu": cpu_name(), "cores": usable_cores()}
+        own = {"format": FORMAT, "paceline": __version__, "rows": self.rows, "drafters": drafters}
+        return {**(self.identity or {}), **own, **machine, "requests": self.requests}
+
+
+def starting_costs(source: CostSource) -> Costs:
+    """The costs from the cache, at today's pace, or measured and kept for the next time."""
+    if source.identity is None:
+        return _measure(source)
+    kept = Kept("costs", source.key, Costs)
+    costs = kept.read()
+    if costs is None or not _follows_pace(costs, source, kept.path):
+        costs = kept.write(_measure(source))
+    return costs
+
+
+def _measure(source: CostSource) -> Costs:
+    step = StepCost.measure(source.forward, source.rows, source.requests)
+    costs = Costs(step, {name: DraftCost(d.parallel) for name, d in source.drafters.items()})
+    for name, drafter in source.drafters.items():
+        if isinstance(drafter, Rehearsing):
+            length = longest_proposed(drafter)
+            blocks = -(-(length + 1) // BLOCK_SIZE)
+            many = max(1, min(TOGETHER, source.requests, source.rows // (blocks * BLOCK_SIZE)))
+            costs.of(name).rehearse(drafter.rehearse, many, length)
+    return costs
+
+
+def _follows_pace(costs: Costs, source: CostSource, path: Path) -> bool:
+    """Rescale the costs to today's pace; False where they are too far off to be believed."""
+    now = min(timed(source.forward, 1, 1) for _ in range(1 + REPEATS))
+    pace = now / costs.step(1)
+    if not 1 / STALE < pace < STALE:
+        log.warning("cost table %s is off by a factor of %.1f: measuring again", path, pace)
+        return False
+    costs.rescale(pace)
+    return True

@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
-from paceline.core import CutReason, DraftBatch
+import torch
+
+from paceline.core import CutReason, DraftBatch, SparseRow
 from paceline.engine.grammar import GrammarState
+
+# What a drafted token was drawn from: probabilities [vocabulary], or those of a few candidates.
+DraftRow = torch.Tensor | SparseRow
+DraftRows = list[DraftRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Draft:
     forced: frozenset[int] = frozenset()
     length: int = 0
     confidence: Sequence[float] | None = None
-    q: list[Any] | None = None
+    q: DraftRows | None = None
     part: str | None = None
     from_others: bool = False
     looked_up: bool = False
@@ -69,12 +74,7 @@ def no_draft(reason: CutReason | None = None) -> Draft:
 
 
 def taken(
-    batch: DraftBatch,
-    index: int,
-    limit: int,
-    cut_by: CutReason | None,
-    *,
-    looked_up: bool,
+    batch: DraftBatch, index: int, limit: int, cut_by: CutReason | None, *, looked_up: bool
 ) -> Draft:
     """The draft of the request at `index` of a drafter's batch, up to `limit` tokens."""
     tokens = batch.tokens[index][:limit]

@@ -11,22 +11,17 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+
+import torch
 
 from paceline.core import CutReason, Request
 from paceline.core.spans import OFF, Spans
-from paceline.drafters.base import (
-    Drafter,
-    LookingUp,
-    Networked,
-    ObservedRows,
-    longest_proposed,
-)
+from paceline.drafters.base import Drafter, LookingUp, Networked, ObservedRows, longest_proposed
 from paceline.engine.backlog import Backlog
 from paceline.engine.costs import Costs
 from paceline.engine.draft import Draft, fitted, no_draft, shortened, taken
 from paceline.engine.kv_cache import KVCache
-from paceline.engine.lengths import FixedLengths, LengthController, make_lengths
+from paceline.engine.lengths import LengthController, make_lengths
 from paceline.engine.masks import Grammars
 from paceline.engine.scheduler import Scheduled
 from paceline.models.batch import BLOCK_SIZE
@@ -41,16 +36,11 @@ class Drafting:
     """
 
     def __init__(
-        self,
-        drafters: Mapping[str, Drafter],
-        cache: KVCache,
-        grammars: Grammars,
-        *,
-        needs_q: bool,
+        self, drafters: Mapping[str, Drafter], cache: KVCache, grammars: Grammars, *, needs_q: bool
     ) -> None:
         self.drafters, self._cache, self._needs_q = drafters, cache, needs_q
         self._grammars = grammars
-        self.lengths: LengthController = FixedLengths()
+        self.lengths = LengthController()
         self.costs: Costs | None = None
         self.seconds = 0.0  # spent on drafting and observing, so far
         self._spans: Spans = OFF
@@ -84,21 +74,14 @@ class Drafting:
         return self._layers if used else ()
 
     def _sees(self, request: Request) -> bool:
-        if request.drafter is None:
-            return False
-        return not self._too_long(request) and self.lengths.sees(request)
-
-    def _too_long(self, request: Request) -> bool:
-        most = None if request.drafter is None else self.drafters[request.drafter].reach
-        return most is not None and len(request.tokens) > most
+        drafter = self.drafters[request.drafter] if request.drafter is not None else None
+        return drafter is not None and _reaches(drafter, request) and self.lengths.sees(request)
 
     def watches(self, request: Request) -> bool:
-        """Return whether the drafter sees the request's rows of this step, as choose_taps() has
-        decided."""
+        """Return whether the drafter sees the request's rows, as choose_taps() has decided."""
         return request.id in self._watched
 
     def begin(self, admitted: Iterable[Request]) -> None:
-        """Requests run, for the first time or again, with what the prefix cache holds of them."""
         by_drafter: dict[str, list[Request]] = defaultdict(list)
         for request in admitted:
             if request.drafter is not None:
@@ -108,12 +91,8 @@ class Drafting:
             self.drafters[name].begin(requests, held)
 
     def observe(self, rows: Iterable[ObservedRows]) -> None:
-        """Show each drafter the rows of its requests, with the features of its own layers out of
-        all that were tapped.
-
-        Rows of requests that were not drafted in this step are queued: the backlog shows them to
-        the drafter later.
-        """
+        """Show each drafter the rows of its requests, with the features of its own layers. Rows of
+        requests that were not drafted in this step wait in the backlog."""
         start = time.perf_counter()
         by_drafter: dict[str, list[ObservedRows]] = defaultdict(list)
         for row in rows:
@@ -143,7 +122,7 @@ class Drafting:
             seconds = time.perf_counter() - start
             self.costs.of(name).add_observation(sum(row.count for row in rows), seconds)
 
-    def _own_columns(self, name: str, features: Any) -> Any:
+    def _own_columns(self, name: str, features: torch.Tensor | None) -> torch.Tensor | None:
         layers = self.drafters[name].feature_layers
         if features is None or not layers:
             return None
@@ -155,13 +134,13 @@ class Drafting:
 
     def give_up(self, request: Request) -> None:
         """Let a request go on without its drafter, which has raised an error."""
-        name, request.drafter, request.max_draft_len = request.drafter, None, 0
-        request.drafter_failed = True
-        self._backlog.drop(request.id)
         try:
-            self.drafters[name or ""].release([request])
+            self.release(request)
         except Exception:
-            log.exception("drafter %s cannot drop what it holds for %s", name, request.id)
+            log.exception(
+                "drafter %s cannot drop what it holds for %s", request.drafter, request.id
+            )
+        request.drafter, request.max_draft_len, request.drafter_failed = None, 0, True
 
     def release(self, request: Request) -> None:
         self._backlog.drop(request.id)
@@ -175,17 +154,17 @@ class Drafting:
         return self._key(request.drafter), self.drafters[request.drafter].held_tokens(request)
 
     def draft(self, scheduled: Sequence[Scheduled]) -> None:
-        """Give each entry its draft: looked up or proposed where it pays, fitted to the grammar,
-        and cut to what is worth verifying."""
+        """Give each entry its draft, looked up or proposed, fitted and cut."""
         start = time.perf_counter()
         by_drafter: dict[str, list[Scheduled]] = defaultdict(list)
         for entry in scheduled:
             if entry.draft_limit:
-                assert entry.request.drafter is not None
-                if self._too_long(entry.request):
-                    entry.draft = no_draft(CutReason.CONTEXT)
+                name = entry.request.drafter
+                assert name is not None
+                if _reaches(self.drafters[name], entry.request):
+                    by_drafter[name].append(entry)
                 else:
-                    by_drafter[entry.request.drafter].append(entry)
+                    entry.draft = no_draft(CutReason.CONTEXT)
         self._asked = frozenset()
         if not by_drafter:
             return
@@ -201,8 +180,8 @@ class Drafting:
         self.seconds += time.perf_counter() - start
 
     def _look_up(self, name: str, wanted: Sequence[tuple[Scheduled, int]]) -> set[str]:
-        """Give requests what their drafter can draft in no time, up to these lengths. Return the
-        ids of those that should get no more than that."""
+        """Give requests what their drafter drafts in no time, up to these lengths. Return the ids
+        of those that should get no more than that."""
         drafter = self.drafters[name]
         if not wanted or not isinstance(drafter, LookingUp):
             return set()
@@ -241,7 +220,6 @@ class Drafting:
         return [entry for entry, _ in asked]
 
     def _propose(self, name: str, asked: Sequence[tuple[Scheduled, int]]) -> None:
-        """Have one drafter propose drafts up to these lengths."""
         start = time.perf_counter()
         requests, lengths = [e.request for e, _ in asked], [length for _, length in asked]
         with self._spans("propose"):
@@ -264,11 +242,8 @@ class Drafting:
         return fitted(draft, grammar, entry.draft_limit, judged_by_q=self._needs_q)
 
     def _cut(self, scheduled: Sequence[Scheduled]) -> None:
-        """Leave of each draft what is worth verifying.
-
-        A draft that was sampled and is judged by its q stays whole: a cut that has seen the drawn
-        tokens would bias the output.
-        """
+        """Leave of each draft what is worth verifying. One that was sampled and is judged by its q
+        stays whole: a cut that has seen the drawn tokens would bias the output."""
         whole = self._needs_q and self.lengths.anticipating
         drafted = [e for e in scheduled if e.draft and not (whole and e.draft.q is not None)]
         if not drafted:
@@ -281,6 +256,10 @@ class Drafting:
 
     def _key(self, name: str) -> str:
         return f"{name}@{self.drafters[name].version}"
+
+
+def _reaches(drafter: Drafter, request: Request) -> bool:
+    return drafter.reach is None or len(request.tokens) <= drafter.reach
 
 
 def _plain_rows(scheduled: Iterable[Scheduled]) -> tuple[int, int]:

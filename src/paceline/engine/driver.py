@@ -6,13 +6,13 @@ synthetic data, profiling. A driver owns the stepping of its engine, and belongs
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from paceline.core import OutputDelta, Request
+from paceline.engine.step_cost import timed
 
 if TYPE_CHECKING:  # a command that imports this to drive an engine later shows its help at once
     from paceline.drafters.base import Drafter
@@ -30,8 +30,8 @@ class Driver:
     def run(self, requests: Sequence[Request]) -> Iterator[OutputDelta]:
         """Queue requests and yield what each step adds to them, until all have finished.
 
-        Closing the iterator ends those that have not finished. Several may run at once: a step is
-        for everybody, and what it adds to the requests of others is kept for them.
+        Closing the iterator ends those that have not finished. Several may run at once: what a step
+        adds to the requests of others is kept for them.
         """
         try:
             self.queue(requests)
@@ -62,15 +62,12 @@ class Driver:
                 self._keep(self.engine.step())
 
     def step(self) -> list[OutputDelta]:
-        """Run one step and return what it added to the queued requests, in the order in which it
-        happened: also what was kept of earlier steps."""
+        """Run one step and return what it, and earlier ones, added to the queued requests, in
+        order."""
         self._keep(self.engine.step())
         deltas = [delta for mail in self._mail.values() for delta in mail]
-        for mail in self._mail.values():
-            mail.clear()
-        for delta in deltas:
-            if delta.finished:
-                del self._mail[delta.request_id]
+        ended = {delta.request_id for delta in deltas if delta.finished}
+        self._mail = {name: deque() for name in self._mail if name not in ended}
         return deltas
 
     def drop(self, requests: Iterable[Request]) -> None:
@@ -81,14 +78,13 @@ class Driver:
 
     def close(self) -> None:
         """End all queued requests that have not finished."""
-        for request_id in list(self._mail):
-            del self._mail[request_id]
+        mail, self._mail = self._mail, {}
+        for request_id in mail:
             self.engine.abort(request_id)
 
     @property
     def open(self) -> int:
-        """The number of queued requests that have not finished, as far as their deltas were
-        read."""
+        """Queued requests that have not finished, as far as their deltas were read."""
         return len(self._mail)
 
     @contextmanager
@@ -119,13 +115,8 @@ class Driver:
         return wrapped
 
     def read_seconds(self) -> float:
-        """Seconds of one read of all weights with the forward's threads: the bandwidth bound of a
-        decode step."""
-        start = time.perf_counter()
-        self.engine.runner.network.read_weights()
-        return time.perf_counter() - start
-
-    # -- inside -----------------------------------------------------------------------------------
+        """Seconds of one read of all weights: the bandwidth bound of a decode step."""
+        return timed(self.engine.runner.network.read_weights)
 
     def _keep(self, deltas: Iterable[OutputDelta]) -> None:
         for delta in deltas:

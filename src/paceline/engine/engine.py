@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,28 +24,24 @@ from paceline.engine.admission import Admission
 from paceline.engine.baseline import Baseline
 from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.costs import Costs
-from paceline.engine.counts import Counters, count_step
 from paceline.engine.draft import no_draft
 from paceline.engine.drafting import Drafting
 from paceline.engine.grammar import Compiler
 from paceline.engine.kv_cache import KVCache
-from paceline.engine.lossy import verifier_for
 from paceline.engine.masks import Grammars, RowMasks
 from paceline.engine.memory import MemoryPlan
 from paceline.engine.output import Commit
 from paceline.engine.quality import Quality
-from paceline.engine.recovery import Recovery
-from paceline.engine.roster import Roster
+from paceline.engine.roster import Roster, recover, try_out_target
 from paceline.engine.rounds import RoundMaker, explained
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows, draw_first
 from paceline.engine.scheduler import Plan, Scheduled, Scheduler
-from paceline.engine.verify import make_verifier
+from paceline.engine.verify import make_verifier, verifier_for
 from paceline.models.batch import ForwardOutput, Network
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
+class _Judged(NamedTuple):
     """A round whose tokens are committed."""
 
     entry: Scheduled
@@ -97,12 +93,12 @@ class Engine:
         )
         self.runner = Runner(network, max_num_seqs=config.max_num_seqs, max_model_len=max_model_len)
         self.verifier = make_verifier(config.rule, config.synthetic)
-        self._rounds = RoundMaker(lambda name: self.drafters[name].version, config.rule)
+        self._rounds = RoundMaker(self.drafters, config.rule)
         self.grammars = Grammars(Compiler(tokenizer, network.vocab_size, eos_ids))
         self.drafting = Drafting(
             self.drafters, self.cache, self.grammars, needs_q=self.verifier.needs_q
         )
-        self._counters = Counters()
+        self._counters = EngineStats()
         self._roster = Roster(
             tokenizer,
             self.cache,
@@ -112,9 +108,6 @@ class Engine:
             self.drafting,
             self._rounds,
             self._counters,
-        )
-        self._recovery = Recovery(
-            model_name, network, max_model_len, self.cache, self.scheduler, self._roster
         )
         self.baseline = Baseline()
         self.admission = Admission(
@@ -129,6 +122,7 @@ class Engine:
             rule=config.rule,
             compiled=self.grammars.compiler.compiled,
         )
+        self.make_requests = self.admission.make_requests
         self.plan, self.quality, self.backend = plan, quality, backend
         self.spans: Spans = OFF
         self.use_costs(costs)
@@ -144,14 +138,6 @@ class Engine:
         """Chunks of prompts and draft lengths follow these costs, which the steps refine."""
         self.scheduler.cost = costs.step
         self.drafting.use(costs)
-
-    # -- taking requests in -----------------------------------------------------------------------
-
-    @property
-    def make_requests(self) -> Callable[..., list[Request]]:
-        """The admission's make_requests(): a prompt and its options become Requests, or are
-        refused by name."""
-        return self.admission.make_requests
 
     def add(self, requests: Iterable[Request]) -> list[OutputDelta]:
         """Queue requests, without bound: a server bounds its queue before it comes here. Returns
@@ -173,13 +159,24 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot: counters since the start, gauges of now."""
-        return self._counters.snapshot(self.scheduler, self.cache, self.baseline)
+        counters = self._counters
+        return replace(
+            counters,
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            kv_usage=self.cache.usage,
+            kv_blocks_total=self.cache.num_blocks,
+            kv_blocks_free=self.cache.free_blocks,
+            speculation=counters.speculation.copy(),
+            decode_seconds=self.baseline.seconds,
+            ar_seconds=self.baseline.ar_seconds,
+            speedup_vs_ar=self.baseline.speedup,
+            requests_finished=dict(counters.requests_finished),
+        )
 
     def check_integrity(self) -> None:
         """Raises AssertionError when a block of KV is leaked, shared wrongly or freed twice."""
         self.cache.check_integrity(self.scheduler.running)
-
-    # -- one round --------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def step(self) -> list[OutputDelta]:
@@ -193,18 +190,15 @@ class Engine:
             with self.spans("step"):
                 deltas = self._step(progress)
         except Exception as error:
-            deltas = progress.ended + self._recovery.recover(progress.plan, error)
+            deltas = progress.ended + recover(self._roster, progress.plan, error)
         if self._roster.target_in_doubt:
-            self._recovery.try_out_target()
+            try_out_target(self._roster, self.model_name, self.max_model_len)
         return deltas
 
     def fail(self, request_ids: Iterable[str], error: Exception) -> list[OutputDelta]:
         """End requests on an error outside a step; those that are gone are left out."""
         held = self._roster.requests
-        requests = [held[name] for name in request_ids if name in held]
-        return [self._roster.fail(request, error) for request in requests]
-
-    # -- the stages of a step ---------------------------------------------------------------------
+        return [self._roster.fail(held[name], error) for name in request_ids if name in held]
 
     def _step(self, progress: _Progress) -> list[OutputDelta]:
         with self.spans("schedule"):
@@ -231,22 +225,23 @@ class Engine:
         with self.spans("settle"):
             going_on = self._settle_all(plan.scheduled, deltas, progress.ended)
         self._counters.steps += 1
-        self.spans.count(count_step, plan.scheduled, [each.entry for each in judged], deltas)
+        self.spans.count(plan.counts, [each.entry for each in judged], deltas)
         return progress.ended + going_on
 
     def _begin(self, admitted: list[Request]) -> None:
         for request in admitted:
             self.runner.begin(request)
             if request.preemptions == 0:
-                self._counters.count_admission(request)
+                self._counters.prompt_tokens += request.prompt_len
+                self._counters.prefix_queries += request.prompt_len
+                self._counters.prefix_hits += request.cached_tokens
         try:
             self.drafting.begin(admitted)
         except Exception as error:
             self._roster.stop_drafting(admitted, error)
 
     def _draft(self, scheduled: list[Scheduled]) -> None:
-        """Draft for the step. A drafter that raises an error costs speed, not requests: those of
-        the step go on without drafts."""
+        """Draft for the step. A drafter that raises an error costs speed, not requests."""
         try:
             with self.spans("draft"):
                 self.drafting.draft(scheduled)
@@ -310,8 +305,8 @@ class Engine:
     def _settle_all(
         self, scheduled: Sequence[Scheduled], deltas: list[OutputDelta], ended: list[OutputDelta]
     ) -> list[OutputDelta]:
-        """Settle every request of a step that is still there. Moves the deltas of those that are
-        gone afterwards to `ended`, and returns the others."""
+        """Hash the verified blocks of every request of a step that is still there, and close those
+        that have ended. Moves the deltas of those that are gone to `ended`, returns the others."""
         by_request = {delta.request_id: delta for delta in deltas}
         for entry in scheduled:
             request = entry.request
@@ -320,7 +315,9 @@ class Engine:
                 continue
             delta = by_request.get(request.id)
             try:
-                self._settle(request)
+                self.cache.commit(request, self.drafting.held(request))
+                if request.finish_reason is not None:
+                    self._roster.close(request, request.finish_reason, request.stop_reason)
             except Exception as error:
                 delta = self._roster.fail(request, error)
             if delta is not None and delta.finished:
@@ -377,13 +374,6 @@ class Engine:
             deltas.append(self._roster.delta(entry.request, commit, round, tokens))
         return deltas
 
-    def _settle(self, request: Request) -> None:
-        """Hash the blocks that were verified, and free those of a request that has ended."""
-        self.cache.commit(request, self.drafting.held(request))
-        if request.finish_reason is not None:
-            self._roster.close(request, request.finish_reason, request.stop_reason)
-
     def _draft_length(self, request: Request) -> int:
-        """Most draft tokens that can still be committed: the round commits one more than it
-        accepts."""
+        """Most draft tokens that can be committed: a round commits one more than it accepts."""
         return max(0, min(request.max_draft_len, request.max_tokens - request.output_len - 1))

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -22,21 +23,16 @@ from llguidance import LLMatcher, LLTokenizer
 from paceline.core import Grammar, InvalidRequest, PacelineError
 from paceline.engine.grammar_bounds import check_grammar
 from paceline.engine.grammar_cache import GrammarCache, digest
-from paceline.engine.grammar_child import parser_limits
+from paceline.engine.grammar_child import STACK, parser_limits
 from paceline.engine.grammar_errors import refusal, too_heavy
-from paceline.engine.grammar_trial import LIMITS, STACK, Failed, Trial, TrialUnavailable, Verdict
+from paceline.engine.grammar_trial import Failed, Trial, TrialUnavailable, Verdict
 from paceline.engine.smallest_first import SmallestFirst
 
 COMPILE_STACK = 4 * STACK  # what compiles on a trial's stack compiles here
 # The spelling of json.dumps: a free choice of white space would spend tokens and rounds on it, and
 # small models lose themselves in it. A schema's own "x-guidance" may say otherwise.
-SPELLING: Any = {
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "whitespace_flexible": False,
-}
-# A keyword is enforced or refused.
-STRICT: Any = {"lenient": False, "coerce_one_of": False}
+SPELLING: Final = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+STRICT: Final = {"lenient": False, "coerce_one_of": False}  # a keyword is enforced or refused
 
 
 class GrammarFailed(PacelineError):
@@ -121,8 +117,6 @@ class Compiler:
         """The process id of the child, None while none runs."""
         return None if self._trial is None else self._trial.pid
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _try_out(self, key: bytes, text: str, shared: Future[LLMatcher]) -> None:
         def done(verdict: Future[Verdict]) -> None:
             error = verdict.exception()
@@ -135,16 +129,19 @@ class Compiler:
                 shared.set_exception(_Refused(result))
                 return
             self._cache.weigh(key, result.bytes)
-            compiling = self._thread.submit(result.seconds, lambda: self._compile(text))
-            compiling.add_done_callback(lambda compiled: _copy_result(compiled, shared))
+            self._thread.submit(result.seconds, lambda: self._compile(text, shared))
 
         self._tester().submit(text).add_done_callback(done)
 
-    def _compile(self, text: str) -> LLMatcher:
-        matcher = LLMatcher(self._vocabulary(), text, limits=parser_limits(LIMITS))
-        if matcher.is_error():
-            raise _Refused(Failed(reason=matcher.get_error()))
-        return matcher
+    def _compile(self, text: str, shared: Future[LLMatcher]) -> None:
+        try:
+            matcher = LLMatcher(self._vocabulary(), text, limits=parser_limits())
+            if matcher.is_error():
+                raise _Refused(Failed(reason=matcher.get_error()))
+        except BaseException as error:  # llguidance's panics are none of Exception
+            shared.set_exception(error)
+        else:
+            shared.set_result(matcher)
 
     def _answer(
         self, grammar: Grammar, shared: Future[LLMatcher], answer: Future[CompiledGrammar]
@@ -159,26 +156,30 @@ class Compiler:
         elif not isinstance(error, _Refused):
             answer.set_exception(error)
         else:
-            failed = error.failed  # looking for the place in a large schema takes a while
-            job = lambda: _worded(grammar, failed)  # noqa: E731
-            wording = self._thread.submit(len(grammar.source) / 1e7, job)
-            wording.add_done_callback(lambda done: answer.set_exception(done.result()))
+            # To look for the place in a large schema takes a while.
+            word = partial(_word_refusal, grammar, error.failed, answer)
+            self._thread.submit(len(grammar.source) / 1e7, word)
 
     def _tester(self) -> Trial:
         with self._reading:
             if self._trial is None:
-                words = tokenizer_json(self._hf_tokenizer)
-                self._trial = Trial.of(words, self.vocab_size, self.eos_ids)
+                self._trial = Trial.of(self._words(), self.vocab_size, self.eos_ids)
             return self._trial
 
     def _vocabulary(self) -> LLTokenizer:
         with self._reading:
             if self._tokenizer is None:
-                words = tokenizer_json(self._hf_tokenizer)
                 self._tokenizer = LLTokenizer(
-                    words, n_vocab=self.vocab_size, eos_token=self.eos_ids
+                    self._words(), n_vocab=self.vocab_size, eos_token=self.eos_ids
                 )
             return self._tokenizer
+
+    def _words(self) -> str:
+        """The JSON of the tokenizer, with the tokens that were added to it."""
+        backend = copy(self._hf_tokenizer.backend_tokenizer)
+        backend.no_padding()
+        backend.no_truncation()
+        return str(backend.to_str())
 
 
 class _Refused(Exception):
@@ -189,26 +190,12 @@ class _Refused(Exception):
         self.failed = failed
 
 
-def _worded(grammar: Grammar, failed: Failed) -> InvalidRequest:
-    if failed.reason:
-        return refusal(grammar, failed.reason)
-    return too_heavy(grammar, failed.weight)
-
-
-def _copy_result(source: Future[LLMatcher], target: Future[LLMatcher]) -> None:
-    error = source.exception()
-    if error is None:
-        target.set_result(source.result())
-    else:
-        target.set_exception(error)
-
-
-def tokenizer_json(tokenizer: Any) -> str:
-    """The JSON of a fast Hugging Face tokenizer, with the tokens that were added to it."""
-    backend = copy(tokenizer.backend_tokenizer)
-    backend.no_padding()
-    backend.no_truncation()
-    return str(backend.to_str())
+def _word_refusal(grammar: Grammar, failed: Failed, answer: Future[CompiledGrammar]) -> None:
+    try:
+        heavy = too_heavy(grammar, failed.weight)
+        answer.set_exception(refusal(grammar, failed.reason) if failed.reason else heavy)
+    except Exception as error:  # nobody else would hear of it
+        answer.set_exception(error)
 
 
 def to_llguidance(grammar: Grammar) -> str:
@@ -224,7 +211,7 @@ def to_llguidance(grammar: Grammar) -> str:
         raise InvalidRequest(grammar.field, grammar.source, f"a JSON schema: {error}") from None
 
 
-def embedded(schema: Any) -> str:
+def embedded(schema: object) -> str:
     """A schema as JSON with this engine's spelling: what `%json` takes in a Lark grammar."""
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
@@ -238,8 +225,8 @@ def embedded(schema: Any) -> str:
 class GrammarState:
     """The state of one stream in its grammar: behind its last committed token.
 
-    Drafts are walked along on copies. Taking their tokens back afterwards would be the obvious way,
-    but in llguidance 1.9 a mask that was computed on the way can come back in later masks.
+    Drafts are walked along on copies: in llguidance 1.9, where tokens are taken back, a mask that
+    was computed on the way can come back in later masks.
     """
 
     def __init__(self, start: LLMatcher, eos_id: int) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import deque
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from paceline.core import Grammar, InvalidRequest
-from paceline.engine.grammar_errors import DATA, NAMED, Path, written
 
 MAX_SOURCE = 1_000_000  # bytes of a grammar
 MAX_DEPTH = 100  # levels of a schema's JSON; llguidance's parser takes 128
@@ -33,20 +33,56 @@ HIGHEST = 2**63 - 1
 EXACT = 2**53  # up to here a double holds every whole number
 RANGE = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 
-
 # What stands below a keyword, where that is no schema.
-KINDS = dict.fromkeys(DATA, "data") | dict.fromkeys(NAMED, "names")
-KINDS |= dict.fromkeys(("const", "enum"), "constant")
+KINDS = {"const": "constant", "enum": "constant", "default": "data", "examples": "data"}
+KINDS |= dict.fromkeys(
+    ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"), "names"
+)
+
+Path = tuple[str | int, ...]
 
 
 class SchemaNode(NamedTuple):
-    """A value within a schema. `way` holds the steps to it as linked pairs; `kind` is "schema",
-    "names" (its keys are names of schemas), "constant" (within enum or const), or "data"."""
+    """A value within a schema, at `step` of `parent`. `kind` is "schema", "names" (its keys are
+    names of schemas), "constant" (within enum or const), or "data"."""
 
-    value: Any
-    kind: str
-    way: tuple[Any, ...]
-    depth: int
+    value: object
+    kind: str = "schema"
+    depth: int = 1
+    step: str | int = ""
+    parent: SchemaNode | None = None
+
+    @property
+    def path(self) -> Path:
+        steps: list[str | int] = []
+        node = self
+        while node.parent is not None:
+            steps.append(node.step)
+            node = node.parent
+        return tuple(reversed(steps))
+
+    def within(self) -> Iterator[SchemaNode]:
+        if isinstance(self.value, list):
+            for index, item in enumerate(self.value):
+                yield SchemaNode(item, self.kind, self.depth + 1, index, self)
+        elif isinstance(self.value, dict):
+            kinds = KINDS if self.kind == "schema" else {}
+            usual = "schema" if self.kind == "names" else self.kind
+            for key, value in self.value.items():
+                yield SchemaNode(value, kinds.get(key, usual), self.depth + 1, key, self)
+
+
+def walk(schema: object) -> Iterator[SchemaNode]:
+    """Every value of a schema, outermost first; what is within one comes after it was yielded."""
+    nodes = deque([SchemaNode(schema)])
+    while nodes:
+        yield nodes[0]
+        nodes.extend(nodes.popleft().within())
+
+
+def written(path: Path) -> str:
+    """As a user would write the way into the value of a field: .items[0].type"""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
 def check_grammar(grammar: Grammar) -> None:
@@ -69,25 +105,17 @@ def check_grammar(grammar: Grammar) -> None:
         check_schema(schema, grammar.field)
 
 
-def check_schema(schema: Any, field: str) -> None:
+def check_schema(schema: object, field: str) -> None:
     """Raises InvalidRequest for a schema past these bounds, naming the place below `field`."""
     references: dict[str, list[str]] = {}
-    nodes = [SchemaNode(schema, "schema", (), 1)]
-    while nodes:
-        node = nodes.pop()
+    for node in walk(schema):
         if node.depth > MAX_DEPTH:
             raise _refused(field, node, f"at most {MAX_DEPTH} levels of nesting", "more levels")
         _check_value(field, node)
-        if isinstance(node.value, dict):
-            nodes += _within(node)
+        if node.kind == "schema" and isinstance(node.value, dict):
             target = node.value.get("$ref")
-            if node.kind == "schema" and isinstance(target, str):
-                references.setdefault(_definition(node.way), []).append(target)
-        elif isinstance(node.value, list):
-            nodes += [
-                SchemaNode(item, node.kind, (node.way, index), node.depth + 1)
-                for index, item in enumerate(node.value)
-            ]
+            if isinstance(target, str):
+                references.setdefault(_definition(node.path), []).append(target)
     last = past_chain(references, "#", MAX_REFERENCES)
     if last is not None:
         expected = f"at most {MAX_REFERENCES} references that lead from one to the next"
@@ -127,9 +155,7 @@ def check_lark(source: str, field: str) -> None:
 
 def past_chain(edges: dict[str, list[str]], start: str, longest: int) -> str | None:
     """The first node that a walk in depth from `start` reaches behind `longest` others, or None.
-
-    Each node is walked once, as llguidance compiles it once.
-    """
+    Each node is walked once, as llguidance compiles it once."""
     seen = {start}
     path = [iter(edges.get(start, ()))]
     while path:
@@ -144,8 +170,6 @@ def past_chain(edges: dict[str, list[str]], start: str, longest: int) -> str | N
     return None
 
 
-# -- inside ---------------------------------------------------------------------------------------
-
 DECODER = json.JSONDecoder()
 # What a Lark grammar is made of, as far as it matters here. Texts, regular expressions and comments
 # are passed over whole, so that nothing in them counts.
@@ -158,18 +182,8 @@ LARK = re.compile(
 )
 
 
-def _within(node: SchemaNode) -> Iterator[SchemaNode]:
-    for key, value in node.value.items():
-        kind = node.kind
-        if node.kind == "names":
-            kind = "schema"
-        elif node.kind == "schema":
-            kind = KINDS.get(key, "schema")
-        yield SchemaNode(value, kind, (node.way, key), node.depth + 1)
-
-
 def _check_value(field: str, node: SchemaNode) -> None:
-    value, key = node.value, node.way[1] if node.way else ""
+    value = node.value
     if isinstance(value, dict) and len(value) > MAX_PROPERTIES:
         raise _refused(field, node, f"at most {MAX_PROPERTIES:,} entries", f"{len(value):,}")
     if isinstance(value, list) and len(value) > MAX_ITEMS:
@@ -181,11 +195,11 @@ def _check_value(field: str, node: SchemaNode) -> None:
         if _is_number(value) and not _is_written(value):
             expected = f"a number above {LOWEST} that a double holds exactly"
             raise _refused(field, node, expected, value)
-    elif node.kind == "schema" and key in RANGE and _is_number(value) and value <= LOWEST:
+    elif node.kind == "schema" and node.step in RANGE and _is_number(value) and value <= LOWEST:
         raise _refused(field, node, f"a number above {LOWEST}, or none", value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -201,21 +215,12 @@ def _is_written(number: float) -> bool:
     return abs(number) < 10**308 and Decimal(repr(float(number))) == number
 
 
-def _definition(way: tuple[Any, ...]) -> str:
+def _definition(steps: Path) -> str:
     """The definition that a place is in, as `$ref` names it: "#/$defs/NAME", or "#"."""
-    steps = _steps(way)
     if len(steps) >= 2 and steps[0] in ("$defs", "definitions"):
         return f"#/{steps[0]}/{steps[1]}"
     return "#"
 
 
-def _steps(way: tuple[Any, ...]) -> Path:
-    steps = []
-    while way:
-        way, step = way
-        steps.append(step)
-    return tuple(reversed(steps))
-
-
 def _refused(field: str, node: SchemaNode, expected: str, got: object) -> InvalidRequest:
-    return InvalidRequest(field + written(_steps(node.way)), got, expected)
+    return InvalidRequest(field + written(node.path), got, expected)

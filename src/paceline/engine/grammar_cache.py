@@ -34,11 +34,10 @@ class GrammarCache:
 
     def get(self, key: bytes) -> Future[LLMatcher] | None:
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
+            if key not in self._entries:
                 return None
             self._entries.move_to_end(key)
-            return entry.matcher
+            return self._entries[key].matcher
 
     def put(self, key: bytes) -> tuple[Future[LLMatcher], bool]:
         """The future of this grammar, and whether the caller is the first and must complete it."""
@@ -49,7 +48,6 @@ class GrammarCache:
             return entry.matcher, first
 
     def weigh(self, key: bytes, size: int) -> None:
-        """Notes how many bytes a matcher takes."""
         with self._lock:
             if key in self._entries:
                 self._entries[key].bytes = size
@@ -60,11 +58,9 @@ class GrammarCache:
             self._entries.pop(key, None)
 
     def _shrink(self) -> None:
-        def full() -> bool:
-            return sum(entry.bytes for entry in self._entries.values()) > MOST_BYTES
-
-        while len(self._entries) > MOST or (len(self._entries) > 1 and full()):
-            self._entries.popitem(last=False)
+        taken = sum(entry.bytes for entry in self._entries.values())
+        while len(self._entries) > MOST or (len(self._entries) > 1 and taken > MOST_BYTES):
+            taken -= self._entries.popitem(last=False)[1].bytes
 
 
 def digest(grammar: Grammar) -> bytes:

@@ -4,9 +4,9 @@ It reads the vocabulary once and forks for each grammar: the fork compiles it un
 few tokens and reports; a fork that dies costs nothing but itself. This file is run as a script and
 imports nothing of paceline, because torch would make it slow to start and large.
 
-Messages in both directions are frames: number of the trial (8 bytes), length (4 bytes), payload.
-The first frame to arrive holds the settings as JSON; all others hold a grammar in llguidance's
-notation. Answers are JSON objects with one of these keys:
+Messages in both directions are the number of a trial, a space and a payload. The first to arrive
+holds the settings as JSON; all others hold a grammar in llguidance's notation. Answers are JSON
+objects with one of these keys:
 
 seconds, bytes  it compiles: CPU time and memory that it took
 error           llguidance refuses it, with its reason
@@ -24,20 +24,33 @@ import random
 import resource
 import selectors
 import signal
-import socket
-import struct
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-HEAD = struct.Struct(">QI")
+MIB = 1 << 20
+CPU_SECONDS = 2.0  # to compile and to walk; real schemas of 100 kB take 0.3 on an idle machine
+MEMORY = 128 * MIB
+STACK = 8 * MIB  # to compile; real schemas need a few hundred kB
+WALK_STACK = 1 * MIB  # threads that walk along with streams have at least twice as much
+STEPS = 64  # tokens
+STEP_SECONDS = 0.1  # most CPU time for one token; llguidance's own limits bound nearly all below it
+# What llguidance may spend on one token of a stream. Hostile grammars took 10 to 40 ms of a slow,
+# busy core with it; a mask over an enum of 5,000 texts takes 60,000 of the fuel.
+LIMITS = {
+    "step_lexer_fuel": 100_000,
+    "step_max_items": 3_000,
+    "max_items_in_row": 600,
+    "max_lexer_states": 20_000,
+}
 FRESH = 2  # trials that run side by side while they are young
 YOUNG = 0.1  # seconds; older trials run one at a time and give way to all others
 LONGEST = 20.0  # seconds that a trial may run, whatever it does with them
@@ -53,13 +66,6 @@ class TrialSettings(TypedDict):
     tokenizer: str  # the JSON of Hugging Face's tokenizers
     vocab_size: int
     eos_ids: list[int]
-    limits: dict[str, int]  # of LLParserLimits
-    cpu_seconds: float
-    memory: int  # bytes
-    compile_stack: int  # bytes
-    walk_stack: int  # bytes
-    steps: int  # tokens that are walked
-    step_seconds: float  # most CPU time that one token may take
 
 
 @dataclass(slots=True)
@@ -78,9 +84,9 @@ class TrialProcess:
 class Child:
     """Forks for each grammar that arrives, and sends what the forks report."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: Connection) -> None:
         self._control = control
-        _, payload = read_frame(control)
+        _, payload = read_message(control)
         self._settings: TrialSettings = json.loads(payload)
         self._tokenizer = LLTokenizer(
             self._settings["tokenizer"],
@@ -100,15 +106,13 @@ class Child:
             while True:
                 for key, _ in self._events.select(YOUNG / 2 if self._running else None):
                     if key.fileobj is self._control:
-                        self._waiting.append(read_frame(self._control))
+                        self._waiting.append(read_message(self._control))
                     else:
                         self._read(key.fd)
                 self._schedule()
         except (EOFError, OSError):  # the server has ended
             for fork in self._running.values():
                 os.kill(fork.pid, signal.SIGKILL)
-
-    # -- inside -----------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         """Stops forks that are no longer young, lets the oldest of those go on, and starts the
@@ -185,12 +189,11 @@ class Child:
         self._send(fork.number, report)
 
     def _send(self, number: int, report: bytes) -> None:
-        self._control.sendall(HEAD.pack(number, len(report)) + report)
+        self._control.send_bytes(b"%d %s" % (number, report))
 
 
-def parser_limits(limits: dict[str, int]) -> LLParserLimits:
-    """Limits on the cost of one token. Without `verbose_errors`, which would quote the whole
-    grammar."""
+def parser_limits(limits: dict[str, int] = LIMITS) -> LLParserLimits:
+    """Limits on the cost of one token. `verbose_errors` would quote the whole grammar."""
     return LLParserLimits(
         step_lexer_fuel=limits["step_lexer_fuel"],
         step_max_items=limits["step_max_items"],
@@ -200,58 +203,40 @@ def parser_limits(limits: dict[str, int]) -> LLParserLimits:
     )
 
 
-def read_frame(sock: socket.socket) -> tuple[int, bytes]:
-    """Raises EOFError when the other side is gone."""
-    number, length = HEAD.unpack(_read_exactly(sock, HEAD.size))
-    return number, _read_exactly(sock, length)
-
-
-def _read_exactly(sock: socket.socket, count: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < count:
-        part = sock.recv(count - len(parts))
-        if not part:
-            raise EOFError
-        parts += part
-    return bytes(parts)
-
-
-# -- in a fork -------------------------------------------------------------------------------------
+def read_message(connection: Connection) -> tuple[int, bytes]:
+    """Raises EOFError or OSError when the other side is gone."""
+    number, _, payload = connection.recv_bytes().partition(b" ")
+    return int(number), payload
 
 
 def trial(tokenizer: LLTokenizer, settings: TrialSettings, grammar: str, report: int) -> None:
     """Compiles and walks one grammar in this process, which may die of it."""
-    stacks = settings["compile_stack"] + settings["walk_stack"]
-    data = 1024 * _status("VmData") + settings["memory"] + stacks
+    data = 1024 * _status("VmData") + MEMORY + STACK + WALK_STACK
     resource.setrlimit(resource.RLIMIT_DATA, (data, data))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.setitimer(signal.ITIMER_PROF, settings["cpu_seconds"])  # its signal ends the process
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # its signal ends the process
     held = _status("RssAnon")
     matchers: list[LLMatcher] = []
-    answer: dict[str, Any] = {}
+    answer: dict[str, object] = {}
 
     def compile_it() -> None:
-        limits = parser_limits(settings["limits"])
-        matchers.append(LLMatcher(tokenizer, grammar, log_level=0, limits=limits))
+        matchers.append(LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits()))
         if matchers[0].is_error():
             answer["error"] = matchers[0].get_error()[:REASON]
 
-    def walk_it() -> None:
-        answer.update(walk(matchers[0], settings))
-
-    _on_stack(settings["compile_stack"], compile_it)
+    _on_stack(STACK, compile_it)
     if not answer:
-        _on_stack(settings["walk_stack"], walk_it)
+        _on_stack(WALK_STACK, lambda: answer.update(walk(matchers[0], settings)))
     if not answer:
         answer = {"seconds": time.process_time(), "bytes": 1024 * (_status("RssAnon") - held)}
     os.write(report, json.dumps(answer).encode())
     os._exit(0)
 
 
-def walk(matcher: LLMatcher, settings: TrialSettings) -> dict[str, Any]:
+def walk(matcher: LLMatcher, settings: TrialSettings) -> dict[str, object]:
     """Walks a random text as the engine walks streams, and says what went wrong, if anything."""
     chance = random.Random(0)
-    for step in range(settings["steps"]):
+    for step in range(STEPS):
         start = time.thread_time()
         ahead = matcher.deep_copy()
         tokens = ahead.compute_ff_tokens()[:1]
@@ -266,7 +251,7 @@ def walk(matcher: LLMatcher, settings: TrialSettings) -> dict[str, Any]:
         if matcher.is_error() or ahead.is_error():
             reason = matcher.get_error() or ahead.get_error()
             return {"gave_up": reason[:REASON], "steps": step}
-        if seconds > settings["step_seconds"]:
+        if seconds > STEP_SECONDS:
             return {"slow": seconds, "steps": step}
         if ended:
             break
@@ -274,20 +259,17 @@ def walk(matcher: LLMatcher, settings: TrialSettings) -> dict[str, Any]:
 
 
 def _choose(mask: bytes, settings: TrialSettings, chance: random.Random) -> int:
-    """A token that the mask allows, one that does not end the text where there is such a token."""
+    """A token that the mask allows, if there is one none that ends the text."""
     last, ends = settings["vocab_size"] - 1, settings["eos_ids"]
     for _ in range(PROBES):
         token = chance.randint(0, last)
         if mask[token >> 3] >> (token & 7) & 1 and token not in ends:
             return token
-    allowed = [
-        8 * at + bit
-        for at, byte in enumerate(mask)
-        if byte
-        for bit in range(8)
-        if byte >> bit & 1 and 8 * at + bit <= last
-    ]
-    return chance.choice([token for token in allowed if token not in ends] or ends)
+    allowed = (
+        8 * at + bit for at, byte in enumerate(mask) if byte for bit in range(8) if byte >> bit & 1
+    )
+    others = [token for token in allowed if token <= last and token not in ends]
+    return chance.choice(others or ends)
 
 
 def _on_stack(size: int, job: Callable[[], None]) -> None:
@@ -316,7 +298,7 @@ def main() -> None:
     with contextlib.suppress(OSError):  # where memory runs out, this process goes first
         Path("/proc/self/oom_score_adj").write_text("1000")
     with contextlib.suppress(EOFError, OSError):  # the server ended before this process had begun
-        Child(socket.socket(fileno=int(sys.argv[1]))).run()
+        Child(Connection(int(sys.argv[1]))).run()
 
 
 if __name__ == "__main__":

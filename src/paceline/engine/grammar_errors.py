@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any
 
 from paceline.core import Grammar, InvalidRequest
+from paceline.engine.grammar_bounds import Path, SchemaNode, walk, written
 
-# Keywords of JSON Schema whose values hold names, not keywords, on their first level.
-NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
-DATA = {"const", "enum", "default", "examples"}
 PLACE = re.compile(r"\n\s*while processing \S*?#(\S*)\s*$")
 # What llguidance advises is for whoever embeds it.
 OVERLAP = (
     ". Enable 'coerce_one_of' option to approximate oneOf with anyOf",
     " where branches may overlap; anyOf is",
 )
+QUOTED = ("format", "pattern", "type", "$ref", "$dynamicRef")
 LONGEST = 300  # characters of llguidance's message that are quoted
-Path = tuple[str | int, ...]
 
 
 def refusal(grammar: Grammar, message: str) -> InvalidRequest:
@@ -37,22 +33,17 @@ def refusal(grammar: Grammar, message: str) -> InvalidRequest:
         return InvalidRequest(
             grammar.field + written(below), schema, f"another schema: {reason[:LONGEST]}"
         )
-    path, value = found
+    path = found.path
     if names:
         expected = f"a schema without {path[-1]!r}, which is not supported"
     else:
         expected = f"another {path[-1]!r}: {reason[:LONGEST]}"
-    return InvalidRequest(grammar.field + written(path), value, expected)
+    return InvalidRequest(grammar.field + written(path), found.value, expected)
 
 
 def too_heavy(grammar: Grammar, weight: str) -> InvalidRequest:
     """The error for a grammar that compiles or walks, but costs too much."""
     return InvalidRequest(grammar.field, grammar.source, f"a simpler grammar: {weight[:LONGEST]}")
-
-
-def written(path: Path) -> str:
-    """As a user would write the way into the value of a field: .items[0].type"""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
 def _place(message: str) -> tuple[Path, str]:
@@ -64,48 +55,36 @@ def _place(message: str) -> tuple[Path, str]:
     return tuple(int(s) if s.isdecimal() else s for s in steps), message[: at.start()].strip()
 
 
-def _find(schema: Any, names: list[str], reason: str, below: Path) -> tuple[Path, Any] | None:
+def _find(schema: object, names: list[str], reason: str, below: Path) -> SchemaNode | None:
     """The first keyword that the message is about: by its name, else by its value."""
-    keywords = [item for item in _keywords(schema) if item[0][: len(below)] == below]
-    for path, value in keywords:
-        if path[-1] in names:
-            return path, value
-    for path, value in keywords:
-        if path[-1] in ("format", "pattern", "type", "$ref", "$dynamicRef") and _quotes(
-            reason, value
-        ):
-            return path, value
+    keywords = [node for node in walk(schema) if _is_keyword(node)]
+    if below:
+        keywords = [node for node in keywords if node.path[: len(below)] == below]
+    for node in keywords:
+        if node.step in names:
+            return node
+    for node in keywords:
+        if node.step in QUOTED and _quotes(reason, node.value):
+            return node
     mentioned = [
-        (found.start(), place, (path, value))
-        for place, (path, value) in enumerate(keywords)
+        (found.start(), place)
+        for place, node in enumerate(keywords)
         # `in` first: a regular expression for each of 100,000 keywords would take seconds.
-        if str(path[-1]) in reason
-        and (found := re.search(rf"\b{re.escape(str(path[-1]))}\b", reason))
+        if str(node.step) in reason
+        and (found := re.search(rf"\b{re.escape(str(node.step))}\b", reason))
     ]
-    return min(mentioned)[2] if mentioned else None
+    return keywords[min(mentioned)[1]] if mentioned else None
 
 
-def _quotes(reason: str, value: Any) -> bool:
-    """Return whether a message is about a keyword's value; of a reference to elsewhere, about its
-    file."""
+def _is_keyword(node: SchemaNode) -> bool:
+    parent = node.parent
+    return parent is not None and parent.kind == "schema" and isinstance(parent.value, dict)
+
+
+def _quotes(reason: str, value: object) -> bool:
+    """Return whether a message is about a keyword's value, or about the file that a reference
+    names."""
     if not isinstance(value, str) or not value:
         return False
     file, _, pointer = value.partition("#")
     return (file or pointer) in reason
-
-
-def _keywords(schema: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every keyword of a schema and of those within it, outermost first."""
-    if isinstance(schema, list):
-        for index, item in enumerate(schema):
-            yield from _keywords(item, (*path, index))
-    if not isinstance(schema, dict):
-        return
-    for keyword, value in schema.items():
-        yield (*path, keyword), value
-    for keyword, value in schema.items():
-        if keyword in NAMED and isinstance(value, dict):
-            for name, inner in value.items():
-                yield from _keywords(inner, (*path, keyword, name))
-        elif keyword not in DATA:
-            yield from _keywords(value, (*path, keyword))

@@ -20,27 +20,21 @@ import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import ClassVar
 
 from paceline.core import PacelineError
-from paceline.engine.grammar_child import HEAD, TrialSettings, read_frame
+from paceline.engine.grammar_child import (
+    CPU_SECONDS,
+    MEMORY,
+    MIB,
+    STACK,
+    STEP_SECONDS,
+    TrialSettings,
+    read_message,
+)
 
-MIB = 1 << 20
-CPU_SECONDS = 2.0  # to compile and to walk; real schemas of 100 kB take 0.3 on an idle machine
-MEMORY = 128 * MIB
-STACK = 8 * MIB  # to compile; real schemas need a few hundred kB
-WALK_STACK = 1 * MIB  # threads that walk along with streams have at least twice as much
-STEPS = 64  # tokens
-STEP_SECONDS = 0.1  # most CPU time for one token; llguidance's own limits bound nearly all below it
-# What llguidance may spend on one token of a stream. Hostile grammars took 10 to 40 ms of a slow,
-# busy core with it; a mask over an enum of 5,000 texts takes 60,000 of the fuel.
-LIMITS = {
-    "step_lexer_fuel": 100_000,
-    "step_max_items": 3_000,
-    "max_items_in_row": 600,
-    "max_lexer_states": 20_000,
-}
 ATTEMPTS = 2  # a grammar is tried again where the child itself was killed
 MAIN = Path(__file__).with_name("grammar_child.py")
 
@@ -53,10 +47,6 @@ class TrialBusy(PacelineError):
     """So many costly grammars wait for their trial that this one has to come back."""
 
 
-class ChildEnded(Exception):
-    """The child is gone, and with it what it had not reported."""
-
-
 @dataclass(frozen=True, slots=True)
 class Passed:
     """The cost of compiling a grammar: seconds of CPU time, and bytes."""
@@ -67,8 +57,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Why a grammar cannot be served. `reason` is llguidance's, which says what is wrong with it;
-    otherwise the grammar is too heavy, and `weight` says what is."""
+    """Why a grammar cannot be served: llguidance's `reason`, or `weight` says what is too heavy."""
 
     reason: str = ""
     weight: str = ""
@@ -91,18 +80,7 @@ class Trial:
     @classmethod
     def of(cls, tokenizer: str, vocab_size: int, eos_ids: list[int]) -> Trial:
         """The trial of this vocabulary: engines of one process that share it share a child."""
-        settings: TrialSettings = {
-            "tokenizer": tokenizer,
-            "vocab_size": vocab_size,
-            "eos_ids": eos_ids,
-            "limits": LIMITS,
-            "cpu_seconds": CPU_SECONDS,
-            "memory": MEMORY,
-            "compile_stack": STACK,
-            "walk_stack": WALK_STACK,
-            "steps": STEPS,
-            "step_seconds": STEP_SECONDS,
-        }
+        settings = TrialSettings(tokenizer=tokenizer, vocab_size=vocab_size, eos_ids=eos_ids)
         key = hashlib.blake2b(json.dumps(settings).encode()).digest()
         with cls._sharing:
             shared = cls._shared.get(key)
@@ -137,8 +115,6 @@ class Trial:
         child = self._child
         return child.pid if child is not None and not child.gone else None
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _running(self) -> _Child:
         if self._child is None or self._child.gone:
             self._child = _Child(self._settings)
@@ -172,7 +148,7 @@ class _Child:
     """One running child: a process, a socket, and a thread that reads what the child reports."""
 
     def __init__(self, settings: TrialSettings) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         command = [sys.executable, "-P", str(MAIN), str(theirs.fileno())]
         try:
             self._process = subprocess.Popen(
@@ -181,10 +157,7 @@ class _Child:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the server
-                env={
-                    **os.environ,
-                    "TOKENIZERS_PARALLELISM": "false",
-                },  # threads do not survive fork
+                env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},  # threads survive no fork
             )
         except OSError as error:
             ours.close()
@@ -192,14 +165,14 @@ class _Child:
         finally:
             theirs.close()
         self.gone, self.closed, self.pid = False, False, self._process.pid
-        self._socket, self._sending, self._lock = ours, threading.Lock(), threading.Lock()
+        self._connection, self._sending, self._lock = ours, threading.Lock(), threading.Lock()
         self._reports: dict[int, Future[bytes]] = {}
         self._numbers = itertools.count()
         threading.Thread(target=self._read, name="paceline-trials", daemon=True).start()
         self._write(next(self._numbers), json.dumps(settings).encode())
 
     def send(self, payload: bytes) -> Future[bytes]:
-        """The report on one grammar. Raises ChildEnded where the child ends before it."""
+        """The report on one grammar. Its future raises EOFError where the child ends before."""
         report: Future[bytes] = Future()
         number = next(self._numbers)
         with self._lock:
@@ -213,8 +186,8 @@ class _Child:
     def close(self) -> None:
         """Ends the process; grammars that it still has are not tried again."""
         self.closed = True
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # ends the read that waits, too
+            socket.socket(fileno=os.dup(self._connection.fileno())).shutdown(socket.SHUT_RDWR)
         try:
             self._process.wait(timeout=2)
         except subprocess.TimeoutExpired:
@@ -224,12 +197,12 @@ class _Child:
     def _write(self, number: int, payload: bytes) -> None:
         # An error here is one for the reading thread too, which ends what waits.
         with self._sending, contextlib.suppress(OSError):
-            self._socket.sendall(HEAD.pack(number, len(payload)) + payload)
+            self._connection.send_bytes(b"%d %s" % (number, payload))
 
     def _read(self) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                number, payload = read_frame(self._socket)
+                number, payload = read_message(self._connection)
                 with self._lock:
                     report = self._reports.pop(number)
                 report.set_result(payload)
@@ -237,13 +210,13 @@ class _Child:
             self.gone = True
             left, self._reports = list(self._reports.values()), {}
         with self._sending:
-            self._socket.close()
+            self._connection.close()
         self._process.wait()
         for report in left:
             report.set_exception(self._ended())
 
-    def _ended(self) -> ChildEnded:
-        return ChildEnded("the child was closed" if self.closed else "the child has ended")
+    def _ended(self) -> EOFError:
+        return EOFError("the child was closed" if self.closed else "the child has ended")
 
 
 DEATHS = {

@@ -31,8 +31,6 @@ class KVCache:
         # Which drafters' KV a hashed block holds too, by name@version.
         self._draft_kv: dict[int, set[str]] = {}
 
-    # -- asking ---------------------------------------------------------------------------------
-
     @property
     def free_blocks(self) -> int:
         return len(self._free)
@@ -40,12 +38,6 @@ class KVCache:
     @property
     def usage(self) -> float:
         return 1.0 - len(self._free) / self.num_blocks
-
-    def blocks_needed(self, request: Request, num_tokens: int) -> int:
-        """Blocks to add so that `request` has slots for its first `num_tokens` tokens."""
-        return max(0, -(-num_tokens // BLOCK_SIZE) - len(request.blocks))
-
-    # -- taking and giving back -----------------------------------------------------------------
 
     def match_prefix(self, request: Request) -> int:
         """Gives `request`, which holds no block, the cached blocks of its tokens.
@@ -69,8 +61,8 @@ class KVCache:
         return len(request.blocks) * BLOCK_SIZE
 
     def allocate(self, request: Request, num_tokens: int) -> bool:
-        """Makes room for the first `num_tokens` tokens, or returns False and changes nothing."""
-        needed = self.blocks_needed(request, num_tokens)
+        """Make room for the first `num_tokens` tokens, or return False and change nothing."""
+        needed = -(-num_tokens // BLOCK_SIZE) - len(request.blocks)
         if needed > len(self._free):
             return False
         for _ in range(needed):
@@ -151,13 +143,6 @@ class KVCache:
         self._free = OrderedDict.fromkeys(free)
         self._chains = {request.id: self._chains.get(request.id, []) for request in running}
 
-    def clear_prefixes(self) -> None:
-        """Forgets every cached prefix; blocks in use stay in use."""
-        for block in range(self.num_blocks):
-            self._forget(block)
-
-    # -- inside ---------------------------------------------------------------------------------
-
     def _digest(self, request: Request, start: int, chain: list[bytes]) -> bytes:
         parent = chain[-1] if chain else hashlib.blake2b(request.salt, digest_size=16).digest()
         ids = array("I", request.tokens[start : start + BLOCK_SIZE])
@@ -171,19 +156,16 @@ class KVCache:
         self._draft_kv.pop(block, None)
 
     def check_integrity(self, running: list[Request]) -> None:
-        """Every block is either free or owned exactly as often as it is referenced.
-
-        Raises AssertionError naming the first block that is not: a leak or a double free.
-        """
+        """Raises AssertionError naming the first block that is neither free nor owned exactly as
+        often as it is referenced: a leak or a double free."""
         owners = [0] * self.num_blocks
         for request in running:
             for block in request.blocks:
                 owners[block] += 1
         for block in range(self.num_blocks):
             count, free = self._references[block], block in self._free
-            assert owners[block] == count, (
-                f"block {block}: {count} references, {owners[block]} owners"
-            )
+            owned = owners[block]
+            assert owned == count, f"block {block}: {count} references, {owned} owners"
             assert free == (count == 0), f"block {block}: {count} references but free={free}"
         for digest, block in self._block_of.items():
             assert self._hash_of[block] == digest, f"block {block}: hash table disagrees"

@@ -25,19 +25,13 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
 
 def cpu_name(info: Path = Path("/proc/cpuinfo")) -> str:
     """The processor as it calls itself; what the platform says where it doesn't."""
-    try:
-        for line in info.read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return _value(info, "model name") or platform.processor() or platform.machine()
 
 
 def available_memory(cgroup: Path = CGROUP) -> int:
     """Bytes that can still be had without swapping."""
-    free = _meminfo("MemAvailable") or _physical_memory() // 2
+    kilobytes = _value(Path("/proc/meminfo"), "MemAvailable").split()
+    free = int(kilobytes[0]) * 1024 if kilobytes else _physical_memory() // 2
     for limit, used in LIMITS:
         most, taken = _first_line(cgroup / limit), _first_line(cgroup / used)
         if most.isdecimal() and taken.isdecimal():
@@ -55,15 +49,13 @@ def _physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _meminfo(field: str) -> int | None:
+def _value(file: Path, name: str) -> str:
+    """The value of the first line `name: value` in a file, or nothing."""
     try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith(f"{field}:"):
-                    return int(line.split()[1]) * 1024
+        lines = (line.partition(":") for line in file.read_text().splitlines())
+        return next((value.strip() for key, _, value in lines if key.strip() == name), "")
     except OSError:
-        pass
-    return None
+        return ""
 
 
 def _first_line(file: Path) -> str:

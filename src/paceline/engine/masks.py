@@ -75,19 +75,16 @@ class Grammars:
         return self._thread.submit(self._fill, entries) if entries else None
 
     def _fill(self, entries: list[Scheduled]) -> dict[str, RowMasks | Exception]:
-        rows = sum(entry.outputs for entry in entries)
+        rows, end = sum(entry.outputs for entry in entries), 0
         if rows > len(self._bits):
             self._bits = np.zeros((2 * rows, self._words), dtype=np.uint32)
         masks: dict[str, RowMasks | Exception] = {}
-        start = 0
         for entry in entries:
-            end = start + entry.outputs
-            bits = self._bits[start:end]
+            start, end = end, end + entry.outputs
+            bits, draft = self._bits[start:end], entry.draft
             try:
-                draft = entry.draft
                 self.held[entry.request.id].fill(bits, draft.verified, draft.forced_verified)
                 masks[entry.request.id] = RowMasks(bits, self._vocab_size)
             except Exception as error:
                 masks[entry.request.id] = error
-            start = end
         return masks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from paceline.core import InvalidRequest
@@ -17,21 +17,20 @@ PLANNED_CONTEXTS = 8  # full contexts that the default plan makes room for, memo
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes and blocks. Weights and KV count the target's and every drafter's; the KV rows of all
-    share the slots. `drafter_weight_bytes` and `drafter_kv_bytes_per_token` are the drafters' part.
-    """
+    """Bytes and blocks. Weights and KV count the target's and every drafter's, of which the fields
+    `drafter_*` are the drafters' part; the KV rows of all share the slots."""
 
-    weight_bytes: int
-    drafter_weight_bytes: int
     kv_bytes_per_token: int
     drafter_kv_bytes_per_token: int
     num_blocks: int
     max_model_len: int
+    weight_bytes: int = 0
+    drafter_weight_bytes: int = 0
 
-    def with_drafters(self, target: int, drafters: Sequence[Drafter]) -> MemoryPlan:
-        """The plan with what the drafters really take, known once they share the target."""
+    def with_weights(self, target: Network, drafters: Iterable[Drafter]) -> MemoryPlan:
+        """The plan with what the weights take, known once the drafters share the target's."""
         own = sum(drafter.weight_bytes for drafter in drafters)
-        return replace(self, weight_bytes=target + own, drafter_weight_bytes=own)
+        return replace(self, weight_bytes=target.weight_bytes + own, drafter_weight_bytes=own)
 
     @property
     def kv_bytes(self) -> int:
@@ -43,14 +42,9 @@ class MemoryPlan:
 
 
 def plan_memory(
-    config: EngineConfig,
-    *,
-    target: Network,
-    drafters: Sequence[Drafter],
-    max_context: int,
+    config: EngineConfig, *, target: Network, drafters: Iterable[Drafter], max_context: int
 ) -> MemoryPlan:
-    """Divides memory. One request of the longest length always fits, so the oldest can always go
-    on.
+    """Divide memory: one request of the longest length always fits, so the oldest can go on.
 
     Raises InvalidRequest when `max_model_len` is more than the model was made for, or when
     `kv_memory` cannot hold one request of `max_model_len` tokens.
@@ -76,10 +70,7 @@ def plan_memory(
         most = num_blocks * BLOCK_SIZE
         raise InvalidRequest("max_model_len", asked, f"at most {most} tokens, which memory allows")
     max_model_len = asked or min(max_context, num_blocks * BLOCK_SIZE)
-    own = sum(drafter.weight_bytes for drafter in drafters)
     return MemoryPlan(
-        weight_bytes=target.weight_bytes + own,
-        drafter_weight_bytes=own,
         kv_bytes_per_token=per_token,
         drafter_kv_bytes_per_token=per_token - target.kv_spec.bytes_per_token,
         num_blocks=num_blocks,

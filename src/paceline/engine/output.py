@@ -29,11 +29,7 @@ class Output:
     grammar leaves no choice about; both stop where the stream ends."""
 
     def __init__(
-        self,
-        request: Request,
-        text: TextStream,
-        grammar: GrammarState | None,
-        spans: Spans = OFF,
+        self, request: Request, text: TextStream, grammar: GrammarState | None, spans: Spans = OFF
     ) -> None:
         self.request, self.grammar = request, grammar
         self._stop_ids = frozenset(request.params.stop_token_ids)
@@ -51,16 +47,15 @@ class Output:
         `logprobs` is asked for row and token where the request wants them: of a token that was
         forced there is nothing to ask.
         """
-        for row, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
-            try:
+        try:
+            for row, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
                 if self.grammar is not None:
                     self.grammar.check_row(row)
-            except GrammarFailed as error:
-                self._fail(commit, error)
-            else:
                 self._extend(commit, row, token, kind, logprobs)
-            if self.request.finish_reason is not None:
-                return
+                if self.request.finish_reason is not None:
+                    return
+        except GrammarFailed as error:
+            self._fail(commit, error)
 
     def _extend(
         self,
@@ -70,35 +65,14 @@ class Output:
         kind: TokenKind,
         logprobs: Callable[[int, int], TokenLogprobs],
     ) -> None:
-        wanted = self.request.params.logprobs is not None
-        if wanted and commit.logprobs is None:
-            commit.logprobs = []
-        if commit.logprobs is not None:
-            certain = kind is TokenKind.FORCED
-            commit.logprobs.append(self._certain(token) if certain else logprobs(row, token))
+        request, params = self.request, self.request.params
+        if params.logprobs is not None:
+            commit.logprobs = commit.logprobs or []
+            certain = TokenLogprobs(token, 0.0, ((token, 0.0),) if params.logprobs else ())
+            forced = kind is TokenKind.FORCED
+            commit.logprobs.append(certain if forced else logprobs(row, token))
         commit.token_ids.append(token)
         commit.kinds.append(kind)
-        self._append(commit, token)
-
-    def force(self, commit: Commit, logprobs: Callable[[int, int], TokenLogprobs]) -> int:
-        """Commits what the grammar forces next; returns how many tokens that were."""
-        before = self.request.output_len
-        while self.grammar is not None and self.request.finish_reason is None:
-            try:
-                tokens = self.grammar.forced()
-            except GrammarFailed as error:
-                self._fail(commit, error)
-                break
-            if not tokens:
-                break
-            for token in tokens:
-                self._extend(commit, 0, token, TokenKind.FORCED, logprobs)
-                if self.request.finish_reason is not None:
-                    break
-        return self.request.output_len - before
-
-    def _append(self, commit: Commit, token: int) -> None:
-        request, params = self.request, self.request.params
         request.tokens.append(token)
         if token in request.eos_ids and not params.ignore_eos:
             self._end(commit, FinishReason.STOP)
@@ -114,10 +88,23 @@ class Output:
         elif request.output_len >= request.max_tokens:
             self._end(commit, FinishReason.LENGTH)
         elif self.grammar is not None:
-            try:
-                self.grammar.advance(token)
-            except GrammarFailed as error:
-                self._fail(commit, error)
+            self.grammar.advance(token)
+
+    def force(self, commit: Commit, logprobs: Callable[[int, int], TokenLogprobs]) -> int:
+        """Commits what the grammar forces next; returns how many tokens that were."""
+        request, before = self.request, self.request.output_len
+        try:
+            while self.grammar is not None and request.finish_reason is None:
+                tokens = self.grammar.forced()
+                if not tokens:
+                    break
+                for token in tokens:
+                    self._extend(commit, 0, token, TokenKind.FORCED, logprobs)
+                    if request.finish_reason is not None:
+                        break
+        except GrammarFailed as error:
+            self._fail(commit, error)
+        return request.output_len - before
 
     def _end(self, commit: Commit, reason: FinishReason, stop: str | int | None = None) -> None:
         """Ends the stream for `reason`, or at a stop string in the text that only now is final:
@@ -132,7 +119,3 @@ class Output:
         self._end(commit, FinishReason.ERROR, GRAMMAR_FAILED)
         if self.request.finish_reason is FinishReason.ERROR:
             commit.error = str(error)
-
-    def _certain(self, token: int) -> TokenLogprobs:
-        top = ((token, 0.0),) if self.request.params.logprobs else ()
-        return TokenLogprobs(token, 0.0, top)

@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import json
-import logging
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from paceline.core import CacheError, InvalidRequest
-from paceline.core.cache import cache_dir, load_json, save_json
+from paceline.core import InvalidRequest
 from paceline.engine.config import EngineConfig
+from paceline.engine.kept import Kept
 from paceline.engine.machine import available_memory, usable_cores
-from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Network
+from paceline.engine.runner import even_batch
+from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
 from paceline.models.quantized import VERSION, recipe_of
 from paceline.models.weights import SafetensorWeights, stored_bytes
-
-log = logging.getLogger(__name__)
 
 WINDOW, MOST_WINDOWS = 512, 4  # tokens; of each passage
 CHUNK = 64  # rows of a forward: every row's logits are wanted, and a vocabulary is wide
@@ -62,8 +57,7 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a network made of the text: by predicted token, its negative log-likelihood and whether
-    another would have been most likely."""
+    """What a network made of the text, by predicted token: negative log-likelihood and best."""
 
     losses: torch.Tensor  # float64 [tokens]
     argmax: torch.Tensor  # int64 [tokens]
@@ -103,22 +97,12 @@ def read(network: Network, texts: Sequence[Sequence[int]]) -> Reading:
     for ids in texts:
         for start in range(0, len(ids) - 1, CHUNK):
             end = min(start + CHUNK, len(ids) - 1)
-            output = network.forward(_rows(ids, start, end))
+            output = network.forward(even_batch(ids[start:end], start=start))
             targets = torch.tensor(ids[start + 1 : end + 1], device=output.logits.device)
             chosen = output.logits.gather(1, targets[:, None])[:, 0]
             losses.append((output.logits.logsumexp(-1) - chosen).double().cpu())
             argmax.append(output.argmax.cpu().clone())
     return Reading(torch.cat(losses), torch.cat(argmax))
-
-
-def _rows(ids: Sequence[int], start: int, end: int) -> ForwardBatch:
-    return ForwardBatch(
-        ids=np.array(ids[start:end], dtype=np.int32),
-        positions=np.arange(start, end, dtype=np.int32),
-        seq_starts=np.array([0, end - start], dtype=np.int32),
-        block_tables=np.arange(-(-end // BLOCK_SIZE), dtype=np.int32)[None],
-        logit_rows=np.arange(end - start, dtype=np.int32),
-    )
 
 
 def examine(config: EngineConfig, texts: Sequence[str] | None = None) -> Quality:
@@ -155,7 +139,6 @@ def measure(
 
 
 def _longest(config: EngineConfig, loaded: LoadedModel) -> int:
-    """Tokens of a window, all of which the network must have positions for."""
     return min(WINDOW, loaded.max_context, config.max_model_len or WINDOW)
 
 
@@ -172,54 +155,34 @@ def _build(config: EngineConfig, loaded: LoadedModel, quantize: str | None) -> N
 
 
 def quality_of(config: EngineConfig, loaded: LoadedModel, network: Network) -> Quality | None:
-    """The same, remembered in the cache for the next start. None where the unquantised weights do
-    not fit beside the others."""
-    return remembered(config, loaded, lambda: _measure_if_it_fits(config, loaded, network))
-
-
-def _measure_if_it_fits(
-    config: EngineConfig, loaded: LoadedModel, network: Network
-) -> Quality | None:
+    """The same, remembered for the next start. None where the unquantised weights do not fit."""
+    kept = _kept(config, loaded)
+    quality = kept.read() if kept else None
+    if quality is not None:
+        return quality
     free = available_memory()
     if network.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(network.device)
-    return measure(config, loaded, network) if stored_bytes(loaded.weights) < free else None
+    if stored_bytes(loaded.weights) >= free:
+        return None
+    quality = measure(config, loaded, network)
+    return kept.write(quality) if kept else quality
 
 
-def remembered(
-    config: EngineConfig, loaded: LoadedModel, work: Callable[[], Quality | None]
-) -> Quality | None:
-    """Return the cached measurement of this model, recipe and text, else that of `work`."""
-    file = _cache_file(config, loaded)
-    if file is None:
-        return work()
-    try:
-        return Quality(**load_json(file))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, TypeError) as error:
-        log.warning("quality in %s cannot be used (%s): measuring again", file, error)
-    quality = work()
-    if quality is not None:
-        try:
-            save_json(file, asdict(quality))
-        except CacheError as error:
-            log.warning("quality cannot be kept and is measured at each start: %s", error)
-    return quality
-
-
-def _cache_file(config: EngineConfig, loaded: LoadedModel) -> Path | None:
-    """None for weights that lie in no file: nothing cheap would say that they are the same."""
+def _kept(config: EngineConfig, loaded: LoadedModel) -> Kept[Quality] | None:
+    """The place of the measurement of this model, recipe and text; None for weights that lie in no
+    file: nothing cheap would say that they are the same."""
     if not isinstance(loaded.weights, SafetensorWeights):
         return None
     recipe = recipe_of(config.quantize, config.device, config.dtype)
-    key = [VERSION, recipe.number, sorted(recipe.linears), config.dtype, config.backend]
-    key += [
-        repr(loaded.config),
-        loaded.weights.identity(),
-        passages(),
-        _longest(config, loaded),
-        MOST_WINDOWS,
-    ]
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
-    return cache_dir() / "quality" / f"{recipe.number}-{digest}.json"
+    text = hashlib.sha256("".join(passages()).encode()).hexdigest()
+    key: dict[str, object] = {
+        "version": VERSION,
+        "recipe": [recipe.number, *sorted(recipe.linears)],
+        "dtype": config.dtype,
+        "backend": config.backend,
+        "model": repr(loaded.config),
+        "weights": loaded.weights.identity(),
+        "text": [text, _longest(config, loaded), MOST_WINDOWS],
+    }
+    return Kept("quality", key, Quality)

@@ -12,15 +12,12 @@ RETRY_AFTER = 1.0  # seconds; a stream ends more often than that on a server tha
 
 
 class StreamLimit:
-    """Bounds the streams that run, that queue, and whose prompts are still being encoded.
-
-    `most` is the bound on all of them; `held` tells how many run or queue, `running` how many of
-    those run. Belongs to the event loop.
-    """
+    """Bounds, by `most`, the streams that run or queue (`held`) and those whose prompts are still
+    being encoded. `running` tells how many run. Belongs to the event loop."""
 
     def __init__(self, most: int, held: Callable[[], int], running: Callable[[], int]) -> None:
         self.most, self._held, self._running = most, held, running
-        self._reserved = 0
+        self.reserved = 0
 
     def reserve(self, n: int, prompts: int = 1) -> Reservation:
         """Reserve places for `n` streams of each prompt. Use it as a context manager.
@@ -33,19 +30,16 @@ class StreamLimit:
             each = "" if n == 1 else f" with n = {n}"
             expected = f"at most {self.most // n}{each}: this server holds {self.most} at once"
             raise InvalidRequest("prompt", f"{prompts} prompts", expected)
-        taken = self._held() + self._reserved
+        taken = self._held() + self.reserved
         if taken + n * prompts > self.most:
             raise QueueFull(taken - self._running(), retry_after=RETRY_AFTER)
-        self._reserved += n * prompts
+        self.reserved += n * prompts
         return Reservation(self, n * prompts)
-
-    def give_back(self, streams: int) -> None:
-        self._reserved -= streams
 
 
 class Reservation:
-    """Places for `streams` streams. What submit() has not taken by the end of the block is given
-    back. `arrival` is when it was asked for, on the monotonic clock."""
+    """Places for `streams` streams, asked for at `arrival` on the monotonic clock. What submit()
+    has not taken by the end of the block is given back."""
 
     def __init__(self, limit: StreamLimit, streams: int) -> None:
         self.arrival = time.monotonic()
@@ -56,7 +50,7 @@ class Reservation:
         if streams > self._left:
             raise ValueError(f"{streams} streams, and places for {self._left} are left")
         self._left -= streams
-        self._limit.give_back(streams)
+        self._limit.reserved -= streams
 
     def __enter__(self) -> Self:
         return self

@@ -1,10 +1,12 @@
-"""The requests that an engine holds, and everything that comes and goes with a request."""
+"""The requests that an engine holds, what comes and goes with a request, and what a failed step
+leaves of all that."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.core import (
@@ -13,69 +15,67 @@ from paceline.core import (
     OutputDelta,
     PacelineError,
     Request,
+    RequestMetrics,
     Round,
 )
 from paceline.core.spans import Spans
-from paceline.engine.counts import Counters, times
+from paceline.engine.config import EngineStats
 from paceline.engine.drafting import Drafting
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.masks import Grammars
 from paceline.engine.output import Commit, Output
 from paceline.engine.rounds import RoundMaker
 from paceline.engine.row_edits import RowEdits, edits_of
-from paceline.engine.runner import Runner
+from paceline.engine.runner import Runner, try_out
 from paceline.engine.sampler import NotFinite
-from paceline.engine.scheduler import Scheduler
+from paceline.engine.scheduler import Plan, Scheduler
 from paceline.engine.text import TextStream
 
 log = logging.getLogger(__name__)
 NOT_FINITE = "model_not_finite"  # stop reason of a stream whose logits held NaN or infinity
 
 
+class EngineFailed(PacelineError):
+    """A step failed and the engine could not be brought back to order: it cannot go on."""
+
+
+@dataclass(slots=True)
 class Roster:
     """Opens and closes requests in every part of the engine. Belongs to the engine's thread.
 
-    `requests`, `outputs` and `edits` are by request id; `counters` are the engine's.
-    `target_in_doubt` says that a request met logits that are not finite since that was last looked
-    into.
+    `requests`, `outputs` and `edits` are by request id. `target_in_doubt` says that a request met
+    logits that are not finite since that was last looked into.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        cache: KVCache,
-        scheduler: Scheduler,
-        runner: Runner,
-        grammars: Grammars,
-        drafting: Drafting,
-        rounds: RoundMaker,
-        counters: Counters,
-    ) -> None:
-        self._tokenizer, self._cache, self._scheduler = tokenizer, cache, scheduler
-        self._runner, self._grammars, self._drafting = runner, grammars, drafting
-        self._rounds, self.counters = rounds, counters
-        self.requests: dict[str, Request] = {}
-        self.outputs: dict[str, Output] = {}
-        self.edits: dict[str, RowEdits] = {}
-        self.target_in_doubt = False
+    tokenizer: Any
+    cache: KVCache
+    scheduler: Scheduler
+    runner: Runner
+    grammars: Grammars
+    drafting: Drafting
+    rounds: RoundMaker
+    counters: EngineStats
+    requests: dict[str, Request] = field(default_factory=dict)
+    outputs: dict[str, Output] = field(default_factory=dict)
+    edits: dict[str, RowEdits] = field(default_factory=dict)
+    target_in_doubt: bool = False
 
     def open(self, request: Request, spans: Spans) -> OutputDelta | None:
         """Queue a request. Returns its last delta if it failed at once."""
-        self.requests[request.id] = request
+        self.requests[request.id], params = request, request.params
         try:
-            params = request.params
             text = TextStream(
-                self._tokenizer,
+                self.tokenizer,
                 request.prompt_ids,
                 params.stop,
                 skip_special_tokens=params.skip_special_tokens,
             )
-            grammar = self._grammars.open(request)
+            grammar = self.grammars.open(request)
             self.outputs[request.id] = Output(request, text, grammar, spans)
-            edits = edits_of(request, self._runner.network.device)
+            edits = edits_of(request, self.runner.network.device)
             if edits is not None:
                 self.edits[request.id] = edits
-            self._scheduler.add(request)
+            self.scheduler.add(request)
         except Exception as error:
             return self.fail(request, error)
         return None
@@ -86,21 +86,21 @@ class Roster:
         """End a request and free all that it holds, whether it runs, waits or neither."""
         request.finish_reason, request.stop_reason = reason, stop_reason
         request.finished = time.monotonic()
-        self._scheduler.remove(request)
+        self.scheduler.remove(request)
         self.leave(request)
         for table in (self.requests, self.outputs, self.edits):
             table.pop(request.id, None)
-        self._grammars.close(request)
-        self._drafting.lengths.forget(request.id)
-        self._rounds.forget(request.id)
+        self.grammars.close(request)
+        self.drafting.lengths.forget(request.id)
+        self.rounds.forget(request.id)
         finished = self.counters.requests_finished
         finished[reason] = finished.get(reason, 0) + 1
 
     def leave(self, request: Request) -> None:
         """Free what only a running request holds. Harmless for one that does not run."""
-        self._runner.end(request)
+        self.runner.end(request)
         try:
-            self._drafting.release(request)
+            self.drafting.release(request)
         except Exception as error:
             self.stop_drafting([request], error)
 
@@ -110,7 +110,7 @@ class Roster:
         stop_reason = None
         if isinstance(error, NotFinite):
             stop_reason, self.target_in_doubt = NOT_FINITE, True
-            self._cache.forget_prefix(request)
+            self.cache.forget_prefix(request)
         self.close(request, FinishReason.ERROR, stop_reason)
         shown = str(error) if isinstance(error, PacelineError) else repr(error)
         return self.delta(request, Commit(error=shown))
@@ -121,7 +121,7 @@ class Roster:
         self.counters.drafter_failures += 1
         for request in requests:
             if request.drafter is not None:
-                self._drafting.give_up(request)
+                self.drafting.give_up(request)
 
     def delta(
         self,
@@ -132,7 +132,6 @@ class Roster:
     ) -> OutputDelta:
         """Make the delta of a stream: what a step added, or without a commit that it ended."""
         commit = commit or Commit()
-        finished = request.finish_reason is not None
         return OutputDelta(
             request_id=request.id,
             choice=request.choice,
@@ -149,5 +148,65 @@ class Roster:
             seed=request.seed,
             round=round,
             explained=explained,
-            metrics=times(request) if finished else None,
+            metrics=None if request.finish_reason is None else _times(request),
         )
+
+
+def _times(request: Request) -> RequestMetrics:
+    end, count = request.finished or time.monotonic(), request.output_len
+    first = request.first_token or end
+    return RequestMetrics(
+        queue=(request.first_scheduled or end) - request.arrival,
+        ttft=first - request.arrival,
+        tpot=(end - first) / (count - 1) if count > 1 else None,
+        total=end - request.arrival,
+        held_back=request.held_back,
+    )
+
+
+def recover(roster: Roster, plan: Plan | None, error: Exception) -> list[OutputDelta]:
+    """End the requests that a step which raised `error` may have harmed, repair what it left half
+    done, and return their last deltas. `plan` is None where the step was not planned yet.
+
+    Raises EngineFailed when that fails.
+    """
+    log.error("a step failed: its requests end", exc_info=error)
+    scheduler, cache = roster.scheduler, roster.cache
+    roster.counters.failed_steps += 1
+    try:
+        deltas = [roster.fail(request, error) for request in _harmed(roster, plan)]
+        queued = {request.id for request in (*scheduler.running, *scheduler.waiting)}
+        for request in list(roster.requests.values()):
+            if request.id not in queued:  # the error came between two queues
+                scheduler.requeue(request)
+        for request in scheduler.waiting:
+            roster.leave(request)
+        try:
+            cache.check_integrity(scheduler.running)
+        except AssertionError as wrong:
+            log.error("the bookkeeping of KV blocks is made anew: %s", wrong)
+            cache.repair(scheduler.running)
+    except Exception as failure:
+        raise EngineFailed(f"the engine cannot go on after {error!r}: {failure}") from failure
+    roster.target_in_doubt = True
+    return deltas
+
+
+def try_out_target(roster: Roster, name: str, longest: int) -> None:
+    """Raises EngineFailed where the target gives no usable logits any more."""
+    roster.target_in_doubt = False
+    block = roster.cache.unused_block()
+    if block is None:
+        return
+    try:
+        try_out(roster.runner.network, name, longest=longest, block=block)
+    except Exception as error:
+        raise EngineFailed(f"the engine cannot go on: {error}") from error
+
+
+def _harmed(roster: Roster, plan: Plan | None) -> list[Request]:
+    """The requests of the failed step, or all that run where it was not planned yet: at least one
+    where there is any, so that the same error cannot come back for ever."""
+    if plan is not None and plan.scheduled:
+        return [e.request for e in plan.scheduled if e.request.id in roster.requests]
+    return list(roster.scheduler.running) or list(roster.scheduler.waiting)[:1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from paceline.core import (
     CutReason,
@@ -14,6 +14,7 @@ from paceline.core import (
     TokenKind,
     Verdict,
 )
+from paceline.drafters.base import Drafter
 from paceline.engine.draft import Draft
 from paceline.engine.output import Commit
 from paceline.engine.scheduler import Scheduled
@@ -22,18 +23,12 @@ from paceline.engine.scheduler import Scheduled
 class RoundMaker:
     """Makes rounds. What all rounds of a stream share is made once, while the stream runs."""
 
-    def __init__(self, version: Callable[[str], str], rule: str) -> None:
-        """`version` gives that of a drafter by its name; `rule` verifies the drafts."""
-        self._version, self._rule = version, rule
+    def __init__(self, drafters: Mapping[str, Drafter], rule: str) -> None:
+        self._drafters, self._rule = drafters, rule
         self._streams: dict[str, StreamInfo] = {}
 
     def make(
-        self,
-        entry: Scheduled,
-        commit: Commit,
-        verdict: Verdict,
-        step: StepInfo,
-        ar_seconds: float,
+        self, entry: Scheduled, commit: Commit, verdict: Verdict, step: StepInfo, ar_seconds: float
     ) -> Round:
         """Make the round of an entry whose tokens are committed."""
         request, draft, kinds = entry.request, entry.draft, commit.kinds
@@ -68,7 +63,7 @@ class RoundMaker:
                 request=request.id,
                 cohort=request.cohort,
                 drafter=drafter,
-                version=None if drafter is None else self._version(drafter),
+                version=None if drafter is None else self._drafters[drafter].version,
                 rule=self._rule,
                 temperature=request.params.temperature,
                 grammar=request.params.grammar is not None,
@@ -97,11 +92,8 @@ def cut_reason(entry: Scheduled) -> CutReason | None:
 
 def explained(draft: Draft, committed: Sequence[int]) -> ExplainedRound:
     """The tokens of a draft as its client may see them: all, or of a draft that was looked up in
-    the text of other requests only what was committed.
-
-    Anything else of such a draft is another client's text. Forced tokens behind a rejected one are
-    left out as well: which they are depends on the rejected one.
-    """
+    the text of other requests only what was committed. Forced tokens behind a rejected one are left
+    out as well: which they are depends on the rejected one."""
     confidence = None if draft.confidence is None else tuple(draft.confidence)
     verified = tuple(draft.verified)
     forced = tuple(sorted(draft.forced_verified))

@@ -18,9 +18,8 @@ from paceline.core import Request
 class TokenCounts:
     """The amounts that frequency and presence penalties take from the tokens of a growing output.
 
-    Tokens have places in the order of their first occurrence, those of the prompt first: `ids`
-    int64 [n], and `amounts` float32 [n], 0 for a token of the prompt alone, are views that the
-    next call may overwrite.
+    Tokens have places in the order of their first occurrence, those of the prompt first. The next
+    call may overwrite the arrays that the properties give.
     """
 
     def __init__(
@@ -34,10 +33,12 @@ class TokenCounts:
 
     @property
     def ids(self) -> np.ndarray:
+        """int64 [n]"""
         return self._ids[: len(self._place)]
 
     @property
     def amounts(self) -> np.ndarray:
+        """float32 [n], 0 for a token of the prompt alone"""
         return self._amounts[: len(self._place)]
 
     def add(self, tokens: Iterable[int]) -> None:
@@ -65,8 +66,7 @@ class TokenCounts:
 
     def _count(self, place: int, step: int) -> None:
         count = self._counts[place] = self._counts[place] + step
-        amount = self._frequency * count + self._presence if count else 0.0
-        self._amounts[place] = amount
+        self._amounts[place] = self._frequency * count + self._presence if count else 0.0
 
 
 class RowEdits:
@@ -116,10 +116,7 @@ class RowEdits:
             self._penalise(self._row, self._counts)
         return torch.from_numpy(self._row).to(self._device)
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _shift(self, banned: bool, vocab: int) -> np.ndarray:
-        """Return what bias and bans add to a row, however many they are, in one array."""
         if banned not in self._shifts:
             shift = np.zeros(vocab, dtype=np.float32)
             shift[self._bias_ids] = self._bias

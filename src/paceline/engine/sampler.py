@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -32,21 +33,23 @@ class NotFinite(PacelineError):
         )
 
 
+@dataclass(slots=True)
 class Noise:
-    """The random numbers of one stream, keyed by counters: nothing is drawn in sequence.
+    """The random numbers of one stream's round, keyed by counters: nothing is drawn in sequence.
 
     The target's noise is keyed by position alone. Whatever the rules `token` and `block` draw is
-    keyed by the round's start too, so that no number that a round has looked at is used again: a
+    keyed by the round's `start` too, so that no number that a round has looked at is used again: a
     position that comes back in a later round gets fresh noise.
     """
 
-    def __init__(self, seed: int, choice: int) -> None:
-        self.seed, self.choice = seed, choice
+    seed: int
+    choice: int
+    start: int  # position of row 0
 
     def target(
         self,
         logits: torch.Tensor,
-        position: int,
+        row: int,
         inv_temperature: float,
         keep: tuple[float, int] | None,
     ) -> int:
@@ -57,41 +60,38 @@ class Noise:
             inv_temperature=inv_temperature,
             seed=self.seed,
             choice=self.choice,
-            position=position,
+            position=self.start + row,
             threshold=threshold,
             tie_id=tie_id,
         )
 
-    def below(self, probability: float, *, round_start: int, position: int) -> bool:
+    def below(self, probability: float, row: int) -> bool:
         """True with `probability`: u < probability for a u strictly between 0 and 1."""
         u = ops.uniform(
             self.seed,
             choice=self.choice,
-            position=position,
-            round_start=round_start,
+            position=self.start + row,
+            round_start=self.start,
             role=ops.ROLE_ACCEPT,
         )
         return u < probability
 
-    def draw(self, weights: torch.Tensor, *, round_start: int, position: int) -> int:
+    def draw(self, weights: torch.Tensor, row: int) -> int:
         """A token id with probability proportional to `weights` (float64 [V], not all zero)."""
         return ops.gumbel_argmax(
             weights.log().float(),
             inv_temperature=1.0,
             seed=self.seed,
             choice=self.choice,
-            position=position,
-            round_start=round_start,
+            position=self.start + row,
+            round_start=self.start,
             role=ops.ROLE_RESIDUAL,
         )
 
 
 class TargetRows:
     """The rows that one request's round was verified with, processed one at a time and only if
-    asked.
-
-    Row i holds the target's logits after the committed tokens and draft[:i].
-    """
+    asked. Row i holds the target's logits after the committed tokens and draft[:i]."""
 
     def __init__(
         self,
@@ -113,19 +113,24 @@ class TargetRows:
         self._spans = spans
         self.request, self.draft, self._first = request, draft, first
         self._masks, self._forced = masks, forced
-        self.position = request.position
-        self.noise = Noise(request.seed, request.choice)
+        self.noise = Noise(request.seed, request.choice, request.position)
         self._logits, self._argmax, self._finite = logits, argmax, finite
         self._edits = edits or edits_of(request, logits.device)
         self._edited: tuple[int, torch.Tensor] | None = None  # the row that was edited last
 
-    def __len__(self) -> int:
-        return len(self._argmax)
-
     def token(self, row: int) -> int:
         """The target's own token at row `row`: a function of seed, position and history alone."""
         with self._spans("sample"):
-            return self._token(row)
+            if row in self._forced:
+                return self.draft[row]
+            # The best of all tokens, where the grammar allows it, is the best of those it allows:
+            # most rows never need their mask laid over the whole vocabulary. Not so where top_k,
+            # top_p or min_p leave some out: which ones depends on the mask.
+            if self._masks is None or not self.request.params.filtered:
+                token = self._best(row)
+                if self._masks is None or self._masks.allows(row, token):
+                    return token
+            return self._choose(self._masked(row), row)
 
     def only(self, row: int) -> bool:
         """Return whether the grammar leaves a single token at row `row`."""
@@ -152,8 +157,19 @@ class TargetRows:
 
     def probs(self, row: int) -> torch.Tensor:
         """The processed distribution at row `row`, float64 [V]; one-hot at temperature 0."""
+        params = self.request.params
         with self._spans("sample"):
-            return self._probs(row)
+            if row in self._forced or params.greedy:
+                return one_hot(self.token(row), self._logits.shape[-1])
+            logits = self._masked(row)
+            inv_temperature = 1.0 / params.temperature
+            keep = self._keep(logits, inv_temperature)
+            if keep is not None:
+                threshold, tie_id = keep
+                ids = torch.arange(len(logits), device=logits.device)
+                kept = (logits > threshold) | ((logits == threshold) & (ids <= tie_id))
+                logits = logits.masked_fill(~kept, -float("inf"))
+            return torch.softmax(logits.double() * inv_temperature, dim=-1).cpu()
 
     def logprobs(self, row: int, token: int) -> TokenLogprobs:
         """Log-probabilities of `token` and of the asked-for top tokens, from the raw logits."""
@@ -163,39 +179,9 @@ class TargetRows:
         if count:
             # Stable: of equal logits the lowest id comes first, whatever topk prefers.
             values, ids = torch.topk(logits, min(2 * count, len(logits)))
-            pairs = sorted(zip(values.tolist(), ids.tolist(), strict=True), key=_best_then_lowest)
-            top = tuple((i, value - normaliser) for value, i in pairs[:count])
+            best = sorted(zip((-values).tolist(), ids.tolist(), strict=True))[:count]
+            top = tuple((i, -value - normaliser) for value, i in best)
         return TokenLogprobs(token, float(logits[token]) - normaliser, top)
-
-    # -- inside ---------------------------------------------------------------------------------
-
-    def _token(self, row: int) -> int:
-        if row in self._forced:
-            return self.draft[row]
-        # The best of all tokens, where the grammar allows it, is the best of those it allows: most
-        # rows never need their mask laid over the whole vocabulary. Not so where top_k, top_p or
-        # min_p leave some out: which ones depends on the mask.
-        if self._masks is None or not self.request.params.filtered:
-            token = self._best(row)
-            if self._masks is None or self._masks.allows(row, token):
-                return token
-        return self._choose(self._masked(self._processed(row), row), row)
-
-    def _probs(self, row: int) -> torch.Tensor:
-        params = self.request.params
-        if params.greedy:
-            return one_hot(self._token(row), self._logits.shape[-1])
-        if row in self._forced:
-            return one_hot(self.draft[row], self._logits.shape[-1])
-        logits = self._masked(self._processed(row), row)
-        inv_temperature = 1.0 / params.temperature
-        keep = self._keep(logits, inv_temperature)
-        if keep is not None:
-            threshold, tie_id = keep
-            ids = torch.arange(len(logits), device=logits.device)
-            kept = (logits > threshold) | ((logits == threshold) & (ids <= tie_id))
-            logits = logits.masked_fill(~kept, -float("inf"))
-        return torch.softmax(logits.double() * inv_temperature, dim=-1).cpu()
 
     def _best(self, row: int) -> int:
         """The row's token, were there no grammar."""
@@ -212,14 +198,15 @@ class TargetRows:
             return ops.argmax(logits)
         inv_temperature = 1.0 / params.temperature
         keep = self._keep(logits, inv_temperature)
-        return self.noise.target(logits, self.position + row, inv_temperature, keep)
+        return self.noise.target(logits, row, inv_temperature, keep)
 
-    def _masked(self, logits: torch.Tensor, row: int) -> torch.Tensor:
+    def _masked(self, row: int) -> torch.Tensor:
+        logits = self._processed(row)
         return logits if self._masks is None else self._masks.apply(row, logits)
 
     def _keep(self, logits: torch.Tensor, inv_temperature: float) -> tuple[float, int] | None:
         params = self.request.params
-        if not self.request.params.filtered:
+        if not params.filtered:
             return None
         return ops.top_threshold(logits, inv_temperature, params.top_k, params.top_p, params.min_p)
 
@@ -234,7 +221,7 @@ class TargetRows:
     def _raw(self, row: int) -> torch.Tensor:
         """The row as the model gave it. Raises NotFinite."""
         if not self._finite[row]:
-            raise NotFinite(self.position + row)
+            raise NotFinite(self.noise.start + row)
         return self._logits[row]
 
 
@@ -263,7 +250,3 @@ def one_hot(token: int, vocab_size: int) -> torch.Tensor:
     probs = torch.zeros(vocab_size, dtype=torch.float64)
     probs[token] = 1.0
     return probs
-
-
-def _best_then_lowest(pair: tuple[float, int]) -> tuple[float, int]:
-    return -pair[0], pair[1]

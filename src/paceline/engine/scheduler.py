@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
-from paceline.core import CutReason, Request
+from paceline.core import CutReason, OutputDelta, Request
 from paceline.engine.draft import Draft, no_draft
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.step_cost import StepCost
@@ -21,10 +21,8 @@ from paceline.models.batch import BLOCK_SIZE
 
 @dataclass(slots=True)
 class Scheduled:
-    """Rows of one request in this step: `count` committed tokens from `start`, then the draft.
-
-    `draft_limit` is the most draft tokens that slots and budget allow.
-    """
+    """Rows of one request in this step: `count` committed tokens from `start`, then the draft, of
+    at most `draft_limit` tokens as slots and budget allow."""
 
     request: Request
     start: int
@@ -63,37 +61,54 @@ class Plan:
                 yield entry.request, row
                 row += entry.outputs
 
+    def counts(self, rounds: Sequence[Scheduled], deltas: Sequence[OutputDelta]) -> dict[str, int]:
+        """Describe the step when it is over: `rounds` are the entries that got a token, with their
+        `deltas`.
 
+        `prompt_rows` are of prompts, the last chunk of each included; `outputs` are rows whose
+        logits were wanted; `seen` counts the tokens whose keys and values were read, those of the
+        step's own rows included.
+        """
+        rows = sum(entry.rows for entry in self.scheduled)
+        decoded = sum(
+            entry.rows
+            for entry, delta in zip(rounds, deltas, strict=True)
+            if delta.completion_tokens > len(delta.token_ids)
+        )
+        return {
+            "requests": len(self.scheduled),
+            "rows": rows,
+            "prompt_rows": rows - decoded,
+            "outputs": sum(entry.outputs for entry in rounds),
+            "drafted": sum(len(entry.draft) for entry in self.scheduled),
+            "committed": sum(len(delta.token_ids) for delta in deltas),
+            "seen": sum(entry.start + entry.rows for entry in self.scheduled),
+        }
+
+
+@dataclass(slots=True)
 class Scheduler:
     """Waiting and running requests, and the rule that shares out the steps."""
 
-    def __init__(
-        self,
-        cache: KVCache,
-        *,
-        max_num_seqs: int,
-        token_budget: int,
-        max_stretch: float,
-    ) -> None:
-        self.cache = cache
-        self.max_num_seqs = max_num_seqs
-        self.token_budget, self.max_stretch = token_budget, max_stretch
-        self.cost: StepCost | None = None
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
+    cache: KVCache
+    _: KW_ONLY
+    max_num_seqs: int
+    token_budget: int
+    max_stretch: float
+    cost: StepCost | None = None
+    waiting: deque[Request] = field(default_factory=deque)
+    running: list[Request] = field(default_factory=list)
 
     def add(self, request: Request) -> None:
         self.waiting.append(request)
 
-    def remove(self, request: Request) -> bool:
-        """Takes a request out, wherever it is, and frees its memory. True if it was running."""
-        was_running = request in self.running
-        if was_running:
+    def remove(self, request: Request) -> None:
+        """Take a request out, wherever it is, and free its memory."""
+        if request in self.running:
             self.running.remove(request)
         elif request in self.waiting:
             self.waiting.remove(request)
         self.cache.release(request)
-        return was_running
 
     def requeue(self, request: Request) -> None:
         """Put a request that is in neither queue first in line, with nothing computed."""
@@ -102,7 +117,7 @@ class Scheduler:
         self.waiting.appendleft(request)
 
     def plan(self, draft_length: Callable[[Request], int]) -> Plan:
-        """Hands out the rows of one step; `draft_length` says how long a draft a request may have.
+        """Hand out the rows of one step; `draft_length` says how long a draft a request may have.
 
         Every decoding request gets its row first, then prompts in order of arrival, then newcomers,
         and drafts what rows and blocks are left: a draft never holds up or preempts anybody. The
@@ -129,8 +144,6 @@ class Scheduler:
                 self._admit(budget, plan)
         self._limit_drafts(plan, {request.id for request in decoding}, draft_length)
         return plan
-
-    # -- inside ---------------------------------------------------------------------------------
 
     def _prompt_budget(self, decode_rows: int) -> int:
         """Rows for prompts beside so many rows of decoding requests."""
@@ -163,8 +176,7 @@ class Scheduler:
         return count
 
     def _make_room(self, request: Request, num_tokens: int, plan: Plan) -> bool:
-        """Finds slots for `num_tokens` tokens, preempting younger requests; False if it is
-        preempted itself."""
+        """Find slots for so many tokens, preempting the youngest; False if that is `request`."""
         while not self.cache.allocate(request, num_tokens):
             youngest = self.running[-1]
             self._preempt(youngest, plan)
@@ -173,14 +185,12 @@ class Scheduler:
         return True
 
     def _preempt(self, request: Request, plan: Plan) -> None:
-        """Takes a request's KV away. Its tokens stay, and are computed again when it resumes."""
+        """Take a request's KV away. Its tokens stay, and are computed again when it resumes."""
         self.running.remove(request)
-        self.cache.release(request)
-        request.computed = 0
+        self.requeue(request)
         request.preemptions += 1
         plan.scheduled = [s for s in plan.scheduled if s.request is not request]
         plan.preempted.append(request)
-        self.waiting.appendleft(request)
 
     def _admit(self, budget: int, plan: Plan) -> None:
         held_back: list[Request] = []
@@ -209,8 +219,7 @@ class Scheduler:
         return True
 
     def _leader_is_busy(self, request: Request) -> bool:
-        """Return whether another choice of the same prompt is computing it right now: its KV will
-        be shared."""
+        """Return whether another choice of the prompt is computing the KV that both will share."""
         leader = request.leader
         return (
             leader is not None

@@ -40,21 +40,19 @@ class SmallestFirst:
                 future.set_exception(error)
 
         self._jobs.put((size, next(self._numbers), run))
-        self._start()
+        with _changing:
+            if not self._started:
+                self._start()
         return future
 
     def _start(self) -> None:
-        with _changing:
-            if self._started:
-                return
-            self._started = True
-            before = threading.stack_size(self._stack)
-            try:
-                threading.Thread(
-                    target=_work, args=(self._jobs,), name=self._name, daemon=True
-                ).start()
-            finally:
-                threading.stack_size(before)
+        self._started = True
+        thread = threading.Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True)
+        before = threading.stack_size(self._stack)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
         weakref.finalize(self, self._jobs.put, (float("inf"), -1, _end))
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
-from paceline.drafters.base import Drafter, Reporting
+from paceline.drafters.base import Reporting
 from paceline.engine.engine import Engine
-from paceline.engine.memory import MemoryPlan
+from paceline.engine.step_cost import timed
 from paceline.models.quantized import recipe_of
 
 READS = 5
@@ -14,17 +12,18 @@ READS = 5
 
 def bandwidth_bound(engine: Engine) -> float:
     """Seconds of a pure read loop over the model's own packed weights: no decode step is faster."""
-    best = float("inf")
-    for _ in range(READS):
-        start = time.perf_counter()
-        engine.runner.network.read_weights()
-        best = min(best, time.perf_counter() - start)
-    return best
+    return min(timed(engine.runner.network.read_weights) for _ in range(READS))
 
 
 def start_up_rows(engine: Engine) -> list[tuple[str, str]]:
     """Rows of (label, value): model, network, memory plan, bandwidth bound, drafters, rule."""
     plan, config, network = engine.plan, engine.config, engine.runner.network
+    weights, kv = _bytes(plan.weight_bytes), _bytes(plan.kv_bytes)
+    if plan.drafter_weight_bytes:
+        weights += f", {_bytes(plan.drafter_weight_bytes)} of them the drafters'"
+    if plan.drafter_kv_bytes_per_token:
+        kv += f" ({_bytes(plan.drafter_kv_bytes_per_token * plan.kv_tokens)} the drafters')"
+    prefix_cache = "on" if config.prefix_cache else "off"
     bound = bandwidth_bound(engine)
     bandwidth = network.streamed_bytes / bound / 1e9
     drafters = [
@@ -32,40 +31,31 @@ def start_up_rows(engine: Engine) -> list[tuple[str, str]]:
         + (", default" if name == engine.default_drafter else "")
         for name, drafter in engine.drafters.items()
     ]
-    cost = engine.scheduler.cost
-    steps = (
-        "not measured"
-        if cost is None
-        else ", ".join(
-            f"{rows}: {seconds * 1e3:.1f} ms"
-            for rows, seconds in zip(cost.rows, cost.seconds, strict=True)
-        )
-    )
+    cost, steps = engine.scheduler.cost, "not measured"
+    if cost is not None:
+        points = zip(cost.rows, cost.seconds, strict=True)
+        steps = ", ".join(f"{rows}: {seconds * 1e3:.1f} ms" for rows, seconds in points)
     return [
         ("model", f"{engine.model_name}, {config.dtype} on {config.device}"),
         ("network", engine.backend),
         *_quantized(engine),
-        ("weights", _weights(plan)),
-        (
-            "KV cache",
-            f"{_kv(plan)} for {plan.kv_tokens} tokens, "
-            f"prefix cache {'on' if config.prefix_cache else 'off'}",
-        ),
+        ("weights", weights),
+        ("KV cache", f"{kv} for {plan.kv_tokens} tokens, prefix cache {prefix_cache}"),
         ("context", f"{plan.max_model_len} tokens, {config.max_num_seqs} requests at once"),
         ("bandwidth bound", f"{bound * 1e3:.1f} ms a step at {bandwidth:.0f} GB/s"),
         ("step by rows", steps),
         ("drafter", "; ".join(drafters) or "none: plain decoding (AR)"),
-        *(row for drafter in engine.drafters.values() for row in _rows_of(drafter)),
+        *(
+            row
+            for drafter in engine.drafters.values()
+            if isinstance(drafter, Reporting)
+            for row in drafter.start_up_rows
+        ),
         ("rule", config.rule + ("" if engine.verifier.lossless else " (NOT lossless)")),
     ]
 
 
-def _rows_of(drafter: Drafter) -> list[tuple[str, str]]:
-    return drafter.start_up_rows if isinstance(drafter, Reporting) else []
-
-
 def _quantized(engine: Engine) -> list[tuple[str, str]]:
-    """Rows that say what is quantised, and what that costs; none where nothing is."""
     config = engine.config
     if config.quantize is None:
         return []
@@ -73,19 +63,6 @@ def _quantized(engine: Engine) -> list[tuple[str, str]]:
     if engine.quality is None:
         return [(number, f"not measured: the {config.dtype} weights do not fit beside these")]
     return [(number, engine.quality.describe(config.dtype))]
-
-
-def _weights(plan: MemoryPlan) -> str:
-    total = _bytes(plan.weight_bytes)
-    own = plan.drafter_weight_bytes
-    return f"{total}, {_bytes(own)} of them the drafters'" if own else total
-
-
-def _kv(plan: MemoryPlan) -> str:
-    own = plan.drafter_kv_bytes_per_token * plan.kv_tokens
-    return (
-        f"{_bytes(plan.kv_bytes)} ({_bytes(own)} the drafters')" if own else _bytes(plan.kv_bytes)
-    )
 
 
 def _bytes(count: int) -> str:

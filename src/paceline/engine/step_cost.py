@@ -11,8 +11,11 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, NonNegativeFloat
 
 GRID = (1, 2, 4, 8, 16, 32, 64)  # rows of one request
 WIDE = ((8, 8), (32, 32), (8, 64))  # (requests, rows): what a request costs beside its rows
@@ -23,34 +26,40 @@ OUTLIER = 2.0  # a step that took this many times longer than expected was held 
 
 
 def timed(work: Callable[..., object], *arguments: int) -> float:
-    """Seconds that one call took."""
     start = time.perf_counter()
     work(*arguments)
     return time.perf_counter() - start
 
 
+@dataclass(eq=False)
 class StepCost:
     """Seconds of a step by its rows: known on a small grid, linear between and beyond. Every
     request beyond the first adds `per_request`."""
 
-    def __init__(self, rows: list[int], seconds: list[float], per_request: float = 0.0) -> None:
-        self.rows = rows
-        self._shape = list(seconds)
-        self._per_request = per_request
-        self._factor = 1.0
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    rows: list[int]
+    shape: list[Annotated[float, Field(gt=0, lt=1e4)]]
+    per_request: NonNegativeFloat = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for rows that are no grid."""
+        grid = sorted(set(self.rows))
+        if not grid or list(self.rows) != grid or len(grid) != len(self.shape):
+            raise ValueError("not a grid of rows")
+        self.shape, self._factor = list(self.shape), 1.0
         self._seconds: list[float] | None = None
 
     @property
     def seconds(self) -> list[float]:
         """At each of `rows`. More rows never cost less; a dip in what was measured is noise."""
         if self._seconds is None:
-            self._seconds = [self._factor * most for most in accumulate(self._shape, max)]
+            self._seconds = [self._factor * most for most in accumulate(self.shape, max)]
         return self._seconds
 
     @classmethod
     def measure(cls, forward: Callable[[int, int], object], most: int, widest: int = 1) -> StepCost:
-        """Times `forward(rows, requests)` over the grid up to `most` rows, and up to `widest`
-        requests; the minimum of a few repeats."""
+        """Time `forward(rows, requests)` over the grid up to `most` rows and `widest` requests."""
         points = [(1, rows) for rows in GRID if rows <= most]
         points += [pair for pair in WIDE if pair[0] <= widest and pair[1] <= most]
         best = dict.fromkeys(points, float("inf"))
@@ -63,50 +72,32 @@ class StepCost:
         cost = cls(list(alone), list(alone.values()))
         wide = [(requests - 1, best[requests, rows] - cost(rows)) for requests, rows in points]
         weight = sum(count * count for count, _ in wide) or 1
-        cost._per_request = max(0.0, sum(count * extra for count, extra in wide) / weight)
+        cost.per_request = max(0.0, sum(count * extra for count, extra in wide) / weight)
         return cost
 
-    def saved(self) -> dict[str, Any]:
-        return {"rows": self.rows, "seconds": self._shape, "per_request": self._per_request}
-
-    @classmethod
-    def restored(cls, saved: dict[str, Any]) -> StepCost:
-        """Raises KeyError, TypeError or ValueError for what saved() never returned."""
-        rows, seconds = saved["rows"], [float(value) for value in saved["seconds"]]
-        per_request = float(saved["per_request"])
-        if not rows or len(rows) != len(seconds) or rows != sorted({int(row) for row in rows}):
-            raise ValueError("not a grid of rows")
-        if not all(0 < value < 1e4 for value in seconds) or not 0 <= per_request < 1e4:
-            raise ValueError("not a table of seconds")
-        return cls(rows, seconds, per_request)
-
     def rescale(self, pace: float) -> None:
-        """Every step takes `pace` times what it took; the shape stays."""
         self._factor *= pace
-        self._forget()
+        self._seconds = None
 
     def observe(self, rows: int, seconds: float, requests: int = 1) -> None:
         """A step of `rows` rows took `seconds`, the engine's own work included, drafting not."""
         if rows > self.rows[-1]:
             return
-        shape = self._shape
+        shape = self.shape
         above = bisect_left(self.rows, rows)
         below = above if self.rows[above] == rows else above - 1
         share = (rows - self.rows[below]) / (self.rows[above] - self.rows[below] or 1)
         expected = self._factor * (
-            shape[below]
-            + share * (shape[above] - shape[below])
-            + (requests - 1) * self._per_request
+            shape[below] + share * (shape[above] - shape[below]) + (requests - 1) * self.per_request
         )
         news = min(max(seconds / expected, 1 / OUTLIER), OUTLIER) - 1
         self._factor *= 1 + PACE * news
         shape[below] *= 1 + LEARNING * (1 - share) * news
         shape[above] *= 1 + LEARNING * share * news
-        self._forget()
+        self._seconds = None
 
     def __call__(self, rows: int, requests: int = 1) -> float:
-        """Seconds of a step of `rows` rows of so many requests."""
-        return self._by_rows(rows) + (requests - 1) * self._factor * self._per_request
+        return self._by_rows(rows) + (requests - 1) * self._factor * self.per_request
 
     def upwards(self, rows: int, count: int, requests: int) -> list[float]:
         """Seconds of steps of `rows` to `rows + count` rows: [count + 1]."""
@@ -125,9 +116,6 @@ class StepCost:
         """Seconds that each of `count` more rows adds to a step of `rows`, on average."""
         count = max(1, count)
         return (self._by_rows(rows + count) - self._by_rows(rows)) / count
-
-    def _forget(self) -> None:
-        self._seconds = None
 
     def _by_rows(self, rows: int) -> float:
         above, slope = self._segment(rows)

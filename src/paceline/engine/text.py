@@ -63,8 +63,6 @@ class TextStream:
         self._held, self._given = "", text
         return rest
 
-    # -- inside ---------------------------------------------------------------------------------
-
     def _text(self, ids: Sequence[int]) -> str:
         return str(self._decode(ids, skip_special_tokens=self._skip))
 
@@ -82,10 +80,9 @@ class TextStream:
 
     def _overlap(self, text: str) -> int:
         """Length of the longest end of `text` that some stop string begins with."""
-        longest = 0
-        for stop in self._stop:
-            for size in range(min(len(stop) - 1, len(text)), longest, -1):
-                if text.endswith(stop[:size]):
-                    longest = size
-                    break
-        return longest
+        longest = min(max(map(len, self._stop), default=1) - 1, len(text))
+        ends = (size for size in range(longest, 0, -1) if self._begins_stop(text[-size:]))
+        return next(ends, 0)
+
+    def _begins_stop(self, end: str) -> bool:
+        return any(len(stop) > len(end) and stop.startswith(end) for stop in self._stop)

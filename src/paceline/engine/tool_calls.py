@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from paceline.core import Grammar, InvalidRequest
 from paceline.engine.grammar import embedded
 
-NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+NO_ARGUMENTS = dict[str, object](type="object", properties={}, additionalProperties=False)
 
 
 class CallableFunction(Protocol):
@@ -20,7 +20,7 @@ class CallableFunction(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def parameters(self) -> dict[str, Any] | None: ...
+    def parameters(self) -> Mapping[str, object] | None: ...
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def calls_grammar(
     return Grammar("lark", lark, "tools")
 
 
-def arguments_schema(function: CallableFunction) -> dict[str, Any]:
+def arguments_schema(function: CallableFunction) -> dict[str, object]:
     return {"type": "object", **function.parameters} if function.parameters else NO_ARGUMENTS
 
 

@@ -5,67 +5,100 @@ it equals it, so the output is a function of the target and the seed alone. `tok
 al. arXiv 2211.17192, Chen et al. arXiv 2302.01318) and `block` (Sun et al. arXiv 2403.10444) are
 opt-in: same distribution, another stream, more accepted when the draft was sampled and its q is
 known. `synthetic` accepts by plan, for measuring on random weights; it is not lossless.
+
+`match` and `token` take a lossy budget epsilon for each token. Ensemble verification (DIVERSE,
+arXiv 2604.07622) judges a draft x from q against v = w p + (1 - w) q instead of the target's p:
+accepting with probability min(1, v(x) / q(x)) and drawing from norm(max(p - q, 0)) otherwise gives
+exactly v, whose total variation distance to p is (1 - w) TV(p, q). With w = 1 - min(1, epsilon /
+TV(p, q)) that is min(epsilon, TV(p, q)), and the draft stands with probability 1 - TV(p, q) +
+min(epsilon, TV(p, q)): no rule rejects less at that distance (Yin et al., arXiv 2411.00841). Over a
+text the distances add up at most. What the target cannot say at all, because a filter, a ban or a
+grammar rules it out, is never accepted; that only brings the law closer to p.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
-from paceline.core import InvalidRequest, SparseRow, Verdict
-from paceline.engine.sampler import one_hot
-
-
-class Rows(Protocol):
-    """The target as a rule sees it; `sampler.TargetRows` is the real one, an oracle may be
-    another."""
-
-    position: int
-    noise: Any
-
-    def token(self, row: int) -> int: ...
-    def probs(self, row: int) -> torch.Tensor: ...
+from paceline.core import InvalidRequest, Request, SparseRow, Verdict
+from paceline.engine.draft import DraftRow, DraftRows
+from paceline.engine.sampler import TargetRows, one_hot
 
 
 class Verifier(Protocol):
+    """A rule. `needs_q` says that it judges sampled drafts by the q that they were drawn from."""
+
     name: str
     lossless: bool
     needs_q: bool
 
-    def verify(self, rows: Rows, draft: Sequence[int], q: list[Any] | None) -> Verdict: ...
+    def verify(self, rows: TargetRows, draft: Sequence[int], q: DraftRows | None) -> Verdict: ...
 
 
 class MatchVerifier:
-    """Accept while the draft equals the target's own token."""
+    """Accept while the draft equals the target's own token.
 
-    name, lossless, needs_q = "match", True, False
+    A budget `epsilon` counts the draft as certain (q is one-hot at x, so TV is 1 - p(x)): where the
+    target's own token differs, the draft stands all the same with probability min(epsilon, TV) /
+    TV. For drafts that share the target's noise the distance is at most that: these differ from the
+    target's token less often. At temperature 0 another token stands with probability epsilon.
+    """
 
-    def verify(self, rows: Rows, draft: Sequence[int], q: list[Any] | None = None) -> Verdict:
+    name, needs_q = "match", False
+
+    def __init__(self, epsilon: float = 0.0) -> None:
+        self.epsilon, self.lossless = epsilon, not epsilon
+
+    def verify(self, rows: TargetRows, draft: Sequence[int], q: DraftRows | None = None) -> Verdict:
+        used, replaced = 0.0, 0
         for i, drafted in enumerate(draft):
-            token = rows.token(i)
-            if token != drafted:
-                return Verdict(i, token)
-        return Verdict(len(draft), rows.token(len(draft)))
+            token, stands = rows.token(i), 0.0
+            if self.epsilon:
+                distance = 1.0 - rows.prob(i, drafted)
+                if rows.possible(i, drafted) and distance > 0:
+                    used += min(self.epsilon, distance)
+                    stands = min(1.0, self.epsilon / distance)
+            if token == drafted:
+                continue
+            if not stands or not rows.noise.below(stands, i):
+                return Verdict(i, token, used, replaced)
+            replaced += 1
+        return Verdict(len(draft), rows.token(len(draft)), used, replaced)
 
 
 class TokenVerifier:
-    """Accept d with probability min(1, p(d)/q(d)); on rejection draw from norm(max(p - q, 0))."""
+    """Accept d with probability min(1, p(d)/q(d)); on rejection draw from norm(max(p - q, 0)).
 
-    name, lossless, needs_q = "token", True, True
+    A budget `epsilon` accepts more, by the law v of the module.
+    """
 
-    def verify(self, rows: Rows, draft: Sequence[int], q: list[Any] | None) -> Verdict:
-        start, noise = rows.position, rows.noise
+    name, needs_q = "token", True
+
+    def __init__(self, epsilon: float = 0.0) -> None:
+        self.epsilon, self.lossless = epsilon, not epsilon
+
+    def verify(self, rows: TargetRows, draft: Sequence[int], q: DraftRows | None) -> Verdict:
+        noise, used, replaced = rows.noise, 0.0, 0
         for i, drafted in enumerate(draft):
             p = rows.probs(i)
             q_row = dense(None if q is None else q[i], drafted, len(p))
-            ratio = _ratio(p, q_row, drafted)
-            if not noise.below(ratio, round_start=start, position=start + i):
-                residual = (p - q_row).clamp_(min=0)
-                return Verdict(i, noise.draw(residual, round_start=start, position=start + i))
+            chance = ratio = _ratio(p, q_row, drafted)
+            if self.epsilon:
+                distance = float((p - q_row).clamp_(min=0).sum())
+                biased = min(1.0, self.epsilon / distance) if distance > 0 else 0.0
+                used += biased * distance
+                if 0.0 < ratio < 1.0:
+                    chance = ratio + biased * (1.0 - ratio)
+            if not noise.below(chance, i):
+                token = noise.draw((p - q_row).clamp_(min=0), i)
+                return Verdict(i, token, used, replaced)
+            if self.epsilon:
+                replaced += not noise.below(ratio, i)
         end = len(draft)
-        return Verdict(end, noise.draw(rows.probs(end), round_start=start, position=start + end))
+        return Verdict(end, noise.draw(rows.probs(end), end), used, replaced)
 
 
 class BlockVerifier:
@@ -79,8 +112,8 @@ class BlockVerifier:
 
     name, lossless, needs_q = "block", True, True
 
-    def verify(self, rows: Rows, draft: Sequence[int], q: list[Any] | None) -> Verdict:
-        start, noise, k = rows.position, rows.noise, len(draft)
+    def verify(self, rows: TargetRows, draft: Sequence[int], q: DraftRows | None) -> Verdict:
+        noise, k = rows.noise, len(draft)
         p = [rows.probs(i) for i in range(k)]
         q_rows = [dense(None if q is None else q[i], draft[i], len(p[i])) for i in range(k)]
         prefix = [1.0]
@@ -89,15 +122,14 @@ class BlockVerifier:
         accepted = 0
         for i in range(k, 0, -1):
             h = prefix[k] if i == k else self._stands(prefix[i], p[i], q_rows[i])
-            if noise.below(h, round_start=start, position=start + i - 1):
+            if noise.below(h, i - 1):
                 accepted = i
                 break
         if accepted == k:
             weights = rows.probs(k)
         else:
             weights = (prefix[accepted] * p[accepted] - q_rows[accepted]).clamp_(min=0)
-        position = start + accepted
-        return Verdict(accepted, noise.draw(weights, round_start=start, position=position))
+        return Verdict(accepted, noise.draw(weights, accepted))
 
     @staticmethod
     def _stands(prefix: float, p: torch.Tensor, q: torch.Tensor) -> float:
@@ -114,11 +146,10 @@ class SyntheticVerifier:
     def __init__(self, rates: Sequence[float]) -> None:
         self.rates = tuple(rates)
 
-    def verify(self, rows: Rows, draft: Sequence[int], q: list[Any] | None = None) -> Verdict:
-        start = rows.position
+    def verify(self, rows: TargetRows, draft: Sequence[int], q: DraftRows | None = None) -> Verdict:
         for i in range(len(draft)):
             rate = self.rates[min(i, len(self.rates) - 1)]
-            if not rows.noise.below(rate, round_start=start, position=start + i):
+            if not rows.noise.below(rate, i):
                 return Verdict(i, rows.token(i))
         return Verdict(len(draft), rows.token(len(draft)))
 
@@ -129,7 +160,7 @@ def _ratio(p: torch.Tensor, q: torch.Tensor, drafted: int) -> float:
     return float(p[drafted] / q[drafted]) if p[drafted] > 0 else 0.0
 
 
-def dense(q_row: Any, drafted: int, vocab_size: int) -> torch.Tensor:
+def dense(q_row: DraftRow | None, drafted: int, vocab_size: int) -> torch.Tensor:
     """A draft row as float64 [V]: one-hot for a deterministic draft, scattered for a sparse one."""
     if q_row is None:
         return one_hot(drafted, vocab_size)
@@ -145,9 +176,30 @@ def make_verifier(rule: str, synthetic: Sequence[float] = ()) -> Verifier:
     """The verifier of that name. Raises InvalidRequest for an unknown rule."""
     if rule == "synthetic":
         return SyntheticVerifier(synthetic)
-    verifiers: dict[str, type[Verifier]] = {
-        v.name: v for v in (MatchVerifier, TokenVerifier, BlockVerifier)
-    }
+    verifiers: dict[str, type[Verifier]] = {**WITH_BUDGET, "block": BlockVerifier}
     if rule not in verifiers:
         raise InvalidRequest("rule", rule, "one of " + ", ".join([*verifiers, "synthetic"]))
     return verifiers[rule]()
+
+
+WITH_BUDGET: dict[str, type[MatchVerifier | TokenVerifier]] = {
+    "match": MatchVerifier,
+    "token": TokenVerifier,
+}
+_MATCH = MatchVerifier()
+
+
+def verifier_for(request: Request, rule: Verifier) -> Verifier:
+    """The engine's `rule` as one request has it: with its budget, and at temperature 0, where all
+    lossless rules are the same, `match`."""
+    greedy, budget = request.params.greedy, request.speculative.lossy
+    if budget:
+        return (MatchVerifier if greedy else WITH_BUDGET[rule.name])(budget)
+    return _MATCH if greedy and rule.lossless else rule
+
+
+def check_budget(rule: str, epsilon: float) -> None:
+    """Raises InvalidRequest for a budget that the server's rule cannot keep."""
+    if epsilon and rule not in WITH_BUDGET:
+        expected = f"0: this server's rule is {rule}; a budget goes with "
+        raise InvalidRequest("speculative.lossy", epsilon, expected + " and ".join(WITH_BUDGET))

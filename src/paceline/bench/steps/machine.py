@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from paceline.core import InvalidRequest
-from paceline.engine.build import timed_step
 from paceline.engine.engine import Engine
 from paceline.engine.machine import cpu_name, total_memory, usable_cores
 from paceline.engine.peak import matmul_peak, read_bandwidth
+from paceline.engine.runner import timed_step
 from paceline.engine.startup import bandwidth_bound
 from paceline.engine.step_cost import REPEATS, timed
 from paceline.models.batch import BLOCK_SIZE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.engine.costs import Costs
-from paceline.engine.lengths.base import Bound, FixedLengths, LengthController, LengthsByPolicy
+from paceline.engine.lengths.base import Bound, LengthController, LengthsByPolicy
 from paceline.engine.lengths.throughput import ThroughputLengths
 
 
@@ -11,14 +11,8 @@ def make_lengths(costs: Costs, cuts: bool) -> LengthController:
     """Make a controller for requests of any policy. `cuts` says that the verification rule lets
     drafts be cut after they are drawn."""
     # The policy "off" has no controller: such a request has no drafter at all.
-    return LengthsByPolicy({"throughput": ThroughputLengths(costs, cuts), "fixed": FixedLengths()})
+    throughput = ThroughputLengths(costs, cuts)
+    return LengthsByPolicy({"throughput": throughput, "fixed": LengthController()})
 
 
-__all__ = [
-    "Bound",
-    "FixedLengths",
-    "LengthController",
-    "LengthsByPolicy",
-    "ThroughputLengths",
-    "make_lengths",
-]
+__all__ = ["Bound", "LengthController", "LengthsByPolicy", "ThroughputLengths", "make_lengths"]

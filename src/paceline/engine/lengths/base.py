@@ -1,11 +1,9 @@
-"""Draft lengths: the protocol of what chooses them, fixed lengths, and one controller for batches
-of several policies."""
+"""Draft lengths: what chooses them, and one controller for batches of several policies."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from paceline.core import CutReason, Request
 from paceline.engine.scheduler import Scheduled
@@ -18,8 +16,9 @@ class Bound(NamedTuple):
     why: CutReason | None = None
 
 
-class LengthController(Protocol):
-    """Chooses draft lengths, before drafting and, where confidence tells more, after it.
+class LengthController:
+    """Chooses draft lengths, before drafting and, where confidence tells more, after it. This one
+    wants every draft as long as the request asks for and its limit allows.
 
     `rows` and `decoding` describe the step without any of the drafts in question: its rows, and
     the requests that get a token each, those of the batch and others.
@@ -28,62 +27,37 @@ class LengthController(Protocol):
     ask it about drafts that were sampled and are judged by their q: that cut would be biased.
     """
 
-    anticipating: bool
+    anticipating = False
 
     def sees(self, request: Request) -> bool:
         """Return whether the drafter is to see this step's rows of `request`, now or before it
         drafts. Not asked of requests without a drafter."""
-        ...
+        return True
 
     def looks_up(self, request: Request) -> bool:
         """Return whether drafts that take no time are welcome whatever draft_lengths() says, which
         then is asked about the other drafts alone."""
-        ...
+        return False
 
     def draft_lengths(
         self, batch: Sequence[Scheduled], *, rows: int, decoding: int, longest: int
     ) -> list[Bound]:
         """Bound the drafts of requests of one drafter, which proposes up to `longest` tokens when
         it is asked. Where a bound is zero the drafter is not asked."""
-        ...
-
-    def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
-        """Return how much of each draft to verify."""
-        ...
-
-    def observe(self, entry: Scheduled, committed: Sequence[int]) -> None:
-        """Learn from a round that committed these tokens."""
-        ...
-
-    def forget(self, request_id: str) -> None:
-        """Drop what is held of a request that has ended."""
-        ...
-
-
-class FixedLengths:
-    """Every draft is as long as the request asks for and its limit allows."""
-
-    anticipating = False
-
-    def sees(self, request: Request) -> bool:
-        return True
-
-    def looks_up(self, request: Request) -> bool:
-        return False  # every draft is bounded beforehand
-
-    def draft_lengths(
-        self, batch: Sequence[Scheduled], *, rows: int, decoding: int, longest: int
-    ) -> list[Bound]:
         return [Bound(entry.draft_limit) for entry in batch]
 
     def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
+        """Return how much of each draft to verify."""
         return [len(entry.draft) for entry in batch]
 
-    def observe(self, entry: Scheduled, committed: Sequence[int]) -> None: ...
-    def forget(self, request_id: str) -> None: ...
+    def observe(self, entry: Scheduled, committed: Sequence[int]) -> None:
+        """Learn from a round that committed these tokens."""
+
+    def forget(self, request_id: str) -> None:
+        """Drop what is held of a request that has ended."""
 
 
-class LengthsByPolicy:
+class LengthsByPolicy(LengthController):
     """Asks the controller of each request's policy: those first that do not look at the step's
     cost, so that the others plan around their rows."""
 
@@ -102,8 +76,7 @@ class LengthsByPolicy:
         self, batch: Sequence[Scheduled], *, rows: int, decoding: int, longest: int
     ) -> list[Bound]:
         bounds = [Bound(0)] * len(batch)
-        for controller, places in self._shares(batch):
-            entries = [batch[place] for place in places]
+        for controller, places, entries in self._shares(batch):
             chosen = controller.draft_lengths(
                 entries, rows=rows, decoding=decoding, longest=longest
             )
@@ -115,8 +88,7 @@ class LengthsByPolicy:
 
     def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
         lengths = [0] * len(batch)
-        for controller, places in self._shares(batch):
-            entries = [batch[place] for place in places]
+        for controller, places, entries in self._shares(batch):
             chosen = controller.verify_lengths(entries, rows=rows, decoding=decoding)
             for place, length in zip(places, chosen, strict=True):
                 lengths[place] = length
@@ -130,11 +102,11 @@ class LengthsByPolicy:
         for controller in self._controllers.values():
             controller.forget(request_id)
 
-    def _shares(self, batch: Sequence[Scheduled]) -> list[tuple[LengthController, list[int]]]:
-        """Each controller with the places of its requests in the batch."""
-        places: dict[str, list[int]] = defaultdict(list)
-        for place, entry in enumerate(batch):
-            places[entry.request.policy].append(place)
-        return [
-            (self._controllers[kind], places[kind]) for kind in self._controllers if places[kind]
-        ]
+    def _shares(
+        self, batch: Sequence[Scheduled]
+    ) -> Iterator[tuple[LengthController, list[int], list[Scheduled]]]:
+        """Each controller with the places of its requests in the batch, and those."""
+        for policy, controller in self._controllers.items():
+            places = [i for i, entry in enumerate(batch) if entry.request.policy == policy]
+            if places:
+                yield controller, places, [batch[place] for place in places]

@@ -15,10 +15,8 @@ FEWEST, MOST = 2, 32  # requests of a cohort that fails, for each one that may t
 
 @dataclass(slots=True)
 class Pause:
-    """A pause that a request takes from drafting, twice as long each time its drafts do not pay.
-
-    `left` rounds to go, then `trial` rounds that draft and show whether drafting pays again.
-    """
+    """A request's pause from drafting, twice as long each time its drafts do not pay: `left` rounds
+    to go, then `trial` rounds that draft and show whether drafting pays again."""
 
     left: int = 0
     trial: int = 0
@@ -31,17 +29,12 @@ class Pause:
         self.left, self.length = end - clock, min(2 * self.length, LONGEST)
 
     def tick(self) -> None:
-        """A round has passed."""
         if self.left:
             self.left -= 1
             if not self.left:
                 self.trial = TRIAL
         elif self.trial:
             self.trial -= 1
-
-    def proved(self) -> None:
-        """Drafts are worth it again."""
-        self.length = FIRST
 
 
 class CohortRecord:
@@ -57,7 +50,6 @@ class CohortRecord:
         self._left, self._pause = 0, FEWEST  # requests that begin with a pause, until one may try
 
     def may_try(self) -> bool:
-        """Return whether a new request drafts from the start."""
         if self._failed < ENOUGH:
             return True
         if self._left:
@@ -67,11 +59,9 @@ class CohortRecord:
         return True
 
     def paid(self) -> None:
-        """A request's drafts are worth their time."""
         self._failed, self._left, self._pause = 0, 0, FEWEST
 
     def failed(self) -> None:
-        """A request's drafts were not."""
         self._failed += 1
 
     def predict(

@@ -44,8 +44,8 @@ class PlainStep:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """Tokens per second, how much of each draft is likely to be verified, and how much to ask for:
-    a little more, since the drafts' confidence will tell which are the good ones."""
+    """Tokens per second, how much of each draft is likely to be kept, and how much to ask for: a
+    little more, since the drafts' confidence will tell which are the good ones."""
 
     speed: float
     kept: list[int]

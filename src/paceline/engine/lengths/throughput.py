@@ -17,7 +17,7 @@ from operator import mul
 from paceline.core import CutReason, Request
 from paceline.engine.costs import Costs
 from paceline.engine.draft import Draft
-from paceline.engine.lengths.base import Bound
+from paceline.engine.lengths.base import Bound, LengthController
 from paceline.engine.lengths.history import FIRST, TRIAL, CohortRecord, Pause
 from paceline.engine.lengths.optimum import PlainStep, best_drafts, best_lengths
 from paceline.engine.scheduler import Scheduled
@@ -34,8 +34,6 @@ Cohort = tuple[str, str, bool, bool]
 
 @dataclass(slots=True)
 class _State:
-    """The state of one request."""
-
     pause: Pause = field(default_factory=Pause)
     asked: bool = False  # in this step
     accepted: int = 0  # rounds since its last pause whose draft stood, at least its first token
@@ -43,7 +41,7 @@ class _State:
     failed: bool = False  # its drafts did not pay, and have not since
 
 
-class ThroughputLengths:
+class ThroughputLengths(LengthController):
     """Maximises expected committed tokens per second of each step.
 
     Proposals are judged by what the round commits, whether they were verified or not: the first
@@ -100,9 +98,8 @@ class ThroughputLengths:
             for index, length in zip(awake, chosen, strict=True):
                 lengths[index] = length
         asked = [length for length in lengths if length]
-        self._spent[name] = (
-            price.draft_seconds(asked) + price.observe_seconds(len(asked)) if asked else 0.0
-        )
+        spent = price.draft_seconds(asked) + price.observe_seconds(len(asked))
+        self._spent[name] = spent if asked else 0.0
         bounds = []
         for state, length, limit in zip(states, lengths, limits, strict=True):
             state.asked = length > 0
@@ -113,8 +110,7 @@ class ThroughputLengths:
     def _worth_drafting(
         self, name: str, step: PlainStep, batch: list[Scheduled], limits: list[int]
     ) -> list[int]:
-        """Return draft lengths of requests that do not pause, up to `limits`. A request whose
-        drafts cost more time than they save begins a pause."""
+        """Return draft lengths of requests that do not pause; where none pays, a pause begins."""
         curves = [self._survivals(e.request, n) for e, n in zip(batch, limits, strict=True)]
         best = best_drafts(step, curves)
         # What is asked for can be cut when the drafts are known, but not made longer.
@@ -177,7 +173,7 @@ class ThroughputLengths:
             state.accepted += 1
             if state.accepted == PROVED:
                 state.failed = False
-                state.pause.proved()
+                state.pause.length = FIRST
                 self._record(request).paid()
         confidence = draft.confidence if self._cuts or draft.q is None else None
         self._record(request, draft.looked_up).learn(request.id, accepted, judged, confidence)
@@ -186,8 +182,6 @@ class ThroughputLengths:
         self._states.pop(request_id, None)
         for record in self._records.values():
             record.forget(request_id)
-
-    # -- inside -----------------------------------------------------------------------------------
 
     def _state(self, request: Request) -> _State:
         state = self._states.get(request.id)
@@ -200,8 +194,7 @@ class ThroughputLengths:
         return state
 
     def _survivals(self, request: Request, length: int) -> list[float]:
-        """For each position of a draft that is still to be made: the probability that the draft
-        stands up to there."""
+        """The probability that a draft still to be made stands up to each position."""
         rates = self._record(request).by_position.predict(request.id, length)
         return list(accumulate(rates, mul))
 
@@ -216,12 +209,10 @@ class ThroughputLengths:
         return accumulate((1.0 if i in draft.forced else next(rates) for i in places), mul)
 
     def _record(self, request: Request, looked_up: bool = False) -> CohortRecord:
-        return self._records[self._cohort(request, looked_up)]
-
-    def _cohort(self, request: Request, looked_up: bool) -> Cohort:
         """Greedy text is easier to draft than sampled text, and looked-up drafts stand more or less
         often than proposed ones: each is counted apart."""
-        return request.drafter or "", request.cohort, request.params.greedy, looked_up
+        cohort = request.drafter or "", request.cohort, request.params.greedy, looked_up
+        return self._records[cohort]
 
 
 def _judged(draft: Draft, committed: Sequence[int]) -> tuple[int, int]:
