@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.cli import build_parser, demo_train
+from paceline.cli import demo_train, parse
 from paceline.cli.demo_stages import Stage, run_stages, seconds_of
 from paceline.cli.demo_train import APP, RECIPE, DemoPlan
 from paceline.synth.app import load_app
@@ -95,26 +95,19 @@ def test_the_commands_are_such_that_paceline_takes_them(tmp_path: Path) -> None:
     )
     told = demo_train.stages(plan)
     assert [stage.name for stage in told] == ["synth", "before", "train", "after"]
-    synth, before, train, after = (build_parser().parse_args(stage.command) for stage in told)
+    commands: list[Any] = [parse(stage.command) for stage in told]
+    synth, before, train, after = commands
     assert synth.app == APP and synth.rows == 7
-    assert train.sets == [str(synth.out)] and train.init == before.drafter == str(plan.drafter)
-    assert (
-        TrainConfig(
-            model=train.model, sets=tuple(train.sets), out=train.out, steps=train.steps
-        ).steps
-        == 5
-    )
+    assert train.sets == (str(synth.out),) and train.init == before.drafter == str(plan.drafter)
+    assert isinstance(train, TrainConfig) and train.steps == 5
     assert after.drafter == f"{train.out}/drafter" and after.before == plan.out / "before.json"
     assert before.sets == after.sets and before.prompts == after.prompts == 2
     assert before.out.with_suffix(".json") == after.before
 
 
 def test_the_recipe_is_one_that_training_takes() -> None:
-    given = build_parser().parse_args(["train", "set", "--out", "x", *RECIPE.split()])
-    names = [word[2:].replace("-", "_") for word in RECIPE.split() if word.startswith("--")]
-    TrainConfig(
-        model="m", sets=("set",), out="x", steps=1, **{name: getattr(given, name) for name in names}
-    )
+    given = parse(["train", "set", "--out", "x", "--steps", "1", *RECIPE.split()])
+    assert isinstance(given, TrainConfig)
 
 
 def test_without_a_drafter_or_outside_the_repository_it_says_what_is_missing(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli.predict_show import plain_table
+from paceline.cli.show import plain_table
 from paceline.roofline.fit import Judged, summary
 
 SHOWN = 24  # points; of more, those that are furthest off
@@ -23,9 +23,7 @@ def title(judged: Judged) -> str:
 
 def parameter_table(judged: Judged) -> Table:
     fit = judged.fit
-    table = plain_table()
-    for name, side in (("learned", "left"), ("value", "right"), ("standard error", "right")):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    table = plain_table("learned", "value", "standard error", left=["learned"])
     values = {**fit.calibration.model_dump(), "draft_cost": fit.draft_cost}
     for name, deviation in fit.deviations.items():
         factor, unit = UNITS.get(name, (1.0, ""))
@@ -49,9 +47,7 @@ def residual_table(judged: Judged) -> Table:
     if len(rows) > SHOWN:
         least = sorted(abs(row[2]) for row in rows)[-SHOWN]
         rows = [row for row in rows if abs(row[2]) >= least]
-    table = plain_table()
-    for name in ("batch", "rows", "context", "measured ms", "predicted ms", "error", ""):
-        table.add_column(name, justify="right" if name else "left")
+    table = plain_table("batch", "rows", "context", "measured ms", "predicted ms", "error", "")
     for point, seconds, error, seen in rows:
         table.add_row(
             str(point.batch),

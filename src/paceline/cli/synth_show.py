@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,10 +14,18 @@ from rich.table import Table
 
 from paceline.cli import show
 
+if TYPE_CHECKING:
+    from paceline.synth.answer import Answerer, Speed
+    from paceline.synth.app import App
+    from paceline.synth.collect import Collector
+    from paceline.synth.job import SynthJob
+    from paceline.synth.run import Run, ShowRun
+    from paceline.synth.sources import Source
+
 KEPT = ("prompts", "rows", "answer_tokens", "rows_on_task", "rows_replay", "rows_neighbour")
 
 
-def source_table(app: Any, sources: Sequence[Any]) -> Table:
+def source_table(app: App, sources: Sequence[Source]) -> Table:
     """Return a table of the prompts found, left out (too short, too long, twice, no text) and
     taken; how many items of the plan they make, and their share of it."""
     from paceline.synth.plan import available, shares
@@ -42,42 +50,30 @@ def source_table(app: Any, sources: Sequence[Any]) -> Table:
     return table
 
 
-class SynthProgressBar:
-    """A progress bar in the unit of the application's size, with the speed of the answers."""
-
-    def __init__(self, app: Any) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[speed]}"),
-            console=show.stderr_console(),
-            transient=True,
-        )
+@contextmanager
+def progress_bar(app: App) -> Iterator[ShowRun]:
+    """Show a progress bar in the unit of the application's size, with the speed of the answers."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[speed]}"),
+    )
+    with Progress(*columns, console=show.stderr_console(), transient=True) as progress:
         unit = app.size.unit.replace("_", " ")
-        self._task = self._progress.add_task(unit, total=app.size.amount, speed="")
+        task = progress.add_task(unit, total=app.size.amount, speed="")
 
-    def __enter__(self) -> SynthProgressBar:
-        self._progress.start()
-        return self
+        def show_run(run: Run) -> None:
+            speed = run.answerer.speed()
+            text = f"{speed.tokens_per_second:.0f} tokens/s, {speed.batch:.0f} at once"
+            progress.update(task, completed=run.collector.amount, speed=text)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
-
-    def show(self, run: Any) -> None:
-        speed = run.answerer.speed()
-        text = f"{speed.tokens_per_second:.0f} tokens/s, {speed.batch:.0f} at once"
-        self._progress.update(self._task, completed=run.collector.amount, speed=text)
+        yield show_run
 
 
-def report(console: Console, out: Path, collector: Any, speed: Any) -> None:
+def report(console: Console, out: Path, collector: Collector, speed: Speed) -> None:
     counts = collector.manifest.counts
     rows, tokens = counts.get("rows", 0), counts.get("answer_tokens", 0)
     console.print(f"{rows} rows with {tokens} answer tokens in {escape(str(out))}")
@@ -98,7 +94,7 @@ def report(console: Console, out: Path, collector: Any, speed: Any) -> None:
         )
 
 
-def preview(console: Console, job: Any, answerer: Any, count: int) -> None:
+def preview(console: Console, job: SynthJob, answerer: Answerer, count: int) -> None:
     """Print prompts as they are sent, and the target's answers."""
     from paceline.synth.run import preview as samples
 
