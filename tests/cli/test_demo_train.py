@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.cli import demo_train, parse
+from paceline.cli import demo, demo_train, parse
 from paceline.cli.demo_stages import Stage, run_stages, seconds_of
 from paceline.cli.demo_train import APP, RECIPE, DemoPlan
 from paceline.synth.app import load_app
@@ -132,12 +132,12 @@ def test_serving_tells_whether_all_is_well(
     code: int,
     line: str,
 ) -> None:
-    async def ask(*_: Any) -> Any:
+    async def measure(*_: Any) -> Any:
         return [pair(last_token)]
 
-    monkeypatch.setattr(demo_train, "ServerProcess", FakeServer)
+    monkeypatch.setattr(demo, "ServerProcess", FakeServer)
     monkeypatch.setattr(FakeServer, "clean", clean)
-    monkeypatch.setattr(demo_train, "ask", ask)
+    monkeypatch.setattr(demo, "measure", measure)
     app = load_app(ROOT / APP)
     assert demo_train.serve(Console(width=100), DemoPlan(), app) == code
     shown = capsys.readouterr().out

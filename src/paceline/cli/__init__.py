@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from paceline.cli.bench import BenchCommand
@@ -14,14 +13,13 @@ from paceline.cli.explain import ExplainCommand
 from paceline.cli.generate import GenerateCommand
 from paceline.cli.mock import MockCommand
 from paceline.cli.model import PullCommand, QualityCommand
-from paceline.cli.options import Command, add_command, read_options
+from paceline.cli.options import Command, add_command, read_options, run_command
 from paceline.cli.predict import PredictCommand
 from paceline.cli.profile import ProfileCommand
 from paceline.cli.roofline import FitCommand, MeasureCommand
 from paceline.cli.serve import ServeCommand, UiCommand
 from paceline.cli.synth import SynthCommand
 from paceline.cli.train import TrainCommand
-from paceline.core import PacelineError
 from paceline.version import __version__
 
 COMMANDS: dict[str, type[Command]] = {
@@ -79,14 +77,5 @@ def parse(argv: Sequence[str] | None = None) -> Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. 0 is success, 1 a failed run, 2 an input that was refused, 130 Ctrl-C."""
-    try:
-        return parse(argv).run()
-    except PacelineError as error:
-        print(f"paceline: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError) else 1
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader left (`| head`); nothing more to say to it
-        return 0
+    """Run one command. Return the exit code."""
+    return run_command("paceline", lambda: parse(argv))

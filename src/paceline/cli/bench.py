@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
-from rich.progress import Progress
 
 from paceline.bench.load import lossy
 from paceline.bench.load.client import ChatClient, served_model
 from paceline.bench.load.clients import compare_load, same_text
 from paceline.bench.load.in_process import InProcess
 from paceline.bench.load.lossy import BUDGETS
-from paceline.bench.load.paired import Ask, Pair, compare, write_arrivals
+from paceline.bench.load.paired import Pair, write_arrivals
 from paceline.bench.prompts import BenchPrompt, load_prompts
 from paceline.bench.report import tables
 from paceline.bench.report.charts import Labels, scatter
@@ -24,6 +23,7 @@ from paceline.cli.options import (
     POSITIONAL,
     Argument,
     Count,
+    EngineCommand,
     Only,
     OutputFile,
     Speculation,
@@ -33,7 +33,6 @@ from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.field_types import Between
-from paceline.engine.config import EngineConfig
 
 if TYPE_CHECKING:
     from paceline.llm import LLM
@@ -42,7 +41,7 @@ Budget = Annotated[float, Between(0, 1, words="budgets from 0 to 1")]
 
 
 @checked
-class BenchCommand:
+class BenchCommand(EngineCommand):
     """Measure speculation off against on.
 
     Answers a prompt set without and with speculation, in turns, and shows TTFT, TPOT, AL, speedup
@@ -71,7 +70,6 @@ class BenchCommand:
     record: OutputFile | None = about("write when each token of each answer arrived (JSONL)", None)
     sampling: SamplingParams = SamplingParams(max_tokens=128, temperature=0.0, seed=0)
     speculation: Annotated[Speculation, Only(("max_draft_len",))] = Speculation()
-    engine: EngineConfig = DEFAULTS
 
     def __post_init__(self) -> None:
         if self.svg is not None and self.lossy is None:
@@ -97,7 +95,7 @@ class BenchCommand:
         ask = InProcess(llm, self.sampling)
         if self.lossy is not None:
             return self._show_lossy(console, llm, prompts, ask, self.lossy)
-        pairs = asyncio.run(self._compare(prompts, ask, self.speculation.stated))
+        pairs = asyncio.run(show.compare(prompts, ask, self.runs, self.speculation.stated))
         return self._show_pairs(console, pairs, f"{self.engine.model}, in process")
 
     def _show_lossy(
@@ -112,7 +110,7 @@ class BenchCommand:
         levels = []
         for epsilon in budgets:
             speculative = {"lossy": epsilon, **(self.speculation.stated or {})}
-            pairs = asyncio.run(self._compare(prompts, ask, speculative))
+            pairs = asyncio.run(show.compare(prompts, ask, self.runs, speculative))
             texts = lossy.answer_all(llm, self.sampling, prompts, epsilon)
             levels.append(lossy.level(epsilon, pairs, texts, lossless))
         temperature = f"T = {self.sampling.temperature:g}"
@@ -130,7 +128,7 @@ class BenchCommand:
         speculative = self.speculation.stated
         try:
             if self.concurrency == 1:
-                pairs = await self._compare(prompts, client, speculative)
+                pairs = await show.compare(prompts, client, self.runs, speculative)
                 return self._show_pairs(console, pairs, f"{model} at {url}")
             await client(prompts[0], speculative)  # what is lazy is paid for before it is timed
             off, on = await compare_load(
@@ -160,20 +158,6 @@ class BenchCommand:
             seed=params.seed,
             extra={name: getattr(params, name) for name in names},
         )
-
-    async def _compare(
-        self, prompts: Sequence[BenchPrompt], ask: Ask, speculative: object
-    ) -> list[Pair]:
-        await ask(prompts[0], speculative)  # the first request of a process pays for what is lazy
-        with Progress(console=show.stderr_console(), transient=True) as progress:
-            task = progress.add_task("measuring", total=self.runs * len(prompts))
-            return await compare(
-                prompts,
-                ask,
-                runs=self.runs,
-                speculative=speculative,
-                progress=lambda pair, run: progress.advance(task),
-            )
 
     def _show_pairs(self, console: Console, pairs: list[Pair], title: str) -> int:
         if self.record is not None:

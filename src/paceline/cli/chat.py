@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from paceline.cli import show
-from paceline.cli.options import DEFAULTS, ModelArgument, Speculation, model_field
+from paceline.cli.options import EngineCommand
 from paceline.core import FinishReason, OutputDelta, SamplingParams, SpeculationStats, TokenKind
 from paceline.core.document_help import about
 from paceline.core.documents import checked
-from paceline.engine.config import EngineConfig
 
 if TYPE_CHECKING:
     from paceline.llm import LLM
@@ -20,19 +19,16 @@ HELP = "/reset forgets the conversation, /off and /on switch speculation, /quit 
 
 
 @checked
-class ChatCommand:
+class ChatCommand(EngineCommand):
     """Talk to a model in the terminal.
 
     Tokens that were drafted and accepted are coloured. /reset forgets the conversation, /off and
     /on switch speculation, /quit leaves.
     """
 
-    model: ModelArgument = model_field()
     system: str | None = about("a system message", None)
     no_color: bool = about("plain text", False)
     sampling: SamplingParams = SamplingParams(max_tokens=512, temperature=0.7)
-    speculation: Speculation = Speculation()
-    engine: EngineConfig = DEFAULTS
 
     def run(self) -> int:
         console = Console(highlight=False, no_color=self.no_color)

@@ -12,20 +12,19 @@ from paceline.bench.load.client import get_json
 from paceline.bench.report import rounds
 from paceline.cli.options import (
     DEFAULTS,
+    MODEL_HELP,
     POSITIONAL,
+    EngineCommand,
     ModelOption,
     OutputFile,
-    Speculation,
-    model_field,
 )
 from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked
-from paceline.engine.config import EngineConfig
 
 
 @checked
-class ExplainCommand:
+class ExplainCommand(EngineCommand):
     """Show, round by round, what was drafted, accepted, forced and cut.
 
     Explains a request that a server has answered, given its id and --url, if it had "explain":
@@ -40,10 +39,8 @@ class ExplainCommand:
     prompt: str | None = about("a user's message to answer and explain here", None)
     html: OutputFile | None = about("write a timeline as HTML too", None)
     json: bool = about("print the rounds as JSON", False)
-    model: ModelOption = model_field()
+    model: ModelOption = about(MODEL_HELP, DEFAULTS.model)
     sampling: SamplingParams = SamplingParams(max_tokens=64, temperature=0.0)
-    speculation: Speculation = Speculation()
-    engine: EngineConfig = DEFAULTS
 
     def __post_init__(self) -> None:
         if (self.prompt is None) == (self.id is None):

@@ -8,16 +8,15 @@ import sys
 from typing import Annotated
 
 from paceline.cli import show
-from paceline.cli.options import DEFAULTS, Argument, ModelOption, Speculation, model_field
+from paceline.cli.options import DEFAULTS, MODEL_HELP, Argument, EngineCommand, ModelOption
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.field_types import Several
-from paceline.engine.config import EngineConfig
 
 
 @checked
-class GenerateCommand:
+class GenerateCommand(EngineCommand):
     """Complete prompts once, offline.
 
     The text goes to stdout, statistics to stderr.
@@ -31,10 +30,8 @@ class GenerateCommand:
     n: Annotated[int, Argument(flags=("-n",))] = about("answers per prompt", 1)
     logprobs: int | None = about("with --json: top log-probabilities per token", None)
     json: bool = about("print everything, as JSON", False)
-    model: ModelOption = model_field()
+    model: ModelOption = about(MODEL_HELP, DEFAULTS.model)
     sampling: SamplingParams = SamplingParams(max_tokens=256, temperature=0.0)
-    speculation: Speculation = Speculation()
-    engine: EngineConfig = DEFAULTS
 
     def __post_init__(self) -> None:
         if self.logprobs is not None and not self.json:

@@ -10,16 +10,17 @@ import argparse
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin
 
 from pydantic import Strict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from paceline.core import InvalidRequest
+from paceline.core import InvalidRequest, PacelineError
 from paceline.core.document_help import about, default_of, values_of
 from paceline.core.documents import checked
 from paceline.core.field_types import (
@@ -96,11 +97,6 @@ OutputFile = Annotated[
 ]
 
 
-def model_field() -> str:
-    """Return the field `model` of a command that has a default model."""
-    return cast(str, about(MODEL_HELP, DEFAULTS.model))
-
-
 @checked
 class Speculation:
     """How long drafts are, or that there are none."""
@@ -118,6 +114,15 @@ class Speculation:
         if self.off:
             return "off"
         return None if self.max_draft_len is None else {"max_draft_len": self.max_draft_len}
+
+
+@checked
+class EngineCommand:
+    """A command that answers with an engine of its own."""
+
+    model: ModelArgument = about(MODEL_HELP, DEFAULTS.model)
+    speculation: Speculation = Speculation()
+    engine: EngineConfig = DEFAULTS
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -278,11 +283,37 @@ def add_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, kind: type[Command]
 ) -> None:
     """Add a command with its options. Parsed arguments hold its `kind`."""
-    text = " ".join((inspect.getdoc(kind) or "").split()).replace("`", "").replace("%", "%%")
+    text = _help_text(kind)
     first = text.partition(". ")[0].removesuffix(".")
     parser = commands.add_parser(name, help=first[0].lower() + first[1:], description=text)
     add_options(parser, kind)
     parser.set_defaults(kind=kind)
+
+
+def _help_text(kind: type[Command]) -> str:
+    return " ".join((inspect.getdoc(kind) or "").split()).replace("`", "").replace("%", "%%")
+
+
+def run_command(program: str, parse: Callable[[], Command]) -> int:
+    """Run what `parse` returns. 0 is success, 1 a failed run, 2 an input that was refused, 130
+    Ctrl-C."""
+    try:
+        return parse().run()
+    except PacelineError as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader left (`| head`); nothing more to say to it
+        return 0
+
+
+def run_alone(module: str, kind: type[Command], argv: Sequence[str] | None = None) -> int:
+    """Run a command that is a module of its own, `python -m MODULE`."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=_help_text(kind))
+    add_options(parser, kind)
+    return run_command(module, lambda: read_options(parser.parse_args(argv), kind))
 
 
 def add_options(parser: argparse.ArgumentParser, model: type) -> None:

@@ -95,7 +95,7 @@ class PredictOutput:
             self.json.write_text(json.dumps(result) + "\n", encoding="utf-8")
             console.print(str(self.json), markup=False, soft_wrap=True)
         if self.plot is not None:
-            from paceline.cli.predict_plot import draw
+            from paceline.cli.predict_show import draw
 
             draw(prediction, self.plot)
             console.print(str(self.plot), markup=False, soft_wrap=True)
@@ -126,9 +126,7 @@ class PredictCommand:
 
         output, console = self.output, Console(highlight=False)
         if output.plot is not None:
-            from paceline.cli.predict_plot import check
-
-            check(output.plot)
+            predict_show.check_chart(output.plot)
         traffic = self.workload.read_traffic()
         prediction = predict(self._scenario(traffic))
         result: dict[str, object] = {**prediction}

@@ -12,17 +12,13 @@ from rich.console import Console
 from paceline.bench.prompts import BenchPrompt, load_prompts
 from paceline.cli import show
 from paceline.cli.options import (
-    DEFAULTS,
     Count,
-    ModelArgument,
+    EngineCommand,
     OutputFile,
-    Speculation,
-    model_field,
 )
 from paceline.core import SamplingParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked
-from paceline.engine.config import EngineConfig
 
 if TYPE_CHECKING:
     from paceline.llm import LLM
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @checked
-class ProfileCommand:
+class ProfileCommand(EngineCommand):
     """Show where a step's time goes, beside the roofline.
 
     Answers a prompt set without and with speculation while every step is recorded: scheduling,
@@ -38,15 +34,12 @@ class ProfileCommand:
     beside its bound, and the largest gap.
     """
 
-    model: ModelArgument = model_field()
     prompts: str = about("a shipped set or a JSON file", "demo")
     batch: Count = about("requests at once", 1)
     steps: Count = about("decode steps to record in each pass", 100)
     trace: OutputFile | None = about("write a trace for ui.perfetto.dev or chrome://tracing", None)
     json: OutputFile | None = about("write the numbers as JSON", None)
     sampling: SamplingParams = SamplingParams(max_tokens=128, temperature=0.0, seed=0)
-    speculation: Speculation = Speculation()
-    engine: EngineConfig = DEFAULTS
 
     def run(self) -> int:
         prompts = load_prompts(self.prompts)

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import InstanceOf, Strict
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
+from paceline.cli import show
 from paceline.cli.options import (
     DEFAULTS,
     DEVICE_OPTIONS,
+    MODEL_HELP,
     Argument,
     Device,
     ModelArgument,
     OutputFile,
-    model_field,
 )
 from paceline.cli.predict import Named, Spec, read_device, read_precision
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.field_types import Several
+
+if TYPE_CHECKING:
+    from paceline.roofline.fit import Judged
+
+SHOWN = 24  # points; of more, those that are furthest off
+UNITS = {"step_overhead": (1e3, "ms"), "layer_overhead": (1e6, "µs"),
+         "request_overhead": (1e6, "µs"), "row_overhead": (1e6, "µs")}  # fmt: skip
 
 
 def parse_share(text: str) -> Fraction:
@@ -63,7 +74,6 @@ class FitCommand:
     tensor_parallel: int = about("devices that share each layer", 1)
 
     def run(self) -> int:
-        from paceline.cli import roofline_show
         from paceline.roofline.cost import Deployment, Options
         from paceline.roofline.fit import Case, fit_and_judge, read_points
         from paceline.roofline.scenario.lines import architecture_of_word
@@ -74,11 +84,11 @@ class FitCommand:
         points = [point for path in self.points for point in read_points(path)]
         judged = fit_and_judge(Case(points, deployment), self.fit_on)
         console = Console(highlight=False)
-        console.print(roofline_show.title(judged), style="bold", markup=False)
-        console.print(roofline_show.parameter_table(judged))
-        console.print(roofline_show.residual_title(judged), style="bold")
-        console.print(roofline_show.residual_table(judged))
-        for line in roofline_show.lines(judged):
+        console.print(title(judged), style="bold", markup=False)
+        console.print(parameter_table(judged))
+        console.print(residual_title(judged), style="bold")
+        console.print(residual_table(judged))
+        for line in lines(judged):
             console.print(line, soft_wrap=True)
         self.out.write_text(json.dumps(judged.as_json(), indent=2) + "\n", encoding="utf-8")
         console.print(str(self.out), markup=False, soft_wrap=True)
@@ -94,7 +104,7 @@ class MeasureCommand:
     measured bandwidth and peak.
     """
 
-    model: ModelArgument = model_field()
+    model: ModelArgument = about(MODEL_HELP, DEFAULTS.model)
     out: OutputFile = about("points as JSON")
     machine: OutputFile | None = about("this machine as a device, for --hardware", None)
     batch: tuple[int, ...] | None = about("requests of a step", None, "1,2,4,8,16,32")
@@ -106,7 +116,6 @@ class MeasureCommand:
     def run(self) -> int:
         from paceline.bench.steps import grid as step_times
         from paceline.bench.steps.machine import this_machine
-        from paceline.cli import show
         from paceline.engine.build import build_engine
         from paceline.models.loader import load_model
 
@@ -131,3 +140,77 @@ class MeasureCommand:
         self.out.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
         print(f"{self.out}: {len(points)} steps of {engine.model_name} ({engine.backend})")
         return 0
+
+
+# -- output of fit --------------------------------------------------------------------------------
+
+
+def title(judged: Judged) -> str:
+    deployment = judged.case.deployment
+    name = f"{deployment.architecture.name} on {deployment.hardware.name}"
+    return f"{name}: fitted to {sum(judged.seen)} of {len(judged.points)} points"
+
+
+def parameter_table(judged: Judged) -> Table:
+    fit = judged.fit
+    table = show.plain_table("learned", "value", "standard error", left=["learned"])
+    values = {**fit.calibration.model_dump(), "draft_cost": fit.draft_cost}
+    for name, deviation in fit.deviations.items():
+        factor, unit = UNITS.get(name, (1.0, ""))
+        value = values.get(name)
+        shown = "" if value is None else f"{factor * value:.4g} {unit}".strip()
+        table.add_row(name.replace("_", " "), shown, f"± {deviation:.1%}")
+    if fit.calibration.row_tile > 1:
+        table.add_row("row tile", str(fit.calibration.row_tile), "")
+    return table
+
+
+def residual_title(judged: Judged) -> str:
+    if len(judged.points) <= SHOWN:
+        return "Residuals"
+    return f"Residuals: the {SHOWN} points that are furthest off"
+
+
+def residual_table(judged: Judged) -> Table:
+    """The points, by size; of many, those that are furthest off."""
+    rows = list(zip(judged.points, judged.predicted, judged.errors, judged.seen, strict=True))
+    if len(rows) > SHOWN:
+        least = sorted(abs(row[2]) for row in rows)[-SHOWN]
+        rows = [row for row in rows if abs(row[2]) >= least]
+    table = show.plain_table("batch", "rows", "context", "measured ms", "predicted ms", "error", "")
+    for point, seconds, error, seen in rows:
+        table.add_row(
+            str(point.batch),
+            str(point.rows),
+            str(point.context),
+            f"{1e3 * point.seconds:.3f}",
+            f"{1e3 * seconds:.3f}",
+            f"{error:+.1%}",
+            "" if seen else "held out",
+        )
+    return table
+
+
+def lines(judged: Judged) -> Iterator[str]:
+    from paceline.roofline.fit import summary
+
+    fit = judged.fit
+    yield (
+        f"fitted points: median error {fit.median_error:.1%}, nine of ten within "
+        f"{fit.high_error:.1%}"
+    )
+    held_out = judged.held_out_errors
+    if held_out:
+        median, high = summary(held_out)
+        yield (
+            f"[bold]held-out points ({len(held_out)}): median error {median:.1%}, nine of ten "
+            f"within {high:.1%}[/]"
+        )
+    else:
+        yield "held-out points: none; --fit-on 1/3 would say how it does on steps it has not seen"
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in fit.not_identified.items():
+        why, _, taken = reason.partition("; ")
+        by_reason.setdefault(why, []).append(f"{name} ({taken})".replace("_", " "))
+    for why, names in by_reason.items():
+        yield f"[dim]not identified ({escape(why)}): {escape(', '.join(names))}[/]"

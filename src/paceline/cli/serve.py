@@ -10,8 +10,9 @@ from typing import Annotated
 from rich.console import Console
 
 from paceline.cli import show
-from paceline.cli.options import DEFAULTS, ModelArgument, Only, model_field
+from paceline.cli.options import DEFAULTS, MODEL_HELP, ModelArgument, Only
 from paceline.core import InvalidRequest
+from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.engine.config import EngineConfig
 from paceline.server.settings import SHARE_ANSWERS, ServerSettings
@@ -27,7 +28,7 @@ class ServeCommand:
     SIGINT or SIGTERM ends it, once the running requests are finished; a second signal aborts them.
     """
 
-    model: ModelArgument = model_field()
+    model: ModelArgument = about(MODEL_HELP, DEFAULTS.model)
     server: ServerSettings = ServerSettings()
     engine: EngineConfig = DEFAULTS
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, RenderableType
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from paceline.bench.load.paired import Pair
+from paceline.bench.load import paired
+from paceline.bench.load.paired import Ask, Pair
+from paceline.bench.prompts import BenchPrompt
 from paceline.bench.report import tables
 from paceline.core import OutputDelta, RequestMetrics, SpeculationStats, TokenKind
 from paceline.engine.config import EngineConfig
@@ -65,6 +69,27 @@ def legend() -> Text:
         " · ",
         ("from the model itself", STYLES[TokenKind.BONUS]),
     )
+
+
+async def compare(
+    prompts: Sequence[BenchPrompt],
+    ask: Ask,
+    runs: int,
+    speculative: object = None,
+    seconds: float = math.inf,
+) -> list[Pair]:
+    """Compare speculation off and on under a progress bar, after what is lazy is paid for."""
+    await ask(prompts[0], speculative)
+    with Progress(console=stderr_console(), transient=True) as progress:
+        task = progress.add_task("measuring", total=runs * len(prompts))
+        return await paired.compare(
+            prompts,
+            ask,
+            runs=runs,
+            speculative=speculative,
+            seconds=seconds,
+            progress=lambda pair, run: progress.advance(task),
+        )
 
 
 def comparison(pairs: Sequence[Pair], title: str) -> Iterator[RenderableType]:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Strict
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 from paceline.bench.load.client import served_model
-from paceline.cli import synth_show
+from paceline.cli import show
 from paceline.cli.options import Argument, Count, Only, refuse_engine_options
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
@@ -21,10 +26,14 @@ from paceline.core.field_types import Several
 from paceline.engine.config import EngineConfig
 
 if TYPE_CHECKING:
-    from paceline.synth.answer import Answerer
+    from paceline.synth.answer import Answerer, Speed
     from paceline.synth.app import App
+    from paceline.synth.collect import Collector
     from paceline.synth.job import SynthJob
+    from paceline.synth.run import Run, ShowRun
+    from paceline.synth.sources import Source
 
+KEPT = ("prompts", "rows", "answer_tokens", "rows_on_task", "rows_replay", "rows_neighbour")
 ENGINE = EngineConfig(drafter=None)
 ENGINE_OPTIONS = (
     "dtype", "device", "backend", "quantize", "threads", "max_num_seqs", "kv_memory", "drafter",
@@ -81,22 +90,22 @@ class SynthCommand:
         app = self._load_app()
         sources = read(app, user_data=self.user_data, endpoint=bool(self.url))
         console = Console(highlight=False, stderr=self.json)
-        console.print(synth_show.source_table(app, sources))
+        console.print(source_table(app, sources))
         job = prepare(app, sources, user_data=self.user_data)
         if self.out is not None:
             job.check(self.out, restart=self.restart)
         answerer = self._answerer(job)
         if self.out is None:
-            synth_show.preview(console, job, answerer, self.preview or 0)
+            show_samples(console, job, answerer, self.preview or 0)
             return 0
-        with synth_show.progress_bar(app) as progress:
+        with progress_bar(app) as progress:
             collector = job.make(self.out, answerer, restart=self.restart, progress=progress)
         if self.json:
             counts = collector.manifest.counts
             summary = {"set": str(self.out), "complete": collector.complete, "counts": counts}
             print(json.dumps(summary | answerer.speed().as_json()))
         else:
-            synth_show.report(console, self.out, collector, answerer.speed())
+            report(console, self.out, collector, answerer.speed())
         return 0
 
     def _load_app(self) -> App:
@@ -114,3 +123,93 @@ class SynthCommand:
         model = self.served_model or asyncio.run(served_model(self.url[0], self.api_key))
         limit = {} if self.concurrency is None else {"concurrency": self.concurrency}
         return job.servers(self.url, model, api_key=self.api_key, **limit)
+
+
+# -- output ---------------------------------------------------------------------------------------
+
+
+def source_table(app: App, sources: Sequence[Source]) -> Table:
+    """Return a table of the prompts found, left out (too short, too long, twice, no text) and
+    taken; how many items of the plan they make, and their share of it."""
+    from paceline.synth.plan import available, shares
+
+    table = Table(title=f"{app.name}: prompts", title_justify="left", title_style="bold")
+    for column in ("source", "part", "language", "licence"):
+        table.add_column(column)
+    for column in ("found", "left out", "taken", "items", "share"):
+        table.add_column(column, justify="right")
+    for source, share in zip(sources, shares(app, sources), strict=True):
+        spec, items, taken = source.spec, available(source), len(source.prompts)
+        counts = ("-",) * 3 if spec.kind == "self" else (source.found, source.found - taken, taken)
+        table.add_row(
+            escape(spec.name),
+            spec.part.replace("_", "-"),
+            spec.language,
+            escape(source.licence),
+            *map(str, counts),
+            "as needed" if items is None else str(items),
+            f"{100 * share:.1f}%",
+        )
+    return table
+
+
+@contextmanager
+def progress_bar(app: App) -> Iterator[ShowRun]:
+    """Show a progress bar in the unit of the application's size, with the speed of the answers."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[speed]}"),
+    )
+    with Progress(*columns, console=show.stderr_console(), transient=True) as progress:
+        unit = app.size.unit.replace("_", " ")
+        task = progress.add_task(unit, total=app.size.amount, speed="")
+
+        def show_run(run: Run) -> None:
+            speed = run.answerer.speed()
+            text = f"{speed.tokens_per_second:.0f} tokens/s, {speed.batch:.0f} at once"
+            progress.update(task, completed=run.collector.amount, speed=text)
+
+        yield show_run
+
+
+def report(console: Console, out: Path, collector: Collector, speed: Speed) -> None:
+    counts = collector.manifest.counts
+    rows, tokens = counts.get("rows", 0), counts.get("answer_tokens", 0)
+    console.print(f"{rows} rows with {tokens} answer tokens in {escape(str(out))}")
+    dropped = [f"{count} {why}" for why, count in counts.items() if why not in KEPT]
+    if dropped:
+        console.print("dropped: " + ", ".join(dropped))
+    if not collector.complete:
+        wanted = collector.app.size
+        console.print(
+            f"every prompt has been asked: {collector.amount} {wanted.unit.replace('_', ' ')} of "
+            f"{wanted.amount}; more sources, or more `samples`, make more"
+        )
+    if speed.tokens:
+        console.print(
+            f"{speed.tokens} tokens in {speed.seconds:.0f} s: {speed.tokens_per_second:.0f} "
+            f"tokens/s, {speed.batch:.1f} requests at once in the mean",
+            style="dim",
+        )
+
+
+def show_samples(console: Console, job: SynthJob, answerer: Answerer, count: int) -> None:
+    """Print prompts as they are sent, and the target's answers."""
+    from paceline.synth.run import preview
+
+    decode = job.asker.target.tokenizer.decode
+    try:
+        for sample in preview(job.app, job.sources, job.asker, answerer, count):
+            console.rule(escape(sample.item.source), align="left")
+            if sample.prompt_ids:
+                console.print(escape(decode(sample.prompt_ids)), style="dim")
+            if sample.answer is None:
+                console.print(f"dropped: {sample.reason}", style="red")
+            else:
+                console.print(escape(decode(sample.answer.ids)))
+    finally:
+        answerer.close()
