@@ -93,6 +93,7 @@ def test_the_commands_are_such_that_paceline_takes_them(tmp_path: Path) -> None:
     plan = DemoPlan(
         out=tmp_path / "a folder", drafter=tmp_path / "begin", rows=7, steps=5, prompts=2
     )
+    plan.out.mkdir()
     told = demo_train.stages(plan)
     assert [stage.name for stage in told] == ["synth", "before", "train", "after"]
     commands: list[Any] = [parse(stage.command) for stage in told]

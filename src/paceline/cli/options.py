@@ -11,7 +11,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin
@@ -57,14 +57,12 @@ class Argument(Flag):
     positional   an argument without a flag
     parse        reads the text
     bare         the value of the flag alone, which may then stand without one
-    repeated     the flag may be given several times
     """
 
     flags: tuple[str, ...] = ()
     positional: bool = False
     parse: Parse | None = None
     bare: object = None
-    repeated: bool = False
     action: type[argparse.Action] | None = None
 
 
@@ -171,6 +169,8 @@ class Option:
         flag = annotation_of(field, Flag) or Flag()
         self.argument = flag if isinstance(flag, Argument) else Argument(**asdict(flag))
         self.flags = self.argument.flags or ("--" + (flag.name or name).replace("_", "-"),)
+        if self.argument.positional:
+            self.flags = (name,)
         one_of = annotation_of(field, OneOf)
         self.choices = one_of.values if one_of else None
         self.text = " ".join((field.description or "").split())
@@ -183,8 +183,7 @@ class Option:
     @property
     def dest(self) -> str:
         """The attribute of parsed arguments that holds the value."""
-        positional = self.argument.positional
-        return self.field if positional else self.flags[-1].lstrip("-").replace("-", "_")
+        return self.flags[-1].lstrip("-").replace("-", "_")
 
     @property
     def help(self) -> str:
@@ -205,11 +204,9 @@ class Option:
             return f"{value // 2**20}MiB"
         if isinstance(value, tuple):
             return ",".join(f"{item:g}" for item in value)
-        if isinstance(value, float):
-            return f"{value:g}"
         if isinstance(value, dict) or value is self._field.default is None:
             return default_of(self._field)
-        return "" if value is None else str(value)
+        return f"{value:g}" if isinstance(value, float) else str(value or "")
 
     @property
     def row(self) -> str:
@@ -219,46 +216,35 @@ class Option:
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Add the option to a command."""
-        names = [self.field] if self.argument.positional else list(self.flags)
-        help_text = self.help.replace("%", "%%").replace("`", "")
-        keywords = {"help": help_text, "default": self.default, **dict(self._keywords())}
-        parser.add_argument(*names, **keywords)
-
-    def _keywords(self) -> Iterator[tuple[str, Any]]:
         argument, types = self.argument, self._types
+        several = argument.parse is None and not types & {int, float} and types & {tuple, dict}
+        help_text = self.help.replace("%", "%%").replace("`", "")
+        keywords: dict[str, Any] = {"help": help_text, "default": self.default}
         if bool in types:
-            yield "action", argument.action or ("store_false" if self.default else "store_true")
-            return
-        several = tuple in types and not types & {int, float} and argument.parse is None
-        several = several or argument.repeated
-        yield "type", argument.parse or self._parse()
-        yield "choices", self.choices
-        yield "metavar", argument.metavar or self._metavar()
-        if argument.positional:
-            yield "nargs", "+" if several else None if self.is_required else "?"
-            return
-        yield "required", self.is_required
-        if several:
-            yield "action", "append"
-            yield "default", None
-        if argument.bare is not None:
-            yield "nargs", "?"
-            yield "const", argument.bare
+            keywords["action"] = argument.action or f"store_{not self.default}".lower()
+        else:
+            keywords["type"], metavar = self._parser()
+            keywords["metavar"] = argument.metavar or metavar
+            keywords["choices"] = self.choices
+            if argument.positional:
+                keywords["nargs"] = "+" if several else None if self.is_required else "?"
+            else:
+                keywords["required"] = self.is_required
+                if several:
+                    keywords |= {"action": "append", "default": None}
+                if argument.bare is not None:
+                    keywords |= {"nargs": "?", "const": argument.bare}
+        parser.add_argument(*self.flags, **keywords)
 
-    def _parse(self) -> Parse:
-        if self.argument.size:
-            return parse_bytes
-        parsers: dict[type, Parse] = {int: int, float: float}
-        if tuple in self._types:
-            parsers = {int: parse_counts, float: parse_numbers}
-        return next((parse for kind, parse in parsers.items() if kind in self._types), str)
-
-    def _metavar(self) -> str | None:
-        if self.choices or self.argument.positional:
-            return None
-        if tuple in self._types and self._types & {int, float}:
-            return "LIST"
-        return "N" if int in self._types else None
+    def _parser(self) -> tuple[Parse, str | None]:
+        """Return what reads the text, and how help calls a value."""
+        if self.argument.parse or self.argument.size:
+            return self.argument.parse or parse_bytes, None
+        for kind, parse, parse_list in ((int, int, parse_counts), (float, float, parse_numbers)):
+            if kind in self._types:
+                listed = tuple in self._types
+                return (parse_list, "LIST") if listed else (parse, "N" if kind is int else None)
+        return str, None
 
 
 def options_of(model: type, default: object = None) -> dict[str, Option]:
@@ -319,7 +305,7 @@ def run_alone(module: str, kind: type[Command], argv: Sequence[str] | None = Non
 def add_options(parser: argparse.ArgumentParser, model: type) -> None:
     """Add the options of the fields of `model` and of its groups."""
     groups, options = _groups(model), options_of(model)
-    for name, option in options.items():
+    for name, option in sorted(options.items(), key=lambda item: item[0] in groups):
         if name not in groups:
             option.add_to(parser)
             continue

@@ -11,11 +11,7 @@ from rich.console import Console
 
 from paceline.bench.prompts import BenchPrompt, load_prompts
 from paceline.cli import show
-from paceline.cli.options import (
-    Count,
-    EngineCommand,
-    OutputFile,
-)
+from paceline.cli.options import Count, EngineCommand, OutputFile
 from paceline.core import SamplingParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked

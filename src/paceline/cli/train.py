@@ -47,7 +47,7 @@ def _words(text: object) -> object:
 NamedFolders = Annotated[
     dict[str, str],
     BeforeValidator(_named_folders),
-    Argument(metavar="NAME=FOLDER", repeated=True),
+    Argument(metavar="NAME=FOLDER"),
 ]
 WORDS = Argument(metavar="LIST", parse=str)
 
