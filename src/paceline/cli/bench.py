@@ -23,7 +23,6 @@ from paceline.cli.options import (
     POSITIONAL,
     Argument,
     Count,
-    EngineCommand,
     Only,
     OutputFile,
     Speculation,
@@ -33,15 +32,17 @@ from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.field_types import Between
+from paceline.engine.config import EngineConfig
 
 if TYPE_CHECKING:
     from paceline.llm import LLM
 
+MAX_TOKENS = 128
 Budget = Annotated[float, Between(0, 1, words="budgets from 0 to 1")]
 
 
 @checked
-class BenchCommand(EngineCommand):
+class BenchCommand:
     """Measure speculation off against on.
 
     Answers a prompt set without and with speculation, in turns, and shows TTFT, TPOT, AL, speedup
@@ -68,8 +69,9 @@ class BenchCommand(EngineCommand):
     )
     svg: OutputFile | None = about("with --lossy: draw speedup over perplexity here", None)
     record: OutputFile | None = about("write when each token of each answer arrived (JSONL)", None)
-    sampling: SamplingParams = SamplingParams(max_tokens=128, temperature=0.0, seed=0)
+    sampling: SamplingParams = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0, seed=0)
     speculation: Annotated[Speculation, Only(("max_draft_len",))] = Speculation()
+    engine: EngineConfig = DEFAULTS
 
     def __post_init__(self) -> None:
         if self.svg is not None and self.lossy is None:
@@ -109,7 +111,7 @@ class BenchCommand(EngineCommand):
         lossless = lossy.answer_all(llm, self.sampling, prompts, 0.0)
         levels = []
         for epsilon in budgets:
-            speculative = {"lossy": epsilon, **(self.speculation.stated or {})}
+            speculative = {"lossy": epsilon, **self.speculation.lengths}
             pairs = asyncio.run(show.compare(prompts, ask, self.runs, speculative))
             texts = lossy.answer_all(llm, self.sampling, prompts, epsilon)
             levels.append(lossy.level(epsilon, pairs, texts, lossless))
@@ -153,9 +155,9 @@ class BenchCommand(EngineCommand):
             url,
             model=model,
             api_key=self.api_key,
-            max_tokens=params.max_tokens,
+            max_tokens=params.max_tokens or MAX_TOKENS,
             temperature=params.temperature,
-            seed=params.seed,
+            seed=params.seed or 0,
             extra={name: getattr(params, name) for name in names},
         )
 

@@ -36,12 +36,12 @@ class ChatCommand(EngineCommand):
         if not self.no_color:
             console.print(show.legend())
         console.print(HELP, style="dim")
-        Conversation(llm, self, console).loop()
+        ChatSession(llm, self, console).loop()
         return 0
 
 
-class Conversation:
-    """A conversation: it reads lines until the end of input and answers each."""
+class ChatSession:
+    """A conversation in the terminal: lines until the end of input, and an answer to each."""
 
     def __init__(self, llm: LLM, command: ChatCommand, console: Console) -> None:
         self._llm, self._params, self._console = llm, command.sampling, console

@@ -107,11 +107,14 @@ class Speculation:
             raise InvalidRequest("max_draft_len", self.max_draft_len, "no value beside --off")
 
     @property
+    def lengths(self) -> dict[str, float]:
+        """What an object `speculative` says of the drafts' length."""
+        return {} if self.max_draft_len is None else {"max_draft_len": self.max_draft_len}
+
+    @property
     def stated(self) -> Literal["off"] | dict[str, float] | None:
         """The value of `speculative` as the API takes it."""
-        if self.off:
-            return "off"
-        return None if self.max_draft_len is None else {"max_draft_len": self.max_draft_len}
+        return "off" if self.off else self.lengths or None
 
 
 @checked

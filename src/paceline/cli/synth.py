@@ -132,6 +132,7 @@ def source_table(app: App, sources: Sequence[Source]) -> Table:
     """Return a table of the prompts found, left out (too short, too long, twice, no text) and
     taken; how many items of the plan they make, and their share of it."""
     from paceline.synth.plan import available, shares
+    from paceline.synth.source_spec import TurnSource
 
     table = Table(title=f"{app.name}: prompts", title_justify="left", title_style="bold")
     for column in ("source", "part", "language", "licence"):
@@ -140,13 +141,13 @@ def source_table(app: App, sources: Sequence[Source]) -> Table:
         table.add_column(column, justify="right")
     for source, share in zip(sources, shares(app, sources), strict=True):
         spec, items, taken = source.spec, available(source), len(source.prompts)
-        counts = ("-",) * 3 if spec.kind == "self" else (source.found, source.found - taken, taken)
+        counts = (source.found, source.found - taken, taken)
         table.add_row(
             escape(spec.name),
             spec.part.replace("_", "-"),
             spec.language,
             escape(source.licence),
-            *map(str, counts),
+            *(("-",) * 3 if isinstance(spec, TurnSource) else map(str, counts)),
             "as needed" if items is None else str(items),
             f"{100 * share:.1f}%",
         )
