@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeGuard, overload
+from typing import TYPE_CHECKING, Any, TypeGuard, cast, overload
 
 from jinja2 import TemplateError
 
@@ -182,7 +182,8 @@ class LLM:
             raise InvalidRequest("messages", messages, "at least one message")
         if _is_conversation(messages):
             return self._run([self.encode_chat(messages)], params, speculative)[0]
-        prompts = [self.encode_chat(conversation) for conversation in messages]
+        conversations = cast(Sequence[Conversation], messages)
+        prompts = [self.encode_chat(conversation) for conversation in conversations]
         return self._run(prompts, params, speculative)
 
     def stream(

@@ -93,7 +93,8 @@ def test_the_commands_are_such_that_paceline_takes_them(tmp_path: Path) -> None:
     plan = DemoPlan(
         out=tmp_path / "a folder", drafter=tmp_path / "begin", rows=7, steps=5, prompts=2
     )
-    plan.out.mkdir()
+    plan.trained.mkdir(parents=True)  # as the stages before make it
+    (plan.trained / "provenance.json").touch()
     told = demo_train.stages(plan)
     assert [stage.name for stage in told] == ["synth", "before", "train", "after"]
     commands: list[Any] = [parse(stage.command) for stage in told]

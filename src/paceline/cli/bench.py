@@ -17,17 +17,7 @@ from paceline.bench.load.paired import Pair, write_arrivals
 from paceline.bench.prompts import BenchPrompt, load_prompts
 from paceline.bench.report import tables
 from paceline.bench.report.charts import Labels, scatter
-from paceline.cli import show
-from paceline.cli.options import (
-    DEFAULTS,
-    POSITIONAL,
-    Argument,
-    Count,
-    Only,
-    OutputFile,
-    Speculation,
-    refuse_engine_options,
-)
+from paceline.cli import options, show
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -50,28 +40,32 @@ class BenchCommand:
     differs.
     """
 
-    model: Annotated[str | None, POSITIONAL] = about(
-        "what to load; with --url: the model's id there (default: the first it offers)",
+    model: options.Positional | None = about(
+        "what to load; with --url: the model's id there, by default the first",
         None,
-        DEFAULTS.model,
+        options.DEFAULTS.model,
     )
     url: str | None = about("a running server, as http://127.0.0.1:8000", None)
     api_key: str | None = about("with --url: its API key", None)
     prompts: str = about("a shipped set or a JSON file", "demo")
-    runs: Count = about("paired runs per prompt", 5)
-    concurrency: Count = about(
-        "with --url: requests in flight; above 1 the throughput of the whole is shown", 1
+    runs: options.Count = about("paired runs per prompt", 5)
+    concurrency: options.Count = about(
+        "with --url: requests in flight; above 1 shows throughput", 1
     )
-    lossy: Annotated[tuple[Budget, ...] | None, Argument(metavar="BUDGETS", bare=BUDGETS)] = about(
+    lossy: Annotated[tuple[Budget, ...] | None, options.Argument(bare=BUDGETS)] = about(
         "speed against measured quality under each of these lossy budgets, total variation per "
         f"token (default of the option alone: {','.join(f'{budget:g}' for budget in BUDGETS)})",
         None,
     )
-    svg: OutputFile | None = about("with --lossy: draw speedup over perplexity here", None)
-    record: OutputFile | None = about("write when each token of each answer arrived (JSONL)", None)
+    svg: options.OutputFile | None = about("with --lossy: draw speedup over perplexity here", None)
+    record: options.OutputFile | None = about(
+        "write when each token of each answer arrived (JSONL)", None
+    )
     sampling: SamplingParams = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0, seed=0)
-    speculation: Annotated[Speculation, Only(("max_draft_len",))] = Speculation()
-    engine: EngineConfig = DEFAULTS
+    speculation: Annotated[options.Speculation, options.Only(("max_draft_len",))] = (
+        options.Speculation()
+    )
+    engine: EngineConfig = options.DEFAULTS
 
     def __post_init__(self) -> None:
         if self.svg is not None and self.lossy is None:
@@ -86,7 +80,7 @@ class BenchCommand:
             if self.api_key is not None:
                 raise InvalidRequest("api_key", self.api_key, "--url beside it")
         else:
-            refuse_engine_options(self.engine, DEFAULTS)
+            options.refuse_engine_options(self.engine, options.DEFAULTS)
 
     def run(self) -> int:
         prompts = load_prompts(self.prompts)

@@ -12,7 +12,7 @@ from pydantic import Strict
 from rich.console import Console
 from rich.table import Table
 
-from paceline.cli.options import DEFAULTS, POSITIONAL, File, Only
+from paceline.cli.options import DEFAULTS, MODEL_HELP, POSITIONAL, File, Only, Positional
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from paceline.models.dflash.config import DFlashConfig
 
 MARKS = {True: "[green]ok[/]", False: "[red]WRONG[/]", None: "unknown"}
-Checkpoint = Annotated[str, POSITIONAL]
 
 
 @checked
 class InspectCommand:
     """Print what a checkpoint is."""
 
-    drafter: Checkpoint = about("folder or hub id")
+    drafter: Positional = about("folder or hub id")
     json: bool = about("print it as JSON", False)
 
     def run(self) -> int:
@@ -57,10 +56,8 @@ class DoctorCommand:
     something is.
     """
 
-    model: Annotated[str, POSITIONAL] = about(
-        "the target: catalogue name, folder, GGUF file or hub id"
-    )
-    drafter: Checkpoint = about("folder or hub id, with options as --drafter takes them")
+    model: Positional = about(f"the target: {MODEL_HELP}")
+    drafter: Positional = about("folder or hub id, with options as --drafter takes them")
     prompts: str = about("a shipped set or a JSON file, as bench's", "demo")
     max_tokens: Annotated[int, Between(8)] = about("tokens of each answer", 96)
     json: bool = about("print the report as JSON", False)
@@ -93,7 +90,7 @@ class ConvertCommand:
     Reads a checkpoint of either format and writes it in z-lab's.
     """
 
-    drafter: Checkpoint = about("folder or hub id")
+    drafter: Positional = about("folder or hub id")
     out: Annotated[Path, Strict(False), POSITIONAL] = about("a folder that does not exist yet")
     dtype: Annotated[str, OneOf(("bfloat16", "float32"))] | None = about("of the weights", None)
     head_ids: File | None = about("JSON list of token ids to cut the head to", None)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 from rich.progress import Progress
 
-from paceline.cli import show
-from paceline.cli.options import DEFAULTS, POSITIONAL, File, Only, OutputFile
+from paceline.cli import options, show
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -38,33 +37,25 @@ class EvaluateCommand:
     AR with intervals, as an HTML report with JSON beside it. Exit code 1 when a text differs.
     """
 
-    model: Annotated[str, POSITIONAL] = about(
-        "the target: catalogue name, folder, GGUF file or hub id"
-    )
-    drafter: Annotated[str, POSITIONAL] = about(
-        "folder or hub id, or a spec as --drafter takes them"
-    )
-    sets: Annotated[tuple[str, ...], Several, POSITIONAL] = about(
+    model: options.Positional = about(f"the target: {options.MODEL_HELP}")
+    drafter: options.Positional = about("folder or hub id, or a spec as --drafter takes them")
+    sets: Annotated[tuple[str, ...], Several, options.POSITIONAL] = about(
         "[NAME=]PATH[:CHOICE]: a folder of `paceline synth` (CHOICE held_out, on_task, replay or "
         "neighbour), a JSON file as bench's, a JSONL file, or a shipped set (demo)"
     )
-    out: OutputFile = about("the report", Path("evaluation.html"))
+    out: options.OutputFile = about("the report", Path("evaluation.html"))
     prompts: int = about("prompts of each set, spread evenly", 40)
     tokens: int = about("most new tokens, up to 256", 256)
-    temperatures: tuple[float, ...] = about("each is evaluated by itself", (0.0, 1.0))
+    temperatures: options.Numbers = about("each is evaluated by itself", (0.0, 1.0))
     runs: int = about("paired runs", 1)
     seed: int = about("of the first prompt's noise", 0)
-    warm: bool = about(
-        "look-ups of auto and hybrid remember the answers that suffix is warmed with", False
-    )
-    before: File | None = about("an earlier evaluation's JSON to compare with", None)
+    warm: bool = about("look-ups of auto and hybrid remember what suffix is warmed with", False)
+    before: options.File | None = about("an earlier evaluation's JSON to compare with", None)
     fail_on_regression: bool = about(
         f"with --before: exit code {REGRESSED} when a set's AL fell by more than 5%", False
     )
-    card: bool = about(
-        "put the table into the model card of a drafter that `paceline train` wrote", False
-    )
-    engine: Annotated[EngineConfig, Only(ENGINE_OPTIONS)] = DEFAULTS
+    card: bool = about("put the table into the card of a drafter that `train` wrote", False)
+    engine: Annotated[EngineConfig, options.Only(ENGINE_OPTIONS)] = options.DEFAULTS
 
     def __post_init__(self) -> None:
         if self.out.suffix != ".html":

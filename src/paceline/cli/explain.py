@@ -4,42 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Annotated, Any
+from typing import Any
 
 from rich.console import Console
 
 from paceline.bench.load.client import get_json
 from paceline.bench.report import rounds
-from paceline.cli.options import (
-    DEFAULTS,
-    MODEL_HELP,
-    POSITIONAL,
-    EngineCommand,
-    ModelOption,
-    OutputFile,
-)
+from paceline.cli import options
 from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 
 
 @checked
-class ExplainCommand(EngineCommand):
+class ExplainCommand(options.EngineCommand):
     """Show, round by round, what was drafted, accepted, forced and cut.
 
     Explains a request that a server has answered, given its id and --url, if it had "explain":
     true; or answers a --prompt here and explains that.
     """
 
-    id: Annotated[str | None, POSITIONAL] = about(
-        "with --url: the id of the answer, as chatcmpl-…", None
-    )
+    id: options.Positional | None = about("with --url: the id of the answer, as chatcmpl-…", None)
     url: str | None = about("a running server, as http://127.0.0.1:8000", None)
     api_key: str | None = about("with --url: the API key that sent the request", None)
     prompt: str | None = about("a user's message to answer and explain here", None)
-    html: OutputFile | None = about("write a timeline as HTML too", None)
+    html: options.OutputFile | None = about("write a timeline as HTML too", None)
     json: bool = about("print the rounds as JSON", False)
-    model: ModelOption = about(MODEL_HELP, DEFAULTS.model)
+    model: options.ModelOption = about(options.MODEL_HELP, options.DEFAULTS.model)
     sampling: SamplingParams = SamplingParams(max_tokens=64, temperature=0.0)
 
     def __post_init__(self) -> None:

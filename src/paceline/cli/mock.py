@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated
 
-from paceline.cli.options import DEFAULTS, DEVICE_OPTIONS, POSITIONAL, Argument, Device, OutputFile
+from paceline.cli import options
 from paceline.cli.predict import CALIBRATION, Named, read_device, read_named
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked, read_json_object
-from paceline.core.field_types import OneOf, fields_of
+from paceline.core.field_types import OneOf
 
 if TYPE_CHECKING:
     from paceline.bench.mock.plan import Goal, MockPlan
@@ -32,47 +32,45 @@ class MockCommand:
     nothing. Or writes the lines that do the same on vLLM or SGLang.
     """
 
-    model: Annotated[str, POSITIONAL] = about(
+    model: Annotated[str, options.POSITIONAL] = about(
         "config.json, a folder that holds one, the name of a config that comes with Paceline or of "
         "the catalogue; with --launch whatever that engine takes"
     )
-    acceptance_length: Annotated[tuple[float, ...], Argument(metavar="LENGTHS")] | None = about(
+    acceptance_length: options.Numbers | None = about(
         "AL incl. bonus, one or several", None, "1,2,4,8"
     )
-    rates: Annotated[tuple[float, ...], Argument(metavar="RATES")] | None = about(
-        "acceptance of each draft position once it is reached, as 0.8,0.7,0.7", None
+    rates: options.Numbers | None = about(
+        "acceptance of each position once reached, as 0.8,0.7", None
     )
-    profile: Annotated[str, Argument(metavar="FILE")] | None = about(
-        'JSON: {"conditional": [...]}, {"unconditional": [...]}, or another form', None
+    profile: options.File | None = about(
+        'JSON: {"conditional": [...]}, or another form of rates', None
     )
-    draft_lengths: Annotated[tuple[int, ...], Argument(metavar="LENGTHS")] | None = about(
+    draft_lengths: options.Counts | None = about(
         "tokens of a draft", None, "1,3,7,15, or as many as there are rates"
     )
-    batch: tuple[int, ...] = about("requests at once", (1,))
+    batch: options.Counts = about("requests at once", (1,))
     context: int = about("tokens in the middle of a measurement", 512)
     steps: int = about("rounds that count", 32)
     seed: int = about("of the draws", 0)
-    drafter_cost: Annotated[float, Argument(metavar="SHARE")] = about(
-        "time of drafting: share of the target's forward, by running so many of its layers", 0.0
+    drafter_cost: float = about(
+        "of a drafting pass: share of the target's layers that it runs", 0.0
     )
     drafter_block: int = about("drafted tokens per such pass", 1)
-    drafter_config: Annotated[str, Argument(metavar="FILE")] | None = about(
+    drafter_config: Annotated[str, options.FILE] | None = about(
         "a drafter's config.json (DFlash, or a small model), run with random weights", None
     )
-    hardware: Named | None = about(
-        "a device of the roofline's to predict with", None, "this machine, measured"
-    )
+    hardware: Named | None = about("device to predict with", None, "this machine, measured")
     calibration: Named | None = about(CALIBRATION, None)
-    json: OutputFile | None = about("write everything as JSON", None)
+    json: options.OutputFile | None = about("write everything as JSON", None)
     launch: Annotated[str, OneOf(("vllm", "sglang"))] | None = about(
         "print the lines for that engine; run nothing", None
     )
-    drafter: Annotated[str, Argument(metavar="KIND[:CHECKPOINT]")] | None = about(
-        "with --launch: how it drafts, as dflash:FOLDER, eagle3:FOLDER, draft_model:FOLDER or mtp",
+    drafter: Annotated[str, options.Argument(metavar="KIND[:CHECKPOINT]")] | None = about(
+        "with --launch: how it drafts: dflash:FOLDER, eagle3:FOLDER, draft_model:FOLDER or mtp",
         None,
     )
     tensor_parallel: int | None = about("with --launch: devices", None, "1")
-    engine: Device = DEFAULTS
+    engine: options.Device = options.DEFAULTS
 
     def __post_init__(self) -> None:
         stated = [n for n in ("acceptance_length", "rates", "profile") if getattr(self, n)]
@@ -87,14 +85,13 @@ class MockCommand:
             self._check_launch()
 
     def _check_launch(self) -> None:
-        expected = "no value beside --launch, which runs nothing"
-        for name in HERE_ONLY:
-            value = getattr(self, name)
-            if value != fields_of(MockCommand)[name].default:
-                raise InvalidRequest(name, str(value), expected)
+        plain = MockCommand(model=self.model)
+        stated = [(name, getattr(self, name), getattr(plain, name)) for name in HERE_ONLY]
         for name in ("device", "backend", "threads"):
-            value = getattr(self.engine, name)
-            if value != getattr(DEFAULTS, name):
+            stated.append((name, getattr(self.engine, name), getattr(options.DEFAULTS, name)))
+        for name, value, default in stated:
+            if value != default:
+                expected = "no value beside --launch, which runs nothing"
                 raise InvalidRequest(name, str(value), expected)
         if self.drafter is None:
             expected = "KIND[:CHECKPOINT] beside --launch: these engines always draft with one"
@@ -159,7 +156,7 @@ class MockCommand:
         calibration = None if self.calibration is None else read_calibration(self.calibration)
         device = None if self.hardware is None else read_device(self.hardware)
         target = read_target(self.model)
-        settings = {name: getattr(self.engine, name) for name in DEVICE_OPTIONS}
+        settings = {name: getattr(self.engine, name) for name in options.DEVICE_OPTIONS}
         engine = build(target, plan, drafting, **settings)
         machine = device or this_machine(self.engine.device, engine)
         predictions = Predictions(target, drafting, engine, machine, calibration)

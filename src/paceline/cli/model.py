@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from paceline.cli.options import DEFAULTS, MODEL_HELP, Argument, ModelArgument, Network
+from paceline.cli.options import DEFAULTS, MODEL_HELP, Argument, Network, Positional
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -22,7 +22,7 @@ class PullCommand:
     The model goes into the cache, and the command prints its folder.
     """
 
-    model: ModelArgument = about(MODEL_HELP, DEFAULTS.model)
+    model: Positional = about(MODEL_HELP, DEFAULTS.model)
     revision: str | None = about("with a hub id: a branch, tag or commit", None)
 
     def run(self) -> int:
@@ -40,7 +40,7 @@ class QualityCommand:
     share of positions with the same most likely token.
     """
 
-    model: ModelArgument = about(MODEL_HELP, DEFAULTS.model)
+    model: Positional = about(MODEL_HELP, DEFAULTS.model)
     text: Annotated[tuple[str, ...], Several, Argument(metavar="FILE")] = about(
         "text to measure on, repeatable (default: the shipped prose and code)", ()
     )

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin
 
@@ -55,13 +56,11 @@ class Argument(Flag):
 
     flags        in place of the one that `name` makes, such as ("-o", "--out")
     positional   an argument without a flag
-    parse        reads the text
     bare         the value of the flag alone, which may then stand without one
     """
 
     flags: tuple[str, ...] = ()
     positional: bool = False
-    parse: Parse | None = None
     bare: object = None
     action: type[argparse.Action] | None = None
 
@@ -77,13 +76,16 @@ class Only:
 
 POSITIONAL = Argument(positional=True)
 MODEL_HELP = fields_of(EngineConfig)["model"].description or ""
-ModelArgument = Annotated[str, POSITIONAL]
+Positional = Annotated[str, POSITIONAL]
 ModelOption = Annotated[str, Argument(flags=("-m", "--model"))]
 DEVICE_OPTIONS = ("dtype", "device", "backend", "threads")
 Device = Annotated[EngineConfig, Only(DEVICE_OPTIONS)]
 Network = Annotated[EngineConfig, Only((*DEVICE_OPTIONS, "quantize"))]
 Count = Annotated[int, Between(1)]
-File = Annotated[Path, Strict(False), Argument(metavar="FILE")]
+Counts = tuple[int, ...]
+Numbers = tuple[float, ...]
+FILE = Argument(metavar="FILE")
+File = Annotated[Path, Strict(False), FILE]
 
 
 def _is_writable(path: Path) -> bool:
@@ -121,7 +123,7 @@ class Speculation:
 class EngineCommand:
     """A command that answers with an engine of its own."""
 
-    model: ModelArgument = about(MODEL_HELP, DEFAULTS.model)
+    model: Positional = about(MODEL_HELP, DEFAULTS.model)
     speculation: Speculation = Speculation()
     engine: EngineConfig = DEFAULTS
 
@@ -137,20 +139,14 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * SIZES[match[2] or ""])
 
 
-def parse_numbers(text: str) -> tuple[float, ...]:
-    """Read 0.9,0.8,1."""
-    return _parse_list(text, float, "numbers; write it like 0,1,2.5")
-
-
-def parse_counts(text: str) -> tuple[int, ...]:
-    """Read 1,8,64."""
-    return _parse_list(text, int, "whole numbers; write it like 1,8,64")
-
-
-def _parse_list(text: str, parse: Callable[[str], M], expected: str) -> tuple[M, ...]:
+def parse_numbers(text: str, kind: type[M] = float) -> tuple[M, ...]:
+    """Read 0.9,0.8,1 or, as int, 1,8,64."""
     try:
-        return tuple(parse(part) for part in text.split(","))
+        return tuple(map(kind, text.split(",")))
     except ValueError:
+        expected = "numbers; write it like 0,1,2.5"
+        if kind is int:
+            expected = "whole numbers; write it like 1,8,64"
         raise argparse.ArgumentTypeError(f"{text!r} is no list of {expected}") from None
 
 
@@ -209,7 +205,9 @@ class Option:
             return ",".join(f"{item:g}" for item in value)
         if isinstance(value, dict) or value is self._field.default is None:
             return default_of(self._field)
-        return f"{value:g}" if isinstance(value, float) else str(value or "")
+        if value is None:
+            return ""
+        return f"{value:g}" if isinstance(value, float) else str(value)
 
     @property
     def row(self) -> str:
@@ -220,15 +218,14 @@ class Option:
     def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Add the option to a command."""
         argument, types = self.argument, self._types
-        several = argument.parse is None and not types & {int, float} and types & {tuple, dict}
+        several = dict in types or (tuple in types and not types & {int, float})
         help_text = self.help.replace("%", "%%").replace("`", "")
         keywords: dict[str, Any] = {"help": help_text, "default": self.default}
         if bool in types:
             keywords["action"] = argument.action or f"store_{not self.default}".lower()
         else:
             keywords["type"], metavar = self._parser()
-            keywords["metavar"] = argument.metavar or metavar
-            keywords["choices"] = self.choices
+            keywords |= {"metavar": argument.metavar or metavar, "choices": self.choices}
             if argument.positional:
                 keywords["nargs"] = "+" if several else None if self.is_required else "?"
             else:
@@ -241,13 +238,14 @@ class Option:
 
     def _parser(self) -> tuple[Parse, str | None]:
         """Return what reads the text, and how help calls a value."""
-        if self.argument.parse or self.argument.size:
-            return self.argument.parse or parse_bytes, None
-        for kind, parse, parse_list in ((int, int, parse_counts), (float, float, parse_numbers)):
-            if kind in self._types:
-                listed = tuple in self._types
-                return (parse_list, "LIST") if listed else (parse, "N" if kind is int else None)
-        return str, None
+        if self.argument.size:
+            return parse_bytes, None
+        kind = next((kind for kind in (int, float) if kind in self._types), str)
+        if dict in self._types or kind is str:
+            return str, None
+        if tuple in self._types:
+            return partial(parse_numbers, kind=kind), "LIST"
+        return kind, "N" if kind is int else None
 
 
 def options_of(model: type, default: object = None) -> dict[str, Option]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
-from paceline.cli.options import POSITIONAL, Argument, OutputFile
+from paceline.cli.options import POSITIONAL, Argument, Counts, OutputFile
 from paceline.core.document_help import about
 from paceline.core.documents import checked, read_json_object
 from paceline.core.field_types import Several
@@ -25,28 +25,22 @@ CALIBRATION = "a preset (ideal, dense-tuned, hybrid-sglang) or what `paceline ro
 
 
 @checked
-class Workload:
+class PredictWorkload:
     """The requests, and the devices that serve them."""
 
     batch: int | None = about("requests that decode together", None, "1")
     context: int | None = about("tokens in each one's cache", None, "4096")
     traffic: Annotated[str, Argument(metavar="FILE|URL")] | None = about(
-        "a log of requests (JSONL) or a running server: batch and context come from it, and the "
-        "gain is told from end to end",
-        None,
+        "a log of requests (JSONL) or a server, for batch, context, and the gain end to end", None
     )
-    traffic_seconds: Annotated[float, Argument(metavar="S")] = about(
-        "how long a running server is watched", 10.0
-    )
+    traffic_seconds: float = about("how long a running server is watched", 10.0)
     precision: Spec | None = about("of the weights, as fp8, or by part: experts=fp4,kv=fp8", None)
     tensor_parallel: int = about("devices that share each layer", 1)
     data_parallel: int = about("groups of such devices that divide the batch", 1)
     expert_parallel: int = about("devices that divide the experts", 1)
     correlation: str = about("experts of neighbouring tokens: uniform or measured", "uniform")
     snapshots: str = about("of recurrent states when verifying: per-token or replay", "per-token")
-    state_precision: Annotated[str, Argument(metavar="FORMAT")] | None = about(
-        "of those states, as bf16", None
-    )
+    state_precision: str | None = about("of those states, as bf16", None)
     calibration: Named | None = about(CALIBRATION, None)
     max_draft: int = about("longest draft", 16)
 
@@ -61,12 +55,11 @@ class Workload:
 
     def stated(self, traffic: TrafficProfile | None) -> dict[str, object]:
         """Return its part of a scenario; `traffic` gives the sizes that no option does."""
-        measured = (
-            {} if traffic is None else {"batch": traffic.batch, "context": round(traffic.context)}
-        )
-        sizes = {"batch": self.batch, "context": self.context}
+        batch, context = self.batch, self.context
+        if traffic is not None:
+            batch, context = batch or traffic.batch, context or round(traffic.context)
+        sizes = {"batch": batch, "context": context}
         return {
-            **measured,
             **{name: size for name, size in sizes.items() if size is not None},
             **{name: getattr(self, name) for name in STATED},
             "precision": read_precision(self.precision),
@@ -82,10 +75,10 @@ STATED = ("tensor_parallel", "data_parallel", "expert_parallel", "correlation", 
 class PredictOutput:
     """What is shown, and written."""
 
-    by_batch: Annotated[tuple[int, ...] | None, Argument(bare=())] = about(
+    by_batch: Annotated[Counts, Argument(metavar="LIST", bare=())] | None = about(
         "the optimum for each batch too (default of the option alone: 1, 2, 4, … 1024)", None
     )
-    by_context: tuple[int, ...] | None = about("the same, as 1024,16384,131072", None)
+    by_context: Counts | None = about("the same, as 1024,16384,131072", None)
     components: bool = about("where a step's time goes", False)
     plot: OutputFile | None = about("draw it (.svg or .png; needs matplotlib)", None)
     json: OutputFile | None = about("write every number", None)
@@ -117,7 +110,7 @@ class PredictCommand:
         "acceptance, as alpha=0.8 or al=3.5,draft_length=7"
     )
     acceptance: Spec | None = about("of drafters that state none, as alpha=0.8", None)
-    workload: Workload = Workload()
+    workload: PredictWorkload = PredictWorkload()
     output: PredictOutput = PredictOutput()
 
     def run(self) -> int:

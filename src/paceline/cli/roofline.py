@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import InstanceOf, Strict
+from pydantic import BeforeValidator, InstanceOf, Strict
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli import show
-from paceline.cli.options import (
-    DEFAULTS,
-    DEVICE_OPTIONS,
-    MODEL_HELP,
-    Argument,
-    Device,
-    ModelArgument,
-    OutputFile,
-)
+from paceline.cli import options, show
 from paceline.cli.predict import Named, Spec, read_device, read_precision
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -37,14 +27,13 @@ UNITS = {"step_overhead": (1e3, "ms"), "layer_overhead": (1e6, "µs"),
          "request_overhead": (1e6, "µs"), "row_overhead": (1e6, "µs")}  # fmt: skip
 
 
-def parse_share(text: str) -> Fraction:
-    """Read 1/3 or 0.5."""
+def _share(value: str | Fraction) -> Fraction:
     try:
-        share = Fraction(text)
+        share = Fraction(value)
     except (ValueError, ZeroDivisionError):
         share = Fraction(0)
     if not 0 < share <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share; write it like 1/3")
+        raise ValueError("a share of the points, written like 1/3")
     return share
 
 
@@ -59,15 +48,15 @@ class FitCommand:
     points: Annotated[
         tuple[Annotated[Path, Strict(False)], ...],
         Several,
-        Argument(positional=True, metavar="POINTS"),
+        options.Argument(positional=True, metavar="POINTS"),
     ] = about(
         "CSV or JSON with batch, rows, context, ms; or results of vLLM's `bench serve`, SGLang's "
         "bench_serving or bench_one_batch"
     )
     model: str = about("a listed name, a folder or a config.json")
     hardware: Named = about("a listed device, or your own (JSON)")
-    out: OutputFile = about("the calibration (JSON)")
-    fit_on: Annotated[InstanceOf[Fraction], Argument(metavar="SHARE", parse=parse_share)] = about(
+    out: options.OutputFile = about("the calibration (JSON)")
+    fit_on: Annotated[InstanceOf[Fraction], BeforeValidator(_share)] = about(
         "fit to this share of the points, as 1/3, and judge by the others", Fraction(1)
     )
     precision: Spec | None = about("as for `paceline predict`", None)
@@ -79,8 +68,8 @@ class FitCommand:
         from paceline.roofline.scenario.lines import architecture_of_word
 
         model = architecture_of_word(self.model, read_precision(self.precision))
-        options = Options(tensor_parallel=self.tensor_parallel)
-        deployment = Deployment(model, read_device(self.hardware), options)
+        parallel = Options(tensor_parallel=self.tensor_parallel)
+        deployment = Deployment(model, read_device(self.hardware), parallel)
         points = [point for path in self.points for point in read_points(path)]
         judged = fit_and_judge(Case(points, deployment), self.fit_on)
         console = Console(highlight=False)
@@ -104,14 +93,14 @@ class MeasureCommand:
     measured bandwidth and peak.
     """
 
-    model: ModelArgument = about(MODEL_HELP, DEFAULTS.model)
-    out: OutputFile = about("points as JSON")
-    machine: OutputFile | None = about("this machine as a device, for --hardware", None)
-    batch: tuple[int, ...] | None = about("requests of a step", None, "1,2,4,8,16,32")
-    rows: tuple[int, ...] | None = about("rows per request", None, "1,2,3,4,6,8,12,16")
-    context: tuple[int, ...] | None = about("tokens of a request", None, "64,512,1024")
+    model: options.Positional = about(options.MODEL_HELP, options.DEFAULTS.model)
+    out: options.OutputFile = about("points as JSON")
+    machine: options.OutputFile | None = about("this machine as a device, for --hardware", None)
+    batch: options.Counts | None = about("requests of a step", None, "1,2,4,8,16,32")
+    rows: options.Counts | None = about("rows per request", None, "1,2,3,4,6,8,12,16")
+    context: options.Counts | None = about("tokens of a request", None, "64,512,1024")
     rounds: int = about("rounds over the grid; medians count", 5)
-    engine: Device = DEFAULTS
+    engine: options.Device = options.DEFAULTS
 
     def run(self) -> int:
         from paceline.bench.steps import grid as step_times
@@ -125,7 +114,7 @@ class MeasureCommand:
             contexts=self.context or step_times.CONTEXTS,
             rounds=self.rounds,
         )
-        settings = {name: getattr(self.engine, name) for name in DEVICE_OPTIONS}
+        settings = {name: getattr(self.engine, name) for name in options.DEVICE_OPTIONS}
         loaded = load_model(self.model)
         config = step_times.engine_config(grid, loaded.config, model=self.model, **settings)
         engine = build_engine(config, loaded)

@@ -10,7 +10,7 @@ from typing import Annotated
 from rich.console import Console
 
 from paceline.cli import show
-from paceline.cli.options import DEFAULTS, MODEL_HELP, ModelArgument, Only
+from paceline.cli.options import DEFAULTS, MODEL_HELP, Only, Positional
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -28,7 +28,7 @@ class ServeCommand:
     SIGINT or SIGTERM ends it, once the running requests are finished; a second signal aborts them.
     """
 
-    model: ModelArgument = about(MODEL_HELP, DEFAULTS.model)
+    model: Positional = about(MODEL_HELP, DEFAULTS.model)
     server: ServerSettings = ServerSettings()
     engine: EngineConfig = DEFAULTS
 

@@ -39,6 +39,9 @@ ENGINE_OPTIONS = (
     "dtype", "device", "backend", "quantize", "threads", "max_num_seqs", "kv_memory", "drafter",
 )  # fmt: skip
 
+AppFile = Annotated[Path, Strict(False), Argument(positional=True, metavar="APP.yaml")]
+OutputFolder = Annotated[Path, Strict(False), Argument(flags=("-o", "--out"), metavar="FOLDER")]
+
 
 @checked
 class SynthCommand:
@@ -65,9 +68,7 @@ class SynthCommand:
     )
     json: bool = about("print what was done as JSON", False)
     url: Annotated[tuple[str, ...], Several] = about(
-        "an OpenAI-compatible server of the target, in place of an engine of our own, as "
-        "http://10.0.0.1:8000; repeatable",
-        (),
+        "an OpenAI-compatible server to use in place of an own engine, repeatable", ()
     )
     served_model: str | None = about("with --url: the target's id there", None)
     api_key: str | None = about("with --url: the servers' API key", None)

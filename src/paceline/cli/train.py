@@ -27,10 +27,10 @@ def _named_folders(values: object) -> object:
     return folders
 
 
-def _shares(text: object) -> object:
-    if not isinstance(text, str):
-        return text
-    pairs = [part.partition("=") for part in text.split(",")]
+def _shares(texts: object) -> object:
+    if not isinstance(texts, list):
+        return texts
+    pairs = [part.partition("=") for part in ",".join(texts).split(",")]
     try:
         shares = {name: float(share) for name, _, share in pairs}
     except ValueError:
@@ -40,8 +40,8 @@ def _shares(text: object) -> object:
     return shares
 
 
-def _words(text: object) -> object:
-    return tuple(filter(None, text.split(","))) if isinstance(text, str) else text
+def _words(texts: object) -> object:
+    return ",".join(texts).split(",") if isinstance(texts, list) else texts
 
 
 NamedFolders = Annotated[
@@ -49,7 +49,7 @@ NamedFolders = Annotated[
     BeforeValidator(_named_folders),
     Argument(metavar="NAME=FOLDER"),
 ]
-WORDS = Argument(metavar="LIST", parse=str)
+LIST = Argument(metavar="LIST")
 
 
 @checked
@@ -64,10 +64,10 @@ class TrainCommand(TrainConfig):
     sets: Annotated[Sets, Argument(positional=True, metavar="SET")] = about(ABOUT["sets"])
     held_out: NamedFolders = about(ABOUT["held_out"], dict)
     out_of_domain: NamedFolders = about(ABOUT["out_of_domain"], dict)
-    mix: Annotated[dict[str, float], BeforeValidator(_shares), WORDS] = about(
+    mix: Annotated[dict[str, float], BeforeValidator(_shares), LIST] = about(
         ABOUT["mix"], lambda: {"ce": 1.0}
     )
-    trackers: Annotated[tuple[Tracker, ...], BeforeValidator(_words), WORDS] = about(
+    trackers: Annotated[tuple[Tracker, ...], BeforeValidator(_words), LIST] = about(
         ABOUT["trackers"], ()
     )
 
