@@ -139,7 +139,7 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * SIZES[match[2] or ""])
 
 
-def parse_numbers(text: str, kind: type[M] = float) -> tuple[M, ...]:
+def parse_numbers(text: str, kind: type[M]) -> tuple[M, ...]:
     """Read 0.9,0.8,1 or, as int, 1,8,64."""
     try:
         return tuple(map(kind, text.split(",")))
