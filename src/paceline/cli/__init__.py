@@ -53,8 +53,7 @@ JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="paceline",
-        description="Serve an open-weight language model, losslessly and faster.",
+        prog="paceline", description="Serve an open-weight language model, losslessly and faster."
     )
     parser.add_argument("--version", action="version", version=f"paceline {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

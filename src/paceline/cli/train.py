@@ -45,9 +45,7 @@ def _words(texts: object) -> object:
 
 
 NamedFolders = Annotated[
-    dict[str, str],
-    BeforeValidator(_named_folders),
-    Argument(metavar="NAME=FOLDER"),
+    dict[str, str], BeforeValidator(_named_folders), Argument(metavar="NAME=FOLDER")
 ]
 LIST = Argument(metavar="LIST")
 
