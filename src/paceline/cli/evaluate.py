@@ -13,7 +13,6 @@ from paceline.cli import options, show
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
-from paceline.core.field_types import Several
 from paceline.engine.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class EvaluateCommand:
 
     model: options.Positional = about(f"the target: {options.MODEL_HELP}")
     drafter: options.Positional = about("folder or hub id, or a spec as --drafter takes them")
-    sets: Annotated[tuple[str, ...], Several, options.POSITIONAL] = about(
+    sets: Annotated[options.Strings, options.POSITIONAL] = about(
         "[NAME=]PATH[:CHOICE]: a folder of `paceline synth` (CHOICE held_out, on_task, replay or "
         "neighbour), a JSON file as bench's, a JSONL file, or a shipped set (demo)"
     )

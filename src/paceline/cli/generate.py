@@ -8,7 +8,7 @@ import sys
 from typing import Annotated
 
 from paceline.cli import show
-from paceline.cli.options import DEFAULTS, MODEL_HELP, Argument, EngineCommand, ModelOption
+from paceline.cli.options import DEFAULTS, MODEL_HELP, Argument, EngineCommand, ModelOption, Strings
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -26,7 +26,7 @@ class GenerateCommand(EngineCommand):
         about("a prompt; - reads stdin")
     )
     chat: bool = about("send each prompt as a user's message of a chat", False)
-    stop: Annotated[tuple[str, ...], Several] = about("end before this string, repeatable", ())
+    stop: Strings = about("end before this string, repeatable", ())
     n: Annotated[int, Argument(flags=("-n",))] = about("answers per prompt", 1)
     logprobs: int | None = about("with --json: top log-probabilities per token", None)
     json: bool = about("print everything, as JSON", False)

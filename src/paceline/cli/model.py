@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from paceline.cli.options import DEFAULTS, MODEL_HELP, Argument, Network, Positional
+from paceline.cli.options import DEFAULTS, FILE, MODEL_HELP, Network, Positional, Strings
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
-from paceline.core.field_types import Several
 from paceline.engine.config import EngineConfig
 
 
@@ -41,7 +40,7 @@ class QualityCommand:
     """
 
     model: Positional = about(MODEL_HELP, DEFAULTS.model)
-    text: Annotated[tuple[str, ...], Several, Argument(metavar="FILE")] = about(
+    text: Annotated[Strings, FILE] = about(
         "text to measure on, repeatable (default: the shipped prose and code)", ()
     )
     json: bool = about("print the numbers as JSON", False)

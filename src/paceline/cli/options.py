@@ -30,6 +30,7 @@ from paceline.core.field_types import (
     Expected,
     Flag,
     OneOf,
+    Several,
     annotation_of,
     fields_of,
 )
@@ -84,6 +85,7 @@ Network = Annotated[EngineConfig, Only((*DEVICE_OPTIONS, "quantize"))]
 Count = Annotated[int, Between(1)]
 Counts = tuple[int, ...]
 Numbers = tuple[float, ...]
+Strings = Annotated[tuple[str, ...], Several]
 FILE = Argument(metavar="FILE")
 File = Annotated[Path, Strict(False), FILE]
 
@@ -208,12 +210,6 @@ class Option:
         if value is None:
             return ""
         return f"{value:g}" if isinstance(value, float) else str(value)
-
-    @property
-    def row(self) -> str:
-        """The row of a Markdown table: the option, its choices and what it means."""
-        choices = ", ".join(f"`{choice}`" for choice in self.choices or ())
-        return f"| `{self.flags[-1]}` | {choices + ': ' if choices else ''}{self.help} |"
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Add the option to a command."""

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
-from paceline.cli.options import POSITIONAL, Argument, Counts, OutputFile
+from paceline.cli.options import POSITIONAL, Argument, Counts, OutputFile, Strings
 from paceline.core.document_help import about
 from paceline.core.documents import checked, read_json_object
-from paceline.core.field_types import Several
 from paceline.core.spec_line import parse_options
 
 if TYPE_CHECKING:
@@ -55,11 +54,10 @@ class PredictWorkload:
 
     def stated(self, traffic: TrafficProfile | None) -> dict[str, object]:
         """Return its part of a scenario; `traffic` gives the sizes that no option does."""
-        batch, context = self.batch, self.context
-        if traffic is not None:
-            batch, context = batch or traffic.batch, context or round(traffic.context)
-        sizes = {"batch": batch, "context": context}
+        sizes = {"batch": self.batch, "context": self.context}
+        measured = {name: round(getattr(traffic, name)) for name in sizes if traffic is not None}
         return {
+            **measured,
             **{name: size for name, size in sizes.items() if size is not None},
             **{name: getattr(self, name) for name in STATED},
             "precision": read_precision(self.precision),
@@ -104,7 +102,7 @@ class PredictCommand:
 
     model: Annotated[str, POSITIONAL] = about("a listed name, a Hugging Face folder or config.json")
     hardware: Named = about("a listed device, or your own (JSON)")
-    drafter: Annotated[tuple[str, ...], Several, Argument(metavar="SPEC")] = about(
+    drafter: Annotated[Strings, Argument(metavar="SPEC")] = about(
         "[NAME=]KIND[:COST|FOLDER][,key=value...], up to three times; kinds ideal, mtp, eagle3, "
         "draft_model, dflash, ngram, suffix; keys block, seconds, max_draft, checkpoint, and the "
         "acceptance, as alpha=0.8 or al=3.5,draft_length=7"

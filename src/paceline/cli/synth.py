@@ -18,11 +18,10 @@ from rich.table import Table
 
 from paceline.bench.load.client import served_model
 from paceline.cli import show
-from paceline.cli.options import Argument, Count, Only, refuse_engine_options
+from paceline.cli.options import Argument, Count, ModelOption, Only, Strings, refuse_engine_options
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
-from paceline.core.field_types import Several
 from paceline.engine.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -51,15 +50,9 @@ class SynthCommand:
     loss spans as Parquet. Run it again to go on where it stopped.
     """
 
-    app: Annotated[Path, Strict(False), Argument(positional=True, metavar="APP.yaml")] = about(
-        "the application"
-    )
-    out: (
-        Annotated[Path, Strict(False), Argument(flags=("-o", "--out"), metavar="FOLDER")] | None
-    ) = about("where the set goes", None)
-    model: Annotated[str | None, Argument(flags=("-m", "--model"))] = about(
-        "the target, instead of the one that app.yaml names", None
-    )
+    app: AppFile = about("the application")
+    out: OutputFolder | None = about("where the set goes", None)
+    model: ModelOption | None = about("the target, instead of the one that app.yaml names", None)
     rows: Count | None = about("rows to make, instead of app.yaml's size", None)
     preview: Count | None = about("answer N prompts of each source, write nothing", None)
     restart: bool = about("delete what FOLDER holds of a set", False)
@@ -67,7 +60,7 @@ class SynthCommand:
         "allow sources that are marked as users' own data", False
     )
     json: bool = about("print what was done as JSON", False)
-    url: Annotated[tuple[str, ...], Several] = about(
+    url: Strings = about(
         "an OpenAI-compatible server to use in place of an own engine, repeatable", ()
     )
     served_model: str | None = about("with --url: the target's id there", None)

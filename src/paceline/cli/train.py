@@ -41,7 +41,9 @@ def _shares(texts: object) -> object:
 
 
 def _words(texts: object) -> object:
-    return ",".join(texts).split(",") if isinstance(texts, list) else texts
+    if not isinstance(texts, list):
+        return texts
+    return tuple(word for text in texts for word in text.split(",") if word)
 
 
 NamedFolders = Annotated[
