@@ -324,7 +324,8 @@ def read_options(args: argparse.Namespace, model: type[M], default: M | None = N
         if name in groups:
             values[name] = read_options(args, groups[name], option.default)
         elif (value := getattr(args, option.dest, None)) is not None:
-            values[name] = _drafters(value) if name == "drafter" else value
+            names_drafters = model is EngineConfig and name == "drafter"
+            values[name] = _drafters(value) if names_drafters else value
     return model(**values) if default is None else replace(default, **values)  # type: ignore[type-var]
 
 
