@@ -121,13 +121,9 @@ class PredictCommand:
         traffic = self.workload.read_traffic()
         prediction = predict(self._scenario(traffic))
         result: dict[str, object] = {**prediction}
-        for shown in predict_show.tables(
-            prediction,
-            by_batch=output.by_batch is not None,
-            by_context=output.by_context is not None,
-            components=output.components,
-        ):
-            console.print(shown)
+        by_batch, components = output.by_batch is not None, output.components
+        for part in predict_show.tables(prediction, by_batch=by_batch, components=components):
+            console.print(part)
         if traffic is not None:
             title = f"\nTraffic: {traffic.requests} requests, {traffic.source}"
             console.print(title, style="bold", markup=False)

@@ -30,21 +30,20 @@ if TYPE_CHECKING:
 ENGINES = {"paceline": "Paceline", "vllm": "vLLM", "sglang": "SGLang"}
 
 
-def tables(
-    answer: Prediction, *, by_batch: bool, by_context: bool, components: bool
-) -> Iterator[Table | str]:
+def tables(answer: Prediction, *, by_batch: bool, components: bool) -> Iterator[Table | str]:
+    """Yield what a prediction says; by context where it was asked for contexts."""
     yield from _head(answer)
-    for drafter in answer["drafters"]:
+    drafters = answer["drafters"]
+    for drafter in drafters:
         yield f"\n[bold]{escape(drafter['name'])}: by draft length[/] (AL incl. bonus, times in ms)"
         yield curve_table(drafter)
         yield _best(drafter)
-    drafters = answer["drafters"]
     if by_batch:
         views = {drafter["name"]: drafter["by_batch"] for drafter in drafters}
         yield "\n[bold]Best by batch: speedup at draft length[/]"
         yield optimum_table("batch", drafters[0]["by_batch"]["batch"], views)
-    if by_context:
-        contexts = {d["name"]: view for d in drafters if (view := d["by_context"]) is not None}
+    contexts = {d["name"]: view for d in drafters if (view := d["by_context"]) is not None}
+    if contexts:
         yield "\n[bold]Best by context: speedup at draft length[/]"
         yield optimum_table("context", next(iter(contexts.values()))["context"], contexts)
     if components:
@@ -191,11 +190,9 @@ COLOURS = ("#2563ad", "#c2620e", "#2e8555")
 
 
 def check_chart(path: Path) -> None:
-    """Check the file before anything is computed. Raises where it could not be written."""
+    """Raise PacelineError where a chart of this name could not be drawn."""
     if path.suffix not in FORMATS:
         raise InvalidRequest("plot", str(path), "a name that ends in .svg or .png")
-    if not path.parent.is_dir():
-        raise InvalidRequest("plot", str(path), "a file in a folder that exists")
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -73,12 +73,8 @@ class FitCommand:
         points = [point for path in self.points for point in read_points(path)]
         judged = fit_and_judge(Case(points, deployment), self.fit_on)
         console = Console(highlight=False)
-        console.print(title(judged), style="bold", markup=False)
-        console.print(parameter_table(judged))
-        console.print(residual_title(judged), style="bold")
-        console.print(residual_table(judged))
-        for line in lines(judged):
-            console.print(line, soft_wrap=True)
+        for part in fit_report(judged):
+            console.print(part, soft_wrap=isinstance(part, str))
         self.out.write_text(json.dumps(judged.as_json(), indent=2) + "\n", encoding="utf-8")
         console.print(str(self.out), markup=False, soft_wrap=True)
         return 0
@@ -134,10 +130,16 @@ class MeasureCommand:
 # -- output of fit --------------------------------------------------------------------------------
 
 
-def title(judged: Judged) -> str:
+def fit_report(judged: Judged) -> Iterator[Table | str]:
+    """Yield what was learned, how well it explains the points, and what they do not tell."""
     deployment = judged.case.deployment
-    name = f"{deployment.architecture.name} on {deployment.hardware.name}"
-    return f"{name}: fitted to {sum(judged.seen)} of {len(judged.points)} points"
+    name = escape(f"{deployment.architecture.name} on {deployment.hardware.name}")
+    yield f"[bold]{name}: fitted to {sum(judged.seen)} of {len(judged.points)} points[/]"
+    yield parameter_table(judged)
+    many = len(judged.points) > SHOWN
+    yield f"[bold]Residuals{f': the {SHOWN} points that are furthest off' if many else ''}[/]"
+    yield residual_table(judged)
+    yield from _lines(judged)
 
 
 def parameter_table(judged: Judged) -> Table:
@@ -152,12 +154,6 @@ def parameter_table(judged: Judged) -> Table:
     if fit.calibration.row_tile > 1:
         table.add_row("row tile", str(fit.calibration.row_tile), "")
     return table
-
-
-def residual_title(judged: Judged) -> str:
-    if len(judged.points) <= SHOWN:
-        return "Residuals"
-    return f"Residuals: the {SHOWN} points that are furthest off"
 
 
 def residual_table(judged: Judged) -> Table:
@@ -180,7 +176,7 @@ def residual_table(judged: Judged) -> Table:
     return table
 
 
-def lines(judged: Judged) -> Iterator[str]:
+def _lines(judged: Judged) -> Iterator[str]:
     from paceline.roofline.fit import summary
 
     fit = judged.fit
