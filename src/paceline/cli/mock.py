@@ -76,7 +76,7 @@ class MockCommand:
         stated = [n for n in ("acceptance_length", "rates", "profile") if getattr(self, n)]
         if len(stated) > 1:
             expected = f"no value beside --{stated[0].replace('_', '-')}"
-            raise InvalidRequest(stated[1], getattr(self, stated[1]), expected)
+            raise InvalidRequest(stated[1], str(getattr(self, stated[1])), expected)
         if self.launch is None:
             for name in ("drafter", "tensor_parallel"):
                 if getattr(self, name) is not None:

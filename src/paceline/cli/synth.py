@@ -70,7 +70,8 @@ class SynthCommand:
 
     def __post_init__(self) -> None:
         if (self.out is None) == (self.preview is None):
-            raise InvalidRequest("out", self.out, "a folder for the set, or --preview instead")
+            out = self.out and str(self.out)
+            raise InvalidRequest("out", out, "a folder for the set, or --preview instead")
         if self.url:
             refuse_engine_options(self.engine, ENGINE)
             return
