@@ -41,26 +41,20 @@ class BenchCommand:
     """
 
     model: options.Positional | None = about(
-        "what to load; with --url: the model's id there, by default the first",
-        None,
-        options.DEFAULTS.model,
+        "what to load; with --url: its id there, by default the first", None, options.DEFAULTS.model
     )
     url: str | None = about("a running server, as http://127.0.0.1:8000", None)
     api_key: str | None = about("with --url: its API key", None)
     prompts: str = about("a shipped set or a JSON file", "demo")
     runs: options.Count = about("paired runs per prompt", 5)
-    concurrency: options.Count = about(
-        "with --url: requests in flight; above 1 shows throughput", 1
-    )
+    concurrency: options.Count = about("with --url: requests in flight; >1 shows throughput", 1)
     lossy: Annotated[tuple[Budget, ...] | None, options.Argument(bare=BUDGETS)] = about(
         "speed against measured quality under each of these lossy budgets, total variation per "
         f"token (default of the option alone: {','.join(f'{budget:g}' for budget in BUDGETS)})",
         None,
     )
     svg: options.OutputFile | None = about("with --lossy: draw speedup over perplexity here", None)
-    record: options.OutputFile | None = about(
-        "write when each token of each answer arrived (JSONL)", None
-    )
+    record: options.OutputFile | None = about("write when each token arrived (JSONL)", None)
     sampling: SamplingParams = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0, seed=0)
     speculation: Annotated[options.Speculation, options.Only(("max_draft_len",))] = (
         options.Speculation()

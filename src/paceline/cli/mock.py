@@ -37,14 +37,10 @@ class MockCommand:
         "the catalogue; with --launch whatever that engine takes"
     )
     acceptance_length: options.Numbers | None = about(
-        "AL incl. bonus, one or several", None, "1,2,4,8"
+        "one or several AL incl. bonus", None, "1,2,4,8"
     )
-    rates: options.Numbers | None = about(
-        "acceptance of each position once reached, as 0.8,0.7", None
-    )
-    profile: options.File | None = about(
-        'JSON: {"conditional": [...]}, or another form of rates', None
-    )
+    rates: options.Numbers | None = about("acceptance of each position, once reached", None)
+    profile: options.File | None = about('JSON: {"conditional": [...]}, or another form', None)
     draft_lengths: options.Counts | None = about(
         "tokens of a draft", None, "1,3,7,15, or as many as there are rates"
     )
@@ -52,9 +48,7 @@ class MockCommand:
     context: int = about("tokens in the middle of a measurement", 512)
     steps: int = about("rounds that count", 32)
     seed: int = about("of the draws", 0)
-    drafter_cost: float = about(
-        "of a drafting pass: share of the target's layers that it runs", 0.0
-    )
+    drafter_cost: float = about("share of the target's layers that a drafting pass runs", 0.0)
     drafter_block: int = about("drafted tokens per such pass", 1)
     drafter_config: Annotated[str, options.FILE] | None = about(
         "a drafter's config.json (DFlash, or a small model), run with random weights", None
@@ -63,7 +57,7 @@ class MockCommand:
     calibration: Named | None = about(CALIBRATION, None)
     json: options.OutputFile | None = about("write everything as JSON", None)
     launch: Annotated[str, OneOf(("vllm", "sglang"))] | None = about(
-        "print the lines for that engine; run nothing", None
+        "print lines for it, run nothing", None
     )
     drafter: Annotated[str, options.Argument(metavar="KIND[:CHECKPOINT]")] | None = about(
         "with --launch: how it drafts: dflash:FOLDER, eagle3:FOLDER, draft_model:FOLDER or mtp",
