@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.version import __version__
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["LLM", "Grammar", "SamplingParams", "__version__"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Lazy, because importing torch takes seconds that `paceline --help` should not cost.
     if name == "LLM":
         from paceline.llm import LLM

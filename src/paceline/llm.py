@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, TypeGuard, cast, overload
 
 from jinja2 import TemplateError
 
@@ -26,11 +26,15 @@ from paceline.engine.config import EngineConfig
 from paceline.engine.driver import Driver
 from paceline.engine.engine import Engine
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 Prompt = str | list[int]
 Prompts = list[str] | list[list[int]] | list[Prompt] | tuple[Prompt, ...]
 Params = SamplingParams | Sequence[SamplingParams] | None
-Message = Mapping[str, Any]
-Speculative = SpeculativeParams | Mapping[str, Any] | str | None
+Message = Mapping[str, object]
+Conversation = Sequence[Message]
+Speculative = SpeculativeParams | Mapping[str, object] | str | None
 
 
 @dataclass(slots=True)
@@ -131,25 +135,16 @@ class LLM:
 
     @overload
     def generate(
-        self,
-        prompts: Prompt,
-        params: SamplingParams | None = None,
-        speculative: Speculative = None,
+        self, prompts: Prompt, params: SamplingParams | None = None, speculative: Speculative = None
     ) -> Result: ...
 
     @overload
     def generate(
-        self,
-        prompts: Prompts,
-        params: Params = None,
-        speculative: Speculative = None,
+        self, prompts: Prompts, params: Params = None, speculative: Speculative = None
     ) -> list[Result]: ...
 
     def generate(
-        self,
-        prompts: Prompt | Prompts,
-        params: Params = None,
-        speculative: Speculative = None,
+        self, prompts: Prompt | Prompts, params: Params = None, speculative: Speculative = None
     ) -> Result | list[Result]:
         """Complete one prompt (text or token ids) or a list of them, batched.
 
@@ -163,7 +158,7 @@ class LLM:
     @overload
     def chat(
         self,
-        messages: Sequence[Message],
+        messages: Conversation,
         params: SamplingParams | None = None,
         speculative: Speculative = None,
     ) -> Result: ...
@@ -171,40 +166,37 @@ class LLM:
     @overload
     def chat(
         self,
-        messages: Sequence[Sequence[Message]],
+        messages: Sequence[Conversation],
         params: Params = None,
         speculative: Speculative = None,
     ) -> list[Result]: ...
 
     def chat(
         self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        messages: Conversation | Sequence[Conversation],
         params: Params = None,
         speculative: Speculative = None,
     ) -> Result | list[Result]:
         """Answer one conversation (a list of messages) or a list of them, batched."""
         if not messages:
             raise InvalidRequest("messages", messages, "at least one message")
-        if isinstance(messages[0], Mapping):
-            conversation = cast(Sequence[Message], messages)
-            return self._run([self.encode_chat(conversation)], params, speculative)[0]
-        conversations = cast(Sequence[Sequence[Message]], messages)
-        return self._run([self.encode_chat(each) for each in conversations], params, speculative)
+        if _is_conversation(messages):
+            return self._run([self.encode_chat(messages)], params, speculative)[0]
+        conversations = cast(Sequence[Conversation], messages)
+        prompts = [self.encode_chat(conversation) for conversation in conversations]
+        return self._run(prompts, params, speculative)
 
     def stream(
         self,
-        prompt: Prompt | Sequence[Message],
+        prompt: Prompt | Conversation,
         params: SamplingParams | None = None,
         speculative: Speculative = None,
-    ) -> Iterator[OutputDelta]:
-        """Yields what each round adds to one prompt or conversation. Closing it frees it.
+    ) -> Generator[OutputDelta, None, None]:
+        """Yield what each round adds to one prompt or conversation. Closing it frees it.
 
         A bad prompt or option raises InvalidRequest here, not at the first step.
         """
-        if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
-            ids = self.encode_chat(cast(Sequence[Message], prompt))
-        else:
-            ids = self._encode(prompt)
+        ids = self.encode_chat(prompt) if _is_conversation(prompt) else self._encode(prompt)
         requests = self.engine.make_requests(
             ids,
             params or SamplingParams(),
@@ -213,7 +205,7 @@ class LLM:
         )
         return self.driver.run(requests)
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_chat(self, messages: Conversation) -> list[int]:
         """Token ids of a conversation under the model's own chat template.
 
         Raises InvalidRequest for what the template does not take, or would drop.
@@ -230,10 +222,7 @@ class LLM:
         return prompt
 
     def _run(
-        self,
-        prompts: list[list[int]],
-        params: Params,
-        speculative: Speculative,
+        self, prompts: list[list[int]], params: Params, speculative: Speculative
     ) -> list[Result]:
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
@@ -261,7 +250,7 @@ class LLM:
 
 
 def encode_chat(
-    tokenizer: Any, messages: Sequence[Message], tools: Sequence[Message] = ()
+    tokenizer: PreTrainedTokenizerBase, messages: Conversation, tools: Sequence[Message] = ()
 ) -> list[int]:
     """Token ids of a conversation under a tokenizer's chat template, ready for the answer.
 
@@ -278,7 +267,9 @@ def encode_chat(
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def render_chat(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
+def render_chat(
+    tokenizer: PreTrainedTokenizerBase, messages: Conversation, tools: Sequence[Message] = ()
+) -> str:
     """The text of a conversation under a tokenizer's chat template. Raises InvalidRequest."""
     try:
         return str(
@@ -323,6 +314,10 @@ class RenderedChat:
         if role != "assistant" and not self.shows(role, content.strip()):
             expected = "a role that the model's chat template shows"
             raise InvalidRequest(f"messages[{index}].role", role, expected)
+
+
+def _is_conversation(value: object) -> TypeGuard[Conversation]:
+    return isinstance(value, Sequence) and bool(value) and isinstance(value[0], Mapping)
 
 
 def _speculative(value: Speculative) -> SpeculativeParams:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.cli import build_parser, demo_train
+from paceline.cli import demo, demo_train, parse
 from paceline.cli.demo_stages import Stage, run_stages, seconds_of
 from paceline.cli.demo_train import APP, RECIPE, DemoPlan
 from paceline.synth.app import load_app
@@ -93,28 +93,23 @@ def test_the_commands_are_such_that_paceline_takes_them(tmp_path: Path) -> None:
     plan = DemoPlan(
         out=tmp_path / "a folder", drafter=tmp_path / "begin", rows=7, steps=5, prompts=2
     )
+    plan.trained.mkdir(parents=True)  # as the stages before make it
+    (plan.trained / "provenance.json").touch()
     told = demo_train.stages(plan)
     assert [stage.name for stage in told] == ["synth", "before", "train", "after"]
-    synth, before, train, after = (build_parser().parse_args(stage.command) for stage in told)
+    commands: list[Any] = [parse(stage.command) for stage in told]
+    synth, before, train, after = commands
     assert synth.app == APP and synth.rows == 7
-    assert train.sets == [str(synth.out)] and train.init == before.drafter == str(plan.drafter)
-    assert (
-        TrainConfig(
-            model=train.model, sets=tuple(train.sets), out=train.out, steps=train.steps
-        ).steps
-        == 5
-    )
+    assert train.sets == (str(synth.out),) and train.init == before.drafter == str(plan.drafter)
+    assert isinstance(train, TrainConfig) and train.steps == 5
     assert after.drafter == f"{train.out}/drafter" and after.before == plan.out / "before.json"
     assert before.sets == after.sets and before.prompts == after.prompts == 2
     assert before.out.with_suffix(".json") == after.before
 
 
 def test_the_recipe_is_one_that_training_takes() -> None:
-    given = build_parser().parse_args(["train", "set", "--out", "x", *RECIPE.split()])
-    names = [word[2:].replace("-", "_") for word in RECIPE.split() if word.startswith("--")]
-    TrainConfig(
-        model="m", sets=("set",), out="x", steps=1, **{name: getattr(given, name) for name in names}
-    )
+    given = parse(["train", "set", "--out", "x", "--steps", "1", *RECIPE.split()])
+    assert isinstance(given, TrainConfig)
 
 
 def test_without_a_drafter_or_outside_the_repository_it_says_what_is_missing(
@@ -139,12 +134,12 @@ def test_serving_tells_whether_all_is_well(
     code: int,
     line: str,
 ) -> None:
-    async def ask(*_: Any) -> Any:
+    async def measure(*_: Any) -> Any:
         return [pair(last_token)]
 
-    monkeypatch.setattr(demo_train, "ServerProcess", FakeServer)
+    monkeypatch.setattr(demo, "ServerProcess", FakeServer)
     monkeypatch.setattr(FakeServer, "clean", clean)
-    monkeypatch.setattr(demo_train, "ask", ask)
+    monkeypatch.setattr(demo, "measure", measure)
     app = load_app(ROOT / APP)
     assert demo_train.serve(Console(width=100), DemoPlan(), app) == code
     shown = capsys.readouterr().out

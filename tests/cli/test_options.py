@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from paceline import __version__
-from paceline.cli import build_parser, main, options
-from paceline.cli.serve import server_settings
+from paceline.cli import build_parser, main, options, parse
+from paceline.cli.serve import ServeCommand
 from paceline.core import InvalidRequest
 from paceline.engine.config import EngineConfig
 from paceline.server.settings import ServerSettings
@@ -18,7 +18,7 @@ from paceline.server.settings import ServerSettings
 
 def engine_config(*arguments: str) -> EngineConfig:
     args = build_parser().parse_args(["generate", "hi", *arguments])
-    return options.engine_config(args)
+    return options.read_options(args, EngineConfig)
 
 
 def test_with_no_option_the_engine_has_its_defaults() -> None:
@@ -43,17 +43,17 @@ def test_every_engine_option_can_be_set() -> None:
 
 
 def test_every_server_option_can_be_set() -> None:
-    settings = server_settings(
-        build_parser().parse_args(
-            [
-                *("serve", "--host", "::1", "--port", "1", "--api-key", "k"),
-                *("--served-model-name", "m", "--spec-metrics", "none", "--drain-timeout", "2"),
-                *("--max-body", "3KiB", "--keep-alive", "4", "--read-timeout", "5"),
-                *("--write-timeout", "6", "--max-connections", "7", "--allow-host", "a.example"),
-                *("--share-answers", "never", "--steady-stream", "50"),
-            ]
-        )
+    command = parse(
+        [
+            *("serve", "--host", "::1", "--port", "1", "--api-key", "k"),
+            *("--served-model-name", "m", "--spec-metrics", "none", "--drain-timeout", "2"),
+            *("--max-body", "3KiB", "--keep-alive", "4", "--read-timeout", "5"),
+            *("--write-timeout", "6", "--max-connections", "7", "--allow-host", "a.example"),
+            *("--share-answers", "never", "--steady-stream", "50"),
+        ]
     )
+    assert isinstance(command, ServeCommand)
+    settings = command.server
     defaults = dataclasses.asdict(ServerSettings())
     same = [name for name, value in dataclasses.asdict(settings).items() if value == defaults[name]]
     assert same == []
@@ -72,7 +72,7 @@ def test_help_shows_the_defaults_of_the_command(capsys: pytest.CaptureFixture[st
         shown[command] = " ".join(capsys.readouterr().out.split())
     assert "most tokens of the answer (default: 256)" in shown["generate"]
     assert "most tokens of the answer (default: 512)" in shown["chat"]
-    assert "0 is argmax (default: 0.7)" in shown["chat"]
+    assert "0 is argmax (0 to 100; default: 0.7)" in shown["chat"]
     assert "longest request body (default: 4MiB)" in shown["serve"]
     assert "--no-prefix-cache" in shown["serve"] and "prefixes (default" not in shown["serve"]
 

@@ -94,6 +94,6 @@ def test_what_is_refused(
 def test_a_share_that_is_none_is_refused_before_anything_runs(
     points: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["roofline", "fit", str(points), *ASKED, "--out", "c.json", "--fit-on", "3"])
-    assert "'3' is no share; write it like 1/3" in capsys.readouterr().err
+    command = ["roofline", "fit", str(points), *ASKED, "--out", "c.json", "--fit-on", "3"]
+    assert main(command) == 2
+    assert "fit_on: got '3'; expected a share" in capsys.readouterr().err

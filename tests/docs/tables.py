@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from paceline.cli.options import Option
 from paceline.core.document_help import default_of, values_of
 from paceline.core.field_types import fields_of
 from tests.docs.blocks import ROOT
@@ -46,6 +47,12 @@ def kind_table(models: Collection[type[Any]], base: type[Any]) -> str:
         fields = "<br>".join(f"`{name}`: {_told(field)}" for name, field in own.items())
         lines.append(_line([f"`{kind}`", " ".join((model.__doc__ or "").split()), fields]))
     return "\n".join(lines)
+
+
+def option_row(option: Option) -> str:
+    """Return the row of an option of a command: its flag, its choices and what it means."""
+    choices = ", ".join(f"`{choice}`" for choice in option.choices or ())
+    return f"| `{option.flags[-1]}` | {choices + ': ' if choices else ''}{option.help} |"
 
 
 def check_page(name: str, *tables: str) -> None:

@@ -12,6 +12,7 @@ from paceline.cli.options import options_of
 from paceline.engine.config import EngineConfig
 from paceline.server.settings import ServerSettings
 from tests.docs.blocks import ROOT
+from tests.docs.tables import option_row
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -42,4 +43,4 @@ def test_the_tables_have_the_rows_that_the_fields_make(model: type) -> None:
     page = (ROOT / "docs" / "cli.md").read_text("utf-8")
     rows = set(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", page).splitlines())
     options = [option for option in options_of(model).values() if option.field != "model"]
-    assert [option.row for option in options if option.row not in rows] == []
+    assert [option_row(option) for option in options if option_row(option) not in rows] == []

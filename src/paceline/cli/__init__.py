@@ -3,73 +3,78 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
-from paceline.cli import (
-    bench,
-    chat,
-    drafter,
-    evaluate,
-    explain,
-    generate,
-    mock,
-    predict,
-    profile,
-    pull,
-    quality,
-    roofline,
-    serve,
-    synth,
-    train,
-    ui,
-)
-from paceline.core import PacelineError
+from paceline.cli.bench import BenchCommand
+from paceline.cli.chat import ChatCommand
+from paceline.cli.drafter import ConvertCommand, DoctorCommand, InspectCommand
+from paceline.cli.evaluate import EvaluateCommand
+from paceline.cli.explain import ExplainCommand
+from paceline.cli.generate import GenerateCommand
+from paceline.cli.mock import MockCommand
+from paceline.cli.model import PullCommand, QualityCommand
+from paceline.cli.options import Command, add_command, read_options, run_command
+from paceline.cli.predict import PredictCommand
+from paceline.cli.profile import ProfileCommand
+from paceline.cli.roofline import FitCommand, MeasureCommand
+from paceline.cli.serve import ServeCommand, UiCommand
+from paceline.cli.synth import SynthCommand
+from paceline.cli.train import TrainCommand
 from paceline.version import __version__
 
-COMMANDS = (
-    serve,
-    ui,
-    generate,
-    chat,
-    bench,
-    explain,
-    profile,
-    pull,
-    quality,
-    synth,
-    train,
-    evaluate,
-    drafter,
-    predict,
-    mock,
-    roofline,
-)
+COMMANDS: dict[str, type[Command]] = {
+    "serve": ServeCommand,
+    "ui": UiCommand,
+    "generate": GenerateCommand,
+    "chat": ChatCommand,
+    "bench": BenchCommand,
+    "explain": ExplainCommand,
+    "profile": ProfileCommand,
+    "pull": PullCommand,
+    "quality": QualityCommand,
+    "synth": SynthCommand,
+    "train": TrainCommand,
+    "evaluate": EvaluateCommand,
+    "predict": PredictCommand,
+    "mock": MockCommand,
+}
+# commands that have jobs below them, and what they do
+JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
+    "drafter": (
+        "inspect, examine or convert a DFlash drafter: a folder or hub id, z-lab's or speculators'",
+        {"inspect": InspectCommand, "doctor": DoctorCommand, "convert": ConvertCommand},
+    ),
+    "roofline": (
+        "calibrate predictions to your engine with measured steps",
+        {"fit": FitCommand, "measure": MeasureCommand},
+    ),
+}
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="paceline",
-        description="Serve an open-weight language model, losslessly and faster.",
+        prog="paceline", description="Serve an open-weight language model, losslessly and faster."
     )
     parser.add_argument("--version", action="version", version=f"paceline {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_to(commands)
+    for name, kind in COMMANDS.items():
+        add_command(commands, name, kind)
+    for name, (text, kinds) in JOBS.items():
+        jobs = commands.add_parser(name, help=text, description=text).add_subparsers(
+            title="jobs", metavar="JOB", required=True
+        )
+        for job, kind in kinds.items():
+            add_command(jobs, job, kind)
     return parser
 
 
+def parse(argv: Sequence[str] | None = None) -> Command:
+    """Return the command that the arguments state. Raises InvalidRequest, naming the option."""
+    args = build_parser().parse_args(argv)
+    kind: type[Command] = args.kind
+    return read_options(args, kind)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. 0 is success, 1 a failed run, 2 an input that was refused, 130 Ctrl-C."""
-    try:
-        # Inside the try: values that argparse hands to our own types may be refused as well.
-        args = build_parser().parse_args(argv)
-        return int(args.run(args))
-    except PacelineError as error:
-        print(f"paceline: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError) else 1
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader left (`| head`); nothing more to say to it
-        return 0
+    """Run one command. Return the exit code."""
+    return run_command("paceline", lambda: parse(argv))

@@ -2,60 +2,53 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from paceline.cli import options, show
-from paceline.core import FinishReason, OutputDelta, SpeculationStats, TokenKind
+from paceline.cli import show
+from paceline.cli.options import EngineCommand
+from paceline.core import FinishReason, OutputDelta, SamplingParams, SpeculationStats, TokenKind
+from paceline.core.document_help import about
+from paceline.core.documents import checked
+
+if TYPE_CHECKING:
+    from paceline.llm import LLM
 
 HELP = "/reset forgets the conversation, /off and /on switch speculation, /quit leaves"
 
 
-def add_to(commands: Any) -> None:
-    parser = commands.add_parser(
-        "chat",
-        help="talk to a model in the terminal",
-        description="Talk to a model. Tokens that were drafted and accepted are coloured. " + HELP,
-    )
-    options.add_model_argument(parser)
-    parser.add_argument("--system", help="a system message")
-    parser.add_argument("--no-color", action="store_true", help="plain text")
-    options.add_sampling_options(parser, max_tokens=512, temperature=0.7)
-    options.add_speculation_options(parser)
-    options.add_engine_options(parser)
-    parser.set_defaults(run=run)
+@checked
+class ChatCommand(EngineCommand):
+    """Talk to a model in the terminal.
+
+    Tokens that were drafted and accepted are coloured. /reset forgets the conversation, /off and
+    /on switch speculation, /quit leaves.
+    """
+
+    system: str | None = about("a system message", None)
+    no_color: bool = about("plain text", False)
+    sampling: SamplingParams = SamplingParams(max_tokens=512, temperature=0.7)
+
+    def run(self) -> int:
+        console = Console(highlight=False, no_color=self.no_color)
+        llm = show.load(console, self.engine)
+        if not self.no_color:
+            console.print(show.legend())
+        console.print(HELP, style="dim")
+        ChatSession(llm, self, console).loop()
+        return 0
 
 
-def run(args: argparse.Namespace) -> int:
-    params, wish = options.sampling_params(args), options.speculative(args)
-    config = options.engine_config(args)
-    console = Console(highlight=False, no_color=args.no_color)
+class ChatSession:
+    """A conversation in the terminal: lines until the end of input, and an answer to each."""
 
-    from paceline.engine.startup import start_up_rows
-    from paceline.llm import LLM
-
-    llm = LLM(config=config)
-    console.print(show.start_up_table(start_up_rows(llm.engine)))
-    if not args.no_color:
-        console.print(show.legend())
-    console.print(HELP, style="dim")
-    system = [{"role": "system", "content": args.system}] if args.system else []
-    Conversation(llm, params, wish, console, system).loop()
-    return 0
-
-
-class Conversation:
-    """A conversation: it reads lines until the end of input and answers each."""
-
-    def __init__(
-        self, llm: Any, params: Any, wish: Any, console: Console, system: list[dict[str, str]]
-    ) -> None:
-        self._llm, self._params, self._console = llm, params, console
-        self._on: Any = None if wish == "off" else wish  # what /on goes back to
-        self._wish: Any = wish
-        self._system, self._messages = system, list(system)
+    def __init__(self, llm: LLM, command: ChatCommand, console: Console) -> None:
+        self._llm, self._params, self._console = llm, command.sampling, console
+        self._speculative = command.speculation.stated
+        self._drafting = None if self._speculative == "off" else self._speculative  # for /on
+        self._system = [{"role": "system", "content": command.system}] if command.system else []
+        self._messages = list(self._system)
 
     def loop(self) -> None:
         while True:
@@ -74,10 +67,8 @@ class Conversation:
     def _command(self, line: str) -> None:
         if line == "/reset":
             self._messages = list(self._system)
-        elif line == "/off":
-            self._wish = "off"
-        elif line == "/on":
-            self._wish = self._on
+        elif line in ("/off", "/on"):
+            self._speculative = "off" if line == "/off" else self._drafting
         else:
             self._console.print(HELP, style="dim")
 
@@ -85,7 +76,7 @@ class Conversation:
         messages = [*self._messages, {"role": "user", "content": line}]
         colours, text, last = show.KindColours(self._llm.tokenizer), "", None
         stats = SpeculationStats()
-        stream = self._llm.stream(messages, self._params, speculative=self._wish)
+        stream = self._llm.stream(messages, self._params, self._speculative)
         try:
             for delta in stream:
                 text, last = text + delta.text, delta

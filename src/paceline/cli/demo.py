@@ -1,13 +1,9 @@
-"""`python -m paceline.cli.demo`: a real model on a server, speculation off and on, side by side.
-
-Exit code 0 when every text is the same token for token and the server stopped cleanly, else 1.
-"""
+"""`python -m paceline.cli.demo`: a real model on a server, speculation off and on, side by side."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import io
+import math
 import re
 import sys
 import tempfile
@@ -16,131 +12,98 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.panel import Panel
-from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from paceline.bench.load.answers import MeasuredAnswer
 from paceline.bench.load.client import ChatClient
-from paceline.bench.load.paired import Pair, compare
+from paceline.bench.load.paired import Pair
 from paceline.bench.load.server_process import ServerProcess
-from paceline.bench.prompts import load_prompts
-from paceline.bench.report import tables
-from paceline.core import PacelineError
-from paceline.engine.config import EngineConfig
+from paceline.bench.prompts import BenchPrompt, load_prompts
+from paceline.cli import show
+from paceline.cli.options import DEFAULTS, Count, OutputFile, run_alone
+from paceline.core.document_help import about
+from paceline.core.documents import checked
 
-MODEL = EngineConfig().model
-RUNS = 3
+MODEL = DEFAULTS.model
 MEASURE_SECONDS = 40  # a slow or busy machine makes fewer runs, at least one
-MAX_TOKENS = 128
 START_SECONDS = 120
 WIDTH = 92
 
 
-class Screen:
-    """Prints, and remembers what was printed for the picture. Progress is shown but not kept."""
+@checked
+class DemoCommand:
+    """Serve a real model and show its answers, speculation off and on, side by side.
 
-    def __init__(self) -> None:
-        self.console = Console(highlight=False)
-        if self.console.width < WIDTH and not self.console.is_terminal:
-            self.console.width = WIDTH
-        self._shown: list[RenderableType] = []
+    Exit code 0 when every text is the same token for token and the server stopped cleanly, else 1.
+    """
 
-    def say(self, *shown: RenderableType) -> None:
-        for item in shown:
-            self.console.print(item)
-            self._shown.append(item)
+    runs: Count = about("paired runs per prompt", 3)
+    svg: OutputFile | None = about("draw what was printed into this file", None)
 
-    def draw(self, path: Path) -> None:
-        picture = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)
-        for item in self._shown:
-            picture.print(item)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        svg = picture.export_svg(title="make demo")
-        # A picture must not load fonts from somebody's server.
-        svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.S)
-        path.write_text(svg.replace("Fira Code", "ui-monospace"), encoding="utf-8")
+    def run(self) -> int:
+        started = time.perf_counter()
+        from paceline.models.catalog import pull
+
+        pull(MODEL)
+        console = Console(record=True, highlight=False)
+        if self.svg is not None or not console.is_terminal:
+            console.width = WIDTH
+        with tempfile.TemporaryDirectory(prefix="paceline-demo-") as scratch:
+            log, prompts = Path(scratch) / "server.log", load_prompts("demo")
+            code = compare_served(console, [MODEL], log, prompts, self.runs, MEASURE_SECONDS)
+        console.print(f"{time.perf_counter() - started:.0f} s in all")
+        if self.svg is not None:
+            # A picture must not load fonts from somebody's server.
+            drawn = console.export_svg(title="make demo")
+            svg = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.S)
+            self.svg.write_text(svg.replace("Fira Code", "ui-monospace"), encoding="utf-8")
+        return code
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m paceline.cli.demo", description=__doc__)
-    parser.add_argument("--runs", type=int, default=RUNS, help="paired runs per prompt")
-    parser.add_argument("--svg", type=Path, help="draw what was printed into this file")
-    args = parser.parse_args(argv)
-    screen = Screen()
+def compare_served(
+    console: Console,
+    arguments: Sequence[str],
+    log: Path,
+    prompts: Sequence[BenchPrompt],
+    runs: int,
+    seconds: float = math.inf,
+    *,
+    max_tokens: int = 128,
+    bound: dict[str, object] | None = None,
+) -> int:
+    """Start a server, show its answers without and with speculation, and stop it.
+
+    `bound` is merged into the requests. Returns 0 when every text is the same and the server
+    stopped cleanly, else 1.
+    """
+    server = ServerProcess(arguments, log=log)
     try:
-        code = run(screen, max(1, args.runs))
-    except PacelineError as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 1
-    if args.svg is not None:
-        screen.draw(args.svg)
-    return code
+        with show.stderr_console().status("starting the server"):
+            server.wait_until_healthy(START_SECONDS)
+        console.print(Text(server.output().strip()))
+        client = ChatClient(server.url, model=MODEL, max_tokens=max_tokens, extra=bound)
+        pairs = asyncio.run(measure(client, prompts, runs, seconds))
+    finally:
+        clean = server.stop()
+    console.print(side_by_side(pairs[0]))
+    count = len(pairs[0].on)
+    title = f"{MODEL}, temperature 0, up to {max_tokens} tokens, {count} paired runs of each prompt"
+    for part in show.comparison(pairs, title):
+        console.print(part)
+    stopped = "stopped cleanly" if clean else f"did NOT stop cleanly: see {log}"
+    console.print(f"server {stopped}", markup=False, soft_wrap=True)
+    return 0 if clean and all(pair.same_text for pair in pairs) else 1
 
 
-def run(screen: Screen, runs: int) -> int:
-    """Fetches the model, serves it, compares, stops the server. Returns the exit code."""
-    started = time.perf_counter()
-    from paceline.models.catalog import pull
-
-    pull(MODEL)
-    with tempfile.TemporaryDirectory(prefix="paceline-demo-") as scratch:
-        server = ServerProcess([MODEL], log=Path(scratch) / "server.log")
-        try:
-            with screen.console.status("starting the server"):
-                server.wait_until_healthy(START_SECONDS)
-            screen.say(Text(server.output().strip()))
-            pairs = asyncio.run(measure(screen, server.url, runs))
-        finally:
-            clean = server.stop()
-    same = all(pair.same_text for pair in pairs)
-    screen.say(
-        side_by_side(pairs[0]),
-        table(pairs),
-        *(Text(line, style="dim") for line in tables.notes(pairs)),
-        "",
-        *tables.parts_tables(pairs),
-        *(Text(line) for line in tables.speedup_lines(pairs)),
-        Text(tables.same_text_line(same), style="bold green" if same else "bold red"),
-        f"server {'stopped cleanly' if clean else 'did NOT stop cleanly'}; "
-        f"{time.perf_counter() - started:.0f} s in all",
-    )
-    return 0 if same and clean else 1
-
-
-async def measure(screen: Screen, url: str, runs: int) -> list[Pair]:
-    """The prompt set through the server, off and on in turns, with a table that fills up."""
-    prompts = load_prompts("demo")
-    client = ChatClient(url, model=MODEL, max_tokens=MAX_TOKENS)
-    measured: dict[str, Pair] = {}
-    total = runs * len(prompts)
-    spinner = Spinner("dots")
-    with Live(console=screen.console, transient=True, refresh_per_second=8) as live:
-
-        def progress(pair: Pair, run: int) -> None:
-            measured[pair.prompt.name] = pair
-            count = sum(len(pair.on) for pair in measured.values())
-            spinner.update(text=f"pair {count} of {total}: {pair.prompt.name}, run {run + 1}")
-            live.update(Group(table(list(measured.values())), spinner))
-
-        try:
-            await client(prompts[0], None)  # what is lazy is paid for before anything is timed
-            return await compare(
-                prompts, client, runs=runs, seconds=MEASURE_SECONDS, progress=progress
-            )
-        finally:
-            await client.close()
-
-
-def table(pairs: Sequence[Pair]) -> RenderableType:
-    runs = len(pairs[0].on)
-    title = (
-        f"{MODEL}, temperature 0, up to {MAX_TOKENS} tokens, "
-        f"{runs} paired run{'s' if runs > 1 else ''} of each prompt"
-    )
-    return tables.pair_table(pairs, title)
+async def measure(
+    client: ChatClient, prompts: Sequence[BenchPrompt], runs: int, seconds: float
+) -> list[Pair]:
+    try:
+        return await show.compare(prompts, client, runs, seconds=seconds)
+    finally:
+        await client.close()
 
 
 def side_by_side(pair: Pair) -> RenderableType:
@@ -156,6 +119,10 @@ def side_by_side(pair: Pair) -> RenderableType:
         answers.add_column(ratio=1)
     answers.add_row(panel("speculation off", pair.off[-1]), panel("speculation on", pair.on[-1]))
     return Group("", question, answers, "")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_alone("paceline.cli.demo", DemoCommand, argv)
 
 
 if __name__ == "__main__":

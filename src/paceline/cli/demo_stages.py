@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.text import Text
+from typing_extensions import TypedDict  # pydantic reads these before Python 3.12
 
 from paceline.dataset.training_set import write_whole
 
@@ -37,6 +38,13 @@ class Stage:
     gave: Callable[[], list[str]]
 
 
+class FinishedStage(TypedDict):
+    """What is kept of a stage: the command that finished it, and in how many seconds."""
+
+    command: list[str]
+    seconds: float
+
+
 Execute = Callable[[Sequence[str]], int]
 
 
@@ -46,11 +54,7 @@ def execute(command: Sequence[str]) -> int:
 
 
 def run_stages(
-    console: Console,
-    folder: Path,
-    stages: Sequence[Stage],
-    of: int,
-    execute: Execute = execute,
+    console: Console, folder: Path, stages: Sequence[Stage], of: int, execute: Execute = execute
 ) -> int:
     """Run the stages that are not done, in order, and every stage behind one that ran.
 
@@ -61,35 +65,35 @@ def run_stages(
     anew = False
     for number, stage in enumerate(stages, 1):
         headline(console, number, of, stage.title, stage.why, stage.command)
-        entry = read_record(folder).get(stage.name, {})
-        if anew or entry.get("command") != list(stage.command) or not stage.makes.exists():
+        record = _read_record(folder)
+        done = record.pop(stage.name, None)
+        if (
+            anew
+            or done is None
+            or done["command"] != list(stage.command)
+            or not stage.makes.exists()
+        ):
             anew = True
-            code = _run(console, folder, stage, execute)
+            _write_record(folder, record)  # from here on what it made before no longer counts
+            started = time.perf_counter()
+            code = execute(stage.command)
             if code != 0:
+                say(
+                    console,
+                    f"'paceline {stage.command[0]}' ended with exit code {code}; what is wrong "
+                    "stands above. Once it is mended, `make demo-train` goes on from here; without "
+                    f"{folder} it begins anew.",
+                    "bold red",
+                )
                 return code
+            seconds = time.perf_counter() - started
+            record[stage.name] = {"command": list(stage.command), "seconds": seconds}
+            _write_record(folder, record)
+            say(console, f"done in {minutes(seconds)}", "green")
         else:
-            say(console, f"done before, in {minutes(entry['seconds'])}: not repeated", "green")
+            say(console, f"done before, in {minutes(done['seconds'])}: not repeated", "green")
         for line in stage.gave():
             say(console, line, "bold")
-    return 0
-
-
-def _run(console: Console, folder: Path, stage: Stage, execute: Execute) -> int:
-    _keep(folder, stage.name, None)  # from here on what it made before no longer counts
-    started = time.perf_counter()
-    code = execute(stage.command)
-    if code != 0:
-        say(
-            console,
-            f"'paceline {stage.command[0]}' ended with exit code {code}; what is wrong stands "
-            f"above. Once it is mended, `make demo-train` goes on from here; without {folder} it "
-            "begins anew.",
-            "bold red",
-        )
-        return code
-    seconds = time.perf_counter() - started
-    _keep(folder, stage.name, {"command": list(stage.command), "seconds": seconds})
-    say(console, f"done in {minutes(seconds)}", "green")
     return 0
 
 
@@ -116,21 +120,17 @@ def minutes(seconds: float) -> str:
 
 def seconds_of(folder: Path, names: Sequence[str]) -> dict[str, float]:
     """Return the seconds of each stage in the run that finished it."""
-    record = read_record(folder)
-    return {name: float(record[name]["seconds"]) for name in names}
+    record = _read_record(folder)
+    return {name: record[name]["seconds"] for name in names}
 
 
-def read_record(folder: Path) -> dict[str, Any]:
-    """Return the record of finished stages, {} where it is missing or cannot be read."""
+def _read_record(folder: Path) -> dict[str, FinishedStage]:
+    """Return the finished stages by name, {} where their record is missing or cannot be read."""
     try:
-        record = json.loads((folder / RECORD).read_text("utf-8"))
+        return TypeAdapter(dict[str, FinishedStage]).validate_json((folder / RECORD).read_bytes())
     except (OSError, ValueError):
         return {}
-    return record if isinstance(record, dict) else {}
 
 
-def _keep(folder: Path, name: str, entry: dict[str, Any] | None) -> None:
-    record = {key: value for key, value in read_record(folder).items() if key != name}
-    if entry is not None:
-        record[name] = entry
+def _write_record(folder: Path, record: dict[str, FinishedStage]) -> None:
     write_whole(folder / RECORD, json.dumps(record, indent=1).encode() + b"\n")

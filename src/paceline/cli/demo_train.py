@@ -6,25 +6,24 @@ finished stages are not repeated. Exit code 0 when all is done and every text is
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Strict
 from rich.console import Console
 
-from paceline.bench.load.client import ChatClient
-from paceline.bench.load.paired import Pair, compare
-from paceline.bench.load.server_process import ServerProcess
 from paceline.bench.prompts import BenchPrompt
 from paceline.bench.report import tables
 from paceline.bench.report.words import number
-from paceline.cli.demo import MODEL, START_SECONDS, WIDTH, side_by_side
+from paceline.cli.demo import MODEL, WIDTH, compare_served
 from paceline.cli.demo_stages import Stage, headline, minutes, run_stages, say, seconds_of
+from paceline.cli.options import run_alone
 from paceline.core import PacelineError
+from paceline.core.document_help import about
+from paceline.core.documents import checked
 from paceline.dataset.training_set import read_manifest
 from paceline.drafters import shipped
 from paceline.evaluate.result import DRAFTER, POLICY, Evaluation, SetResult
@@ -49,16 +48,25 @@ REQUESTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DemoPlan:
-    """The places and sizes of the demo. These sizes took a quarter of an hour on two cores."""
+Folder = Annotated[Path, Strict(False)]
 
-    out: Path = Path("demo-train")
-    drafter: Path = shipped.FOLDERS / MODEL
-    rows: int = 1600
-    steps: int = 300
-    prompts: int = 10  # evaluated of each set
-    tokens: int = 64  # of each answer that is evaluated
+
+@checked
+class DemoPlan:
+    """Make a drafter for an application, from a description to serving.
+
+    Every stage is a `paceline` command that a user could give, printed before it runs. Run it again
+    and finished stages are not repeated. Exit code 0 when all is done and every text is the same,
+    else 1.
+    """
+
+    # These sizes took a quarter of an hour on two cores.
+    out: Folder = about("where everything goes", Path("demo-train"))
+    drafter: Folder = about("the drafter to begin from", shipped.FOLDERS / MODEL)
+    rows: int = about("texts of the training set", 1600)
+    steps: int = about("training steps", 300)
+    prompts: int = about("evaluated of each set", 10)
+    tokens: int = about("longest answer evaluated", 64)
 
     @property
     def set(self) -> Path:
@@ -71,54 +79,33 @@ class DemoPlan:
     def report(self, when: str) -> Path:
         return self.out / f"{when}.html"
 
+    def run(self) -> int:
+        """Run everything in order. Return the exit code.
 
-def main(argv: Sequence[str] | None = None) -> int:
-    plan = _parsed(argv)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, WIDTH)
-    try:
-        return run(console, plan)
-    except PacelineError as error:
-        print(f"demo-train: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        say(console, "\nstopped; `make demo-train` goes on from here")
-        return 130
-
-
-def _parsed(argv: Sequence[str] | None) -> DemoPlan:
-    plan = DemoPlan()
-    parser = argparse.ArgumentParser(prog="python -m paceline.cli.demo_train", description=__doc__)
-    parser.add_argument("--out", type=Path, default=plan.out, help="where everything goes")
-    parser.add_argument(
-        "--drafter", type=Path, default=plan.drafter, help="the drafter to begin from"
-    )
-    parser.add_argument("--rows", type=int, default=plan.rows, help="texts of the training set")
-    parser.add_argument("--steps", type=int, default=plan.steps, help="training steps")
-    parser.add_argument("--prompts", type=int, default=plan.prompts, help="evaluated of each set")
-    parser.add_argument("--tokens", type=int, default=plan.tokens, help="longest answer evaluated")
-    return DemoPlan(**vars(parser.parse_args(argv)))
-
-
-def run(console: Console, plan: DemoPlan) -> int:
-    """Run everything in order. Return the exit code.
-
-    Raises PacelineError where it cannot begin, or the server does not come up.
-    """
-    if not APP.is_file():
-        raise PacelineError(f"{APP} is not here: start it in the folder of the repository")
-    if not (plan.drafter / "config.json").is_file():
-        raise PacelineError(f"no drafter in {plan.drafter} to begin from; name one with --drafter")
-    say(console, f"A drafter for {APP}, a shop's support agent that answers in calls.", "bold")
-    say(console, "Nobody's data is used. Stop it whenever you like: run again, it goes on.")
-    chapters = stages(plan)
-    code = run_stages(console, plan.out, chapters, CHAPTERS)
-    if code != 0:
+        Raises PacelineError where it cannot begin, or the server does not come up.
+        """
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = max(console.width, WIDTH)
+        if not APP.is_file():
+            raise PacelineError(f"{APP} is not here: start it in the folder of the repository")
+        if not (self.drafter / "config.json").is_file():
+            raise PacelineError(
+                f"no drafter in {self.drafter} to begin from; name one with --drafter"
+            )
+        say(console, f"A drafter for {APP}, a shop's support agent that answers in calls.", "bold")
+        say(console, "Nobody's data is used. Stop it whenever you like: run again, it goes on.")
+        chapters = stages(self)
+        try:
+            code = run_stages(console, self.out, chapters, CHAPTERS)
+            if code != 0:
+                return code
+            code = serve(console, self, load_app(APP))
+        except KeyboardInterrupt:
+            say(console, "\nstopped; `make demo-train` goes on from here")
+            raise
+        epilogue(console, self, [stage.name for stage in chapters])
         return code
-    code = serve(console, plan, load_app(APP))
-    epilogue(console, plan, [stage.name for stage in chapters])
-    return code
 
 
 # -- the stages ------------------------------------------------------------------------------------
@@ -238,36 +225,17 @@ def serve(console: Console, plan: DemoPlan, app: App) -> int:
         "New customers write to the server, each answered without and with speculation.",
         ("serve", *arguments),
     )
-    server = ServerProcess(arguments, log=plan.out / "server.log")
-    try:
-        with console.status("starting the server"):
-            server.wait_until_healthy(START_SECONDS)
-        pairs = asyncio.run(ask(server.url, app))
-    finally:
-        clean = server.stop()
-    same = all(pair.same_text for pair in pairs)
-    console.print(side_by_side(pairs[0]))
-    console.print(tables.pair_table(pairs, f"{NAME}, {RUNS} paired runs of each request"))
-    for line in (*tables.notes(pairs), *tables.speedup_lines(pairs)):
-        say(console, line)
-    say(console, tables.same_text_line(same), "bold green" if same else "bold red")
-    if not clean:
-        say(console, f"the server did NOT stop cleanly: see {plan.out / 'server.log'}", "bold red")
-    return 0 if same and clean else 1
-
-
-async def ask(url: str, app: App) -> list[Pair]:
-    """Answer each of REQUESTS with speculation off and on, in turns."""
     assert app.bounds.grammar is not None  # support.yaml's
     schema = {"name": NAME, "schema": json.loads(app.bounds.grammar.source)}
-    bound = {"response_format": {"type": "json_schema", "json_schema": schema}}
-    client = ChatClient(url, model=MODEL, max_tokens=app.sampling.max_tokens, extra=bound)
-    prompts = [BenchPrompt(name, NAME, messages(app, text)) for name, text in REQUESTS.items()]
-    try:
-        await client(prompts[0], None)  # what is lazy is paid for before anything is timed
-        return await compare(prompts, client, runs=RUNS)
-    finally:
-        await client.close()
+    return compare_served(
+        console,
+        arguments,
+        plan.out / "server.log",
+        [BenchPrompt(name, NAME, messages(app, text)) for name, text in REQUESTS.items()],
+        RUNS,
+        max_tokens=app.sampling.max_tokens,
+        bound={"response_format": {"type": "json_schema", "json_schema": schema}},
+    )
 
 
 def messages(app: App, text: str) -> tuple[dict[str, str], ...]:
@@ -295,6 +263,10 @@ def epilogue(console: Console, plan: DemoPlan, names: Sequence[str]) -> None:
         "For your own application: copy apps/support.yaml, say what yours is, and give the same "
         "commands (`source .venv/bin/activate` first). docs/your-drafter.md goes through them.",
     )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_alone("paceline.cli.demo_train", DemoPlan, argv)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from pydantic import Strict
 from rich.console import Console
 from rich.table import Table
 
-from paceline.cli import options
+from paceline.cli.options import DEFAULTS, MODEL_HELP, POSITIONAL, File, Only, Positional
 from paceline.core import InvalidRequest
+from paceline.core.document_help import about
+from paceline.core.documents import checked
+from paceline.core.field_types import Between, OneOf
+from paceline.engine.config import EngineConfig
 
 if TYPE_CHECKING:
     from paceline.evaluate.doctor import Report
@@ -23,94 +27,125 @@ if TYPE_CHECKING:
 MARKS = {True: "[green]ok[/]", False: "[red]WRONG[/]", None: "unknown"}
 
 
-def add_to(commands: Any) -> None:
-    parser = commands.add_parser(
-        "drafter",
-        help="inspect, examine or convert a DFlash drafter",
-        description="Works on DFlash checkpoints: folders or hub ids, z-lab's or speculators'.",
-    )
-    jobs = parser.add_subparsers(title="jobs", metavar="JOB", required=True)
-    _add_inspect(jobs)
-    _add_doctor(jobs)
-    _add_convert(jobs)
+@checked
+class InspectCommand:
+    """Print what a checkpoint is."""
 
+    drafter: Positional = about("folder or hub id")
+    json: bool = about("print it as JSON", False)
 
-def _add_inspect(jobs: Any) -> None:
-    parser = jobs.add_parser(
-        "inspect", help="print what a checkpoint is", description="Prints what a checkpoint is."
-    )
-    parser.add_argument("drafter", help="folder or hub id")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-    parser.set_defaults(run=inspect)
+    def run(self) -> int:
+        from paceline.models.dflash.checkpoint import load_checkpoint
 
-
-def _add_doctor(jobs: Any) -> None:
-    parser = jobs.add_parser(
-        "doctor",
-        help="find out why acceptance is low",
-        description="Serves sample prompts with a drafter and says in one sentence what is wrong. "
-        "Exit code 1 when something is.",
-    )
-    parser.add_argument("model", help="the target: catalogue name, folder, GGUF file or hub id")
-    parser.add_argument("drafter", help="folder or hub id, with options as --drafter takes them")
-    parser.add_argument(
-        "--prompts", default="demo", help="a shipped set or a JSON file, as bench's"
-    )
-    parser.add_argument("--max-tokens", type=int, default=96, help="tokens of each answer")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    options.add_draft_window_option(parser)
-    parser.set_defaults(run=doctor)
-
-
-def _add_convert(jobs: Any) -> None:
-    parser = jobs.add_parser(
-        "convert",
-        help="write a checkpoint in z-lab's format, which SGLang and vLLM read",
-        description="Reads a checkpoint of either format and writes it in z-lab's.",
-    )
-    parser.add_argument("drafter", help="folder or hub id")
-    parser.add_argument("out", type=Path, help="a folder that does not exist yet")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="of the weights")
-    parser.add_argument(
-        "--head-ids", type=Path, metavar="FILE", help="JSON list of token ids to cut the head to"
-    )
-    parser.add_argument(
-        "--num-target-layers",
-        type=int,
-        metavar="N",
-        help="layers of the target, which speculators' config does not say and z-lab's must",
-    )
-    parser.set_defaults(run=convert)
-
-
-def inspect(args: argparse.Namespace) -> int:
-    from paceline.models.dflash.checkpoint import load_checkpoint
-
-    rows = description(load_checkpoint(args.drafter))
-    if args.json:
-        print(json.dumps(dict(rows), indent=2, default=str))
+        rows = description(load_checkpoint(self.drafter))
+        if self.json:
+            print(json.dumps(dict(rows), indent=2, default=str))
+            return 0
+        table = Table(show_header=False, box=None)
+        for label, value in rows:
+            table.add_row(label, str(value))
+        Console(highlight=False).print(table)
         return 0
-    table = Table(show_header=False, box=None)
-    for label, value in rows:
-        table.add_row(label, str(value))
-    Console(highlight=False).print(table)
-    return 0
 
 
-def description(checkpoint: DFlashCheckpoint) -> list[tuple[str, Any]]:
+@checked
+class DoctorCommand:
+    """Find out why acceptance is low.
+
+    Serves sample prompts with a drafter and says in one sentence what is wrong. Exit code 1 when
+    something is.
+    """
+
+    model: Positional = about(f"the target: {MODEL_HELP}")
+    drafter: Positional = about("folder or hub id, with options as --drafter takes them")
+    prompts: str = about("a shipped set or a JSON file, as bench's", "demo")
+    max_tokens: Annotated[int, Between(8)] = about("tokens of each answer", 96)
+    json: bool = about("print the report as JSON", False)
+    engine: Annotated[EngineConfig, Only(("dtype", "device", "draft_window"))] = DEFAULTS
+
+    def run(self) -> int:
+        from paceline.bench.prompts import load_prompts
+        from paceline.evaluate.doctor import examine
+
+        report = examine(
+            self.model,
+            self.drafter,
+            [prompt.messages for prompt in load_prompts(self.prompts)],
+            self.max_tokens,
+            dtype=self.engine.dtype,
+            device=self.engine.device,
+            draft_window=self.engine.draft_window,
+        )
+        if self.json:
+            print(json.dumps(report.as_json(), indent=2))
+        else:
+            _print_report(report)
+        return 0 if report.healthy else 1
+
+
+@checked
+class ConvertCommand:
+    """Write a checkpoint in z-lab's format, which SGLang and vLLM read.
+
+    Reads a checkpoint of either format and writes it in z-lab's.
+    """
+
+    drafter: Positional = about("folder or hub id")
+    out: Annotated[Path, Strict(False), POSITIONAL] = about("a folder that does not exist yet")
+    dtype: Annotated[str, OneOf(("bfloat16", "float32"))] | None = about("of the weights", None)
+    head_ids: File | None = about("JSON list of token ids to cut the head to", None)
+    num_target_layers: int | None = about(
+        "layers of the target, which speculators' config does not say and z-lab's must", None
+    )
+
+    def run(self) -> int:
+        import torch
+
+        from paceline.models.dflash.checkpoint import load_checkpoint, save_checkpoint
+
+        if self.out.exists():
+            raise InvalidRequest("out", str(self.out), "a folder that does not exist yet")
+        checkpoint = load_checkpoint(self.drafter)
+        weights, config_json = checkpoint.weights, dict(checkpoint.config_json)
+        dtype: torch.dtype | None = getattr(torch, self.dtype) if self.dtype else None
+        if self.dtype:
+            config_json["dtype"] = self.dtype
+        config_json.pop("auto_map", None)  # names a file of code, which is not part of a checkpoint
+        if self.num_target_layers is not None:
+            config_json["num_target_layers"] = self.num_target_layers
+        elif checkpoint.config.num_target_layers is None:
+            raise InvalidRequest("num_target_layers", None, "the number of the target's layers")
+        head_ids = None if checkpoint.head_ids is None else checkpoint.head_ids.tolist()
+        if self.head_ids is not None:
+            head_ids = _read_ids(self.head_ids)
+        try:
+            save_checkpoint(
+                self.out,
+                config_json,
+                {name: weights[name].to(dtype or weights[name].dtype) for name in weights},
+                mask_embedding=checkpoint.mask_embedding,
+                head_ids=head_ids,
+                provenance=_provenance(checkpoint),
+            )
+        except BaseException:
+            shutil.rmtree(self.out, ignore_errors=True)
+            raise
+        print(self.out)
+        return 0
+
+
+def description(checkpoint: DFlashCheckpoint) -> list[tuple[str, object]]:
     """Return rows of (label, value)."""
     import torch
 
     from paceline.models.weights import stored_bytes
 
-    config, weights = checkpoint.config, checkpoint.weights
+    config, weights, head_ids = checkpoint.config, checkpoint.weights, checkpoint.head_ids
     shape = config.layers
     parameters = sum(torch.Size(size).numel() for size in weights.shapes.values())
     per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
-    head_ids = checkpoint.head_ids
-    rows: list[tuple[str, Any]] = [
+    kv_heads = f"{shape.num_kv_heads} of keys and values"
+    rows: list[tuple[str, object]] = [
         ("kind", f"{config.generation}, {checkpoint.format} format"),
         ("version", checkpoint.version),
         ("parameters", f"{parameters / 1e6:.1f} M, {stored_bytes(weights) / 2**20:.1f} MiB"),
@@ -121,10 +156,7 @@ def description(checkpoint: DFlashCheckpoint) -> list[tuple[str, Any]]:
         ("layers", shape.num_layers),
         ("attention", _attention(config)),
         ("hidden size", f"{shape.hidden_size}, feed-forward {shape.intermediate_size}"),
-        (
-            "heads",
-            f"{shape.num_heads}, {shape.num_kv_heads} of keys and values, {shape.head_dim} wide",
-        ),
+        ("heads", f"{shape.num_heads}, {kv_heads}, {shape.head_dim} wide"),
         ("RoPE", f"theta {shape.rope.theta:g}, {shape.rope.type}"),
         ("positions", shape.max_context),
         ("vocabulary", shape.vocab_size),
@@ -148,33 +180,9 @@ def _attention(config: DFlashConfig) -> str:
     return "; ".join(kinds if len(set(kinds)) > 1 else kinds[:1])
 
 
-def _provenance(checkpoint: DFlashCheckpoint) -> dict[str, Any]:
+def _provenance(checkpoint: DFlashCheckpoint) -> dict[str, object]:
     """Return what a checkpoint says of its making."""
     return checkpoint.provenance.model_dump(exclude_none=True)
-
-
-def doctor(args: argparse.Namespace) -> int:
-    if args.max_tokens < 8:
-        raise InvalidRequest("max_tokens", args.max_tokens, "at least 8")
-
-    from paceline.bench.prompts import load_prompts
-    from paceline.evaluate.doctor import examine
-
-    conversations = [prompt.messages for prompt in load_prompts(args.prompts)]
-    report = examine(
-        args.model,
-        args.drafter,
-        conversations,
-        args.max_tokens,
-        dtype=args.dtype,
-        device=args.device,
-        draft_window=args.draft_window,
-    )
-    if args.json:
-        print(json.dumps(report.as_json(), indent=2))
-    else:
-        _print_report(report)
-    return 0 if report.healthy else 1
 
 
 def _print_report(report: Report) -> None:
@@ -187,42 +195,6 @@ def _print_report(report: Report) -> None:
         shares = " ".join(f"{share:.2f}" for share in report.acceptance)
         console.print(f"\naccepted by position, over {report.rounds} rounds: {shares}")
     console.print(f"\n{report.verdict}", style="bold", soft_wrap=True)
-
-
-def convert(args: argparse.Namespace) -> int:
-    import torch
-
-    from paceline.models.dflash.checkpoint import load_checkpoint, save_checkpoint
-
-    if args.out.exists():
-        raise InvalidRequest("out", str(args.out), "a folder that does not exist yet")
-    checkpoint = load_checkpoint(args.drafter)
-    weights, config_json = checkpoint.weights, dict(checkpoint.config_json)
-    dtype = getattr(torch, args.dtype) if args.dtype else None
-    if args.dtype:
-        config_json["dtype"] = args.dtype
-    config_json.pop("auto_map", None)  # names a file of code, which is not part of a checkpoint
-    if args.num_target_layers is not None:
-        config_json["num_target_layers"] = args.num_target_layers
-    elif checkpoint.config.num_target_layers is None:
-        raise InvalidRequest("num_target_layers", None, "the number of the target's layers")
-    head_ids = None if checkpoint.head_ids is None else checkpoint.head_ids.tolist()
-    if args.head_ids is not None:
-        head_ids = _read_ids(args.head_ids)
-    try:
-        save_checkpoint(
-            args.out,
-            config_json,
-            {name: weights[name].to(dtype or weights[name].dtype) for name in weights},
-            mask_embedding=checkpoint.mask_embedding,
-            head_ids=head_ids,
-            provenance=_provenance(checkpoint),
-        )
-    except BaseException:
-        shutil.rmtree(args.out, ignore_errors=True)
-        raise
-    print(args.out)
-    return 0
 
 
 def _read_ids(path: Path) -> list[int]:

@@ -2,137 +2,114 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 from rich.progress import Progress
 
 from paceline.cli import options, show
 from paceline.core import InvalidRequest
+from paceline.core.document_help import about
+from paceline.core.documents import checked
+from paceline.engine.config import EngineConfig
 
 if TYPE_CHECKING:
     from paceline.evaluate.result import Evaluation, EvaluationSettings
     from paceline.llm import LLM
 
 REGRESSED = 3  # exit code under --fail-on-regression
+SETTINGS = ("prompts", "tokens", "temperatures", "runs", "seed", "warm")
+ENGINE_OPTIONS = (
+    "dtype", "device", "backend", "quantize", "threads", "draft_window", "max_model_len",
+    "kv_memory",
+)  # fmt: skip
 
 
-def add_to(commands: Any) -> None:
-    parser = commands.add_parser(
-        "evaluate",
-        help="measure what a drafter is worth on sets of prompts",
-        description="Answers the prompts of each set without speculation, with the drafter, with "
-        "ngram and with warmed suffix decoding, in turns: acceptance length by set, position and "
-        "context, speedup over AR with intervals, as an HTML report with JSON beside it. Exit code "
-        "1 when a text differs.",
-    )
-    parser.add_argument("model", help="the target: catalogue name, folder, GGUF file or hub id")
-    parser.add_argument("drafter", help="folder or hub id, or a spec as --drafter takes them")
-    parser.add_argument(
-        "sets",
-        nargs="+",
-        metavar="SETS",
-        help="[NAME=]PATH[:CHOICE]: a folder of `paceline synth` (CHOICE held_out, on_task, replay "
-        "or neighbour), a JSON file as bench's, a JSONL file, or a shipped set (demo)",
-    )
-    _add_options(parser)
-    options.add_draft_window_option(parser)
-    options.add_network_options(parser)
-    parser.set_defaults(run=run)
+@checked
+class EvaluateCommand:
+    """Measure what a drafter is worth on sets of prompts.
 
+    Answers the prompts of each set without speculation, with the drafter, with ngram and with
+    warmed suffix decoding, in turns: acceptance length by set, position and context, speedup over
+    AR with intervals, as an HTML report with JSON beside it. Exit code 1 when a text differs.
+    """
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("evaluation.html"),
-        help="the report (default: %(default)s)",
+    model: options.Positional = about(f"the target: {options.MODEL_HELP}")
+    drafter: options.Positional = about("folder or hub id, or a spec as --drafter takes them")
+    sets: Annotated[options.Strings, options.POSITIONAL] = about(
+        "[NAME=]PATH[:CHOICE]: a folder of `paceline synth` (CHOICE held_out, on_task, replay or "
+        "neighbour), a JSON file as bench's, a JSONL file, or a shipped set (demo)"
     )
-    parser.add_argument(
-        "--prompts", type=int, default=40, help="of each set, spread evenly (default: %(default)s)"
+    out: options.OutputFile = about("the report", Path("evaluation.html"))
+    prompts: int = about("prompts of each set, spread evenly", 40)
+    tokens: int = about("most new tokens, up to 256", 256)
+    temperatures: options.Numbers = about("each is evaluated by itself", (0.0, 1.0))
+    runs: int = about("paired runs", 1)
+    seed: int = about("of the first prompt's noise", 0)
+    warm: bool = about("look-ups of auto and hybrid remember what suffix is warmed with", False)
+    before: options.File | None = about("an earlier evaluation's JSON to compare with", None)
+    fail_on_regression: bool = about(
+        f"with --before: exit code {REGRESSED} when a set's AL fell by more than 5%", False
     )
-    parser.add_argument(
-        "--tokens", type=int, default=256, help="most new tokens, up to 256 (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--temperatures",
-        type=parse_temperatures,
-        default=(0.0, 1.0),
-        metavar="LIST",
-        help="as 0,1 (the default)",
-    )
-    parser.add_argument("--runs", type=int, default=1, help="paired runs (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the first prompt's noise")
-    parser.add_argument(
-        "--warm",
-        action="store_true",
-        help="look-ups of auto and hybrid remember the answers that suffix is warmed with",
-    )
-    parser.add_argument(
-        "--before", type=Path, metavar="JSON", help="an earlier evaluation to compare with"
-    )
-    parser.add_argument(
-        "--fail-on-regression",
-        action="store_true",
-        help=f"with --before: exit code {REGRESSED} when a set's AL fell by more than 5%%",
-    )
-    parser.add_argument(
-        "--card",
-        action="store_true",
-        help="put the table into the model card of a drafter that `paceline train` wrote",
-    )
-    parser.add_argument("--max-model-len", type=int, help="longest prompt + output, in tokens")
-    parser.add_argument(
-        "--kv-memory", type=options.parse_bytes, metavar="SIZE", help="memory for the KV cache"
-    )
+    card: bool = about("put the table into the card of a drafter that `train` wrote", False)
+    engine: Annotated[EngineConfig, options.Only(ENGINE_OPTIONS)] = options.DEFAULTS
 
+    def __post_init__(self) -> None:
+        if self.out.suffix != ".html":
+            expected = "a name that ends in .html; the JSON is put beside it"
+            raise InvalidRequest("out", str(self.out), expected)
+        if self.fail_on_regression and self.before is None:
+            raise InvalidRequest("fail_on_regression", True, "--before beside it")
+        if self.card and not (Path(self.drafter) / "provenance.json").is_file():
+            expected = "a drafter's folder that `paceline train` wrote, with its provenance.json"
+            raise InvalidRequest("card", self.drafter, expected)
 
-def parse_temperatures(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        message = f"{text!r} is no list of temperatures; write it like 0,1"
-        raise argparse.ArgumentTypeError(message) from None
+    def run(self) -> int:
+        from paceline.evaluate import report
+        from paceline.evaluate.result import Evaluation, EvaluationSettings
 
+        settings = EvaluationSettings(**{name: getattr(self, name) for name in SETTINGS})
+        before = None if self.before is None else Evaluation.read_file(self.before, "before")
+        result = self._measure(settings, before)
+        self.out.write_text(report.page(result), encoding="utf-8")
+        beside = self.out.with_suffix(".json")
+        beside.write_text(json.dumps(result.as_json()) + "\n", encoding="utf-8")
+        console = Console(highlight=False)
+        console.print(report.overview(result))
+        for line in report.lines(result):
+            console.print(line, style="dim", markup=False)
+        fell = [] if before is None else _compared(console, before, result)
+        if self.card:
+            _add_to_card(Path(self.drafter), result)
+        console.print(f"{self.out} and {beside}", markup=False, soft_wrap=True)
+        console.print("same text: yes" if result.same_text else "[bold red]same text: NO[/]")
+        if not result.same_text:
+            return 1
+        return REGRESSED if fell and self.fail_on_regression else 0
 
-def run(args: argparse.Namespace) -> int:
-    from paceline.evaluate import report
-    from paceline.evaluate.result import Evaluation, EvaluationSettings
+    def _measure(self, settings: EvaluationSettings, before: Evaluation | None) -> Evaluation:
+        from paceline.evaluate.comparison import check_comparable
+        from paceline.evaluate.evaluation import evaluate
 
-    settings = EvaluationSettings(
-        prompts=args.prompts,
-        tokens=args.tokens,
-        temperatures=args.temperatures,
-        runs=args.runs,
-        seed=args.seed,
-        warm=args.warm,
-    )
-    _check_out(args.out)
-    if args.fail_on_regression and args.before is None:
-        raise InvalidRequest("fail_on_regression", True, "--before beside it")
-    before = None if args.before is None else Evaluation.read_file(args.before, "before")
-    if args.card and not (Path(args.drafter) / "provenance.json").is_file():
-        expected = "a drafter's folder that `paceline train` wrote, with its provenance.json"
-        raise InvalidRequest("card", args.drafter, expected)
-    result = _measure(args, settings, before)
-    args.out.write_text(report.page(result), encoding="utf-8")
-    beside = args.out.with_suffix(".json")
-    beside.write_text(json.dumps(result.as_json()) + "\n", encoding="utf-8")
-    shown = Console(highlight=False)
-    shown.print(report.overview(result))
-    for line in report.lines(result):
-        shown.print(line, style="dim", markup=False)
-    fell = [] if before is None else _compared(shown, before, result)
-    if args.card:
-        _add_to_card(Path(args.drafter), result)
-    shown.print(f"{args.out} and {beside}", markup=False, soft_wrap=True)
-    shown.print("same text: yes" if result.same_text else "[bold red]same text: NO[/]")
-    if not result.same_text:
-        return 1
-    return REGRESSED if fell and args.fail_on_regression else 0
+        with Progress(console=show.stderr_console(), transient=True) as progress:
+            task = progress.add_task("loading", total=None)
+
+            def started(llm: LLM, answers: int) -> None:
+                if before is not None:
+                    check_comparable(before, llm.engine.model_name, settings)
+                progress.update(task, total=answers)
+
+            return evaluate(
+                self.model,
+                self.drafter,
+                self.sets,
+                settings,
+                progress=lambda what: progress.update(task, advance=1, description=what),
+                started=started,
+                **{name: getattr(self.engine, name) for name in ENGINE_OPTIONS},
+            )
 
 
 def _add_to_card(drafter: Path, evaluation: Evaluation) -> None:
@@ -146,48 +123,12 @@ def _add_to_card(drafter: Path, evaluation: Evaluation) -> None:
     add_evaluation(drafter, evaluation_table(evaluation), summary)
 
 
-def _check_out(out: Path) -> None:
-    if out.suffix != ".html":
-        raise InvalidRequest(
-            "out", str(out), "a name that ends in .html; the JSON is put beside it"
-        )
-    if not out.parent.is_dir():
-        raise InvalidRequest("out", str(out), "a file in a folder that exists")
-
-
-def _measure(
-    args: argparse.Namespace, settings: EvaluationSettings, before: Evaluation | None
-) -> Evaluation:
-    from paceline.evaluate.comparison import check_comparable
-    from paceline.evaluate.evaluation import evaluate
-
-    names = ("dtype", "device", "backend", "quantize", "threads", "draft_window", "max_model_len",
-             "kv_memory")  # fmt: skip
-    errors = show.stderr_console()
-    with Progress(console=errors, transient=True) as progress:
-        task = progress.add_task("loading", total=None)
-
-        def started(llm: LLM, answers: int) -> None:
-            if before is not None:
-                check_comparable(before, llm.engine.model_name, settings)
-            progress.update(task, total=answers)
-
-        return evaluate(
-            args.model,
-            args.drafter,
-            args.sets,
-            settings,
-            progress=lambda what: progress.update(task, advance=1, description=what),
-            started=started,
-            **{name: getattr(args, name) for name in names},
-        )
-
-
-def _compared(shown: Console, before: Evaluation, result: Evaluation) -> list[str]:
+def _compared(console: Console, before: Evaluation, result: Evaluation) -> list[str]:
+    """Print how it compares with an earlier evaluation. Return what got worse."""
     from paceline.evaluate.comparison import compare, regressions
 
-    shown.print(compare(before, result), markup=False, soft_wrap=True)
+    console.print(compare(before, result), markup=False, soft_wrap=True)
     fell = regressions(before, result)
     for line in fell:
-        shown.print(f"[bold red]REGRESSION[/] {line}", soft_wrap=True)
+        console.print(f"[bold red]REGRESSION[/] {line}", soft_wrap=True)
     return fell

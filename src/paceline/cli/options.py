@@ -1,22 +1,136 @@
-"""Options that several commands share, made from the fields of the models that they fill."""
+"""Commands out of dataclasses: every field is an option, with its type, default and help.
+
+A field that is itself a dataclass is a group of options. It also takes the values of the command's
+own fields of the same name: `model` of a command is the model of its engine.
+"""
 
 from __future__ import annotations
 
 import argparse
+import inspect
+import os
 import re
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar, get_args
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin
 
+from pydantic import Strict
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
-from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
-from paceline.core.field_types import Flag, OneOf, annotation_of, fields_of
+from paceline.core import InvalidRequest, PacelineError
+from paceline.core.document_help import about, default_of, values_of
+from paceline.core.documents import checked
+from paceline.core.field_types import (
+    ENDLESS,
+    Between,
+    Expected,
+    Flag,
+    OneOf,
+    Several,
+    annotation_of,
+    fields_of,
+)
+from paceline.core.params import DraftLength
 from paceline.engine.config import EngineConfig
 
 SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 DEFAULTS = EngineConfig()
+SHORT = 60  # characters of a list of values that a help text shows
+Parse = Callable[[str], object]
 M = TypeVar("M")
+
+
+class Command(Protocol):
+    """What a user typed. Its docstring is the help: the first sentence in the list of commands."""
+
+    def run(self) -> int:
+        """Do it. Return the exit code."""
+
+
+@dataclass(frozen=True)
+class Argument(Flag):
+    """Annotates a field of a command that is written in another way than its type says.
+
+    flags        in place of the one that `name` makes, such as ("-o", "--out")
+    positional   an argument without a flag
+    bare         the value of the flag alone, which may then stand without one
+    """
+
+    flags: tuple[str, ...] = ()
+    positional: bool = False
+    bare: object = None
+    action: type[argparse.Action] | None = None
+
+
+@dataclass(frozen=True)
+class Only:
+    """Annotates a group: the command has options for these of its fields."""
+
+    names: tuple[str, ...]
+
+
+# -- fields that several commands have -------------------------------------------------------------
+
+POSITIONAL = Argument(positional=True)
+MODEL_HELP = fields_of(EngineConfig)["model"].description or ""
+Positional = Annotated[str, POSITIONAL]
+ModelOption = Annotated[str, Argument(flags=("-m", "--model"))]
+DEVICE_OPTIONS = ("dtype", "device", "backend", "threads")
+Device = Annotated[EngineConfig, Only(DEVICE_OPTIONS)]
+Network = Annotated[EngineConfig, Only((*DEVICE_OPTIONS, "quantize"))]
+Count = Annotated[int, Between(1)]
+Counts = tuple[int, ...]
+Numbers = tuple[float, ...]
+Strings = Annotated[tuple[str, ...], Several]
+FILE = Argument(metavar="FILE")
+File = Annotated[Path, Strict(False), FILE]
+
+
+def _is_writable(path: Path) -> bool:
+    return not path.is_dir() and os.access(path if path.exists() else path.parent, os.W_OK)
+
+
+OutputFile = Annotated[
+    File, Expected("a file in a folder that exists and is writable", _is_writable)
+]
+
+
+@checked
+class Speculation:
+    """How long drafts are, or that there are none."""
+
+    max_draft_len: DraftLength | None = about("longest draft of a round", None, "the drafter's own")
+    off: bool = about("decode without speculation (AR)", False)
+
+    def __post_init__(self) -> None:
+        if self.off and self.max_draft_len is not None:
+            raise InvalidRequest("max_draft_len", self.max_draft_len, "no value beside --off")
+
+    @property
+    def lengths(self) -> dict[str, float]:
+        """What an object `speculative` says of the drafts' length."""
+        return {} if self.max_draft_len is None else {"max_draft_len": self.max_draft_len}
+
+    @property
+    def stated(self) -> Literal["off"] | dict[str, float] | None:
+        """The value of `speculative` as the API takes it."""
+        return "off" if self.off else self.lengths or None
+
+
+@checked
+class EngineCommand:
+    """A command that answers with an engine of its own."""
+
+    model: Positional = about(MODEL_HELP, DEFAULTS.model)
+    speculation: Speculation = Speculation()
+    engine: EngineConfig = DEFAULTS
+
+
+# -- values ----------------------------------------------------------------------------------------
 
 
 def parse_bytes(text: str) -> int:
@@ -27,235 +141,206 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * SIZES[match[2] or ""])
 
 
-def parse_rates(text: str) -> tuple[float, ...]:
-    """Read acceptance rates per draft position: 0.9,0.8,0.7."""
+def parse_numbers(text: str, kind: type[M]) -> tuple[M, ...]:
+    """Read 0.9,0.8,1 or, as int, 1,8,64."""
     try:
-        return tuple(float(part) for part in text.split(","))
+        return tuple(map(kind, text.split(",")))
     except ValueError:
-        message = f"{text!r} is no list of rates; write it like 0.9,0.8,0.7"
-        raise argparse.ArgumentTypeError(message) from None
+        expected = "numbers; write it like 0,1,2.5"
+        if kind is int:
+            expected = "whole numbers; write it like 1,8,64"
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of {expected}") from None
 
 
-# -- options from fields --------------------------------------------------------------------------
+def _plain_types(annotation: object) -> set[type]:
+    """Return the types in an annotation, such as tuple and str for tuple[str, ...] | None."""
+    kind = get_origin(annotation) or annotation
+    inner = [_plain_types(part) for part in get_args(annotation)]
+    return ({kind} if isinstance(kind, type) else set()).union(*inner)
 
 
-@dataclass(frozen=True, slots=True)
+# -- options ---------------------------------------------------------------------------------------
+
+
 class Option:
-    """An option that sets a field of a model: a switch, or a value that is read by `parse`."""
+    """The option that sets a field. `default` replaces that of the field."""
 
-    field: str
-    flag: str
-    default: Any
-    text: str
-    parse: Callable[[str], Any]
-    choices: tuple[str, ...] | None
-    metavar: str | None
-    is_switch: bool
-    is_repeated: bool
-
-    @classmethod
-    def of(cls, name: str, field: FieldInfo) -> Option:
-        """Return the option that sets the field called `name`."""
-        flag, one_of = annotation_of(field, Flag) or Flag(), annotation_of(field, OneOf)
-        types = set(_plain_types(field.annotation))
-        return cls(
-            field=name,
-            flag="--" + (flag.name or name.replace("_", "-")),
-            default=field.get_default(call_default_factory=True),
-            text=" ".join((field.description or "").split()),
-            parse=_parser(types, flag),
-            choices=one_of.values if one_of else None,
-            metavar=flag.metavar or ("N" if int in types else None),
-            is_switch=bool in types,
-            is_repeated=tuple in types and float not in types,
-        )
+    def __init__(self, name: str, field: FieldInfo, default: object = PydanticUndefined) -> None:
+        self.field, self._field = name, field
+        flag = annotation_of(field, Flag) or Flag()
+        self.argument = flag if isinstance(flag, Argument) else Argument(**asdict(flag))
+        self.flags = self.argument.flags or ("--" + (flag.name or name).replace("_", "-"),)
+        if self.argument.positional:
+            self.flags = (name,)
+        one_of = annotation_of(field, OneOf)
+        self.choices = one_of.values if one_of else None
+        self.text = " ".join((field.description or "").split())
+        if default is PydanticUndefined:
+            default = field.get_default(call_default_factory=True)
+        self.is_required = default is PydanticUndefined
+        self.default = None if self.is_required else default
+        self._types = _plain_types(field.annotation)
 
     @property
     def dest(self) -> str:
         """The attribute of parsed arguments that holds the value."""
-        return self.flag.removeprefix("--").replace("-", "_")
+        return self.flags[-1].lstrip("-").replace("-", "_")
 
     @property
     def help(self) -> str:
-        """The text for `--help` and the docs: what the option means, and its default."""
-        default = self.default
-        if default in (None, (), "") or self.is_switch or "(default" in self.text:
+        """The text for `--help` and the docs: what the option means, its values and its default."""
+        if bool in self._types:
             return self.text
-        shown = f"{default:g}" if isinstance(default, float) else default
-        if self.parse is parse_bytes:
-            shown = f"{default // 2**20}MiB"
-        return f"{self.text} (default: {shown})"
+        between, values = annotation_of(self._field, Between), values_of(self._field)
+        plain = between is None or (between.high < ENDLESS and not between.words)
+        notes = [values] if plain and 0 < len(values) <= SHORT else []
+        if self._written_default and "(default" not in self.text:
+            notes.append(f"default: {self._written_default}")
+        return f"{self.text} ({'; '.join(notes)})" if notes else self.text
 
     @property
-    def row(self) -> str:
-        """The row of a Markdown table: the option, its choices and what it means."""
-        choices = ", ".join(f"`{choice}`" for choice in self.choices or ())
-        return f"| `{self.flag}` | {choices + ': ' if choices else ''}{self.help} |"
+    def _written_default(self) -> str:
+        value = self.default
+        if self.argument.size and isinstance(value, int):
+            return f"{value // 2**20}MiB"
+        if isinstance(value, tuple):
+            return ",".join(f"{item:g}" for item in value)
+        if isinstance(value, dict) or value is self._field.default is None:
+            return default_of(self._field)
+        if value is None:
+            return ""
+        return f"{value:g}" if isinstance(value, float) else str(value)
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Add the option to a command."""
-        text = self.help.replace("%", "%%").replace("`", "")
-        if self.is_switch:
-            parser.add_argument(self.flag, action="store_true", help=text)
-        elif self.is_repeated:
-            parser.add_argument(self.flag, action="append", metavar=self.metavar, help=text)
+        argument, types = self.argument, self._types
+        several = dict in types or (tuple in types and not types & {int, float})
+        help_text = self.help.replace("%", "%%").replace("`", "")
+        keywords: dict[str, Any] = {"help": help_text, "default": self.default}
+        if bool in types:
+            keywords["action"] = argument.action or f"store_{not self.default}".lower()
         else:
-            parser.add_argument(
-                self.flag,
-                type=self.parse,
-                choices=self.choices,
-                default=self.default,
-                metavar=self.metavar,
-                help=text,
-            )
+            keywords["type"], metavar = self._parser()
+            keywords |= {"metavar": argument.metavar or metavar, "choices": self.choices}
+            if argument.positional:
+                keywords["nargs"] = "+" if several else None if self.is_required else "?"
+            else:
+                keywords["required"] = self.is_required
+                if several:
+                    keywords |= {"action": "append", "default": None}
+                if argument.bare is not None:
+                    keywords |= {"nargs": "?", "const": argument.bare}
+        parser.add_argument(*self.flags, **keywords)
 
-    def value(self, args: argparse.Namespace) -> Any:
-        """Return the value for the field."""
-        value = getattr(args, self.dest)
-        if self.is_switch:
-            return value != self.default
-        if self.is_repeated:
-            return self.default if value is None else tuple(value)
-        return value
-
-
-def _plain_types(annotation: Any) -> list[type]:
-    """Return the types in an annotation, such as tuple and str for tuple[str, ...] | None."""
-    parts = get_args(annotation)
-    here = [annotation] if isinstance(annotation, type) else []
-    if parts and str(annotation).startswith("tuple["):
-        here = [tuple]
-    return here + [plain for part in parts for plain in _plain_types(part)]
+    def _parser(self) -> tuple[Parse, str | None]:
+        """Return what reads the text, and how help calls a value."""
+        if self.argument.size:
+            return parse_bytes, None
+        kind = next((kind for kind in (int, float) if kind in self._types), str)
+        if dict in self._types or kind is str:
+            return str, None
+        if tuple in self._types:
+            return partial(parse_numbers, kind=kind), "LIST"
+        return kind, "N" if kind is int else None
 
 
-def _parser(types: Collection[type], flag: Flag) -> Callable[[str], Any]:
-    if flag.size:
-        return parse_bytes
-    if tuple in types and float in types:
-        return parse_rates
-    return next((kind for kind in (int, float) if kind in types), str)
-
-
-def options_of(model: type[Any]) -> dict[str, Option]:
-    """Return the options that set the fields of `model`, a checked() dataclass, by field."""
-    return {name: Option.of(name, field) for name, field in fields_of(model).items()}
-
-
-def add_options(
-    parser: argparse._ActionsContainer, model: type[Any], *names: str, **defaults: Any
-) -> None:
-    """Add the options of the fields `names`; `defaults` replace those of the fields."""
-    options = options_of(model)
-    for name in names:
-        option = options[name]
-        if name in defaults:
-            option = replace(option, default=defaults[name])
-        option.add_to(parser)
-
-
-def read_options(args: argparse.Namespace, kind: type[M], **values: Any) -> M:
-    """Make a `kind` of the options that a command has, and of `values`.
-
-    Raises InvalidRequest, naming the field.
-    """
-    stated = {
-        name: option.value(args)
-        for name, option in options_of(kind).items()
-        if name not in values and hasattr(args, option.dest)
+def options_of(model: type, default: object = None) -> dict[str, Option]:
+    """Return the options that set the fields of `model`, a checked() dataclass, by field; `default`
+    is a model with their defaults."""
+    return {
+        name: Option(name, field, getattr(default, name, PydanticUndefined))
+        for name, field in fields_of(model).items()
     }
-    return kind(**stated, **values)
 
 
-# -- the engine -----------------------------------------------------------------------------------
+def _groups(model: type) -> dict[str, type]:
+    """Return the fields that are groups of options, and their models."""
+    kinds = {name: field.annotation for name, field in fields_of(model).items()}
+    return {name: kind for name, kind in kinds.items() if kind is not None and is_dataclass(kind)}
 
 
-def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    text = options_of(EngineConfig)["model"].help
-    parser.add_argument("model", nargs="?", default=DEFAULTS.model, help=text)
+# -- commands --------------------------------------------------------------------------------------
 
 
-def add_model_option(parser: argparse.ArgumentParser) -> None:
-    text = options_of(EngineConfig)["model"].help
-    parser.add_argument("-m", "--model", default=DEFAULTS.model, help=text)
-
-
-def add_draft_window_option(parser: argparse._ActionsContainer) -> None:
-    add_options(parser, EngineConfig, "draft_window")
-
-
-def add_network_options(
-    parser: argparse._ActionsContainer, quantize: str | None = DEFAULTS.quantize
+def add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, kind: type[Command]
 ) -> None:
-    add_device_options(parser)
-    add_options(parser, EngineConfig, "quantize", quantize=quantize)
+    """Add a command with its options. Parsed arguments hold its `kind`."""
+    text = _help_text(kind)
+    first = text.partition(". ")[0].removesuffix(".")
+    parser = commands.add_parser(name, help=first[0].lower() + first[1:], description=text)
+    add_options(parser, kind)
+    parser.set_defaults(kind=kind)
 
 
-def add_device_options(parser: argparse._ActionsContainer) -> None:
-    add_options(parser, EngineConfig, "dtype", "device", "backend", "threads")
+def _help_text(kind: type[Command]) -> str:
+    return " ".join((inspect.getdoc(kind) or "").split()).replace("`", "").replace("%", "%%")
 
 
-def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("engine")
-    add_options(
-        group, EngineConfig, *(name for name in options_of(EngineConfig) if name != "model")
-    )
+def run_command(program: str, parse: Callable[[], Command]) -> int:
+    """Run what `parse` returns. 0 is success, 1 a failed run, 2 an input that was refused, 130
+    Ctrl-C."""
+    try:
+        return parse().run()
+    except PacelineError as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader left (`| head`); nothing more to say to it
+        return 0
 
 
-def engine_config(args: argparse.Namespace) -> EngineConfig:
-    """Return the engine's options. Raises InvalidRequest, naming the option, before torch loads."""
-    model, drafter = args.model or DEFAULTS.model, drafter_specs(args.drafter)
-    return read_options(args, EngineConfig, model=model, drafter=drafter)
+def run_alone(module: str, kind: type[Command], argv: Sequence[str] | None = None) -> int:
+    """Run a command that is a module of its own, `python -m MODULE`."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=_help_text(kind))
+    add_options(parser, kind)
+    return run_command(module, lambda: read_options(parser.parse_args(argv), kind))
 
 
-def drafter_specs(values: list[str] | None) -> str | tuple[str, ...] | None:
-    if values is None:
-        return DEFAULTS.drafter
-    if "none" in values:
-        if len(values) > 1:
-            raise InvalidRequest("drafter", values, "`none` alone, or drafters without it")
-        return None
-    return tuple(values)
+def add_options(parser: argparse.ArgumentParser, model: type) -> None:
+    """Add the options of the fields of `model` and of its groups."""
+    groups, options = _groups(model), options_of(model)
+    for name, option in sorted(options.items(), key=lambda item: item[0] in groups):
+        if name not in groups:
+            option.add_to(parser)
+            continue
+        group = parser.add_argument_group(name.replace("_", " "))
+        only = annotation_of(fields_of(model)[name], Only)
+        for inner, inner_option in options_of(groups[name], option.default).items():
+            offered = inner in only.names if only else bool(inner_option.text)
+            if offered and inner not in options:
+                inner_option.add_to(group)
 
 
-# -- requests -------------------------------------------------------------------------------------
-
-SAMPLING = (
-    "max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed",
-)  # fmt: skip
-
-
-def add_sampling_options(
-    parser: argparse.ArgumentParser, *, max_tokens: int, temperature: float, seed: int | None = None
-) -> None:
-    group = parser.add_argument_group("sampling")
-    defaults = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-    add_options(group, SamplingParams, *SAMPLING, **defaults)
-
-
-def sampling_params(args: argparse.Namespace, **more: Any) -> SamplingParams:
-    """Return how to sample. Raises InvalidRequest, naming the field."""
-    values = {name: getattr(args, name) for name in SAMPLING}
-    return SamplingParams(**values, **more)
-
-
-def add_draft_length_option(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, SpeculativeParams, "max_draft_len")
-
-
-def add_speculation_options(parser: argparse.ArgumentParser) -> None:
-    add_draft_length_option(parser)
-    parser.add_argument("--off", action="store_true", help="decode without speculation (AR)")
-
-
-def speculative(args: argparse.Namespace) -> Any:
-    """Return the value of `speculative` as the API takes it: None, "off" or an object.
+def read_options(args: argparse.Namespace, model: type[M], default: M | None = None) -> M:
+    """Make a `model` of the options that a command has.
 
     Raises InvalidRequest, naming the field.
     """
-    if args.off:
-        if args.max_draft_len is not None:
-            raise InvalidRequest("max_draft_len", args.max_draft_len, "no value beside --off")
-        return "off"
-    stated = None if args.max_draft_len is None else {"max_draft_len": args.max_draft_len}
-    SpeculativeParams.parse(stated)
-    return stated
+    groups, values = _groups(model), dict[str, object]()
+    for name, option in options_of(model, default).items():
+        if name in groups:
+            values[name] = read_options(args, groups[name], option.default)
+        elif (value := getattr(args, option.dest, None)) is not None:
+            names_drafters = model is EngineConfig and name == "drafter"
+            values[name] = _drafters(value) if names_drafters else value
+    return model(**values) if default is None else replace(default, **values)  # type: ignore[type-var]
+
+
+def _drafters(specs: object) -> object:
+    """Return the specs of drafters, None for `none`."""
+    if not isinstance(specs, list) or "none" not in specs:
+        return specs
+    if len(specs) > 1:
+        raise InvalidRequest("drafter", specs, "`none` alone, or drafters without it")
+    return None
+
+
+def refuse_engine_options(engine: EngineConfig, default: EngineConfig) -> None:
+    """Raise InvalidRequest for an option of the engine beside --url, where a server has them."""
+    stated, plain = asdict(engine), asdict(default)
+    for field, value in stated.items():
+        if field != "model" and value != plain[field]:
+            raise InvalidRequest(field, value, "no engine option beside --url: the server has them")

@@ -1,40 +1,51 @@
-"""The output of `paceline predict`: tables by drafter, optima, traffic, and launch lines."""
+"""The output of `paceline predict`: tables, launch lines, and a chart drawn with matplotlib."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from paceline.cli.show import plain_table
+from paceline.core import InvalidRequest, PacelineError
 from paceline.roofline.scenario.answer import (
+    CALIBRATED,
+    CEILING,
     TIERS,
-    BestNumbers,
+    BestByBatch,
+    BestByContext,
     DrafterAnswer,
     Prediction,
+    Tier,
 )
-from paceline.roofline.traffic import TrafficProfile
+from paceline.roofline.traffic import TrafficProfile, Worth
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 ENGINES = {"paceline": "Paceline", "vllm": "vLLM", "sglang": "SGLang"}
 
 
-def tables(
-    answer: Prediction, *, by_batch: bool, by_context: bool, components: bool
-) -> Iterator[Table | str]:
+def tables(answer: Prediction, *, by_batch: bool, components: bool) -> Iterator[Table | str]:
+    """Yield what a prediction says; by context where it was asked for contexts."""
     yield from _head(answer)
-    for drafter in answer["drafters"]:
+    drafters = answer["drafters"]
+    for drafter in drafters:
         yield f"\n[bold]{escape(drafter['name'])}: by draft length[/] (AL incl. bonus, times in ms)"
         yield curve_table(drafter)
         yield _best(drafter)
     if by_batch:
+        views = {drafter["name"]: drafter["by_batch"] for drafter in drafters}
         yield "\n[bold]Best by batch: speedup at draft length[/]"
-        yield optimum_table([_by_batch(drafter) for drafter in answer["drafters"]], "batch")
-    if by_context:
+        yield optimum_table("batch", drafters[0]["by_batch"]["batch"], views)
+    contexts = {d["name"]: view for d in drafters if (view := d["by_context"]) is not None}
+    if contexts:
         yield "\n[bold]Best by context: speedup at draft length[/]"
-        yield optimum_table([_by_context(drafter) for drafter in answer["drafters"]], "context")
+        yield optimum_table("context", next(iter(contexts.values()))["context"], contexts)
     if components:
         yield "\n[bold]Where a step's time goes, ms[/]"
         yield components_table(answer)
@@ -60,10 +71,10 @@ def _head(answer: Prediction) -> Iterator[str]:
 
 def curve_table(drafter: DrafterAnswer) -> Table:
     """One row a draft length; `<` marks each tier's best."""
-    table = plain_table()
-    for name in ("draft", "AL", "step\nceiling", "\ncalibr.", "TPOT\nceiling", "\ncalibr.",
-                 "speedup\nceiling", "\ncalibr.", "break-\neven AL"):  # fmt: skip
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table("draft", "AL", "step\nceiling", "\ncalibr.", "TPOT\nceiling", "\ncalibr.",
+                        "speedup\nceiling", "\ncalibr.", "break-\neven AL")  # fmt: skip
+    for column in table.columns:
+        column.no_wrap = True
     curve = drafter["curve"]
     for length in curve["draft_length"]:
         best = [drafter["optimum"][tier]["draft_length"] == length for tier in TIERS]
@@ -93,86 +104,56 @@ def _best(drafter: DrafterAnswer) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class OptimumColumn:
-    """A drafter's optimum over batches or contexts."""
-
-    name: str
-    places: list[int]
-    max_draft: list[int | None]
-    tiers: tuple[BestNumbers, BestNumbers]  # of TIERS
-
-
-def _by_batch(drafter: DrafterAnswer) -> OptimumColumn:
-    view = drafter["by_batch"]
-    tiers = view["ceiling"], view["calibrated"]
-    return OptimumColumn(drafter["name"], view["batch"], view["max_draft"], tiers)
-
-
-def _by_context(drafter: DrafterAnswer) -> OptimumColumn:
-    view = drafter["by_context"]
-    assert view is not None, "the scenario states contexts"
-    tiers = view["ceiling"], view["calibrated"]
-    return OptimumColumn(drafter["name"], view["context"], view["max_draft"], tiers)
-
-
-def optimum_table(columns: Sequence[OptimumColumn], over: str) -> Table:
-    """Best draft length and its speedup over batch or context, for every drafter."""
-    table = plain_table()
-    table.add_column(over, justify="right")
-    for column in columns:
-        for tier in TIERS:
-            table.add_column(f"{column.name}\n{tier}", justify="right")
-    for index, place in enumerate(columns[0].places):
-        cells = [_optimum(column, best, index) for column in columns for best in column.tiers]
+def optimum_table(
+    over: str, places: Sequence[int], views: Mapping[str, BestByBatch | BestByContext]
+) -> Table:
+    """Return the best draft length and its speedup at each place, for every drafter by name."""
+    table = plain_table(over, *(f"{name}\n{tier}" for name in views for tier in TIERS))
+    for index, place in enumerate(places):
+        cells = [_optimum(view, tier, index) for view in views.values() for tier in TIERS]
         table.add_row(str(place), *cells)
     return table
 
 
-def _optimum(column: OptimumColumn, best: BestNumbers, index: int) -> str:
-    speedup = best["speedup"][index]
+def _optimum(view: BestByBatch | BestByContext, tier: Tier, index: int) -> str:
+    speedup = view[tier]["speedup"][index]
     if speedup is None:
         return "does not fit"
-    if not column.max_draft[index]:
+    if not view["max_draft"][index]:
         return "no draft fits"
-    return f"{speedup:.2f}× at {best['draft_length'][index]}"
+    return f"{speedup:.2f}× at {view[tier]['draft_length'][index]}"
 
 
 def components_table(answer: Prediction) -> Table:
     """Milliseconds of a step: AR, and each drafter's best."""
-    table = plain_table()
-    table.add_column("")
-    columns: list[Mapping[str, float]] = []
-    for tier in TIERS:
-        table.add_column(f"AR\n{tier}", justify="right")
-        columns.append(answer["ar"][tier]["components"])
+    columns = {f"AR\n{tier}": answer["ar"][tier]["components"] for tier in TIERS}
     for drafter in answer["drafters"]:
         for tier in TIERS:
             best = drafter["optimum"][tier]
-            table.add_column(f"{drafter['name']}, {best['draft_length']}\n{tier}", justify="right")
-            columns.append(best["components"])
-    for name in dict.fromkeys(name for column in columns for name in column):
-        cells = [f"{column[name]:.3f}" if name in column else "-" for column in columns]
+            title = f"{drafter['name']}, {best['draft_length']}\n{tier}"
+            columns[title] = best["components"]
+    table = plain_table("", *columns)
+    for name in dict.fromkeys(name for column in columns.values() for name in column):
+        cells = [f"{part[name]:.3f}" if name in part else "-" for part in columns.values()]
         table.add_row(name, *cells)
-    table.add_row("all", *(f"{sum(column.values()):.3f}" for column in columns), style="bold")
+    totals = [f"{sum(part.values()):.3f}" for part in columns.values()]
+    table.add_row("all", *totals, style="bold")
     return table
 
 
 def traffic_table(traffic: TrafficProfile) -> Table:
-    table = plain_table()
-    for name in ("", "mean", "p50", "p90", "p99"):
-        table.add_column(name, justify="right" if name else "left")
+    table = plain_table("", "mean", "p50", "p90", "p99")
     for name, spread in (("prompt", traffic.prompt_tokens), ("output", traffic.output_tokens)):
         cells = (spread.mean, spread.p50, spread.p90, spread.p99)
         table.add_row(f"{name} tokens", *(f"{cell:.0f}" for cell in cells))
     return table
 
 
-def worth_lines(traffic: TrafficProfile, worths: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def worth_lines(traffic: TrafficProfile, worths: Mapping[str, Worth]) -> Iterator[str]:
     share = traffic.decode_share
-    known = "unknown" if share is None else f"{share:.0%}"
+    decoding = "unknown" if share is None else f"{share:.0%}"
     yield (
-        f"time in decode: {known}; concurrency {traffic.concurrency:.1f}, of which "
+        f"time in decode: {decoding}; concurrency {traffic.concurrency:.1f}, of which "
         f"{traffic.decoding:.1f} decode at once while any does; context {traffic.context:.0f}"
     )
     if traffic.acceptance_length is not None:
@@ -180,16 +161,15 @@ def worth_lines(traffic: TrafficProfile, worths: Sequence[Mapping[str, Any]]) ->
         yield f"[yellow]this server speculates already[/], with an AL of {length} incl. bonus"
     for note in traffic.notes:
         yield f"[dim]note: {escape(note)}[/]"
-    for worth in worths:
-        name, limit = escape(worth["drafter"]), worth["limit"]
-        gain = f"{worth['gain']:.2f}× from end to end"
-        most = "" if limit is None else f" (at most {limit:.2f}× with free decoding)"
-        if worth["worth_it"]:
-            yield f"{name}: [bold]{gain}[/]{most}"
+    for name, worth in worths.items():
+        gain = f"{worth.gain:.2f}× from end to end"
+        bounded = not math.isinf(worth.limit)
+        most = f" (at most {worth.limit:.2f}× with free decoding)" if bounded else ""
+        if worth.worth_it:
+            yield f"{escape(name)}: [bold]{gain}[/]{most}"
         else:
-            yield f"{name}: [bold yellow]not worth it[/], {gain}: " + escape(
-                "; ".join(worth["reasons"])
-            )
+            reasons = escape("; ".join(worth.reasons))
+            yield f"{escape(name)}: [bold yellow]not worth it[/], {gain}: {reasons}"
 
 
 def flag_lines(answer: Prediction) -> Iterator[str]:
@@ -203,7 +183,75 @@ def flag_lines(answer: Prediction) -> Iterator[str]:
                 yield f"  {engine + ':':<10}{line}"
 
 
-def plain_table() -> Table:
-    """Narrow enough for a terminal of 80 columns. Titles are lines of their own: a table's would
-    wrap at its width."""
-    return Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+# -- the chart ------------------------------------------------------------------------------------
+
+FORMATS = (".svg", ".png")
+COLOURS = ("#2563ad", "#c2620e", "#2e8555")
+
+
+def check_chart(path: Path) -> None:
+    """Raise PacelineError where a chart of this name could not be drawn."""
+    if path.suffix not in FORMATS:
+        raise InvalidRequest("plot", str(path), "a name that ends in .svg or .png")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        message = "--plot needs matplotlib: pip install 'paceline[plot]'"
+        raise PacelineError(message) from None
+
+
+def draw(answer: Prediction, path: Path) -> None:
+    """Draw speedup by draft length, and the optimum by batch.
+
+    Dashed lines are the ceiling, dots the optima.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    by_length, by_batch = figure.subplots(1, 2)
+    for colour, drafter in zip(COLOURS, answer["drafters"], strict=False):
+        _lengths(by_length, drafter, colour)
+        _batches(by_batch, drafter, colour)
+    stated = answer["scenario"]
+    figure.suptitle(
+        f"{answer['model']['name']} on {answer['hardware']['devices']} × "
+        f"{answer['hardware']['name']}, context {stated['context']}"
+    )
+    by_length.set(xlabel="draft length", ylabel="speedup over AR")
+    by_length.set_title(f"by draft length, batch {stated['batch']}")
+    by_batch.set(xlabel="batch", xscale="log")
+    by_batch.set_title("best draft length (numbers) by batch")
+    for axes in (by_length, by_batch):
+        axes.axhline(1, color="grey", linewidth=0.8)
+        axes.grid(alpha=0.25)
+        axes.set_ylim(bottom=0)
+    by_length.legend()
+    with rc_context({"svg.hashsalt": "paceline"}):  # the same answer gives the same file
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, dpi=144, metadata=metadata)
+
+
+def _lengths(axes: Axes, drafter: DrafterAnswer, colour: str) -> None:
+    curve, name = drafter["curve"], drafter["name"]
+    lengths = curve["draft_length"]
+    axes.plot(lengths, curve[CALIBRATED]["speedup"], color=colour, label=name)
+    label = f"{name}, ceiling"
+    axes.plot(lengths, curve[CEILING]["speedup"], color=colour, linestyle="--", label=label)
+    for tier in (CEILING, CALIBRATED):
+        best = drafter["optimum"][tier]
+        axes.plot(best["draft_length"], best["speedup"], "o", color=colour)
+
+
+def _batches(axes: Axes, drafter: DrafterAnswer, colour: str) -> None:
+    view = drafter["by_batch"]
+    for tier, style in ((CALIBRATED, "-"), (CEILING, "--")):
+        speedups = view[tier]["speedup"]
+        fitting = [value for value in speedups if value is not None]
+        axes.plot(view["batch"][: len(fitting)], fitting, style, color=colour)
+    shown = zip(view["batch"], view[CALIBRATED]["speedup"], view[CALIBRATED]["draft_length"],
+                strict=True)  # fmt: skip
+    for batch, speedup, length in shown:
+        if speedup is not None:
+            axes.annotate(str(length), (batch, speedup), color=colour, fontsize=8,
+                          textcoords="offset points", xytext=(0, 4), ha="center")  # fmt: skip

@@ -1,91 +1,201 @@
-"""`paceline roofline fit`: an engine's efficiency and overheads, learned from measured steps."""
+"""`paceline roofline`: time an engine's steps, and learn its efficiency and overheads of them."""
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
+from pydantic import BeforeValidator, InstanceOf, Strict
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from paceline.cli import roofline_measure
-from paceline.core import InvalidRequest
+from paceline.cli import options, show
+from paceline.cli.predict import Named, Spec, read_device, read_precision
+from paceline.core.document_help import about
+from paceline.core.documents import checked
+from paceline.core.field_types import Several
 
+if TYPE_CHECKING:
+    from paceline.roofline.fit import Judged
 
-def add_to(commands: Any) -> None:
-    parser = commands.add_parser(
-        "roofline",
-        help="calibrate predictions with measured steps",
-        description="Calibrate `paceline predict` to your engine.",
-    )
-    jobs = parser.add_subparsers(title="jobs", metavar="JOB", required=True)
-    fit = jobs.add_parser(
-        "fit",
-        help="learn a calibration from measured steps",
-        description="Fits efficiencies and overheads to measured (batch, rows, context, ms) steps, "
-        "as few as the points can tell apart, and says how well they explain points that they were "
-        "not fitted to.",
-    )
-    fit.add_argument(
-        "points",
-        nargs="+",
-        type=Path,
-        metavar="POINTS",
-        help="CSV or JSON with batch, rows, context, ms; or results of vLLM's `bench serve`, "
-        "SGLang's bench_serving or bench_one_batch",
-    )
-    fit.add_argument("--model", required=True, help="a listed name, a folder or a config.json")
-    fit.add_argument("--hardware", required=True, metavar="NAME|FILE")
-    fit.add_argument("--out", required=True, type=Path, help="the calibration (JSON)")
-    fit.add_argument(
-        "--fit-on",
-        type=parse_share,
-        default=Fraction(1),
-        metavar="SHARE",
-        help="fit to this share of the points, as 1/3, and judge by the others (default: all)",
-    )
-    fit.add_argument("--precision", metavar="SPEC", help="as for `paceline predict`")
-    fit.add_argument("--tensor-parallel", type=int, default=1, metavar="N")
-    fit.set_defaults(run=run)
-    roofline_measure.add_to(jobs)
+SHOWN = 24  # points; of more, those that are furthest off
+UNITS = {"step_overhead": (1e3, "ms"), "layer_overhead": (1e6, "µs"),
+         "request_overhead": (1e6, "µs"), "row_overhead": (1e6, "µs")}  # fmt: skip
 
 
-def parse_share(text: str) -> Fraction:
-    """Read 1/3 or 0.5."""
+def _share(value: str | Fraction) -> Fraction:
     try:
-        share = Fraction(text)
+        share = Fraction(value)
     except (ValueError, ZeroDivisionError):
         share = Fraction(0)
     if not 0 < share <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share; write it like 1/3")
+        raise ValueError("a share of the points, written like 1/3")
     return share
 
 
-def run(args: argparse.Namespace) -> int:
-    from paceline.cli import roofline_show
-    from paceline.cli.predict import read_device, read_precision
-    from paceline.roofline.cost import Deployment, Options
-    from paceline.roofline.device import Hardware, hardware
-    from paceline.roofline.fit import Case, fit_and_judge, read_points
-    from paceline.roofline.scenario.lines import architecture_of_word
+@checked
+class FitCommand:
+    """Learn a calibration from measured steps.
 
-    if not args.out.parent.is_dir():
-        raise InvalidRequest("out", str(args.out), "a file in a folder that exists")
-    model = architecture_of_word(args.model, read_precision(args.precision))
-    stated = read_device(args.hardware)
-    device = hardware(stated) if isinstance(stated, str) else Hardware.read(stated, "hardware")
-    points = [point for path in args.points for point in read_points(path)]
-    options = Options(tensor_parallel=args.tensor_parallel)
-    judged = fit_and_judge(Case(points, Deployment(model, device, options)), args.fit_on)
-    console = Console(highlight=False)
-    console.print(roofline_show.title(judged), style="bold", markup=False)
-    console.print(roofline_show.parameter_table(judged))
-    console.print(roofline_show.residual_title(judged), style="bold")
-    console.print(roofline_show.residual_table(judged))
-    for line in roofline_show.lines(judged):
-        console.print(line, soft_wrap=True)
-    args.out.write_text(json.dumps(judged.as_json(), indent=2) + "\n", encoding="utf-8")
-    console.print(str(args.out), markup=False, soft_wrap=True)
-    return 0
+    Fits efficiencies and overheads to measured (batch, rows, context, ms) steps, as few as the
+    points can tell apart, and says how well they explain points that they were not fitted to.
+    """
+
+    points: Annotated[
+        tuple[Annotated[Path, Strict(False)], ...],
+        Several,
+        options.Argument(positional=True, metavar="POINTS"),
+    ] = about(
+        "CSV or JSON with batch, rows, context, ms; or results of vLLM's `bench serve`, SGLang's "
+        "bench_serving or bench_one_batch"
+    )
+    model: str = about("a listed name, a folder or a config.json")
+    hardware: Named = about("a listed device, or your own (JSON)")
+    out: options.OutputFile = about("the calibration (JSON)")
+    fit_on: Annotated[InstanceOf[Fraction], BeforeValidator(_share)] = about(
+        "fit to this share of the points, as 1/3, and judge by the others", Fraction(1)
+    )
+    precision: Spec | None = about("as for `paceline predict`", None)
+    tensor_parallel: int = about("devices that share each layer", 1)
+
+    def run(self) -> int:
+        from paceline.roofline.cost import Deployment, Options
+        from paceline.roofline.fit import Case, fit_and_judge, read_points
+        from paceline.roofline.scenario.lines import architecture_of_word
+
+        model = architecture_of_word(self.model, read_precision(self.precision))
+        parallel = Options(tensor_parallel=self.tensor_parallel)
+        deployment = Deployment(model, read_device(self.hardware), parallel)
+        points = [point for path in self.points for point in read_points(path)]
+        judged = fit_and_judge(Case(points, deployment), self.fit_on)
+        console = Console(highlight=False)
+        for part in fit_report(judged):
+            console.print(part, soft_wrap=isinstance(part, str))
+        self.out.write_text(json.dumps(judged.as_json(), indent=2) + "\n", encoding="utf-8")
+        console.print(str(self.out), markup=False, soft_wrap=True)
+        return 0
+
+
+@checked
+class MeasureCommand:
+    """Time a model's steps over batches, rows and contexts.
+
+    Runs the engine on a model and times its steps, whole rounds of a running engine, over a grid of
+    batch, rows per request and context. Writes the points that `fit` reads, and this machine's
+    measured bandwidth and peak.
+    """
+
+    model: options.Positional = about(options.MODEL_HELP, options.DEFAULTS.model)
+    out: options.OutputFile = about("points as JSON")
+    machine: options.OutputFile | None = about("this machine as a device, for --hardware", None)
+    batch: options.Counts | None = about("requests of a step", None, "1,2,4,8,16,32")
+    rows: options.Counts | None = about("rows per request", None, "1,2,3,4,6,8,12,16")
+    context: options.Counts | None = about("tokens of a request", None, "64,512,1024")
+    rounds: int = about("rounds over the grid; medians count", 5)
+    engine: options.Device = options.DEFAULTS
+
+    def run(self) -> int:
+        from paceline.bench.steps import grid as step_times
+        from paceline.bench.steps.machine import this_machine
+        from paceline.engine.build import build_engine
+        from paceline.models.loader import load_model
+
+        grid = step_times.StepGrid(
+            batches=self.batch or step_times.BATCHES,
+            rows=self.rows or step_times.ROWS,
+            contexts=self.context or step_times.CONTEXTS,
+            rounds=self.rounds,
+        )
+        settings = {name: getattr(self.engine, name) for name in options.DEVICE_OPTIONS}
+        loaded = load_model(self.model)
+        config = step_times.engine_config(grid, loaded.config, model=self.model, **settings)
+        engine = build_engine(config, loaded)
+        machine = this_machine(self.engine.device, engine)
+        with show.stderr_console().status("measuring") as status:
+            points = step_times.measure_steps(
+                engine, grid, lambda done, of: status.update(f"measuring, {done} of {of}")
+            )
+        written = step_times.as_json(engine, machine, points)
+        if self.machine is not None:
+            self.machine.write_text(json.dumps(machine.model_dump(), indent=1) + "\n", "utf-8")
+        self.out.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
+        print(f"{self.out}: {len(points)} steps of {engine.model_name} ({engine.backend})")
+        return 0
+
+
+# -- output of fit --------------------------------------------------------------------------------
+
+
+def fit_report(judged: Judged) -> Iterator[Table | str]:
+    """Yield what was learned, how well it explains the points, and what they do not tell."""
+    deployment = judged.case.deployment
+    name = escape(f"{deployment.architecture.name} on {deployment.hardware.name}")
+    yield f"[bold]{name}: fitted to {sum(judged.seen)} of {len(judged.points)} points[/]"
+    yield parameter_table(judged)
+    many = len(judged.points) > SHOWN
+    yield f"[bold]Residuals{f': the {SHOWN} points that are furthest off' if many else ''}[/]"
+    yield residual_table(judged)
+    yield from _lines(judged)
+
+
+def parameter_table(judged: Judged) -> Table:
+    fit = judged.fit
+    table = show.plain_table("learned", "value", "standard error", left=["learned"])
+    values = {**fit.calibration.model_dump(), "draft_cost": fit.draft_cost}
+    for name, deviation in fit.deviations.items():
+        factor, unit = UNITS.get(name, (1.0, ""))
+        value = values.get(name)
+        shown = "" if value is None else f"{factor * value:.4g} {unit}".strip()
+        table.add_row(name.replace("_", " "), shown, f"± {deviation:.1%}")
+    if fit.calibration.row_tile > 1:
+        table.add_row("row tile", str(fit.calibration.row_tile), "")
+    return table
+
+
+def residual_table(judged: Judged) -> Table:
+    """The points, by size; of many, those that are furthest off."""
+    rows = list(zip(judged.points, judged.predicted, judged.errors, judged.seen, strict=True))
+    if len(rows) > SHOWN:
+        least = sorted(abs(row[2]) for row in rows)[-SHOWN]
+        rows = [row for row in rows if abs(row[2]) >= least]
+    table = show.plain_table("batch", "rows", "context", "measured ms", "predicted ms", "error", "")
+    for point, seconds, error, seen in rows:
+        table.add_row(
+            str(point.batch),
+            str(point.rows),
+            str(point.context),
+            f"{1e3 * point.seconds:.3f}",
+            f"{1e3 * seconds:.3f}",
+            f"{error:+.1%}",
+            "" if seen else "held out",
+        )
+    return table
+
+
+def _lines(judged: Judged) -> Iterator[str]:
+    from paceline.roofline.fit import summary
+
+    fit = judged.fit
+    yield (
+        f"fitted points: median error {fit.median_error:.1%}, nine of ten within "
+        f"{fit.high_error:.1%}"
+    )
+    held_out = judged.held_out_errors
+    if held_out:
+        median, high = summary(held_out)
+        yield (
+            f"[bold]held-out points ({len(held_out)}): median error {median:.1%}, nine of ten "
+            f"within {high:.1%}[/]"
+        )
+    else:
+        yield "held-out points: none; --fit-on 1/3 would say how it does on steps it has not seen"
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in fit.not_identified.items():
+        why, _, taken = reason.partition("; ")
+        by_reason.setdefault(why, []).append(f"{name} ({taken})".replace("_", " "))
+    for why, names in by_reason.items():
+        yield f"[dim]not identified ({escape(why)}): {escape(', '.join(names))}[/]"

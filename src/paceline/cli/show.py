@@ -1,17 +1,28 @@
-"""Output of the commands: the start-up table, answers in colour, their statistics."""
+"""Output of the commands: the start-up table, answers in colour, their statistics, comparisons."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, RenderableType
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from paceline.bench.load import paired
+from paceline.bench.load.paired import Ask, Pair
+from paceline.bench.prompts import BenchPrompt
+from paceline.bench.report import tables
 from paceline.core import OutputDelta, RequestMetrics, SpeculationStats, TokenKind
+from paceline.engine.config import EngineConfig
 from paceline.engine.text import TextStream
+
+if TYPE_CHECKING:
+    from paceline.llm import LLM
 
 STYLES = {TokenKind.ACCEPTED: "green", TokenKind.FORCED: "cyan", TokenKind.BONUS: "default"}
 
@@ -20,12 +31,34 @@ def stderr_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def load(console: Console, config: EngineConfig) -> LLM:
+    """Load a model and print its start-up table."""
+    from paceline.engine.startup import start_up_rows
+    from paceline.llm import LLM
+
+    llm = LLM(config=config)
+    console.print(start_up_table(start_up_rows(llm.engine)))
+    return llm
+
+
 def start_up_table(rows: Iterable[tuple[str, str]]) -> Table:
     table = Table(title="paceline", title_justify="left", show_header=False, title_style="bold")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for label, value in rows:
         table.add_row(label, Text(str(value)))
+    return table
+
+
+def plain_table(*columns: str, left: Sequence[str] = ("",)) -> Table:
+    """Return a table of numbers; the columns called `left` hold words.
+
+    It is narrow enough for a terminal of 80 columns. Titles are lines of their own: a table's would
+    wrap at its width.
+    """
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right")
     return table
 
 
@@ -38,6 +71,38 @@ def legend() -> Text:
     )
 
 
+async def compare(
+    prompts: Sequence[BenchPrompt],
+    ask: Ask,
+    runs: int,
+    speculative: object = None,
+    seconds: float = math.inf,
+) -> list[Pair]:
+    """Compare speculation off and on under a progress bar, after what is lazy is paid for."""
+    await ask(prompts[0], speculative)
+    with Progress(console=stderr_console(), transient=True) as progress:
+        task = progress.add_task("measuring", total=runs * len(prompts))
+        return await paired.compare(
+            prompts,
+            ask,
+            runs=runs,
+            speculative=speculative,
+            seconds=seconds,
+            progress=lambda pair, run: progress.advance(task),
+        )
+
+
+def comparison(pairs: Sequence[Pair], title: str) -> Iterator[RenderableType]:
+    """Yield the tables and lines of a paired comparison."""
+    yield tables.pair_table(pairs, title)
+    for line in tables.notes(pairs):
+        yield Text(line, style="dim")
+    yield from tables.parts_tables(pairs)
+    yield from map(Text, tables.speedup_lines(pairs))
+    same = all(pair.same_text for pair in pairs)
+    yield Text(tables.same_text_line(same), style="bold green" if same else "bold red")
+
+
 class KindColours:
     """Splits streamed text into drafted and other pieces.
 
@@ -45,7 +110,7 @@ class KindColours:
     each character, since a character may need several tokens and text may be held back.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: object) -> None:
         self._stream = TextStream(tokenizer, [])
         self._kinds: list[TokenKind] = []  # one per decoded character that is not shown yet
 

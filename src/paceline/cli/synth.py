@@ -5,129 +5,204 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
+from pydantic import Strict
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 from paceline.bench.load.client import served_model
-from paceline.cli import options, synth_show
-from paceline.cli.options import DEFAULTS
+from paceline.cli import show
+from paceline.cli.options import Argument, Count, ModelOption, Only, Strings, refuse_engine_options
 from paceline.core import InvalidRequest
+from paceline.core.document_help import about
+from paceline.core.documents import checked
+from paceline.engine.config import EngineConfig
+
+if TYPE_CHECKING:
+    from paceline.synth.answer import Answerer, Speed
+    from paceline.synth.app import App
+    from paceline.synth.folder import Collector
+    from paceline.synth.job import Run, ShowRun, SynthJob
+    from paceline.synth.sources import Source
+
+KEPT = ("prompts", "rows", "answer_tokens", "rows_on_task", "rows_replay", "rows_neighbour")
+ENGINE = EngineConfig(drafter=None)
+ENGINE_OPTIONS = (
+    "dtype", "device", "backend", "quantize", "threads", "max_num_seqs", "kv_memory", "drafter",
+)  # fmt: skip
+
+AppFile = Annotated[Path, Strict(False), Argument(positional=True, metavar="APP.yaml")]
+OutputFolder = Annotated[Path, Strict(False), Argument(flags=("-o", "--out"), metavar="FOLDER")]
 
 
-def add_to(commands: Any) -> None:
-    parser = commands.add_parser(
-        "synth",
-        help="make a training set: public prompts, answered by the target",
-        description="Answers the prompts that app.yaml describes, as the application would, and "
-        "writes token ids with loss spans as Parquet. Run it again to go on where it stopped.",
+@checked
+class SynthCommand:
+    """Make a training set: public prompts, answered by the target.
+
+    Answers the prompts that app.yaml describes, as the application would, and writes token ids with
+    loss spans as Parquet. Run it again to go on where it stopped.
+    """
+
+    app: AppFile = about("the application")
+    out: OutputFolder | None = about("where the set goes", None)
+    model: ModelOption | None = about("the target, instead of the one that app.yaml names", None)
+    rows: Count | None = about("rows to make, instead of app.yaml's size", None)
+    preview: Count | None = about("answer N prompts of each source, write nothing", None)
+    restart: bool = about("delete what FOLDER holds of a set", False)
+    user_data: Annotated[bool, Argument(action=argparse.BooleanOptionalAction)] = about(
+        "allow sources that are marked as users' own data", False
     )
-    parser.add_argument("app", type=Path, metavar="APP.yaml", help="the application")
-    parser.add_argument("-o", "--out", type=Path, metavar="FOLDER", help="where the set goes")
-    parser.add_argument("-m", "--model", help="the target, instead of the one that app.yaml names")
-    parser.add_argument("--rows", type=int, help="rows to make, instead of app.yaml's size")
-    parser.add_argument(
-        "--preview", type=int, metavar="N", help="answer N prompts of each source, write nothing"
+    json: bool = about("print what was done as JSON", False)
+    url: Strings = about(
+        "an OpenAI-compatible server to use in place of an own engine, repeatable", ()
     )
-    parser.add_argument("--restart", action="store_true", help="delete what FOLDER holds of a set")
-    parser.add_argument(
-        "--user-data",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="allow sources that are marked as users' own data (default: no)",
-    )
-    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
-    group = parser.add_argument_group("servers, instead of an engine of our own")
-    group.add_argument(
-        "--url",
-        action="append",
-        metavar="URL",
-        help="an OpenAI-compatible server of the target, as http://10.0.0.1:8000; repeatable",
-    )
-    group.add_argument("--served-model", metavar="NAME", help="the target's id there")
-    group.add_argument("--api-key", help="the servers' API key")
-    group.add_argument(
-        "--concurrency", type=int, help="requests in flight over all servers (default: 64)"
-    )
-    _add_engine_options(parser)
-    parser.set_defaults(run=run)
+    served_model: str | None = about("with --url: the target's id there", None)
+    api_key: str | None = about("with --url: the servers' API key", None)
+    concurrency: Count | None = about("with --url: requests in flight over all servers", None, "64")
+    engine: Annotated[EngineConfig, Only(ENGINE_OPTIONS)] = ENGINE
 
-
-def _add_engine_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("engine")
-    options.add_network_options(group)
-    group.add_argument(
-        "--max-num-seqs", type=int, default=DEFAULTS.max_num_seqs, help="requests at once"
-    )
-    group.add_argument("--kv-memory", type=options.parse_bytes, metavar="SIZE")
-    group.add_argument(
-        "--drafter", action="append", metavar="SPEC", help="speculate; the text stays the same"
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    _check(args)
-
-    from paceline.synth.app import load_app
-    from paceline.synth.job import prepare, read
-
-    app = load_app(args.app)
-    if args.model is not None:
-        app = app.model_copy(update={"model": args.model})
-    if args.rows is not None:
-        app = app.with_size(args.rows)
-    sources = read(app, user_data=args.user_data, endpoint=args.url is not None)
-    console = Console(highlight=False, stderr=args.json)
-    console.print(synth_show.source_table(app, sources))
-    job = prepare(app, sources, user_data=args.user_data)
-    if args.out is not None:
-        job.check(args.out, restart=args.restart)
-    answerer = _answerer(args, job)
-    if args.out is None:
-        synth_show.preview(console, job, answerer, args.preview)
-        return 0
-    with synth_show.SynthProgressBar(app) as bar:
-        collector = job.make(args.out, answerer, restart=args.restart, progress=bar.show)
-    if args.json:
-        counts = collector.manifest.counts
-        summary = {"set": str(args.out), "complete": collector.complete, "counts": counts}
-        print(json.dumps(summary | answerer.speed().as_json()))
-    else:
-        synth_show.report(console, args.out, collector, answerer.speed())
-    return 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    for field in ("preview", "rows", "concurrency"):
-        value = getattr(args, field)
-        if value is not None and value < 1:
-            raise InvalidRequest(field, value, "a whole number of at least 1")
-    if (args.out is None) == (args.preview is None):
-        raise InvalidRequest("out", args.out, "a folder for the set, or --preview instead")
-    if args.url is None:
+    def __post_init__(self) -> None:
+        if (self.out is None) == (self.preview is None):
+            out = self.out and str(self.out)
+            raise InvalidRequest("out", out, "a folder for the set, or --preview instead")
+        if self.url:
+            refuse_engine_options(self.engine, ENGINE)
+            return
         for field in ("served_model", "api_key", "concurrency"):
-            if getattr(args, field) is not None:
-                raise InvalidRequest(field, getattr(args, field), "--url beside it")
-        return
-    parser = argparse.ArgumentParser()
-    _add_engine_options(parser)
-    plain = _engine_options(parser.parse_args([]))
-    for field, value in _engine_options(args).items():
-        if value != plain[field]:
-            raise InvalidRequest(field, value, "no engine option beside --url: the server has them")
+            if getattr(self, field) is not None:
+                raise InvalidRequest(field, getattr(self, field), "--url beside it")
+
+    def run(self) -> int:
+        from paceline.synth.job import prepare, read
+
+        app = self._load_app()
+        sources = read(app, user_data=self.user_data, endpoint=bool(self.url))
+        console = Console(highlight=False, stderr=self.json)
+        console.print(source_table(app, sources))
+        job = prepare(app, sources, user_data=self.user_data)
+        if self.out is not None:
+            job.check(self.out, restart=self.restart)
+        answerer = self._answerer(job)
+        if self.out is None:
+            show_samples(console, job, answerer, self.preview or 0)
+            return 0
+        with progress_bar(app) as progress:
+            collector = job.make(self.out, answerer, restart=self.restart, progress=progress)
+        if self.json:
+            counts = collector.manifest.counts
+            summary = {"set": str(self.out), "complete": collector.complete, "counts": counts}
+            print(json.dumps(summary | answerer.speed().as_json()))
+        else:
+            report(console, self.out, collector, answerer.speed())
+        return 0
+
+    def _load_app(self) -> App:
+        from paceline.synth.app import load_app
+
+        app = load_app(self.app)
+        if self.model is not None:
+            app = app.model_copy(update={"model": self.model})
+        return app if self.rows is None else app.with_size(self.rows)
+
+    def _answerer(self, job: SynthJob) -> Answerer:
+        """Return what answers. Raises InvalidRequest or ModelError where nobody could."""
+        if not self.url:
+            return job.engine(**{name: getattr(self.engine, name) for name in ENGINE_OPTIONS})
+        model = self.served_model or asyncio.run(served_model(self.url[0], self.api_key))
+        limit = {} if self.concurrency is None else {"concurrency": self.concurrency}
+        return job.servers(self.url, model, api_key=self.api_key, **limit)
 
 
-def _answerer(args: argparse.Namespace, job: Any) -> Any:
-    """Raises InvalidRequest or ModelError where nobody could answer."""
-    if args.url is None:
-        return job.engine(**_engine_options(args))
-    model = args.served_model or asyncio.run(served_model(args.url[0], args.api_key))
-    limit = {} if args.concurrency is None else {"concurrency": args.concurrency}
-    return job.servers(args.url, model, api_key=args.api_key, **limit)
+# -- output ---------------------------------------------------------------------------------------
 
 
-def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("dtype", "device", "backend", "quantize", "threads", "max_num_seqs", "kv_memory")
-    drafter = options.drafter_specs(args.drafter) if args.drafter else None
-    return {name: getattr(args, name) for name in names} | {"drafter": drafter}
+def source_table(app: App, sources: Sequence[Source]) -> Table:
+    """Return a table of the prompts found, left out (too short, too long, twice, no text) and
+    taken; how many items of the plan they make, and their share of it."""
+    from paceline.synth.plan import available, shares
+    from paceline.synth.source_spec import TurnSource
+
+    table = Table(title=f"{app.name}: prompts", title_justify="left", title_style="bold")
+    for column in ("source", "part", "language", "licence"):
+        table.add_column(column)
+    for column in ("found", "left out", "taken", "items", "share"):
+        table.add_column(column, justify="right")
+    for source, share in zip(sources, shares(app, sources), strict=True):
+        spec, items, taken = source.spec, available(source), len(source.prompts)
+        counts = (source.found, source.found - taken, taken)
+        table.add_row(
+            escape(spec.name),
+            spec.part.replace("_", "-"),
+            spec.language,
+            escape(source.licence),
+            *(("-",) * 3 if isinstance(spec, TurnSource) else map(str, counts)),
+            "as needed" if items is None else str(items),
+            f"{100 * share:.1f}%",
+        )
+    return table
+
+
+@contextmanager
+def progress_bar(app: App) -> Iterator[ShowRun]:
+    """Show a progress bar in the unit of the application's size, with the speed of the answers."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[speed]}"),
+    )
+    with Progress(*columns, console=show.stderr_console(), transient=True) as progress:
+        unit = app.size.unit.replace("_", " ")
+        task = progress.add_task(unit, total=app.size.amount, speed="")
+
+        def show_run(run: Run) -> None:
+            speed = run.answerer.speed()
+            text = f"{speed.tokens_per_second:.0f} tokens/s, {speed.batch:.0f} at once"
+            progress.update(task, completed=run.collector.amount, speed=text)
+
+        yield show_run
+
+
+def report(console: Console, out: Path, collector: Collector, speed: Speed) -> None:
+    counts = collector.manifest.counts
+    rows, tokens = counts.get("rows", 0), counts.get("answer_tokens", 0)
+    console.print(f"{rows} rows with {tokens} answer tokens in {escape(str(out))}")
+    dropped = [f"{count} {why}" for why, count in counts.items() if why not in KEPT]
+    if dropped:
+        console.print("dropped: " + ", ".join(dropped))
+    if not collector.complete:
+        wanted = collector.app.size
+        console.print(
+            f"every prompt has been asked: {collector.amount} {wanted.unit.replace('_', ' ')} of "
+            f"{wanted.amount}; more sources, or more `samples`, make more"
+        )
+    if speed.tokens:
+        console.print(
+            f"{speed.tokens} tokens in {speed.seconds:.0f} s: {speed.tokens_per_second:.0f} "
+            f"tokens/s, {speed.batch:.1f} requests at once in the mean",
+            style="dim",
+        )
+
+
+def show_samples(console: Console, job: SynthJob, answerer: Answerer, count: int) -> None:
+    """Print prompts as they are sent, and the target's answers."""
+    decode = job.asker.target.tokenizer.decode
+    try:
+        for sample in job.preview(answerer, count):
+            console.rule(escape(sample.item.source), align="left")
+            if sample.ask is not None:
+                console.print(escape(decode(sample.ask.prompt_ids)), style="dim")
+            if sample.answer is None:
+                console.print(f"dropped: {sample.reason}", style="red")
+            else:
+                console.print(escape(decode(sample.answer.ids)))
+    finally:
+        answerer.close()

@@ -7,7 +7,7 @@ synthetic data, profiling. A driver owns the stepping of its engine, and belongs
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -27,11 +27,11 @@ class Driver:
         self.engine = engine
         self._mail: dict[str, deque[OutputDelta]] = {}
 
-    def run(self, requests: Sequence[Request]) -> Iterator[OutputDelta]:
+    def run(self, requests: Sequence[Request]) -> Generator[OutputDelta, None, None]:
         """Queue requests and yield what each step adds to them, until all have finished.
 
-        Closing the iterator ends those that have not finished. Several may run at once: what a step
-        adds to the requests of others is kept for them.
+        Closing the generator ends those that have not finished. Several may run at once: what a
+        step adds to the requests of others is kept for them.
         """
         try:
             self.queue(requests)

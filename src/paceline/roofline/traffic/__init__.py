@@ -5,6 +5,6 @@ from __future__ import annotations
 
 from paceline.roofline.traffic.log import read_log
 from paceline.roofline.traffic.metrics import watch
-from paceline.roofline.traffic.worth import TrafficProfile, judge
+from paceline.roofline.traffic.worth import TrafficProfile, Worth, judge
 
-__all__ = ["TrafficProfile", "judge", "read_log", "watch"]
+__all__ = ["TrafficProfile", "Worth", "judge", "read_log", "watch"]
