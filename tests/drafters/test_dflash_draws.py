@@ -41,7 +41,7 @@ def test_a_coupled_draft_is_the_targets_own_token_where_the_logits_agree(second,
     folder = write_drafter(tmp_path / "drafter", second=second)
     engine = make_engine(f"d={folder},draw=coupled")
     if second:
-        engine.drafters["d"]._selector._predecessors.zero_()  # codebooks that say nothing
+        engine.drafters["d"]._draws.selector._predecessors.zero_()  # codebooks that say nothing
     top_k = SECOND["selector_top_k"] if second else 0
     options = {"temperature": 1.0, "top_k": top_k, "seed": 8, "max_tokens": 40, "ignore_eos": True}
     prompt, params = list(range(30)), SamplingParams(**options)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from paceline.core import DraftBatch, InvalidRequest, Request
-from paceline.drafters import build, parse_spec
 from paceline.drafters.chain import ChainDrafter
 from paceline.drafters.hybrid import PRIOR, HybridDrafter, Standing
 from paceline.drafters.ngram import NgramDrafter
+from paceline.drafters.spec import build, parse_spec
 from paceline.engine.engine import Engine
 from tests.drafters.watched import (
     SIZES,

@@ -11,16 +11,16 @@ from paceline.bench.report.pages import render
 from paceline.bench.report.tables import base_table
 from paceline.bench.report.words import number, percent, plain
 from paceline.core.rounds import speedup_points
+from paceline.drafters.spec import BASELINES
 from paceline.evaluate import numbers
 from paceline.evaluate.result import (
     BLOCK,
     DRAFTER,
     DRAFTERS,
     FULL,
-    NGRAM,
     POLICY,
-    SUFFIX,
     THROUGHPUT,
+    WARMED,
     AcceptanceNumbers,
     Evaluation,
     RequestRow,
@@ -43,6 +43,8 @@ def page(evaluation: Evaluation) -> str:
         "title": f"{evaluation.drafter} for {evaluation.model}",
         "evaluation": evaluation,
         "names": evaluation.names,
+        "beside_heads": [f"AL, {evaluation.names[drafter]}" for drafter in BASELINES],
+        "beside": lambda result: [result.acceptance[drafter].text for drafter in BASELINES],
         "temperatures": temperatures,
         "charts": lambda result: _charts(evaluation, result),
         "notes": lambda result: list(_notes(evaluation, result)),
@@ -62,8 +64,9 @@ def overview(evaluation: Evaluation) -> Table:
     """Return a row for each set and temperature; it fits a terminal of 80 columns."""
     made = base_table(f"{evaluation.drafter} for {evaluation.model}")
     made.add_column("set", overflow="fold", min_width=10)
-    for name in ("T", "AL incl.\nbonus", "AL\nngram", "suffix\nwarmed", "speedup\nover AR",
-                 "full", "full\n÷ AL", "same\ntext"):  # fmt: skip
+    beside = ["\n".join(["AL", *evaluation.names[d].split(", ")][-2:]) for d in BASELINES]
+    for name in ("T", "AL incl.\nbonus", *beside, "speedup\nover AR", "full", "full\n÷ AL",
+                 "same\ntext"):  # fmt: skip
         made.add_column(name, justify="right", no_wrap=True)
     for result in evaluation.results:
         block = result.speed[BLOCK]
@@ -71,8 +74,7 @@ def overview(evaluation: Evaluation) -> Table:
             f"{result.set}\n[dim]{result.role}[/]",
             plain(result.temperature),
             _two_lines(result.acceptance[DRAFTER].text),
-            number(result.acceptance[NGRAM].al),
-            number(result.acceptance[SUFFIX].al),
+            *(number(result.acceptance[drafter].al) for drafter in BASELINES),
             _two_lines(result.speed[POLICY].text),
             number(block.speedup, "×"),
             number(block.speedup_per_token),
@@ -95,7 +97,8 @@ def _two_lines(text: str) -> str:
 def _notes(evaluation: Evaluation, result: SetResult) -> Iterator[str]:
     if result.bound_note is not None:
         yield result.bound_note
-    warmed = "suffix and the drafter itself were" if evaluation.settings.warm else "suffix was"
+    warmed = " and ".join(WARMED)
+    warmed += " and the drafter itself were" if evaluation.settings.warm else " was"
     yield f"{warmed} warmed with {result.warmed}"
     if result.left_out:
         yield f"{result.left_out} prompts were longer than the context allows: left out"

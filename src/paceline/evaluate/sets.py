@@ -10,12 +10,13 @@ own=prompts.jsonl:on_task a file of what the drafter is for; other files are out
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from paceline.bench.prompts import load_prompts, shipped
 from paceline.core import Grammar, InvalidRequest
@@ -39,6 +40,7 @@ EXPECTED = (
     "[NAME=]PATH[:CHOICE] with a folder that `paceline synth` wrote, a JSON or JSONL file of "
     "prompts, or a shipped set: " + ", ".join(shipped())
 )
+LINE = 'an object with "messages", "turns" (texts; the first is asked) or "prompt" (text)'
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. -]*")
 Item = TypeVar("Item")
 Encode = Callable[[Sequence[dict[str, str]]], list[int]]
@@ -72,7 +74,7 @@ class EvalSet:
     spec: SetSpec
     prompts: list[EvalPrompt]
     answers: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    target: dict[str, Any] = field(default_factory=dict)
+    target: dict[str, str] = field(default_factory=dict)
     left_out: int = 0  # prompts that do not fit the context
 
     @property
@@ -209,28 +211,36 @@ def _file_prompts(spec: SetSpec, encode: Encode) -> list[EvalPrompt]:
     ]
 
 
-def _messages(place: str, line: str) -> list[dict[str, str]]:
+class _Message(BaseModel, extra="allow"):
+    role: str
+    content: str
+
+
+class _Line(BaseModel):
+    """One line of a JSONL file; its other fields are ignored."""
+
+    messages: list[_Message] = []
+    turns: list[str] = []
+    prompt: str | None = None
+
+
+def _messages(place: str, text: str) -> list[dict[str, str]]:
     """Return the conversation of one line: its messages, its first turn, or its prompt."""
-    expected = 'an object with "messages", "turns" (texts; the first is asked) or "prompt" (text)'
     try:
-        given = json.loads(line)
-    except ValueError as error:
-        raise InvalidRequest("sets", place, f"{expected}; {error}") from error
-    given = given if isinstance(given, dict) else {}
-    messages, turns, prompt = (given.get(key) for key in ("messages", "turns", "prompt"))
-    if isinstance(turns, list) and turns:
-        prompt = turns[0]
-    if isinstance(prompt, str) and prompt:
+        line = _Line.model_validate_json(text)
+    except ValidationError as error:
+        reason = error.errors()[0]
+        where = ".".join(map(str, reason["loc"]))
+        said = f"{where}: {reason['msg']}" if where else reason["msg"]
+        raise InvalidRequest("sets", place, f"{LINE}; {said}") from error
+    prompt = line.turns[0] if line.turns else line.prompt
+    if prompt:
         return [{"role": "user", "content": prompt}]
-    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        raise InvalidRequest("sets", place, expected)
+    if not line.messages:
+        raise InvalidRequest("sets", place, LINE)
+    messages = [message.model_dump() for message in line.messages]
     while messages and messages[-1]["role"] == "assistant":
-        messages = messages[:-1]  # an answer in a data set; the target gives its own
+        messages.pop()  # an answer in a data set; the target gives its own
     if not messages:
         raise InvalidRequest("sets", place, "messages that somebody asks")
     return messages
-
-
-def _is_message(message: Any) -> bool:
-    complete = isinstance(message, dict) and {"role", "content"} <= set(message)
-    return complete and all(isinstance(message[key], str) for key in ("role", "content"))
