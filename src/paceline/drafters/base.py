@@ -1,8 +1,5 @@
-"""The protocol of drafters: all that the engine knows of them.
-
-A drafter proposes tokens. It knows nothing of scheduling, verification rules or commits, and the
-engine knows nothing of how tokens are found.
-"""
+"""The protocol of drafters: all that the engine knows of them. A drafter in turn knows nothing of
+scheduling, verification rules or commits."""
 
 from __future__ import annotations
 

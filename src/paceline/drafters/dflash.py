@@ -186,16 +186,16 @@ class DFlashDrafter(StatefulDrafter[_Context]):
         drafts: list[list[Drawn]] = [[] for _ in requests]
         counts = list(map(self._slots, requests, lengths))
         asked = [index for index, count in enumerate(counts) if count]
-        if asked:
-            chosen = [requests[index] for index in asked]
-            counts = [counts[index] for index in asked]
-            contexts = [self._states[request.id, request.choice] for request in chosen]
-            logits = self._draws.need_logits(chosen)
-            output = self.network.draft(self._blocks(chosen, contexts, counts), logits=logits)
-            forced = [r.tokens[c.end + 1 :] for r, c in zip(chosen, contexts, strict=True)]
-            drawn = self._draws.draw(chosen, counts, forced, output)
-            for index, draft in zip(asked, drawn, strict=True):
-                drafts[index] = draft
+        if not asked:
+            return draft_batch(drafts)
+        chosen, counts = [requests[i] for i in asked], [counts[i] for i in asked]
+        contexts = [self._states[request.id, request.choice] for request in chosen]
+        logits = self._draws.need_logits(chosen)
+        output = self.network.draft(self._blocks(chosen, contexts, counts), logits=logits)
+        forced = [r.tokens[c.end + 1 :] for r, c in zip(chosen, contexts, strict=True)]
+        drawn = self._draws.draw(chosen, counts, forced, output)
+        for index, draft in zip(asked, drawn, strict=True):
+            drafts[index] = draft
         return draft_batch(drafts)
 
     def _slots(self, request: Request, length: int) -> int:
@@ -250,8 +250,7 @@ def check_target(name: str, checkpoint: DFlashCheckpoint, target: TargetInfo) ->
         )
     special = [("end of text", token) for token in sorted(target.eos_ids)]
     pad = getattr(target.tokenizer, "pad_token_id", None)
-    if pad is not None:
-        special.append(("padding token", pad))
+    special += [] if pad is None else [("padding token", pad)]
     check_mask(config, target.vocab_size, tuple(special), f"drafter {name}")
 
 

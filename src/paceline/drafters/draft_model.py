@@ -95,10 +95,10 @@ class DraftModelDrafter(StatefulDrafter[_State]):
     """Runs `network` over the same blocks as the target.
 
     A round is one forward that catches up with what was committed, then one of single rows for
-    each further token. A request drops out when its draft length is reached, or when the estimated
-    probability that its whole draft stands falls below `min_token_prob`: a further token pays while
-    that is above (draft forward / target forward) x speedup, 0.6 for a third of the size. Tokens
-    that only one of the two vocabularies has (they are padded differently) are never proposed.
+    each further token. A draft ends where the estimated probability that all of it stands falls
+    below `min_token_prob`: a further token pays while that is above (draft forward / target
+    forward) x speedup, 0.6 for a third of the size. Tokens that only one of the two vocabularies
+    has (they are padded differently) are never proposed.
     """
 
     parallel = False

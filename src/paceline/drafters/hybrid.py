@@ -1,15 +1,12 @@
 """`hybrid`: look-ups draft what a text repeats, DFlash drafts everything else.
 
-Each is strong where the other is weak. A look-up takes no time and is near perfect where a text
-says again what was said before; DFlash knows what the model is about to say for the first time.
-Who drafts is decided for each request in each round, before DFlash runs:
+A look-up takes no time and is near perfect where a text says again what was said before; DFlash
+knows what the model is about to say for the first time. Before DFlash runs, the look-up's draft of
+a request is taken where it expects at least as many accepted tokens (the sum, over the draft, of
+the product of its confidences) as DFlash is expected to bring: a + a² + … + aⁿ for n tokens, where
+a is the share of DFlash's tokens that stood so far in this request.
 
-    the look-up's draft is taken where it expects at least as many accepted tokens (the sum, over
-    the draft, of the product of its confidences) as DFlash is expected to bring: a + a² + … + aⁿ
-    for n tokens, where a is the share of DFlash's tokens that stood so far in this request.
-
-What goes into that was said, or drawn and judged, in earlier rounds. So no rule of verification is
-biased by the choice: it is made before a token of this round is drawn.
+The choice is made before a token of this round is drawn, so it biases no rule of verification.
 
 `auto` is `hybrid` with the drafter that is shipped for the target, else look-ups alone.
 """

@@ -75,12 +75,10 @@ class ReplayDrafter(StatefulDrafter[_Following]):
 
     Give one of: `al`, the mean acceptance length incl. bonus, or `profile`, the acceptance rate of
     each draft position given that those before it were accepted (the last one stands for all
-    further).
-    With `al` the rate is the same at each position and solved for the length of the draft at hand
-    (`constant_rate`). The number of true tokens is the first position at which one uniform number,
-    drawn per round from (seed, choice, position), exceeds the product of the rates so far; the
-    tokens from there on are wrong. A request that was not learned, or whose text differs from what
-    was learned, gets no draft.
+    further). With `al` the rate is the same at each position (`constant_rate`). A draft is wrong
+    from the first position at which one uniform number, drawn per round from (seed, choice,
+    position), exceeds the product of the rates so far. A request that was not learned, or whose
+    text differs from what was learned, gets no draft.
     """
 
     def __init__(
@@ -161,13 +159,13 @@ def _profile(field: str, text: str) -> tuple[float, ...]:
 def _read(drafter: ReplayDrafter, path: str) -> None:
     """Learn a JSON file: a list of {"prompt_ids": [...], "output_ids": [...], "choice": 0}."""
     field = f"drafter {drafter.name}"
-    expected = 'a JSON file: a list of objects with "prompt_ids" and "output_ids" (token ids)'
     try:
         records = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(records, list):
+            raise ValueError("it holds no list")
     except (OSError, ValueError) as error:
+        expected = 'a JSON file: a list of objects with "prompt_ids" and "output_ids" (token ids)'
         raise InvalidRequest(field, path, f"{expected}; {error}") from error
-    if not isinstance(records, list):
-        raise InvalidRequest(field, path, expected)
     for index, record in enumerate(records):
         learned = LearnedStream.read(record, f"{field}, {path}[{index}]")
         drafter.learn(learned.prompt_ids, learned.output_ids, choice=learned.choice)

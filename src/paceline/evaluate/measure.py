@@ -51,7 +51,9 @@ class Bench:
         """Return the rows of a set's prompts at one temperature, and how drafters were warmed."""
         scopes, warmed = self._warm(chosen, temperature)
         sides: list[Answers] = [{} for _ in chosen.prompts]
-        for index in _one_of_each(chosen):  # what is lazy is paid for before anything is timed
+        grammars = [prompt.grammar for prompt in chosen.prompts]
+        for grammar in dict.fromkeys(grammars):  # what is lazy is paid for before anything is timed
+            index = grammars.index(grammar)
             for name in (*TIMED, *ONCE):
                 self._ask(chosen, index, name, temperature, scopes[index])
         for run in range(self.settings.runs):
@@ -71,8 +73,6 @@ class Bench:
         of_prompt = len(TIMED) * self.settings.runs + len(ONCE) + (not chosen.answers)
         return of_prompt * len(chosen.prompts)
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _order(self, run: int, index: int) -> Sequence[str]:
         """Return the sides in an order in which each is first, last and beside AR equally often."""
         names = (*TIMED, *ONCE) if run == 0 else TIMED
@@ -90,7 +90,6 @@ class Bench:
         """
         prompt = chosen.prompts[index]
         looking = (*WARMED, DRAFTER) if self.settings.warm else WARMED
-        salt = scope if name.startswith(looking) else uuid.uuid4().bytes
         params = SamplingParams(
             temperature=temperature,
             max_tokens=self.settings.tokens,
@@ -103,7 +102,7 @@ class Bench:
             list(prompt.ids),
             params,
             self._speculation(name),
-            salt=salt,
+            salt=scope if name.startswith(looking) else uuid.uuid4().bytes,
             # A policy learns from its own.
             cohort=f"{chosen.spec.name} {temperature:g} {name} {bound}",
         )
@@ -178,17 +177,9 @@ def grammar_digest(grammar: Grammar) -> str:
     return hashlib.sha256(f"{grammar.kind}\n{grammar.source}".encode()).hexdigest()[:16]
 
 
-def _one_of_each(chosen: EvalSet) -> list[int]:
-    """Return the first prompt, and the first of each other grammar."""
-    grammars = [prompt.grammar for prompt in chosen.prompts]
-    return [grammars.index(grammar) for grammar in dict.fromkeys(grammars)]
-
-
 def _same(answers: Sequence[MeasuredAnswer], text: MeasuredAnswer) -> bool:
-    return all(
-        answer.token_ids == text.token_ids and answer.finish_reason == text.finish_reason
-        for answer in answers
-    )
+    said = (text.token_ids, text.finish_reason)
+    return all((answer.token_ids, answer.finish_reason) == said for answer in answers)
 
 
 def _seconds(answer: MeasuredAnswer, count: int) -> float | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,6 +43,7 @@ EXPECTED = (
 LINE = 'an object with "messages", "turns" (texts; the first is asked) or "prompt" (text)'
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. -]*")
 Item = TypeVar("Item")
+Answer = tuple[tuple[int, ...], tuple[int, ...]]  # what comes before it, and the answer itself
 Encode = Callable[[Sequence[dict[str, str]]], list[int]]
 
 
@@ -68,14 +69,14 @@ class EvalPrompt:
 
 @dataclass(slots=True)
 class EvalSet:
-    """Prompts as token ids. `answers` (what comes before one, and the answer itself) are of the
-    set's train split, where it has one. `target` is what the set says of the model it is for."""
+    """Prompts as token ids. `answers` are of the set's train split, where it has one. `target` is
+    what the set says of the model it is for."""
 
     spec: SetSpec
     prompts: list[EvalPrompt]
-    answers: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    target: dict[str, str] = field(default_factory=dict)
-    left_out: int = 0  # prompts that do not fit the context
+    answers: list[Answer]
+    target: dict[str, str]
+    left_out: int  # prompts that do not fit the context
 
     @property
     def grammar(self) -> Grammar | None:
@@ -89,10 +90,10 @@ def parse_sets(values: Sequence[str]) -> list[SetSpec]:
     if not values:
         raise InvalidRequest("sets", list(values), f"at least one {EXPECTED}")
     specs = [_parse(value) for value in values]
-    for index, spec in enumerate(specs):
-        if spec.name in [other.name for other in specs[:index]]:
-            expected = "a name of its own for each set; write NAME=PATH"
-            raise InvalidRequest("sets", spec.name, expected)
+    names = [spec.name for spec in specs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidRequest("sets", twice, "a name of its own for each set; write NAME=PATH")
     return specs
 
 
@@ -113,18 +114,15 @@ def _parse(value: str) -> SetSpec:
             raise InvalidRequest("sets", value, f"a folder with {MANIFEST}, as synth writes it")
         choice = choice or "held_out"
         role = OUT_OF_DOMAIN if choice == "neighbour" else ON_TASK
-        return SetSpec(name or _default_name(path, choice), path, choice, role)
+        folder = Path(path).resolve().name
+        usual = folder if choice == "held_out" else f"{folder} {choice}"
+        return SetSpec(name or usual, path, choice, role)
     if path not in shipped() and not Path(path).is_file():
         raise InvalidRequest("sets", value, EXPECTED)
     if choice not in ("", "on_task"):
         expected = "nothing or :on_task after prompts; only sets of synth have splits"
         raise InvalidRequest("sets", value, expected)
     return SetSpec(name or Path(path).stem, path, role=ON_TASK if choice else OUT_OF_DOMAIN)
-
-
-def _default_name(path: str, choice: str) -> str:
-    folder = Path(path).resolve().name
-    return folder if choice == "held_out" else f"{folder} {choice}"
 
 
 def load_set(spec: SetSpec, encode: Encode, *, prompts: int, fits: int, answers: int) -> EvalSet:
@@ -134,28 +132,25 @@ def load_set(spec: SetSpec, encode: Encode, *, prompts: int, fits: int, answers:
     Raises InvalidRequest (field `sets`) for a file of another shape, and for a set that is empty;
     for a manifest that is wrong about what answers are bound to it names the place in there.
     """
+    folder = Path(spec.path)
     if spec.choice is None:
-        given, loaded = _file_prompts(spec, encode), EvalSet(spec, [])
+        given, target = _file_prompts(spec, encode), {}
     else:
-        given = _rows_prompts(Path(spec.path), *CHOICES[spec.choice])
-        loaded = EvalSet(spec, [], target=read_manifest(Path(spec.path)).target)
+        given, target = _rows_prompts(folder, *CHOICES[spec.choice]), read_manifest(folder).target
     different: dict[tuple[tuple[int, ...], Grammar | None], EvalPrompt] = {}
     for prompt in given:
         different.setdefault((prompt.ids, prompt.grammar), prompt)
     fitting = [prompt for prompt in different.values() if len(prompt.ids) <= fits]
-    loaded.left_out = len(different) - len(fitting)
+    left_out = len(different) - len(fitting)
     if not fitting:
-        raise InvalidRequest("sets", spec.name, _why_empty(spec, loaded.left_out, fits))
-    loaded.prompts = evenly(fitting, prompts)
-    if spec.choice is not None:
-        loaded.answers = _train_answers(Path(spec.path), loaded.prompts, answers)
-    return loaded
-
-
-def _why_empty(spec: SetSpec, left_out: int, fits: int) -> str:
-    if left_out:
-        return f"a prompt of at most {fits} tokens; {left_out} are longer than the context allows"
-    return f"at least one row in {spec.choice}" if spec.choice else "at least one prompt"
+        expected = f"at least one row in {spec.choice}" if spec.choice else "at least one prompt"
+        if left_out:
+            told = f"{left_out} are longer than the context allows"
+            expected = f"a prompt of at most {fits} tokens; {told}"
+        raise InvalidRequest("sets", spec.name, expected)
+    chosen = evenly(fitting, prompts)
+    warming = [] if spec.choice is None else _train_answers(folder, chosen, answers)
+    return EvalSet(spec, chosen, warming, target, left_out)
 
 
 def _rows_prompts(folder: Path, split: str, part: str | None) -> list[EvalPrompt]:
@@ -180,17 +175,12 @@ def evenly(items: Sequence[Item], count: int) -> list[Item]:
     return [items[index * len(items) // count] for index in range(count)]
 
 
-def _train_answers(
-    folder: Path, prompts: Iterable[EvalPrompt], count: int
-) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _train_answers(folder: Path, prompts: Iterable[EvalPrompt], count: int) -> list[Answer]:
     """Return answers that the target gave to other prompts than these."""
     asked = {prompt.ids for prompt in prompts}
     rows = [row for row in read_rows(folder, "train") if prompt_of(row) not in asked]
     chosen = evenly(rows, count)
     return [(row.ids[:start], row.ids[start:end]) for row in chosen for start, end in row.spans]
-
-
-# -- files -----------------------------------------------------------------------------------------
 
 
 def _file_prompts(spec: SetSpec, encode: Encode) -> list[EvalPrompt]:
