@@ -12,11 +12,9 @@ from paceline.drafters.suffix import SuffixDrafter
 
 
 class ChainDrafter(Drafter):
-    """Several drafters, best first: each request gets the first draft that is not empty.
+    """Several drafters that need neither features nor KV, best first.
 
-    For drafters that need neither features nor KV, which the engine hands out to one at a time.
-    A part that gives no confidence counts as 1/2 for each token. `start_up_rows` are shown in
-    the start-up table.
+    A part that gives no confidence counts as 1/2 for each token.
     """
 
     def __init__(

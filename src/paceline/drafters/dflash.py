@@ -189,10 +189,9 @@ class DFlashDrafter(StatefulDrafter[_Context]):
         if not asked:
             return draft_batch(drafts)
         chosen, counts = [requests[i] for i in asked], [counts[i] for i in asked]
-        contexts = [self._states[request.id, request.choice] for request in chosen]
         logits = self._draws.need_logits(chosen)
-        output = self.network.draft(self._blocks(chosen, contexts, counts), logits=logits)
-        forced = [r.tokens[c.end + 1 :] for r, c in zip(chosen, contexts, strict=True)]
+        output = self.network.draft(self._blocks(chosen, counts), logits=logits)
+        forced = [r.tokens[self._states[r.id, r.choice].end + 1 :] for r in chosen]
         drawn = self._draws.draw(chosen, counts, forced, output)
         for index, draft in zip(asked, drawn, strict=True):
             drafts[index] = draft
@@ -215,11 +214,10 @@ class DFlashDrafter(StatefulDrafter[_Context]):
         count = min(min(length, self.max_draft_len) + forced, most)
         return count if count > forced else 0
 
-    def _blocks(
-        self, requests: Sequence[Request], contexts: Sequence[_Context], counts: Sequence[int]
-    ) -> ForwardBatch:
+    def _blocks(self, requests: Sequence[Request], counts: Sequence[int]) -> ForwardBatch:
         """Return each request's anchor and masks, which see its context within the window."""
         mask, stretches = self.config.mask_token_id, []
+        contexts = [self._states[request.id, request.choice] for request in requests]
         for request, context, count in zip(requests, contexts, counts, strict=True):
             ids = [request.tokens[context.end], *[mask] * count]
             stretches.append(Stretch(request.blocks, context.end, ids))

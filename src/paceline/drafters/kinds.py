@@ -59,8 +59,8 @@ class BuildContext:
 
     @property
     def network_settings(self) -> Settings:
-        """NETWORK_OPTIONS that the user did not set, and `draw` where the rule decides it: a rule
-        that needs q gets sampled drafts."""
+        """NETWORK_OPTIONS that the user did not set, and `draw` where the rule needs q, which only
+        sampled drafts have."""
         settings = {name: getattr(self, name) for name in NETWORK_OPTIONS}
         return settings | ({"draw": "sample"} if self.needs_q else {})
 

@@ -42,7 +42,7 @@ class EvaluationSettings:
     temperatures   each evaluated by itself; 0 is argmax
     runs           paired runs of each prompt, for the speed
     seed           of the first prompt's noise; the next has the next
-    warm           the drafter's look-ups remember the answers that suffix is warmed with
+    warm           the drafter remembers the answers that baselines are warmed with
     """
 
     prompts: AtLeastOne = 40
@@ -68,9 +68,6 @@ def _read_settings(value: object) -> EvaluationSettings:
     return EvaluationSettings(**value)
 
 
-# -- rows ------------------------------------------------------------------------------------------
-
-
 @with_config(ConfigDict(extra="forbid", strict=True))
 class RequestRow(TypedDict):
     """One prompt with the answers of every side. `rounds` are [position, drafted, accepted] of
@@ -89,9 +86,6 @@ class RequestRow(TypedDict):
     same_text: dict[str, bool]
     seconds: dict[str, list[float | None]]
     rounds: dict[str, list[list[int]]]
-
-
-# -- numbers ---------------------------------------------------------------------------------------
 
 
 class PositionShare(Document):
