@@ -167,7 +167,8 @@ class Windowed(Protocol):
 class Remembering(Protocol):
     """A drafter that drafts from the answers to earlier requests, which its `memories` hold."""
 
-    memories: Sequence[Memory]
+    @property
+    def memories(self) -> Sequence[Memory]: ...
 
 
 class Memory(Protocol):

@@ -127,7 +127,8 @@ class DraftModelDrafter(StatefulDrafter[_State]):
         cls, name: str, loaded: LoadedModel, settings: Settings, version: str
     ) -> DraftModelDrafter:
         """Make the drafter that runs `loaded`; `settings` are NETWORK_OPTIONS and arguments."""
-        runs = {key: settings.pop(key) for key in NETWORK_OPTIONS}
+        chosen = {key: settings.pop(key) for key in NETWORK_OPTIONS}
+        runs = {key: value for key, value in chosen.items() if value is not None}
         longest = loaded.max_context
         network, _ = build_network(loaded, max_positions=longest, **runs)
         return cls(

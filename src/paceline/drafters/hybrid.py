@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from operator import eq
 
 from paceline.core import DraftBatch, Request
-from paceline.drafters.base import Drafter, ObservedRows, StatefulDrafter, TargetInfo
+from paceline.drafters.base import Drafter, Memory, ObservedRows, StatefulDrafter, TargetInfo
 from paceline.drafters.chain import ChainDrafter, look_up_drafter
 from paceline.drafters.dflash import DFLASH_OPTIONS, DFlashDrafter, dflash_defaults
 from paceline.drafters.kinds import BuildContext, DrafterSpec, Settings, register
@@ -80,13 +80,21 @@ class HybridDrafter(StatefulDrafter[Standing]):
         super().__init__(name, max(lookup.max_draft_len, dflash.max_draft_len))
         self.lookup, self.dflash, self.start_up_rows = lookup, dflash, list(start_up_rows)
         self.version = f"{lookup.version}+dflash-{dflash.version}"
-        self.longest_proposed, self.memories = dflash.max_draft_len, lookup.memories
+        self.longest_proposed = dflash.max_draft_len
         self.feature_layers, self.kv = dflash.feature_layers, dflash.kv
-        self.weight_bytes, self.window = dflash.weight_bytes, dflash.window
+        self.weight_bytes = dflash.weight_bytes
 
     @property
     def network(self) -> DFlashNetwork:
         return self.dflash.network
+
+    @property
+    def window(self) -> int | None:
+        return self.dflash.window
+
+    @property
+    def memories(self) -> Sequence[Memory]:
+        return self.lookup.memories
 
     def attach(self, target: TargetInfo) -> None:
         self.lookup.attach(target)

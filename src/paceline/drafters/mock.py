@@ -13,6 +13,7 @@ each pass, or a whole drafter of random weights, read from its config.json.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, Request
 from paceline.drafters.base import Drafter, TargetInfo
@@ -121,4 +122,5 @@ def _network(name: str, value: str, settings: Settings) -> Drafter:
     loaded = mocked_model(read_config_file(path), value, dtype=dtype, seed=1)
     # Confidence of random weights means nothing: no draft ends for want of it.
     settings = {"max_draft_len": DEFAULT_LENGTH, "min_token_prob": 0.0} | settings
-    return DraftModelDrafter.of_model(name, loaded, settings, "mock")
+    # Its ids mean nothing either: there are no tokens to compare with the target's.
+    return DraftModelDrafter.of_model(name, replace(loaded, tokenizer=None), settings, "mock")
