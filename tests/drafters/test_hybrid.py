@@ -319,7 +319,7 @@ def test_the_engine_runs_it_where_the_target_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(HybridDrafter, "rehearse", lambda self, count, n: lengths.append(n))
     engine = make_engine(f"hybrid:{folder}", draft_window=20, rule="token")
     dflash, plan = engine.drafters["hybrid"].dflash, engine.plan
-    assert (dflash.window, dflash._draw, dflash._dtype) == (20, "sample", "float32")
+    assert (dflash.window, dflash._draws.how, dflash._dtype) == (20, "sample", "float32")
     assert plan.drafter_kv_bytes_per_token == 2 * 3 * 2 * 16 * 4
     assert plan.drafter_weight_bytes == dflash.weight_bytes > 0
     assert engine.drafting.costs.of("hybrid").draft_seconds([5]) > 0, "it was rehearsed"
