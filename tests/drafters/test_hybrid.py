@@ -258,7 +258,7 @@ def test_drafts_are_judged_without_a_look_up_between_them(make_request):
         assert hybrid.propose([request], [4]).tokens == [[32] * 4]
         request.tokens += [32] * 4
     hybrid.propose([request], [4])
-    assert hybrid._standing(request).expected(4) > 2 * fresh
+    assert hybrid._judged(request).expected(4) > 2 * fresh
 
 
 def test_a_draft_is_judged_once_by_what_was_said_in_its_place():
