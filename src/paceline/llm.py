@@ -21,6 +21,7 @@ from paceline.core import (
     TokenKind,
     TokenLogprobs,
 )
+from paceline.drafters import DEFAULT_SPEC
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.driver import Driver
@@ -120,7 +121,7 @@ class LLM:
     def __init__(
         self,
         model: str = "smollm2-135m",
-        drafter: str | Sequence[str] | None = "auto",
+        drafter: str | Sequence[str] | None = DEFAULT_SPEC,
         *,
         config: EngineConfig | None = None,
         **options: Any,

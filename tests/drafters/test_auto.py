@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from paceline.core import FinishReason
-from paceline.drafters import build, parse_spec
 from paceline.drafters.chain import ChainDrafter
 from paceline.drafters.ngram import NgramDrafter
+from paceline.drafters.spec import build, parse_spec
 from paceline.drafters.suffix import SuffixDrafter
 
 

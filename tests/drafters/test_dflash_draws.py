@@ -41,7 +41,7 @@ def test_a_coupled_draft_is_the_targets_own_token_where_the_logits_agree(second,
     folder = write_drafter(tmp_path / "drafter", second=second)
     engine = make_engine(f"d={folder},draw=coupled")
     if second:
-        engine.drafters["d"]._selector._predecessors.zero_()  # codebooks that say nothing
+        engine.drafters["d"]._draws.selector._predecessors.zero_()  # codebooks that say nothing
     top_k = SECOND["selector_top_k"] if second else 0
     options = {"temperature": 1.0, "top_k": top_k, "seed": 8, "max_tokens": 40, "ignore_eos": True}
     prompt, params = list(range(30)), SamplingParams(**options)
@@ -98,7 +98,7 @@ def test_a_selector_draft_knows_its_q(tmp_path):
 def test_the_first_q_of_a_selector_is_the_authors(tmp_path):
     folder = write_drafter(tmp_path / "drafter", second=True)
     engine = make_engine(f"d={folder}", rule="token")
-    selector, theirs = engine.drafters["d"]._selector, authors_model(folder)
+    selector, theirs = engine.drafters["d"]._draws.selector, authors_model(folder)
     hidden, logits = torch.randn(4, 64), torch.randn(4, 256)
     output = BlockOutput(logits.argmax(-1), torch.ones(4), logits, hidden)
     for temperature in (0.5, 1.0):

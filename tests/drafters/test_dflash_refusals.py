@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from paceline.core import InvalidRequest, ModelError
-from paceline.drafters import build, parse_spec
+from paceline.drafters.spec import build, parse_spec
 from paceline.models import catalog
 from tests.drafters.watched import (
     make_engine,

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from paceline.core import ModelError, Request
-from paceline.drafters import build, draft_model, parse_spec
+from paceline.drafters import draft_model
 from paceline.drafters.base import ObservedRows
 from paceline.drafters.draft_model import DraftModelDrafter, check_same_tokens
 from paceline.drafters.draw import draw_token
+from paceline.drafters.spec import build, parse_spec
 from paceline.kernels import ops
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch
 from paceline.models.config import ModelConfig, RopeConfig

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from paceline.core import DraftBatch, InvalidRequest, Request
-from paceline.drafters import build, parse_spec
 from paceline.drafters.chain import ChainDrafter
 from paceline.drafters.hybrid import PRIOR, HybridDrafter, Standing
 from paceline.drafters.ngram import NgramDrafter
+from paceline.drafters.spec import build, parse_spec
 from paceline.engine.engine import Engine
 from tests.drafters.watched import (
     SIZES,
@@ -258,7 +258,7 @@ def test_drafts_are_judged_without_a_look_up_between_them(make_request):
         assert hybrid.propose([request], [4]).tokens == [[32] * 4]
         request.tokens += [32] * 4
     hybrid.propose([request], [4])
-    assert hybrid._standing(request).expected(4) > 2 * fresh
+    assert hybrid._judged(request).expected(4) > 2 * fresh
 
 
 def test_a_draft_is_judged_once_by_what_was_said_in_its_place():
@@ -319,7 +319,7 @@ def test_the_engine_runs_it_where_the_target_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(HybridDrafter, "rehearse", lambda self, count, n: lengths.append(n))
     engine = make_engine(f"hybrid:{folder}", draft_window=20, rule="token")
     dflash, plan = engine.drafters["hybrid"].dflash, engine.plan
-    assert (dflash.window, dflash._draw, dflash._dtype) == (20, "sample", "float32")
+    assert (dflash.window, dflash._draws.how, dflash._dtype) == (20, "sample", "float32")
     assert plan.drafter_kv_bytes_per_token == 2 * 3 * 2 * 16 * 4
     assert plan.drafter_weight_bytes == dflash.weight_bytes > 0
     assert engine.drafting.costs.of("hybrid").draft_seconds([5]) > 0, "it was rehearsed"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from paceline import drafters
 from paceline.bench.steps.groups import Steady
 from paceline.core import InvalidRequest, ModelError, SpeculativeParams
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.draft_model import DraftModelDrafter
 from paceline.drafters.mock import MockDrafter
+from paceline.drafters.spec import build, parse_spec
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
@@ -146,7 +146,7 @@ def test_a_small_model_of_random_weights_drafts_to_the_end(tmp_path: Path) -> No
 )
 def test_bad_specs_are_refused_by_name(spec: str, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
-        drafters.build(drafters.parse_spec(spec))
+        build(parse_spec(spec))
 
 
 def test_a_drafter_for_another_target_is_refused(tmp_path: Path) -> None:

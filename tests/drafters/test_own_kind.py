@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.drafters import base
-from paceline.drafters.base import BuildContext, DrafterSpec, register
+from paceline.drafters import kinds
 from paceline.drafters.draft_model import DraftModelDrafter
-from paceline.drafters.spec import draft_len, read_options
+from paceline.drafters.kinds import DRAFT_LENGTH, BuildContext, DrafterSpec, register
 from paceline.models.networks import build_network
 from tests.drafters.watched import jobs, make_engine, run
 from tests.engine.tiny import tiny_model
@@ -21,7 +20,7 @@ CONTEXTS: list[BuildContext] = []
 @pytest.fixture
 def twin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The kind "twin": a network with the target's own weights, run as the target runs."""
-    monkeypatch.setattr(base, "_FACTORIES", dict(base._FACTORIES))
+    monkeypatch.setitem(kinds.KINDS, "twin", kinds.KINDS["ngram"])  # taken out afterwards
 
     @register("twin")
     def build(spec: DrafterSpec, context: BuildContext) -> DraftModelDrafter:
@@ -35,7 +34,7 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             backend=context.backend,
             max_positions=context.target.max_context,
         )
-        settings = read_options(spec, {"max_draft_len": draft_len()})
+        settings = spec.settings(DRAFT_LENGTH)
         return DraftModelDrafter(
             spec.name, network, max_positions=loaded.max_context, min_token_prob=0.0, **settings
         )

@@ -7,8 +7,8 @@ from operator import mul
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.drafters import build, parse_spec
 from paceline.drafters.replay import ReplayDrafter, constant_rate
+from paceline.drafters.spec import build, parse_spec
 
 PROMPT = [1, 2, 3]
 OUTPUT = list(range(100, 200))

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.drafters import build, kinds, parse_spec
-from paceline.drafters.base import DrafterSpec
+from paceline.drafters.kinds import KINDS, DrafterSpec
+from paceline.drafters.spec import build, parse_spec
 
 
 def spec(name, kind, value=None, *options):
@@ -79,7 +79,7 @@ def test_bad_syntax_is_refused(text, message):
         ("auto,min_ngram=2", "got 'min_ngram'"),
         ("ngram:file", "got 'file'; expected no value after ngram"),
         ("draft_model", "expected a model"),
-        ("hybrid", "a DFlash drafter after it"),
+        ("hybrid", r"a DFlash drafter \(a folder or hub id\) after it"),
         ("draft_model:/m/x,draw=dice", "draw: got 'dice'; expected one of coupled, sample, argmax"),
     ],
 )
@@ -90,7 +90,7 @@ def test_bad_options_are_refused_when_built(text, message):
 
 def test_every_kind_is_registered():
     expected = ["auto", "dflash", "draft_model", "hybrid", "mock", "ngram", "replay", "suffix"]
-    assert kinds() == expected
+    assert sorted(KINDS) == expected
     for kind in ("auto", "ngram", "suffix"):
         drafter = build(parse_spec(f"mine={kind},max_draft_len=3"))
         assert (drafter.name, drafter.max_draft_len, drafter.kv) == ("mine", 3, None)

@@ -18,7 +18,8 @@ import torch
 from scipy.stats import chi2
 
 from paceline.core import DraftBatch, SamplingParams, SpeculativeParams
-from paceline.drafters.base import TargetInfo, register
+from paceline.drafters.base import TargetInfo
+from paceline.drafters.kinds import register
 from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.engine import Engine
 from paceline.engine.lengths import LengthController, ThroughputLengths

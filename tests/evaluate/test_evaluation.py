@@ -16,11 +16,10 @@ from paceline.core import FinishReason, InvalidRequest, ModelError, Request
 from paceline.core.rounds import AR
 from paceline.dataset.training_set import read_manifest, write_manifest, write_shard
 from paceline.drafters.replay import true_tokens
-from paceline.drafters.suffix import SuffixDrafter
+from paceline.drafters.suffix import ResponseCache, SuffixDrafter
 from paceline.evaluate import measure, numbers
 from paceline.evaluate.evaluation import evaluate
 from paceline.evaluate.result import TIMED, EvaluationSettings
-from paceline.evaluate.warm import HeldCache, hold
 from paceline.models.loader import identity, load_model
 from tests.engine.tiny import save_tiny
 from tests.evaluate.made import FULLY, synth_row, synth_set
@@ -160,8 +159,9 @@ def test_a_looping_text_does_not_raise_the_acceptance_length(home: Path) -> None
 
 def test_a_warmed_suffix_drafter_keeps_nothing_of_what_it_answers() -> None:
     drafter = SuffixDrafter("suffix")
-    (memory,) = hold(drafter)
-    memory.warm(b"scope", [((1, 2), (3, 4, 5))])
+    (memory,) = drafter.memories
+    memory.close()
+    memory.warm(b"scope", (1, 2), (3, 4, 5))
     request = Request(id="a", prompt_ids=[1, 2], params=SamplingParams(), max_draft_len=3)
     request.answers_scope, request.tokens = b"scope", [1, 2, 3]
     drafter.begin([request], [0])
@@ -174,19 +174,19 @@ def test_a_warmed_suffix_drafter_keeps_nothing_of_what_it_answers() -> None:
 def test_no_prompt_meets_its_own_answer(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warmed: dict[bytes, set[tuple[int, ...]]] = {}
     asked: dict[tuple[int, ...], set[bytes]] = {}
-    ask, warm = measure.ask_engine, HeldCache.warm
+    ask, warm = measure.ask_engine, ResponseCache.warm
 
     def spy_ask(engine: Any, ids: list[int], params: Any, wish: Any, **more: Any) -> MeasuredAnswer:
         if wish.drafter == "beside-suffix":
             asked.setdefault(tuple(ids), set()).add(more["salt"])
         return ask(engine, ids, params, wish, **more)
 
-    def spy_warm(self: HeldCache, scope: bytes, answers: Any) -> None:
-        warmed.setdefault(scope, set()).update(tuple(context) for context, _ in answers)
-        warm(self, scope, answers)
+    def spy_warm(self: ResponseCache, scope: bytes, context: Any, answer: Any) -> None:
+        warmed.setdefault(scope, set()).add(tuple(context))
+        warm(self, scope, context, answer)
 
     monkeypatch.setattr(measure, "ask_engine", spy_ask)
-    monkeypatch.setattr(HeldCache, "warm", spy_warm)
+    monkeypatch.setattr(ResponseCache, "warm", spy_warm)
     result = run(home, "ngram", tokens=8, runs=2)
     assert "every other prompt" in result["results"][0]["warmed"]
     assert len(asked) == len(PROMPTS)
@@ -219,7 +219,9 @@ def test_a_warmed_drafter_has_what_suffix_has(home: Path, drafter: str) -> None:
 
 
 def test_only_what_remembers_can_be_warmed(home: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"warm: got 'ngram'.*suffix, auto or hybrid"):
+    with pytest.raises(
+        InvalidRequest, match=r"warm: got 'ngram'.*remembers answers: auto, hybrid, suffix"
+    ):
         run(home, "ngram", warm=True)
 
 

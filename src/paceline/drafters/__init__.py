@@ -1,21 +1,3 @@
-"""Drafters: one file each. Importing this package fills the registry of `drafters.base`."""
+"""Drafters: one file each. `base` is what the engine knows of them, `spec` what users write."""
 
-from __future__ import annotations
-
-from paceline.drafters import dflash, draft_model, hybrid, mock, ngram, replay, suffix
-from paceline.drafters.base import build, kinds
-from paceline.drafters.spec import make_drafters, parse_spec
-
-__all__ = [
-    "build",
-    "dflash",
-    "draft_model",
-    "hybrid",
-    "kinds",
-    "make_drafters",
-    "mock",
-    "ngram",
-    "parse_spec",
-    "replay",
-    "suffix",
-]
+DEFAULT_SPEC = "auto"  # of an engine whose user names no drafter

@@ -1,18 +1,22 @@
-"""The protocol and the registry of drafters: all that the engine knows of them.
-
-A drafter proposes tokens. It knows nothing of scheduling, verification rules or commits, and the
-engine knows nothing of how tokens are found.
-"""
+"""The protocol of drafters: all that the engine knows of them. A drafter in turn knows nothing of
+scheduling, verification rules or commits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
-from paceline.core import DraftBatch, InvalidRequest, KVSpec, Request
+import torch
+
+from paceline.core import DraftBatch, KVSpec, Request
 from paceline.core.spans import Spans
-from paceline.models.loader import LoadedModel
+from paceline.models.batch import Network
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+State = TypeVar("State")
 
 
 @dataclass(slots=True)
@@ -27,8 +31,8 @@ class TargetInfo:
     max_model_len: int
     block_size: int
     num_blocks: int
-    network: Any = None
-    tokenizer: Any = None
+    network: Network | None = None
+    tokenizer: PreTrainedTokenizerFast | None = None
     eos_ids: frozenset[int] = frozenset()
 
 
@@ -44,11 +48,12 @@ class ObservedRows:
     request: Request
     start: int
     count: int
-    features: Any = None
+    features: torch.Tensor | None = None
 
 
 class Drafter(Protocol):
-    """Proposes draft tokens for requests.
+    """Proposes draft tokens for requests. A subclass inherits all but propose() and the first two
+    attributes, as a drafter has them that needs texts alone: no features, no KV, no weights.
 
     name, version    the registered name, and what distinguishes one set of weights from the next
     max_draft_len    the longest draft it will propose
@@ -61,23 +66,23 @@ class Drafter(Protocol):
     """
 
     name: str
-    version: str
     max_draft_len: int
-    reach: int | None
-    feature_layers: tuple[int, ...]
-    kv: KVSpec | None
-    lookback: int
-    parallel: bool
-    weight_bytes: int
+    version: str = "1"
+    reach: int | None = None
+    feature_layers: tuple[int, ...] = ()
+    kv: KVSpec | None = None
+    lookback: int = 0
+    parallel: bool = True
+    weight_bytes: int = 0
 
     def attach(self, target: TargetInfo) -> None:
         """Called once before use. Raises ModelError when it does not fit the target, naming why."""
-        ...
+        return
 
     def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
         """Requests are admitted or resumed. `held[i]` leading tokens already have this drafter's
         KV."""
-        ...
+        return
 
     def observe(self, rows: Sequence[ObservedRows]) -> None:
         """Sees computed and committed rows, those of prompts and undrafted steps too.
@@ -86,11 +91,11 @@ class Drafter(Protocol):
         without features gets only prompts and drafted steps: it has the tokens, and catches up.
         Where the load leaves no room for drafts nothing is shown, and a hole remains.
         """
-        ...
+        return
 
     def held_tokens(self, request: Request) -> int:
         """Leading tokens of `request` whose draft KV is in place; asked only when `kv` is set."""
-        ...
+        return 0
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         """Drafts up to `lengths[i]` tokens to follow `requests[i].tokens`; fewer, or none, is fine.
@@ -105,7 +110,7 @@ class Drafter(Protocol):
 
         A preempted one has `finish_reason` None and will come back through begin().
         """
-        ...
+        return
 
 
 @runtime_checkable
@@ -114,7 +119,6 @@ class Rehearsing(Protocol):
 
     def rehearse(self, requests: int, length: int) -> None:
         """The forwards of one propose(), over blocks that nobody owns yet."""
-        ...
 
 
 @runtime_checkable
@@ -135,6 +139,14 @@ class LookingUp(Protocol):
         ...
 
 
+class Recorded(Protocol):
+    """A network whose time can be recorded by part: see `models.batch`."""
+
+    streamed_parts: dict[str, int]
+
+    def record(self, spans: Spans) -> None: ...
+
+
 @runtime_checkable
 class Networked(Protocol):
     """A drafter that runs a network, once it is attached: its forwards can be recorded."""
@@ -152,21 +164,31 @@ class Windowed(Protocol):
 
 
 @runtime_checkable
-class Reporting(Protocol):
-    """A drafter that has something to say in the start-up table."""
+class Remembering(Protocol):
+    """A drafter that drafts from the answers to earlier requests, which its `memories` hold."""
 
     @property
-    def start_up_rows(self) -> list[tuple[str, str]]:
-        """Rows of (label, value)."""
-        ...
+    def memories(self) -> Sequence[Memory]: ...
 
 
-class Recorded(Protocol):
-    """A network whose time can be recorded by part: see `models.batch`."""
+class Memory(Protocol):
+    """Answers by scope, as `Request.answers_scope` names it."""
 
-    streamed_parts: dict[str, int]
+    def __len__(self) -> int: ...
 
-    def record(self, spans: Spans) -> None: ...
+    def close(self) -> None:
+        """Forget all, and take only what warm() is given from now on: measuring, which answers each
+        prompt several times, must not copy an answer from the one before."""
+
+    def warm(self, scope: bytes, context: Sequence[int], response: Sequence[int]) -> None:
+        """Add a response; the last tokens of `context`, the text before it, lead into it."""
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A drafter that has rows of (label, value) for the start-up table."""
+
+    start_up_rows: list[tuple[str, str]]
 
 
 def longest_proposed(drafter: Drafter) -> int:
@@ -174,69 +196,26 @@ def longest_proposed(drafter: Drafter) -> int:
     return drafter.longest_proposed if isinstance(drafter, LookingUp) else drafter.max_draft_len
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterSpec:
-    """A parsed `NAME[=VALUE][,key=value…]`: what to register and how to build it."""
+class StatefulDrafter(Drafter, Generic[State]):
+    """Keeps for each running request what start() returns."""
 
-    name: str
-    kind: str
-    value: str | None = None
-    options: tuple[tuple[str, str], ...] = ()
+    def __init__(self, name: str, max_draft_len: int) -> None:
+        self.name, self.max_draft_len = name, max_draft_len
+        self._states: dict[tuple[str, int], State] = {}
 
+    def start(self, request: Request, held: int) -> State | None:
+        """Return what is kept for a request; None: it gets no drafts."""
+        raise NotImplementedError
 
-@dataclass(frozen=True, slots=True)
-class BuildContext:
-    """The settings of the engine that a drafter is built for.
+    def state(self, request: Request) -> State | None:
+        return self._states.get((request.id, request.choice))
 
-    target    the loaded target; None where a spec is only checked. Its weights may be consumed.
-    dtype, device, backend, quantize   how the target runs; a drafter that is a network runs alike
-    needs_q   whether the verification rule judges sampled drafts by the q they were drawn from
-    window    the most tokens of context that a draft may look at; None: all
-    """
+    def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
+        for request, tokens in zip(requests, held, strict=True):
+            state = self.start(request, tokens)
+            if state is not None:
+                self._states[request.id, request.choice] = state
 
-    target: LoadedModel | None = None
-    dtype: str = "bfloat16"
-    device: str = "cpu"
-    backend: str = "auto"
-    quantize: str | None = None
-    needs_q: bool = False
-    window: int | None = None
-
-    def network_settings(self, *, device: bool) -> dict[str, Any]:
-        """The options of a drafter's network that the user did not set, as its spec writes them.
-        Without `device` for a network that shares the target's head, and so its device."""
-        quantize = self.quantize or "none"
-        settings = {"dtype": self.dtype, "backend": self.backend, "quantize": quantize}
-        if device:
-            settings["device"] = self.device
-        return settings
-
-    @property
-    def draw(self) -> dict[str, Any]:
-        """The option `draw` where the rule decides it: a rule that needs q gets sampled drafts."""
-        return {"draw": "sample"} if self.needs_q else {}
-
-
-Factory = Callable[[DrafterSpec, BuildContext], Drafter]
-_FACTORIES: dict[str, Factory] = {}
-
-
-def register(kind: str) -> Callable[[Factory], Factory]:
-    """Decorator: makes `kind` a drafter that can be asked for by name."""
-
-    def add(factory: Factory) -> Factory:
-        _FACTORIES[kind] = factory
-        return factory
-
-    return add
-
-
-def kinds() -> list[str]:
-    return sorted(_FACTORIES)
-
-
-def build(spec: DrafterSpec, context: BuildContext | None = None) -> Drafter:
-    """Make the drafter of a spec. Raises InvalidRequest for a kind that is not registered."""
-    if spec.kind not in _FACTORIES:
-        raise InvalidRequest("drafter", spec.kind, "one of " + ", ".join(kinds()))
-    return _FACTORIES[spec.kind](spec, context or BuildContext())
+    def release(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._states.pop((request.id, request.choice), None)

@@ -55,41 +55,31 @@ class BlockDraws:
             rows = slice(end, end + count)
             end += count
             if not all(map(math.isfinite, confidence[rows])):
-                drafts.append([])  # its context overflowed: no number, no draft
-                continue
-            if self.selector is not None:
+                draft = []  # its context overflowed: no number, no draft
+            elif self.selector is not None:
                 draft = self.selector.walk(request, output, rows, self.how)
             elif request.params.greedy or self.how == "argmax":
                 pairs = zip(argmax[rows], confidence[rows], strict=True)
                 draft = [Drawn(token, None, sure) for token, sure in pairs]
             else:
-                draft = self._draw_rows(request, len(expected), output, rows)
+                draft = self._draw_rows(request, output, range(rows.start, end), len(expected))
             foreseen = [drawn.token for drawn in draft[: len(expected)]] == list(expected)
             drafts.append(draft[len(expected) :] if foreseen else [])
         return drafts
 
     def _draw_rows(
-        self, request: Request, forced: int, output: BlockOutput, rows: slice
+        self, request: Request, output: BlockOutput, rows: range, forced: int
     ) -> list[Drawn]:
-        assert output.logits is not None
-        return [
-            draw_token(
-                self._over_vocabulary(output.logits[row]),
-                int(output.argmax[row]),
-                request,
-                index,
-                self.how,
-            )
-            for index, row in enumerate(range(rows.start, rows.stop), -forced)
-        ]
-
-    def _over_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return a row over the whole vocabulary; tokens that a cut head lacks are impossible."""
-        if self.head_ids is None:
-            return logits
-        row = logits.new_full((self.config.layers.vocab_size,), -torch.inf)
-        row[self.head_ids.to(logits.device)] = logits
-        return row
+        drawn = []
+        for index, row in enumerate(rows, -forced):
+            assert output.logits is not None
+            logits = output.logits[row]
+            if self.head_ids is not None:  # tokens that a cut head lacks are impossible
+                whole = logits.new_full((self.config.layers.vocab_size,), -torch.inf)
+                whole[self.head_ids.to(logits.device)] = logits
+                logits = whole
+            drawn.append(draw_token(logits, int(output.argmax[row]), request, index, self.how))
+        return drawn
 
 
 class CandidateWalk:
@@ -121,11 +111,12 @@ class CandidateWalk:
             candidates = self._head_ids.to(columns.device)[columns]
         table = self._scores(request.tokens[-1], candidates, unary, output.hidden[rows])
         ids = candidates.cpu()
-        noise = None if request.params.greedy else self._noise(request, ids, how)
+        noise: Sequence[np.ndarray | None] = [None] * len(ids)
+        if not request.params.greedy and how != "argmax":
+            noise = list(self._noise(request, ids, how))
         index, draft = 0, []
-        for slot, scores in enumerate(table):
-            drawn_noise = None if noise is None else noise[slot]
-            index, drawn = _pick(request, scores[index], ids[slot], drawn_noise, how)
+        for scores, slot_ids, slot_noise in zip(table, ids, noise, strict=True):
+            index, drawn = _pick(request, scores[index], slot_ids, slot_noise, how)
             draft.append(drawn)
         return draft
 
@@ -142,14 +133,12 @@ class CandidateWalk:
         return (unary[:, None] + links).cpu().numpy()
 
     @staticmethod
-    def _noise(request: Request, ids: torch.Tensor, how: str) -> list[np.ndarray] | None:
+    def _noise(request: Request, ids: torch.Tensor, how: str) -> np.ndarray:
         """Return the noise of each slot's candidates: the target's own, or the draft's."""
-        if how == "argmax":
-            return None
         positions = request.position + torch.arange(len(ids))[:, None].expand_as(ids)
         keys = {"round_start": request.position, "role": ops.ROLE_DRAFT} if how == "sample" else {}
         noise = ops.gumbel_noise_of(ids, positions, request.seed, choice=request.choice, **keys)
-        return list(noise.numpy())
+        return noise.numpy()
 
 
 def _pick(

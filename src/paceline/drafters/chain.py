@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from paceline.core import DraftBatch, Request
-from paceline.drafters.base import Drafter, ObservedRows, TargetInfo
+from paceline.drafters.base import Drafter, ObservedRows, Remembering, TargetInfo
+from paceline.drafters.kinds import Settings
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.suffix import SuffixDrafter
-from paceline.drafters.text import TextDrafter
 
 
-class ChainDrafter(TextDrafter):
-    """Several drafters, best first: each request gets the first draft that is not empty.
+class ChainDrafter(Drafter):
+    """Several drafters that need neither features nor KV, best first.
 
-    For drafters that need neither features nor KV, which the engine hands out to one at a time.
-    A part that gives no confidence counts as 1/2 for each token. `start_up_rows` are shown in
-    the start-up table.
+    A part that gives no confidence counts as 1/2 for each token.
     """
 
     def __init__(
         self, name: str, parts: Sequence[Drafter], start_up_rows: Sequence[tuple[str, str]] = ()
     ) -> None:
-        super().__init__(name, max(part.max_draft_len for part in parts))
-        self.parts = tuple(parts)
-        self.start_up_rows = list(start_up_rows)
+        self.name, self.parts, self.start_up_rows = name, tuple(parts), list(start_up_rows)
+        self.max_draft_len = max(part.max_draft_len for part in parts)
         self.version = "+".join(f"{part.name}-{part.version}" for part in parts)
+        self.memories = [m for p in parts if isinstance(p, Remembering) for m in p.memories]
 
     def attach(self, target: TargetInfo) -> None:
         for part in self.parts:
@@ -41,11 +38,10 @@ class ChainDrafter(TextDrafter):
             part.observe(rows)
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
+        count = len(requests)
         tokens: list[list[int]] = [[] for _ in requests]
         confidence: list[list[float]] = [[] for _ in requests]
-        parts = [""] * len(requests)
-        from_others = [False] * len(requests)
-        open_ = list(range(len(requests)))
+        parts, from_others, open_ = [""] * count, [False] * count, list(range(count))
         for part in self.parts:
             batch = part.propose([requests[i] for i in open_], [lengths[i] for i in open_])
             for row, index in enumerate(open_):
@@ -64,7 +60,7 @@ class ChainDrafter(TextDrafter):
 
 
 def look_up_drafter(
-    name: str, settings: Mapping[str, Any], start_up_rows: Sequence[tuple[str, str]] = ()
+    name: str, settings: Settings, start_up_rows: Sequence[tuple[str, str]] = ()
 ) -> ChainDrafter:
     """Make the drafter that needs texts alone. SUFFIX_OPTIONS has read `settings`."""
     lengths = {k: v for k, v in settings.items() if k == "max_draft_len"}

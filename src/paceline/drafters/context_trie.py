@@ -3,12 +3,10 @@
 A context is the last 1 to `max_context` tokens before a position. The trie is keyed by contexts
 read backwards, nearest token first, so that walking down from the root lengthens the context.
 
-Why this and not a suffix tree or automaton: a draft needs one thing, the counts of what followed
-the longest context that occurred before. While all occurrences of a context were followed by the
-same token, no longer context can say anything else, so a branch grows only where continuations
-differ. Ordinary text then costs a few dict look-ups and some hundred bytes per token, instead of
-one node per context length; counts are exact; and the oldest text can be taken out again by the
-same walk, which a suffix automaton cannot do, and a path-compressed tree only by rewriting edges.
+While all occurrences of a context were followed by the same token, no longer context can say
+anything else, so a branch grows only where continuations differ. Ordinary text costs a few dict
+look-ups and some hundred bytes per token; counts are exact; and the same walk takes the oldest text
+out again, which a suffix automaton cannot do, and a path-compressed tree only by rewriting edges.
 """
 
 from __future__ import annotations
@@ -33,11 +31,8 @@ FORK_BYTES = 480  # the object and its two dicts
 
 
 class Fork:
-    """A context whose occurrences were not all followed by the same token.
-
-    `counts` says how often each token followed, `best` is the most frequent (of equals the one seen
-    last), `longer` holds the contexts that are one token longer.
-    """
+    """A context whose occurrences were not all followed by the same token: how often each followed
+    (`best` most often, of equals the one seen last), and the contexts one token longer."""
 
     __slots__ = ("best", "counts", "longer", "total")
 
@@ -109,48 +104,39 @@ class ContextTrie:
             if nearest == BOUNDARY:
                 return
             entry = branches.get(nearest)
-            if entry is None:
-                branches[nearest] = position
-                self.entry_bytes += LEAF_BYTES
-                return
             if not isinstance(entry, Fork):
-                positions = entry if isinstance(entry, list) else [entry]
-                follower = text[positions[0] - self._base]
-                if follower == token:
-                    self._join(branches, nearest, positions, position)
+                positions = _positions(entry)
+                if not positions or text[positions[0] - self._base] == token:
+                    self._add(branches, nearest, positions, position)
                     return
-                entry = branches[nearest] = self._split(positions, follower, end - index)
+                entry = branches[nearest] = self._split(positions, end - index)
             entry.add(token)
             branches = entry.longer
 
-    def _join(self, branches: Branches, nearest: int, positions: list[int], position: int) -> None:
+    def _add(self, branches: Branches, nearest: int, positions: list[int], position: int) -> None:
         """Add an occurrence that agrees with those before it."""
-        self.entry_bytes += POINTER_BYTES
+        if not positions:
+            branches[nearest] = position
+            self.entry_bytes += LEAF_BYTES
+            return
         if len(positions) == 1:
             branches[nearest] = positions
             self.entry_bytes += LIST_BYTES
+        self.entry_bytes += POINTER_BYTES
         positions.append(position)
 
-    def _split(self, positions: list[int], token: int, depth: int) -> Fork:
+    def _split(self, positions: list[int], depth: int) -> Fork:
         """Return the fork for a context of `depth` tokens; longer contexts get its occurrences."""
-        fork = Fork(token, len(positions))
-        self.entry_bytes += FORK_BYTES - _listed_bytes(positions)
-        if depth == self.max_context:
-            return fork
-        for position in positions:
+        fork = Fork(self._text[positions[0] - self._base], len(positions))
+        self.entry_bytes += FORK_BYTES
+        if len(positions) > 1:
+            self.entry_bytes -= LIST_BYTES + POINTER_BYTES * (len(positions) - 1)
+        for position in positions if depth < self.max_context else ():
             nearest = self._text[position - self._base - depth - 1]
-            if nearest == BOUNDARY:
-                continue
-            entry = fork.longer.get(nearest)
-            if entry is None:
-                fork.longer[nearest] = position
-                self.entry_bytes += LEAF_BYTES
-            elif not isinstance(entry, Fork):  # it cannot be one: all that come here agree
-                agreeing = entry if isinstance(entry, list) else [entry]
-                self._join(fork.longer, nearest, agreeing, position)
+            if nearest != BOUNDARY:
+                agreeing = _positions(fork.longer.get(nearest))
+                self._add(fork.longer, nearest, agreeing, position)
         return fork
-
-    # -- taking out the oldest text ---------------------------------------------------------------
 
     def forget(self, context: int, counted: int) -> None:
         """Take out the oldest text, which began with `context` tokens and grew by `counted`."""
@@ -187,8 +173,6 @@ class ContextTrie:
                 self.entry_bytes -= LIST_BYTES
             return
 
-    # -- drafting ---------------------------------------------------------------------------------
-
     def draft(
         self, context: Sequence[int], length: int, floor: float
     ) -> tuple[list[int], list[float]]:
@@ -212,7 +196,7 @@ class ContextTrie:
                 token, count, total = entry.best, entry.counts[entry.best], entry.total
                 match, source = depth, -1
             else:
-                positions = entry if isinstance(entry, list) else [entry]
+                positions = _positions(entry)
                 count = total = len(positions)
                 follows = source >= 0 and positions[-1] == source + 1
                 match = match + 1 if follows else self._agreeing(window, positions)
@@ -258,5 +242,8 @@ class ContextTrie:
         return longest
 
 
-def _listed_bytes(positions: list[int]) -> int:
-    return LIST_BYTES + POINTER_BYTES * (len(positions) - 1) if len(positions) > 1 else 0
+def _positions(entry: Entry | None) -> list[int]:
+    """Return the occurrences of an entry that is no Fork, none for None."""
+    if isinstance(entry, list):
+        return entry
+    return [entry] if isinstance(entry, int) else []

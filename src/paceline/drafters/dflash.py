@@ -10,26 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from paceline.core import DraftBatch, InvalidRequest, KVSpec, ModelError, Request
-from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.drafters.base import ObservedRows, StatefulDrafter, TargetInfo
 from paceline.drafters.block_draws import BlockDraws, CandidateWalk
 from paceline.drafters.draw import DRAWS, Drawn, draft_batch
+from paceline.drafters.kinds import (
+    DRAFT_LENGTH,
+    NETWORK_OPTIONS,
+    BuildContext,
+    DrafterSpec,
+    Settings,
+    one_of,
+    register,
+    whole,
+)
 from paceline.drafters.packing import Stretch, pack_blocks
-from paceline.drafters.spec import draft_len, one_of, read_options, whole
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch
 from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import check_mask
 from paceline.models.dflash.networks import build_dflash, planned_bytes
 from paceline.models.networks import DTYPES
-from paceline.models.quantized import INT8, QUANTIZE, UNQUANTIZED
-
-HEADS = ("auto", "full", "cut")
+from paceline.models.quantized import INT8, UNQUANTIZED
 
 
 @dataclass(slots=True)
@@ -52,7 +58,7 @@ class _Context:
             self.leading = self.end
 
 
-class DFlashDrafter:
+class DFlashDrafter(StatefulDrafter[_Context]):
     """Runs a DFlash checkpoint over the target's blocks.
 
     `window` bounds the context that a draft sees, in tokens, so that its cost stays flat however
@@ -61,8 +67,7 @@ class DFlashDrafter:
     samples: see `drafters.draw`.
     """
 
-    lookback = 0
-    parallel = True
+    network: DFlashNetwork  # from attach() on
 
     def __init__(
         self,
@@ -71,7 +76,7 @@ class DFlashDrafter:
         *,
         dtype: str = "bfloat16",
         backend: str = "auto",
-        quantize: str = "none",
+        quantize: str | None = None,
         head: str = "auto",
         window: int | None = None,
         max_draft_len: int | None = None,
@@ -86,27 +91,22 @@ class DFlashDrafter:
         if head == "cut" and checkpoint.head_ids is None:
             expected = "full: the checkpoint ships no list of frequent tokens"
             raise InvalidRequest(f"drafter {name}, head", head, expected)
-        self.name, self.version = name, checkpoint.version
-        self.max_draft_len = max_draft_len or most
-        self.checkpoint, self.config = checkpoint, config
-        self.feature_layers = config.target_layer_ids
+        super().__init__(name, max_draft_len or most)
+        self.version, self.feature_layers = checkpoint.version, config.target_layer_ids
+        self.checkpoint, self.config, self.window = checkpoint, config, window
         self._head_ids = None if head == "full" else checkpoint.head_ids
-        self._dtype, self._backend, self.window, self._draw = dtype, backend, window, draw
-        self._quantize = None if quantize == "none" else quantize
+        self._dtype, self._backend, self._quantize = dtype, backend, quantize
         shape, size = config.layers, DTYPES[dtype].itemsize
-        self.kv: KVSpec | None = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, size)
-        recipe = UNQUANTIZED if self._quantize is None else INT8
+        self.kv = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, size)
+        recipe = UNQUANTIZED if quantize is None else INT8
         self.weight_bytes = planned_bytes(config, DTYPES[dtype], self._head_ids, recipe)
-        self.network: DFlashNetwork | None = None
-        self._selector: CandidateWalk | None = None
         self._draws = BlockDraws(config, draw, self._head_ids)
         self._max_positions = shape.max_context
-        self.reach: int | None = None
-        self._contexts: dict[tuple[str, int], _Context] = {}
 
     def attach(self, target: TargetInfo) -> None:
         """Build the network around the target's embedding and head, with KV for its blocks."""
         check_target(self.name, self.checkpoint, target)
+        assert target.network is not None, "it shares the target's embedding and head"
         self._max_positions = min(
             self.config.layers.max_context, target.max_model_len + self.config.block_size
         )
@@ -124,15 +124,13 @@ class DFlashDrafter:
         self._try_out(target)
         self.weight_bytes = self.network.weight_bytes
         if self.config.second is not None:
-            weights = self.checkpoint.weights
-            self._selector = CandidateWalk(self.config.second, weights, self.network)
-            self._draws.selector = self._selector
-            self.weight_bytes += self._selector.weight_bytes
+            selector = CandidateWalk(self.config.second, self.checkpoint.weights, self.network)
+            self._draws.selector = selector
+            self.weight_bytes += selector.weight_bytes
 
     def _try_out(self, target: TargetInfo) -> None:
         """Draft once, in blocks that nobody owns yet. Raises ModelError where no number comes
         out: weights can be finite, and damaged all the same."""
-        assert self.network is not None
         context, size = BLOCK_SIZE, self.max_draft_len + 1
         blocks = range(-(-(context + size) // BLOCK_SIZE))
         if len(blocks) > target.num_blocks or context + size > self._max_positions:
@@ -140,8 +138,7 @@ class DFlashDrafter:
         places = np.arange(context, dtype=np.int32)
         generator = torch.Generator().manual_seed(0)
         features = torch.randn(context, self.config.feature_size, generator=generator)
-        device, dtype = self.network.device, self.network.dtype
-        self.network.inject(features.to(device, dtype), places, places)
+        self.network.inject(features.to(self.network.device, self.network.dtype), places, places)
         masks = [self.config.mask_token_id] * size
         output = self.network.draft(pack_blocks([Stretch(blocks, context, masks)]))
         if not bool(torch.isfinite(output.confidence).all()):
@@ -150,28 +147,25 @@ class DFlashDrafter:
 
     @torch.inference_mode()
     def rehearse(self, requests: int, length: int) -> None:
-        assert self.network is not None
         masks = [self.config.mask_token_id] * min(length + 1, self._max_positions)
         used = -(-len(masks) // BLOCK_SIZE)
         blocks = [range(i * used, (i + 1) * used) for i in range(requests)]
         batch = pack_blocks([Stretch(of_request, 0, masks) for of_request in blocks])
-        self.network.draft(batch, logits=self._selector is not None)
+        self.network.draft(batch, logits=self._draws.selector is not None)
 
-    def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
-        for request, leading in zip(requests, held, strict=True):
-            self._contexts[request.id, request.choice] = _Context(leading, 0, leading)
+    def start(self, request: Request, held: int) -> _Context:
+        return _Context(held, 0, held)
 
     @torch.inference_mode()
     def observe(self, rows: Sequence[ObservedRows]) -> None:
         """Inject the committed rows into the draft KV; their features are not kept."""
-        assert self.network is not None
         features: list[torch.Tensor] = []
         positions: list[int] = []
         slots: list[int] = []
         for row in rows:
             count = min(row.count, self._max_positions - row.start)
-            context = self._contexts.get((row.request.id, row.request.choice))
-            if context is None or count <= 0:
+            context = self.state(row.request)
+            if context is None or row.features is None or count <= 0:
                 continue
             context.add(row.start, count)
             at, blocks = range(row.start, row.start + count), row.request.blocks
@@ -184,32 +178,24 @@ class DFlashDrafter:
             self.network.inject(together, where[0], where[1])
 
     def held_tokens(self, request: Request) -> int:
-        context = self._contexts.get((request.id, request.choice))
+        context = self.state(request)
         return 0 if context is None else context.leading
-
-    def release(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self._contexts.pop((request.id, request.choice), None)
 
     @torch.inference_mode()
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
-        assert self.network is not None
-        pairs = zip(requests, lengths, strict=True)
-        slots = [self._slots(request, length) for request, length in pairs]
         drafts: list[list[Drawn]] = [[] for _ in requests]
-        asked = [index for index, count in enumerate(slots) if count]
-        if asked:
-            chosen = [requests[index] for index in asked]
-            counts = [slots[index] for index in asked]
-            logits = self._draws.need_logits(chosen)
-            output = self.network.draft(self._blocks(chosen, counts), logits=logits)
-            forced = [request.tokens[self._anchor(request) + 1 :] for request in chosen]
-            drawn = self._draws.draw(chosen, counts, forced, output)
-            for index, draft in zip(asked, drawn, strict=True):
-                drafts[index] = draft
+        counts = list(map(self._slots, requests, lengths))
+        asked = [index for index, count in enumerate(counts) if count]
+        if not asked:
+            return draft_batch(drafts)
+        chosen, counts = [requests[i] for i in asked], [counts[i] for i in asked]
+        logits = self._draws.need_logits(chosen)
+        output = self.network.draft(self._blocks(chosen, counts), logits=logits)
+        forced = [r.tokens[self._states[r.id, r.choice].end + 1 :] for r in chosen]
+        drawn = self._draws.draw(chosen, counts, forced, output)
+        for index, draft in zip(asked, drawn, strict=True):
+            drafts[index] = draft
         return draft_batch(drafts)
-
-    # -- inside -----------------------------------------------------------------------------------
 
     def _slots(self, request: Request, length: int) -> int:
         """Return the number of slots to predict, as far as this drafter's positions reach.
@@ -218,35 +204,27 @@ class DFlashDrafter:
         that a grammar forced after it; the selector draws slot by slot from the last token, and
         does not skip any.
         """
-        context = self._contexts.get((request.id, request.choice))
+        context = self.state(request)
         if context is None:
             return 0
         forced = len(request.tokens) - 1 - context.end
-        if forced < 0 or (forced and self._selector is not None):
+        if forced < 0 or (forced and self._draws.selector is not None):
             return 0
         most = min(self.config.max_draft_len, self._max_positions - 1 - context.end)
         count = min(min(length, self.max_draft_len) + forced, most)
         return count if count > forced else 0
 
-    def _anchor(self, request: Request) -> int:
-        return self._contexts[request.id, request.choice].end
-
     def _blocks(self, requests: Sequence[Request], counts: Sequence[int]) -> ForwardBatch:
+        """Return each request's anchor and masks, which see its context within the window."""
         mask, stretches = self.config.mask_token_id, []
-        for request, count in zip(requests, counts, strict=True):
-            anchor = self._anchor(request)
-            ids = [request.tokens[anchor], *[mask] * count]
-            stretches.append(Stretch(request.blocks, anchor, ids))
+        contexts = [self._states[request.id, request.choice] for request in requests]
+        for request, context, count in zip(requests, contexts, counts, strict=True):
+            ids = [request.tokens[context.end], *[mask] * count]
+            stretches.append(Stretch(request.blocks, context.end, ids))
         batch = pack_blocks(stretches)
-        batch.first = np.array([self._first(request) for request in requests], dtype=np.int32)
+        window = self._max_positions if self.window is None else self.window
+        batch.first = np.array([max(c.first, c.end - window) for c in contexts], dtype=np.int32)
         return batch
-
-    def _first(self, request: Request) -> int:
-        """Return the first position that the draft sees."""
-        first = self._contexts[request.id, request.choice].first
-        if self.window is None:
-            return first
-        return max(first, self._anchor(request) - self.window)
 
 
 def check_target(name: str, checkpoint: DFlashCheckpoint, target: TargetInfo) -> None:
@@ -270,31 +248,26 @@ def check_target(name: str, checkpoint: DFlashCheckpoint, target: TargetInfo) ->
         )
     special = [("end of text", token) for token in sorted(target.eos_ids)]
     pad = getattr(target.tokenizer, "pad_token_id", None)
-    if pad is not None:
-        special.append(("padding token", pad))
+    special += [] if pad is None else [("padding token", pad)]
     check_mask(config, target.vocab_size, tuple(special), f"drafter {name}")
 
 
-@register("dflash")
+@register("dflash", value="a drafter (a folder or hub id)")
 def _build(spec: DrafterSpec, context: BuildContext) -> DFlashDrafter:
-    if spec.value is None:
-        expected = f"a drafter after it: {spec.kind}:PATH or a hub id"
-        raise InvalidRequest(f"drafter {spec.name}", spec.kind, expected)
-    settings = dflash_defaults(context) | read_options(spec, DFLASH_OPTIONS)
-    return DFlashDrafter(spec.name, load_checkpoint(spec.value), **settings)
+    settings = dflash_defaults(context) | spec.settings(DFLASH_OPTIONS)
+    return DFlashDrafter(spec.name, load_checkpoint(str(spec.value)), **settings)
 
 
-def dflash_defaults(context: BuildContext) -> dict[str, Any]:
+def dflash_defaults(context: BuildContext) -> Settings:
     """Return the settings of a drafter that a spec leaves open."""
-    return {**context.network_settings(device=False), **context.draw, "window": context.window}
+    settings = context.network_settings | {"window": context.window}
+    del settings["device"]  # it runs where its target does, whose head it shares
+    return settings
 
 
-DFLASH_OPTIONS = {
-    "max_draft_len": draft_len(),
+DFLASH_OPTIONS = DRAFT_LENGTH | {
     "window": whole(1, 2**31 - 1),
-    "head": one_of(*HEADS),
+    "head": one_of("auto", "full", "cut"),
     "draw": one_of(*DRAWS),
-    "dtype": one_of(*DTYPES),
-    "backend": one_of("auto", "native", "torch"),
-    "quantize": one_of("none", *QUANTIZE),
+    **{name: NETWORK_OPTIONS[name] for name in ("dtype", "backend", "quantize")},
 }

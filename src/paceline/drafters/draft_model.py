@@ -9,21 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from paceline.core import DraftBatch, InvalidRequest, KVSpec, ModelError, Request
-from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, TargetInfo, register
+from paceline.core import DraftBatch, ModelError, Request
+from paceline.drafters.base import ObservedRows, StatefulDrafter, TargetInfo
 from paceline.drafters.draw import DRAWS, Drawn, draft_batch, draw_token
+from paceline.drafters.kinds import (
+    DRAFT_LENGTH,
+    NETWORK_OPTIONS,
+    BuildContext,
+    DrafterSpec,
+    Settings,
+    one_of,
+    real,
+    register,
+)
 from paceline.drafters.packing import Stretch, pack
-from paceline.drafters.spec import draft_len, one_of, read_options, real
 from paceline.kernels import ops
 from paceline.models.batch import BLOCK_SIZE, ForwardOutput, Network
-from paceline.models.loader import load_model
+from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
-from paceline.models.quantized import QUANTIZE
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # So many rows cost a forward about what one does: they can wait for the next draft's forward.
 FREE_ROWS = 16
@@ -80,25 +91,23 @@ class _Draft:
         return [drawn.token for drawn in self.drawn]
 
 
-class DraftModelDrafter:
+class DraftModelDrafter(StatefulDrafter[_State]):
     """Runs `network` over the same blocks as the target.
 
     A round is one forward that catches up with what was committed, then one of single rows for
-    each further token. A request drops out when its draft length is reached, or when the estimated
-    probability that its whole draft stands falls below `min_token_prob`: a further token pays while
-    that is above (draft forward / target forward) x speedup, 0.6 for a third of the size. Tokens
-    that only one of the two vocabularies has (they are padded differently) are never proposed.
+    each further token. A draft ends where the estimated probability that all of it stands falls
+    below `min_token_prob`: a further token pays while that is above (draft forward / target
+    forward) x speedup, 0.6 for a third of the size. Tokens that only one of the two vocabularies
+    has (they are padded differently) are never proposed.
     """
 
-    feature_layers: tuple[int, ...] = ()
-    lookback = 0
     parallel = False
 
     def __init__(
         self,
         name: str,
         network: Network,
-        tokenizer: Any = None,
+        tokenizer: PreTrainedTokenizerFast | None = None,
         *,
         version: str = "1",
         max_positions: int,
@@ -106,15 +115,25 @@ class DraftModelDrafter:
         min_token_prob: float = 0.6,
         draw: str = "coupled",
     ) -> None:
-        self.name, self.version, self.max_draft_len = name, version, max_draft_len
-        self.network = network
-        self.kv: KVSpec | None = network.kv_spec
-        self.weight_bytes = network.weight_bytes
+        super().__init__(name, max_draft_len)
+        self.version, self.network, self.reach = version, network, max_positions
+        self.kv, self.weight_bytes = network.kv_spec, network.weight_bytes
         self._tokenizer, self._draw, self._min_token_prob = tokenizer, draw, min_token_prob
         self._max_positions = max_positions
-        self.reach: int | None = max_positions
         self._vocab_size = self._target_vocab_size = network.vocab_size
-        self._states: dict[tuple[str, int], _State] = {}
+
+    @classmethod
+    def of_model(
+        cls, name: str, loaded: LoadedModel, settings: Settings, version: str
+    ) -> DraftModelDrafter:
+        """Make the drafter that runs `loaded`; `settings` are NETWORK_OPTIONS and arguments."""
+        chosen = {key: settings.pop(key) for key in NETWORK_OPTIONS}
+        runs = {key: value for key, value in chosen.items() if value is not None}
+        longest = loaded.max_context
+        network, _ = build_network(loaded, max_positions=longest, **runs)
+        return cls(
+            name, network, loaded.tokenizer, version=version, max_positions=longest, **settings
+        )
 
     def attach(self, target: TargetInfo) -> None:
         """Allocate KV for the target's blocks. Raises ModelError where vocabularies differ."""
@@ -133,15 +152,14 @@ class DraftModelDrafter:
             rows = [Stretch([block], position, [0]) for block in range(requests)]
             self.network.forward(pack(rows))
 
-    def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
-        for request, computed in zip(requests, held, strict=True):
-            self._states[request.id, request.choice] = _State(computed)
+    def start(self, request: Request, held: int) -> _State:
+        return _State(held)
 
     def observe(self, rows: Sequence[ObservedRows]) -> None:
         """Compute prompt chunks at once, so that no step pays for a long prompt as a whole."""
         stretches = []
         for row in rows:
-            state = self._state(row.request)
+            state = self._settled(row.request)
             end = min(row.start + row.count, self._max_positions)
             if state is not None and end - state.computed > FREE_ROWS:
                 stretches.append(self._catch_up(row.request, state, end))
@@ -149,17 +167,12 @@ class DraftModelDrafter:
             self._forward(stretches, logits=False)
 
     def held_tokens(self, request: Request) -> int:
-        state = self._state(request)
+        state = self._settled(request)
         return 0 if state is None else state.computed
-
-    def release(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self._states.pop((request.id, request.choice), None)
 
     @torch.inference_mode()
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
-        pairs = zip(requests, lengths, strict=True)
-        drafts = [_Draft(request, self._wanted(request, length)) for request, length in pairs]
+        drafts = list(map(_Draft, requests, map(self._wanted, requests, lengths)))
         running = [draft for draft in drafts if draft.wanted > 0]
         while running:
             stretches = [self._next_stretch(draft) for draft in running]
@@ -173,17 +186,15 @@ class DraftModelDrafter:
                 self._states[draft.request.id, draft.request.choice].drafted = draft.tokens[:-1]
         return draft_batch([draft.drawn for draft in drafts])
 
-    # -- inside -----------------------------------------------------------------------------------
-
-    def _state(self, request: Request) -> _State | None:
-        state = self._states.get((request.id, request.choice))
+    def _settled(self, request: Request) -> _State | None:
+        state = self.state(request)
         if state is not None:
             state.settle(request.tokens)
         return state
 
     def _wanted(self, request: Request, length: int) -> int:
         """Return the draft length, bounded by this model's context: the last token has no row."""
-        if self._state(request) is None:
+        if self._settled(request) is None:
             return 0
         reachable = self._max_positions - len(request.tokens) + 1
         return min(length, self.max_draft_len, reachable)
@@ -225,7 +236,12 @@ class DraftModelDrafter:
         return drawn
 
 
-def check_same_tokens(name: str, ours: Any, target_name: str, theirs: Any) -> None:
+def check_same_tokens(
+    name: str,
+    ours: PreTrainedTokenizerFast | None,
+    target_name: str,
+    theirs: PreTrainedTokenizerFast | None,
+) -> None:
     """Raise ModelError naming the first id that means one token here and another to the target.
 
     Ids that only one of the two has are let pass: vocabularies are padded, special tokens added.
@@ -244,38 +260,13 @@ def check_same_tokens(name: str, ours: Any, target_name: str, theirs: Any) -> No
             )
 
 
-@register("draft_model")
+@register("draft_model", value="a model (a folder, GGUF file, hub id or name)")
 def _build(spec: DrafterSpec, context: BuildContext) -> DraftModelDrafter:
-    if spec.value is None:
-        expected = f"a model after it: {spec.kind}:PATH, a hub id or a name"
-        raise InvalidRequest(f"drafter {spec.name}", spec.kind, expected)
-    settings = context.network_settings(device=True) | context.draw | read_options(spec, _READERS)
-    runs = {key: settings.pop(key) for key in _NETWORK}
-    if runs["quantize"] == "none":
-        del runs["quantize"]
-    loaded = load_model(spec.value)
-    network, _ = build_network(loaded, max_positions=loaded.max_context, **runs)
-    return DraftModelDrafter(
-        spec.name,
-        network,
-        loaded.tokenizer,
-        version=loaded.path.name,
-        max_positions=loaded.max_context,
-        **settings,
-    )
+    settings = context.network_settings | spec.settings(DRAFT_MODEL_OPTIONS)
+    loaded = load_model(str(spec.value))
+    return DraftModelDrafter.of_model(spec.name, loaded, settings, loaded.path.name)
 
 
-def _text(field_name: str, text: str) -> str:
-    return text  # checked by build_network, which knows what there is
-
-
-_READERS = {
-    "max_draft_len": draft_len(),
-    "min_token_prob": real(0.0, 1.0),
-    "draw": one_of(*DRAWS),
-    "dtype": _text,
-    "device": _text,
-    "backend": _text,
-    "quantize": one_of("none", *QUANTIZE),
-}
-_NETWORK = ("dtype", "device", "backend", "quantize")
+DRAFT_MODEL_OPTIONS = (
+    DRAFT_LENGTH | {"min_token_prob": real(0.0, 1.0), "draw": one_of(*DRAWS)} | NETWORK_OPTIONS
+)

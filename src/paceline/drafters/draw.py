@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline.core import DraftBatch, Request, SamplingParams, SparseRow
+from paceline.core import DraftBatch, Request, SparseRow
 from paceline.kernels import ops
 
 DRAWS = ("coupled", "sample", "argmax")
@@ -41,7 +41,11 @@ def draw_token(logits: torch.Tensor, argmax: int, request: Request, index: int, 
     if params.greedy or how == "argmax":
         return Drawn(argmax, None, confidence)
     inv_temperature = 1.0 / params.temperature
-    threshold, tie_id = _keep(logits, params, inv_temperature)
+    threshold, tie_id = -math.inf, ops.NO_TIE
+    if params.top_k > 0 or params.top_p < 1 or params.min_p > 0:
+        threshold, tie_id = ops.top_threshold(
+            logits, inv_temperature, params.top_k, params.top_p, params.min_p
+        )
     draft_noise = {"round_start": request.position, "role": ops.ROLE_DRAFT}
     token = ops.gumbel_argmax(
         logits,
@@ -61,21 +65,10 @@ def draw_token(logits: torch.Tensor, argmax: int, request: Request, index: int, 
     return Drawn(token, q, confidence)
 
 
-def _keep(
-    logits: torch.Tensor, params: SamplingParams, inv_temperature: float
-) -> tuple[float, int]:
-    if params.top_k <= 0 and params.top_p >= 1 and params.min_p <= 0:
-        return -torch.inf, ops.NO_TIE
-    return ops.top_threshold(logits, inv_temperature, params.top_k, params.top_p, params.min_p)
-
-
 def draft_batch(drafts: Sequence[Sequence[Drawn]]) -> DraftBatch:
     """Return the drafts, one list of drawn tokens for each request, as the engine takes them."""
     return DraftBatch(
         tokens=[[drawn.token for drawn in draft] for draft in drafts],
-        q=[
-            [drawn.q for drawn in draft] if draft and draft[0].q is not None else None
-            for draft in drafts
-        ],
+        q=[[d.q for d in draft] if draft and draft[0].q is not None else None for draft in drafts],
         confidence=[[drawn.confidence for drawn in draft] for draft in drafts],
     )

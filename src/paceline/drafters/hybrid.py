@@ -1,43 +1,32 @@
 """`hybrid`: look-ups draft what a text repeats, DFlash drafts everything else.
 
-Each is strong where the other is weak. A look-up takes no time and is near perfect where a text
-says again what was said before; DFlash knows what the model is about to say for the first time.
-Who drafts is decided for each request in each round, before DFlash runs:
+A look-up takes no time and is near perfect where a text says again what was said before; DFlash
+knows what the model is about to say for the first time. Before DFlash runs, the look-up's draft of
+a request is taken where it expects at least as many accepted tokens (the sum, over the draft, of
+the product of its confidences) as DFlash is expected to bring: a + a² + … + aⁿ for n tokens, where
+a is the share of DFlash's tokens that stood so far in this request.
 
-    the look-up's draft is taken where it expects at least as many accepted tokens (the sum, over
-    the draft, of the product of its confidences) as DFlash is expected to bring: a + a² + … + aⁿ
-    for n tokens, where a is the share of DFlash's tokens that stood so far in this request.
-
-What goes into that was said, or drawn and judged, in earlier rounds. So no rule of verification is
-biased by the choice: it is made before a token of this round is drawn.
+The choice is made before a token of this round is drawn, so it biases no rule of verification.
 
 `auto` is `hybrid` with the drafter that is shipped for the target, else look-ups alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from operator import eq
 
-from paceline.core import DraftBatch, InvalidRequest, KVSpec, Request
-from paceline.drafters.base import (
-    BuildContext,
-    Drafter,
-    DrafterSpec,
-    ObservedRows,
-    TargetInfo,
-    register,
-)
+from paceline.core import DraftBatch, Request
+from paceline.drafters.base import Drafter, Memory, ObservedRows, StatefulDrafter, TargetInfo
 from paceline.drafters.chain import ChainDrafter, look_up_drafter
 from paceline.drafters.dflash import DFLASH_OPTIONS, DFlashDrafter, dflash_defaults
+from paceline.drafters.kinds import BuildContext, DrafterSpec, Settings, register
 from paceline.drafters.shipped import find
-from paceline.drafters.spec import read_options, refuse_value
 from paceline.drafters.suffix import SUFFIX_OPTIONS, expected_accepted
 from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import load_checkpoint
 
-DFLASH = "dflash"  # the part's name; look-ups have their own
 SHIPPED_ROW = "shipped drafter"  # label in the start-up table
 
 # Half or twice of any of these changes the acceptance length by a percent at most: replayed over 40
@@ -62,14 +51,10 @@ class Standing:
         proposal was verified or not."""
         if not self.proposal or len(tokens) <= self.end:
             return
-        stood = judged = 0
-        for drafted, committed in zip(self.proposal, tokens[self.end :], strict=False):
-            judged += 1
-            if drafted != committed:
-                break
-            stood += 1
+        same = list(map(eq, self.proposal, tokens[self.end :]))
+        stood = same.index(False) if False in same else len(same)
         self.stood = KEPT * self.stood + stood
-        self.judged = KEPT * self.judged + judged
+        self.judged = KEPT * self.judged + min(stood + 1, len(same))
         self.proposal = []
 
     def expected(self, length: int) -> float:
@@ -78,15 +63,12 @@ class Standing:
         return sum(rate**k for k in range(1, length + 1))
 
 
-class HybridDrafter:
+class HybridDrafter(StatefulDrafter[Standing]):
     """Look-ups and one DFlash drafter, whose features, KV and weights are the hybrid's.
 
     DFlash sees every row that it is shown, whoever drafted it. Past the end of its positions a
     request gets what is looked up.
     """
-
-    parallel = True
-    reach: int | None = None  # look-ups have no end
 
     def __init__(
         self,
@@ -95,23 +77,24 @@ class HybridDrafter:
         dflash: DFlashDrafter,
         start_up_rows: Sequence[tuple[str, str]] = (),
     ) -> None:
-        self.name, self.lookup, self.dflash = name, lookup, dflash
-        self.start_up_rows = list(start_up_rows)
+        super().__init__(name, max(lookup.max_draft_len, dflash.max_draft_len))
+        self.lookup, self.dflash, self.start_up_rows = lookup, dflash, list(start_up_rows)
         self.version = f"{lookup.version}+dflash-{dflash.version}"
-        self.max_draft_len = max(lookup.max_draft_len, dflash.max_draft_len)
         self.longest_proposed = dflash.max_draft_len
-        self.feature_layers, self.lookback = dflash.feature_layers, dflash.lookback
-        self.kv: KVSpec | None = dflash.kv
+        self.feature_layers, self.kv = dflash.feature_layers, dflash.kv
         self.weight_bytes = dflash.weight_bytes
-        self._standings: dict[tuple[str, int], Standing] = {}
 
     @property
-    def network(self) -> DFlashNetwork | None:
+    def network(self) -> DFlashNetwork:
         return self.dflash.network
 
     @property
     def window(self) -> int | None:
         return self.dflash.window
+
+    @property
+    def memories(self) -> Sequence[Memory]:
+        return self.lookup.memories
 
     def attach(self, target: TargetInfo) -> None:
         self.lookup.attach(target)
@@ -121,11 +104,13 @@ class HybridDrafter:
     def rehearse(self, requests: int, length: int) -> None:
         self.dflash.rehearse(requests, length)
 
+    def start(self, request: Request, held: int) -> Standing:
+        return Standing()
+
     def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
+        super().begin(requests, held)
         self.lookup.begin(requests, held)
         self.dflash.begin(requests, held)
-        for request in requests:
-            self._standings[request.id, request.choice] = Standing()
 
     def observe(self, rows: Sequence[ObservedRows]) -> None:
         self.lookup.observe(rows)
@@ -139,52 +124,47 @@ class HybridDrafter:
     ) -> tuple[DraftBatch, list[bool]]:
         looked_up = self.lookup.propose(requests, lengths)
         assert looked_up.confidence is not None, "a chain gives one for every token"
-        pairs = zip(requests, lengths, looked_up.confidence, strict=True)
-        return looked_up, [self._enough(*pair) for pair in pairs]
+        return looked_up, list(map(self._enough, requests, lengths, looked_up.confidence))
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         """Return DFlash's drafts."""
         drafted = self.dflash.propose(requests, lengths)
-        drafted.parts = [DFLASH] * len(requests)
+        drafted.parts = ["dflash"] * len(requests)
         for request, tokens in zip(requests, drafted.tokens, strict=True):
-            standing = self._standing(request)
+            standing = self._judged(request)
             standing.proposal, standing.end = list(tokens), len(request.tokens)
         return drafted
 
     def release(self, requests: Sequence[Request]) -> None:
+        super().release(requests)
         self.lookup.release(requests)
         self.dflash.release(requests)
-        for request in requests:
-            self._standings.pop((request.id, request.choice), None)
 
     def _enough(self, request: Request, length: int, confidence: Sequence[float]) -> bool:
         """Return whether a look-up with this confidence is as good as DFlash's draft would be."""
-        standing = self._standing(request)
+        standing = self._judged(request)
         if self.dflash.reach is not None and len(request.tokens) > self.dflash.reach:
             return True
         most = min(length, self.longest_proposed)
         return expected_accepted(confidence) >= standing.expected(most)
 
-    def _standing(self, request: Request) -> Standing:
+    def _judged(self, request: Request) -> Standing:
         """Return the record of a request, with its last proposal judged."""
-        standing = self._standings[request.id, request.choice]
+        standing = self._states[request.id, request.choice]
         standing.judge(request.tokens)
         return standing
 
 
-@register("hybrid")
+@register("hybrid", value="a DFlash drafter (a folder or hub id)", remembers=True)
 def _build(spec: DrafterSpec, context: BuildContext) -> HybridDrafter:
-    if spec.value is None:
-        expected = f"a DFlash drafter after it: {spec.kind}:PATH or a hub id"
-        raise InvalidRequest(f"drafter {spec.name}", spec.kind, expected)
-    settings = read_options(spec, {**DFLASH_OPTIONS, **SUFFIX_OPTIONS})
-    return hybrid_drafter(spec.name, spec.value, settings, context)
+    settings = spec.settings({**DFLASH_OPTIONS, **SUFFIX_OPTIONS})
+    return hybrid_drafter(spec.name, str(spec.value), settings, context)
 
 
 def hybrid_drafter(
     name: str,
     checkpoint_name: str,
-    settings: Mapping[str, Any],
+    settings: Settings,
     context: BuildContext,
     start_up_rows: Sequence[tuple[str, str]] = (),
 ) -> HybridDrafter:
@@ -199,18 +179,13 @@ def hybrid_drafter(
     checkpoint = load_checkpoint(checkpoint_name)
     if "max_draft_len" in settings:
         dflash["max_draft_len"] = min(settings["max_draft_len"], checkpoint.config.max_draft_len)
-    return HybridDrafter(
-        name,
-        look_up_drafter(name, lookup),
-        DFlashDrafter(name, checkpoint, **dflash),
-        start_up_rows,
-    )
+    drafter = DFlashDrafter(name, checkpoint, **dflash)
+    return HybridDrafter(name, look_up_drafter(name, lookup), drafter, start_up_rows)
 
 
-@register("auto")
+@register("auto", remembers=True)
 def _build_auto(spec: DrafterSpec, context: BuildContext) -> Drafter:
-    refuse_value(spec)
-    settings = read_options(spec, SUFFIX_OPTIONS)
+    settings = spec.settings(SUFFIX_OPTIONS)
     target = context.target
     shipped = None if target is None else find(target)
     if target is None or shipped is None:

@@ -13,16 +13,24 @@ each pass, or a whole drafter of random weights, read from its config.json.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, Request
-from paceline.drafters.base import BuildContext, Drafter, DrafterSpec, TargetInfo, register
+from paceline.drafters.base import Drafter, TargetInfo
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.draft_model import DraftModelDrafter
+from paceline.drafters.kinds import (
+    DRAFT_LENGTH,
+    NETWORK_OPTIONS,
+    BuildContext,
+    DrafterSpec,
+    Settings,
+    real,
+    register,
+    whole,
+)
 from paceline.drafters.packing import Stretch, pack
-from paceline.drafters.spec import draft_len, one_of, read_options, real, whole
-from paceline.drafters.text import TextDrafter
 from paceline.models.loader import read_json
 from paceline.models.mocked import (
     find_config,
@@ -31,16 +39,7 @@ from paceline.models.mocked import (
     mocked_model,
     read_config_file,
 )
-from paceline.models.networks import (
-    BACKENDS,
-    DEVICES,
-    DTYPES,
-    LeadingLayers,
-    Share,
-    build_network,
-    nearest_share,
-)
-from paceline.models.quantized import QUANTIZE
+from paceline.models.networks import LeadingLayers, Share
 
 KIND = "mock"
 DEFAULT_LENGTH = 15  # what a block of 16 drafts behind its anchor
@@ -56,7 +55,7 @@ def mock_line(
     return f"{KIND}{value}{spent},max_draft_len={longest}"
 
 
-class MockDrafter(TextDrafter):
+class MockDrafter(Drafter):
     """Drafts arbitrary tokens, as many as asked for; a pass costs `cost` of the target's forward.
 
     A draft of n tokens takes ceil(n / block) passes, one row of each request per pass: so many of
@@ -72,7 +71,7 @@ class MockDrafter(TextDrafter):
         block: int = 1,
         max_draft_len: int = DEFAULT_LENGTH,
     ) -> None:
-        super().__init__(name, max_draft_len)
+        self.name, self.max_draft_len = name, max_draft_len
         self.cost, self.block = cost, block
         self.parallel = not cost or block >= max_draft_len
         self.share: Share | None = None
@@ -82,11 +81,12 @@ class MockDrafter(TextDrafter):
     def attach(self, target: TargetInfo) -> None:
         self._vocab_size = target.vocab_size
         if self.cost:
-            self.share = nearest_share(target.network.config, self.cost)
-            self._layers = LeadingLayers(target.network, self.share)
+            assert target.network is not None, "a share of its forward is spent"
+            self._layers = LeadingLayers(target.network, self.cost)
+            self.share = self._layers.share
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
-        drafts = [self._draft(*pair) for pair in zip(requests, lengths, strict=True)]
+        drafts = list(map(self._draft, requests, lengths))
         if self._layers is not None:
             self._spend(self._layers, requests, drafts)
         return DraftBatch(tokens=drafts)
@@ -109,46 +109,29 @@ class MockDrafter(TextDrafter):
             )
 
 
-_SPENT = {"cost": real(0.0, 1.0), "block": whole(1, MAX_DRAFT_LEN), "max_draft_len": draft_len()}
-_NETWORK = {
-    "max_draft_len": draft_len(),
-    "dtype": one_of(*DTYPES),
-    "device": one_of(*DEVICES),
-    "backend": one_of(*BACKENDS),
-    "quantize": one_of("none", *QUANTIZE),
-}
+_SPENT = {"cost": real(0.0, 1.0), "block": whole(1, MAX_DRAFT_LEN)} | DRAFT_LENGTH
 
 
-@register(KIND)
+@register(KIND, value=True)
 def _build(spec: DrafterSpec, context: BuildContext) -> Drafter:
     if spec.value is not None:
-        settings = context.network_settings(device=True) | read_options(spec, _NETWORK)
+        settings = context.network_settings | spec.settings(DRAFT_LENGTH | NETWORK_OPTIONS)
         return _network(spec.name, spec.value, settings)
-    settings = read_options(spec, _SPENT)
+    settings = spec.settings(_SPENT)
     if "block" in settings and not settings.get("cost"):
         expected = "a cost beside it: a draft that costs nothing has no passes"
         raise InvalidRequest(f"drafter {spec.name}, block", settings["block"], expected)
     return MockDrafter(spec.name, **settings)
 
 
-def _network(name: str, value: str, settings: dict[str, Any]) -> Drafter:
+def _network(name: str, value: str, settings: Settings) -> Drafter:
     """Make the drafter of random weights that a config describes: DFlash or a small model."""
-    path = find_config(value, f"drafter {name}")
+    path, dtype = find_config(value, f"drafter {name}"), settings["dtype"]
     if is_dflash(read_json(path)):
-        settings.pop("device", None)  # it runs where its target does, whose head it shares
-        checkpoint = mocked_dflash(path, dtype=settings["dtype"])
-        return DFlashDrafter(name, checkpoint, **settings)
-    quantize = settings.pop("quantize")
-    settings["quantize"] = None if quantize == "none" else quantize
-    longest = settings.pop("max_draft_len", DEFAULT_LENGTH)
-    loaded = mocked_model(read_config_file(path), value, dtype=settings["dtype"], seed=1)
-    network, _ = build_network(loaded, **settings)
+        del settings["device"]  # it runs where its target does, whose head it shares
+        return DFlashDrafter(name, mocked_dflash(path, dtype=dtype), **settings)
+    loaded = mocked_model(read_config_file(path), value, dtype=dtype, seed=1)
     # Confidence of random weights means nothing: no draft ends for want of it.
-    return DraftModelDrafter(
-        name,
-        network,
-        version="mock",
-        max_positions=loaded.max_context,
-        max_draft_len=longest,
-        min_token_prob=0.0,
-    )
+    settings = {"max_draft_len": DEFAULT_LENGTH, "min_token_prob": 0.0} | settings
+    # Its ids mean nothing either: there are no tokens to compare with the target's.
+    return DraftModelDrafter.of_model(name, replace(loaded, tokenizer=None), settings, "mock")

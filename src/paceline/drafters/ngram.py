@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.core import DraftBatch, InvalidRequest, Request
-from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, register
-from paceline.drafters.spec import draft_len, read_options, refuse_value, whole
-from paceline.drafters.text import TextDrafter
+from paceline.drafters.base import ObservedRows, StatefulDrafter
+from paceline.drafters.kinds import DRAFT_LENGTH, BuildContext, DrafterSpec, register, whole
 
 _TOKEN_BITS = 32
 
@@ -55,7 +54,7 @@ class NgramIndex:
         return latest
 
 
-class NgramDrafter(TextDrafter):
+class NgramDrafter(StatefulDrafter[NgramIndex]):
     """Drafts from the request's own tokens; holds one NgramIndex per running request."""
 
     def __init__(
@@ -66,27 +65,23 @@ class NgramDrafter(TextDrafter):
             raise InvalidRequest(field, min_ngram, f"at most max_ngram ({max_ngram})")
         super().__init__(name, max_draft_len)
         self.min_ngram, self.max_ngram = min_ngram, max_ngram
-        self._indexes: dict[tuple[str, int], NgramIndex] = {}
 
-    def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
-        for request in requests:
-            if request.max_draft_len > 0:  # a request that never drafts costs nothing
-                index = NgramIndex(self.min_ngram, self.max_ngram)
-                self._indexes[request.id, request.choice] = index
+    def start(self, request: Request, held: int) -> NgramIndex | None:
+        # a request that never drafts costs nothing
+        return NgramIndex(self.min_ngram, self.max_ngram) if request.max_draft_len > 0 else None
 
     def observe(self, rows: Sequence[ObservedRows]) -> None:
         """Index along with the prompt's chunks: no step pays for a long prompt at once."""
         for row in rows:
-            index = self._indexes.get((row.request.id, row.request.choice))
+            index = self.state(row.request)
             if index is not None:
                 index.extend(row.request.tokens, row.start + row.count)
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
-        pairs = zip(requests, lengths, strict=True)
-        return DraftBatch(tokens=[self._draft(request, length) for request, length in pairs])
+        return DraftBatch(tokens=list(map(self._draft, requests, lengths)))
 
     def _draft(self, request: Request, length: int) -> list[int]:
-        index = self._indexes.get((request.id, request.choice))
+        index = self.state(request)
         length = min(length, self.max_draft_len)
         if index is None or length <= 0:
             return []
@@ -101,14 +96,9 @@ class NgramDrafter(TextDrafter):
             draft.append(draft[-period])
         return draft
 
-    def release(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self._indexes.pop((request.id, request.choice), None)
 
-
-@register("ngram")
+@register("ngram", untrained=True)
 def _build(spec: DrafterSpec, context: BuildContext) -> NgramDrafter:
-    refuse_value(spec)
     ngram = whole(1, 64)
-    readers = {"max_draft_len": draft_len(), "min_ngram": ngram, "max_ngram": ngram}
-    return NgramDrafter(spec.name, **read_options(spec, readers))
+    readers = DRAFT_LENGTH | {"min_ngram": ngram, "max_ngram": ngram}
+    return NgramDrafter(spec.name, **spec.settings(readers))

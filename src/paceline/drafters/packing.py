@@ -45,7 +45,6 @@ def pack(stretches: Sequence[Stretch]) -> ForwardBatch:
 def pack_blocks(stretches: Sequence[Stretch]) -> ForwardBatch:
     """Return the same batch with logits for all rows but the first of each stretch."""
     batch = pack(stretches)
-    behind = np.ones(len(batch.ids), dtype=bool)
-    behind[batch.seq_starts[:-1]] = False
-    batch.logit_rows = np.flatnonzero(behind).astype(np.int32)
+    rows = np.arange(len(batch.ids), dtype=np.int32)
+    batch.logit_rows = np.delete(rows, batch.seq_starts[:-1])
     return batch

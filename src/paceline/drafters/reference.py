@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 
-from paceline.core import Round, SpeculationStats
+from paceline.core import DraftBatch, Request, Round, SpeculationStats
 from paceline.drafters.dflash import DFlashDrafter
-from paceline.models.batch import Network
+from paceline.models.batch import ForwardBatch, Network
+from paceline.models.dflash.batch import BlockOutput
 from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.module import DFlashModule, draft_logits
 from paceline.models.networks import sequence_features
@@ -31,19 +34,21 @@ class RecordedDraft:
 class Recorder:
     """Stands in for a drafter and keeps the logits behind each of its drafts."""
 
-    def __init__(self, drafter: Any) -> None:
+    def __init__(self, drafter: DFlashDrafter) -> None:
         self._drafter = drafter
         self.drafts: list[RecordedDraft] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._drafter, name)
 
-    def propose(self, requests: Any, lengths: Any) -> Any:
-        network, seen = self._drafter.network, []
-        draft = network.draft
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
+        seen: list[tuple[ForwardBatch, torch.Tensor]] = []
+        network: Any = self._drafter.network  # whose method is replaced for this draft
+        draft = self._drafter.network.draft
 
-        def recorded(batch: Any, *, logits: bool = False) -> Any:
+        def recorded(batch: ForwardBatch, *, logits: bool = False) -> BlockOutput:
             output = draft(batch, logits=True)
+            assert output.logits is not None
             seen.append((batch, output.logits.to("cpu", copy=True)))
             return output
 
@@ -52,18 +57,13 @@ class Recorder:
             proposed = self._drafter.propose(requests, lengths)
         finally:
             network.draft = draft
+        drafted = [r for r, count in zip(requests, proposed.lengths, strict=True) if count]
         for batch, logits in seen:
-            self._keep(requests, proposed.lengths, batch, logits)
+            assert batch.first is not None
+            counts = (np.diff(batch.seq_starts) - 1).tolist()
+            rows = zip(drafted, batch.first.tolist(), torch.split(logits, counts), strict=False)
+            self.drafts += [RecordedDraft(r.id, list(r.tokens), *row) for r, *row in rows]
         return proposed
-
-    def _keep(self, requests: Any, counts: Any, batch: Any, logits: torch.Tensor) -> None:
-        drafted = [request for request, count in zip(requests, counts, strict=True) if count]
-        end = 0
-        for row, request in enumerate(drafted):
-            count = int(batch.seq_starts[row + 1] - batch.seq_starts[row]) - 1
-            rows, end = logits[end : end + count], end + count
-            first = int(batch.first[row])
-            self.drafts.append(RecordedDraft(request.id, list(request.tokens), first, rows))
 
 
 class Trained:
@@ -75,7 +75,6 @@ class Trained:
     ) -> None:
         self.drafter, self.config = drafter, drafter.config
         weights = drafter.checkpoint.weights
-        assert drafter.network is not None
         dtype = drafter.network.dtype
         self._state = {name: weights[name].to(dtype).float() for name in weights}
         everything = torch.arange(network.vocab_size)
@@ -84,15 +83,9 @@ class Trained:
         ids = everything if self.head_ids is None else self.head_ids
         self._head = network.head_rows(ids).float().cpu()
         self.texts = texts
-        self._modules: dict[DFlashConfig, DFlashModule] = {}
-        self.layers = sorted(
-            {
-                layer + by
-                for layer in self.config.target_layer_ids
-                for by in (-1, 0, 1)
-                if 0 <= layer + by < network.num_layers
-            }
-        )
+        self._module = lru_cache(maxsize=1)(self._load)  # one at a time: they may be large
+        near = {layer + by for layer in self.config.target_layer_ids for by in (-1, 0, 1)}
+        self.layers = sorted(near & set(range(network.num_layers)))
         self._features = {
             name: sequence_features(network, tokens, self.layers).float().cpu()
             for name, tokens in texts.items()
@@ -120,12 +113,10 @@ class Trained:
         hidden = module(context, embedded * config.embedding_scale, anchors, first)
         return draft_logits(config, hidden[:, 1:], self._head)
 
-    def _module(self, config: DFlashConfig) -> DFlashModule:
-        if config not in self._modules:
-            module = DFlashModule(config).eval()
-            module.load_state_dict(self._state)
-            self._modules = {config: module}  # one at a time: they may be large
-        return self._modules[config]
+    def _load(self, config: DFlashConfig) -> DFlashModule:
+        module = DFlashModule(config).eval()
+        module.load_state_dict(self._state)
+        return module
 
     def acceptance_length(self, config: DFlashConfig, starts: dict[str, int], shift: int) -> float:
         """Of drafts from anchors all over the answers, which begin at `starts`, had they been

@@ -19,9 +19,8 @@ from pydantic import NonNegativeInt
 
 from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, Request
 from paceline.core.documents import Document
-from paceline.drafters.base import BuildContext, DrafterSpec, TargetInfo, register
-from paceline.drafters.spec import Reader, draft_len, read_options, real
-from paceline.drafters.text import TextDrafter
+from paceline.drafters.base import StatefulDrafter, TargetInfo
+from paceline.drafters.kinds import DRAFT_LENGTH, BuildContext, DrafterSpec, real, register
 
 _Key = tuple[tuple[int, ...], int]  # prompt ids, choice
 
@@ -71,17 +70,15 @@ class _Following:
         return True
 
 
-class ReplayDrafter(TextDrafter):
+class ReplayDrafter(StatefulDrafter[_Following]):
     """Proposes learned continuations, spoiled at a drawn place.
 
     Give one of: `al`, the mean acceptance length incl. bonus, or `profile`, the acceptance rate of
     each draft position given that those before it were accepted (the last one stands for all
-    further).
-    With `al` the rate is the same at each position and solved for the length of the draft at hand
-    (`constant_rate`). The number of true tokens is the first position at which one uniform number,
-    drawn per round from (seed, choice, position), exceeds the product of the rates so far; the
-    tokens from there on are wrong. A request that was not learned, or whose text differs from what
-    was learned, gets no draft.
+    further). With `al` the rate is the same at each position (`constant_rate`). A draft is wrong
+    from the first position at which one uniform number, drawn per round from (seed, choice,
+    position), exceeds the product of the rates so far. A request that was not learned, or whose
+    text differs from what was learned, gets no draft.
     """
 
     def __init__(
@@ -102,7 +99,6 @@ class ReplayDrafter(TextDrafter):
         self._al, self._profile = al, tuple(profile or ())
         self._vocab_size = 0
         self._learned: dict[_Key, tuple[int, ...]] = {}
-        self._running: dict[tuple[str, int], _Following] = {}
 
     def learn(
         self, prompt_ids: Sequence[int], output_ids: Sequence[int], *, choice: int = 0
@@ -113,18 +109,16 @@ class ReplayDrafter(TextDrafter):
     def attach(self, target: TargetInfo) -> None:
         self._vocab_size = target.vocab_size
 
-    def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
-        for request in requests:
-            output_ids = self._learned.get((tuple(request.prompt_ids), request.choice))
-            if output_ids is not None:
-                self._running[request.id, request.choice] = _Following(output_ids)
+    def start(self, request: Request, held: int) -> _Following | None:
+        output_ids = self._learned.get((tuple(request.prompt_ids), request.choice))
+        return None if output_ids is None else _Following(output_ids)
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
-        drafts = [self._draft(*pair) for pair in zip(requests, lengths, strict=True)]
+        drafts = list(map(self._draft, requests, lengths))
         return DraftBatch(tokens=[d[0] for d in drafts], confidence=[d[1] for d in drafts])
 
     def _draft(self, request: Request, length: int) -> tuple[list[int], list[float]]:
-        following = self._running.get((request.id, request.choice))
+        following = self.state(request)
         if following is None or not following.agrees(request):
             return [], []
         start = request.output_len
@@ -141,10 +135,6 @@ class ReplayDrafter(TextDrafter):
             return [constant_rate(self._al, length)] * length
         beyond = length - len(self._profile)
         return list(self._profile[:length]) + [self._profile[-1]] * beyond
-
-    def release(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self._running.pop((request.id, request.choice), None)
 
 
 def true_tokens(request: Request, rates: Sequence[float]) -> int:
@@ -169,28 +159,24 @@ def _profile(field: str, text: str) -> tuple[float, ...]:
 def _read(drafter: ReplayDrafter, path: str) -> None:
     """Learn a JSON file: a list of {"prompt_ids": [...], "output_ids": [...], "choice": 0}."""
     field = f"drafter {drafter.name}"
-    expected = 'a JSON file: a list of objects with "prompt_ids" and "output_ids" (token ids)'
     try:
         records = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(records, list):
+            raise ValueError("it holds no list")
     except (OSError, ValueError) as error:
+        expected = 'a JSON file: a list of objects with "prompt_ids" and "output_ids" (token ids)'
         raise InvalidRequest(field, path, f"{expected}; {error}") from error
-    if not isinstance(records, list):
-        raise InvalidRequest(field, path, expected)
     for index, record in enumerate(records):
         learned = LearnedStream.read(record, f"{field}, {path}[{index}]")
         drafter.learn(learned.prompt_ids, learned.output_ids, choice=learned.choice)
 
 
-_READERS: dict[str, Reader] = {
-    "al": real(1.0, MAX_DRAFT_LEN + 1.0),
-    "profile": _profile,
-    "max_draft_len": draft_len(),
-}
+_READERS = DRAFT_LENGTH | {"al": real(1.0, MAX_DRAFT_LEN + 1.0), "profile": _profile}
 
 
-@register("replay")
+@register("replay", value=True)
 def _build(spec: DrafterSpec, context: BuildContext) -> ReplayDrafter:
-    drafter = ReplayDrafter(spec.name, **read_options(spec, _READERS))
+    drafter = ReplayDrafter(spec.name, **spec.settings(_READERS))
     if spec.value is not None:
         _read(drafter, spec.value)
     return drafter

@@ -11,26 +11,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
 from paceline.core import DraftBatch, Request
-from paceline.drafters.base import BuildContext, DrafterSpec, ObservedRows, register
+from paceline.drafters.base import ObservedRows, StatefulDrafter
 from paceline.drafters.context_trie import ContextTrie
-from paceline.drafters.spec import draft_len, read_options, real, refuse_value, whole
-from paceline.drafters.text import TextDrafter
+from paceline.drafters.kinds import (
+    DRAFT_LENGTH,
+    BuildContext,
+    DrafterSpec,
+    Reader,
+    real,
+    register,
+    whole,
+)
 
 MIB = 2**20
-
-
-@dataclass(slots=True)
-class _Response:
-    """The numbers of a cached response that its removal needs."""
-
-    scope: bytes
-    context: int
-    counted: int
 
 
 class ResponseCache:
@@ -41,13 +38,18 @@ class ResponseCache:
 
     def __init__(self, max_bytes: int, max_context: int) -> None:
         self.max_bytes, self.max_context = max_bytes, max_context
-        self._tries: dict[bytes, ContextTrie] = {}
-        self._responses: deque[_Response] = deque()
-        self._bytes = 0
+        self.closed = False
+        self.clear()
 
-    @property
-    def estimated_bytes(self) -> int:
-        return self._bytes
+    def clear(self) -> None:
+        self.estimated_bytes = 0
+        self._tries: dict[bytes, ContextTrie] = {}
+        # of each response its scope, and its tokens that are context and that are counted
+        self._responses: deque[tuple[bytes, int, int]] = deque()
+
+    def close(self) -> None:
+        self.clear()
+        self.closed = True
 
     def __len__(self) -> int:
         return len(self._responses)
@@ -57,6 +59,11 @@ class ResponseCache:
 
     def store(self, scope: bytes, context: Sequence[int], response: Sequence[int]) -> None:
         """Add a response; the last tokens of `context`, the text before it, lead into it."""
+        if not self.closed:
+            self.warm(scope, context, response)
+
+    def warm(self, scope: bytes, context: Sequence[int], response: Sequence[int]) -> None:
+        """Add a response, closed or not."""
         if not response or self.max_bytes == 0:
             return
         context = context[-self.max_context :]
@@ -66,29 +73,31 @@ class ResponseCache:
             trie = self._tries[scope] = ContextTrie(self.max_context)
         trie.begin_text(context)
         trie.extend(response)
-        self._bytes += trie.estimated_bytes - before
-        self._responses.append(_Response(scope, len(context), len(response)))
-        while self._bytes > self.max_bytes:
+        self.estimated_bytes += trie.estimated_bytes - before
+        self._responses.append((scope, len(context), len(response)))
+        while self.estimated_bytes > self.max_bytes:
             self._evict()
 
     def _evict(self) -> None:
-        oldest = self._responses.popleft()
-        trie = self._tries[oldest.scope]
+        scope, context, counted = self._responses.popleft()
+        trie = self._tries[scope]
         before = trie.estimated_bytes
-        trie.forget(oldest.context, oldest.counted)
+        trie.forget(context, counted)
         after = trie.estimated_bytes
         if len(trie) == 0:
-            del self._tries[oldest.scope]
+            del self._tries[scope]
             after = 0
-        self._bytes += after - before
+        self.estimated_bytes += after - before
 
 
-@dataclass(slots=True)
 class _Text:
-    """A running request's own tokens."""
+    """A running request's own tokens, of which `indexed` are in the trie."""
 
-    trie: ContextTrie
-    indexed: int = 0
+    __slots__ = ("indexed", "trie")
+
+    def __init__(self, max_context: int) -> None:
+        self.trie, self.indexed = ContextTrie(max_context), 0
+        self.trie.begin_text()
 
     def extend(self, tokens: Sequence[int], end: int) -> None:
         if end > self.indexed:
@@ -96,7 +105,7 @@ class _Text:
             self.indexed = end
 
 
-class SuffixDrafter(TextDrafter):
+class SuffixDrafter(StatefulDrafter[_Text]):
     """Drafts by counts from the request's own text and from past responses of its scope."""
 
     def __init__(
@@ -110,24 +119,21 @@ class SuffixDrafter(TextDrafter):
         super().__init__(name, max_draft_len)
         self.max_context, self.min_token_prob = max_context, min_token_prob
         self.cache = ResponseCache(max_bytes, max_context)
-        self._texts: dict[tuple[str, int], _Text] = {}
+        self.memories = [self.cache]
 
-    def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
-        for request in requests:
-            if request.max_draft_len > 0:  # a request that never drafts costs nothing
-                text = _Text(ContextTrie(self.max_context))
-                text.trie.begin_text()
-                self._texts[request.id, request.choice] = text
+    def start(self, request: Request, held: int) -> _Text | None:
+        # a request that never drafts costs nothing
+        return _Text(self.max_context) if request.max_draft_len > 0 else None
 
     def observe(self, rows: Sequence[ObservedRows]) -> None:
         """Index along with the prompt's chunks: no step pays for a long prompt at once."""
         for row in rows:
-            text = self._texts.get((row.request.id, row.request.choice))
+            text = self.state(row.request)
             if text is not None:
                 text.extend(row.request.tokens, row.start + row.count)
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
-        drafts = [self._draft(*pair) for pair in zip(requests, lengths, strict=True)]
+        drafts = list(map(self._draft, requests, lengths))
         return DraftBatch(
             tokens=[tokens for tokens, _, _ in drafts],
             confidence=[estimates for _, estimates, _ in drafts],
@@ -136,7 +142,7 @@ class SuffixDrafter(TextDrafter):
 
     def _draft(self, request: Request, length: int) -> tuple[list[int], list[float], bool]:
         """Return the draft, its estimates, and whether it comes from past responses."""
-        text = self._texts.get((request.id, request.choice))
+        text = self.state(request)
         length = min(length, self.max_draft_len)
         if text is None or length <= 0:
             return [], [], False
@@ -153,10 +159,10 @@ class SuffixDrafter(TextDrafter):
     def release(self, requests: Sequence[Request]) -> None:
         """Drop the requests' own texts; keep the responses of those that ended for their scope."""
         for request in requests:
-            text = self._texts.pop((request.id, request.choice), None)
-            scope = request.answers_scope
-            if text is not None and scope is not None and request.finish_reason is not None:
+            scope, ended = request.answers_scope, request.finish_reason is not None
+            if ended and scope is not None and self.state(request) is not None:
                 self.cache.store(scope, request.prompt_ids, request.output_ids)
+        super().release(requests)
 
 
 def expected_accepted(estimates: Sequence[float]) -> float:
@@ -164,14 +170,12 @@ def expected_accepted(estimates: Sequence[float]) -> float:
     return float(sum(accumulate(estimates, mul)))
 
 
-@register("suffix")
+@register("suffix", untrained=True, remembers=True)
 def _build(spec: DrafterSpec, context: BuildContext) -> SuffixDrafter:
-    refuse_value(spec)
-    return SuffixDrafter(spec.name, **read_options(spec, SUFFIX_OPTIONS))
+    return SuffixDrafter(spec.name, **spec.settings(SUFFIX_OPTIONS))
 
 
-SUFFIX_OPTIONS = {
-    "max_draft_len": draft_len(),
+SUFFIX_OPTIONS: dict[str, Reader] = DRAFT_LENGTH | {
     "max_context": whole(1, 256),
     "min_token_prob": real(0.0, 1.0),
     "max_bytes": whole(0, 2**40),

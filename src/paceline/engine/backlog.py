@@ -27,6 +27,7 @@ class Backlog:
         if sum(earlier.count for earlier in waiting) + row.count >= MOST:
             self._waiting.pop(row.request.id, None)
             return [*waiting, row]
+        assert row.features is not None, "rows without features do not wait"
         row.features = row.features.clone()  # a view of what the next forward overwrites
         waiting.append(row)
         self._waiting[row.request.id] = waiting

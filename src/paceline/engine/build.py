@@ -7,8 +7,9 @@ import hashlib
 import torch
 
 from paceline.core import DraftPolicy, InvalidRequest
-from paceline.drafters import make_drafters
-from paceline.drafters.base import BuildContext, Drafter, TargetInfo, Windowed
+from paceline.drafters.base import Drafter, TargetInfo, Windowed
+from paceline.drafters.kinds import BuildContext
+from paceline.drafters.spec import make_drafters
 from paceline.engine.config import EngineConfig
 from paceline.engine.costs import CostSource, starting_costs
 from paceline.engine.engine import Engine

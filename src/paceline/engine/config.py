@@ -8,6 +8,7 @@ from typing import Annotated
 from paceline.core import DraftPolicy, InvalidRequest, SpeculationStats
 from paceline.core.documents import checked
 from paceline.core.field_types import Between, Flag, OneOf, Several
+from paceline.drafters import DEFAULT_SPEC
 
 LOSSLESS_RULES = ("match", "token", "block")
 RULES = (*LOSSLESS_RULES, "synthetic")
@@ -27,7 +28,7 @@ class EngineConfig:
     """catalogue name, Hugging Face folder, GGUF file or hub id"""
     drafter: Annotated[
         str | Annotated[tuple[str, ...], Several] | None, Flag("drafter", "SPEC")
-    ] = "auto"
+    ] = DEFAULT_SPEC
     """drafter, as [NAME=]KIND[:VALUE][,key=value...] or as [NAME=] and a folder or hub id; repeat
     it to load several, the first is the default; `auto` is suffix + ngram, and the DFlash drafter
     that is shipped for the model if there is one; `none` serves without"""

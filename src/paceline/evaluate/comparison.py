@@ -122,16 +122,13 @@ def compare(before: Evaluation, after: Evaluation, limit: float = LIMIT) -> str:
     """
     made = changes(before, after)
     pairs = {(change.name, change.temperature) for change in made}
-    alone = [
-        (when, names)
-        for evaluation, when in ((before, "before"), (after, "after"))
-        if (
-            names := [
-                f"{result.set} (T = {plain(result.temperature)})"
-                for result in evaluation.results
-                if (result.set, result.temperature) not in pairs
-            ]
-        )
-    ]
+    alone = {
+        when: [
+            f"{result.set} (T = {plain(result.temperature)})"
+            for result in evaluation.results
+            if (result.set, result.temperature) not in pairs
+        ]
+        for when, evaluation in (("before", before), ("after", after))
+    }
     values = {"changes": made, "limit": limit, "alone": alone}
     return render("changes.md", values, PACKAGE).rstrip()

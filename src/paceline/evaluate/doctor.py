@@ -17,7 +17,7 @@ import torch
 from paceline.core import ModelError, SamplingParams, SpeculationStats
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.reference import RecordedDraft, Recorder, Trained
-from paceline.llm import LLM, Result
+from paceline.llm import LLM
 from paceline.models.dflash.config import DFlashConfig
 from paceline.models.loader import load_model, template_digest
 
@@ -63,7 +63,7 @@ class Report:
             )
         return f"Nothing is wrong: {served}."
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return asdict(self) | {"healthy": self.healthy, "verdict": self.verdict}
 
 
@@ -94,7 +94,10 @@ def examine(
     llm.driver.wrap_drafter(name, lambda _: recorder)
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
     results = llm.generate([encoded(llm, conversation) for conversation in conversations], params)
-    _measure(report, results)
+    stats = SpeculationStats.of(r for result in results for r in result.choices[0].rounds)
+    report.rounds = stats.draft_rounds
+    report.acceptance = [accepted / drafted for drafted, accepted in stats.by_position()]
+    report.acceptance_length = stats.acceptance_length or 1.0
     texts = {f"generate-{i}#0": r.prompt_ids + r.token_ids for i, r in enumerate(results)}
     starts = {f"generate-{i}#0": len(r.prompt_ids) for i, r in enumerate(results)}
     report.checks += provenance_checks(llm, patient, max(map(len, texts.values())))
@@ -113,13 +116,6 @@ def encoded(llm: LLM, conversation: Sequence[dict[str, str]]) -> list[int]:
     return list(llm.tokenizer(text)["input_ids"])
 
 
-def _measure(report: Report, results: Sequence[Result]) -> None:
-    stats = SpeculationStats.of(round for result in results for round in result.choices[0].rounds)
-    report.rounds = stats.draft_rounds
-    report.acceptance = [accepted / drafted for drafted, accepted in stats.by_position()]
-    report.acceptance_length = stats.acceptance_length or 1.0
-
-
 def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterator[Check]:
     """Compare what the folder says of the training with how the drafter is served."""
     provenance, config = drafter.checkpoint.provenance, drafter.config
@@ -133,18 +129,16 @@ def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterato
         "window": ("window", drafter.window),
     }
     if provenance.target is not None:
-        detail = f"trained for {provenance.target}, served with {llm.engine.model_name}"
-        yield Check(
-            "the model", True if provenance.target == llm.engine.model_name else None, detail
-        )
+        model = llm.engine.model_name
+        detail = f"trained for {provenance.target}, served with {model}"
+        yield Check("the model", provenance.target == model or None, detail)
     for key, (name, now) in served.items():
         trained = getattr(provenance, key)
         if trained is None:
             yield Check(name, None, f"served with {now}; the checkpoint does not say what with")
-        elif trained == now:
-            yield Check(name, True, f"trained and served with {now}")
         else:
-            yield Check(name, False, f"trained with {trained}, served with {now}")
+            detail = "trained and" if trained == now else f"trained with {trained},"
+            yield Check(name, trained == now, f"{detail} served with {now}")
     if provenance.context is not None:
         sees = longest if drafter.window is None else min(longest, drafter.window)
         detail = f"trained on up to {provenance.context} tokens of context, and sees up to {sees}"

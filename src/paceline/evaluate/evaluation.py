@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from paceline.core import Grammar, InvalidRequest
-from paceline.drafters.spec import label, parse_spec
+from paceline.core import InvalidRequest
+from paceline.drafters.base import Remembering
+from paceline.drafters.spec import BASELINES, REMEMBERING, label, parse_spec
 from paceline.engine.machine import cpu_name
 from paceline.evaluate.doctor import encoded
 from paceline.evaluate.measure import Bench, Progress, grammar_digest
@@ -19,8 +20,6 @@ from paceline.evaluate.numbers import set_numbers
 from paceline.evaluate.result import (
     DRAFTER,
     DRAFTERS,
-    NGRAM,
-    SUFFIX,
     EvaluatedDrafter,
     Evaluation,
     EvaluationMachine,
@@ -29,13 +28,12 @@ from paceline.evaluate.result import (
     SetResult,
 )
 from paceline.evaluate.sets import EvalSet, SetSpec, load_set, parse_sets
-from paceline.evaluate.warm import hold
 from paceline.llm import LLM
 from paceline.models.loader import load_model, template_digest, tokenizer_digest
 from paceline.version import __version__
 
 WARM_ANSWERS = 200  # of a train split
-BESIDE = {NGRAM: "beside-ngram", SUFFIX: "beside-suffix"}  # as they are registered
+BESIDE = {kind: f"beside-{kind}" for kind in BASELINES}  # as they are registered
 
 
 def evaluate(
@@ -45,7 +43,7 @@ def evaluate(
     settings: EvaluationSettings | None = None,
     *,
     progress: Progress = lambda what: None,
-    started: Any = lambda llm, answers: None,
+    started: Callable[[LLM, int], None] = lambda llm, answers: None,
     **options: Any,
 ) -> Evaluation:
     """Evaluate a drafter (a spec, folder or hub id) on SETS, as the command takes them.
@@ -72,23 +70,13 @@ def evaluate(
 
 
 def _bench(llm: LLM, drafter: str, settings: EvaluationSettings, progress: Progress) -> Bench:
-    memories = hold(llm.engine.drafters[BESIDE[SUFFIX]])
-    if settings.warm:
-        held = hold(llm.engine.drafters[drafter])
-        if not held:
-            expected = "a drafter that remembers answers: suffix, auto or hybrid"
-            raise InvalidRequest("warm", drafter, expected)
-        memories += held
-    return Bench(
-        engine=llm.engine,
-        names={DRAFTER: drafter, **BESIDE},
-        memories=memories,
-        warm=settings.warm,
-        tokens=settings.tokens,
-        runs=settings.runs,
-        seed=settings.seed,
-        progress=progress,
-    )
+    drafters = llm.engine.drafters
+    if settings.warm and not isinstance(drafters[drafter], Remembering):
+        expected = "a drafter that remembers answers: " + ", ".join(REMEMBERING)
+        raise InvalidRequest("warm", drafter, expected)
+    warmed = [drafters[name] for name in (*BESIDE.values(), *[drafter] * settings.warm)]
+    memories = [memory for d in warmed if isinstance(d, Remembering) for memory in d.memories]
+    return Bench(llm.engine, {DRAFTER: drafter, **BESIDE}, memories, settings, progress)
 
 
 def _load(llm: LLM, spec: SetSpec, settings: EvaluationSettings) -> EvalSet:
@@ -115,19 +103,16 @@ def _load(llm: LLM, spec: SetSpec, settings: EvaluationSettings) -> EvalSet:
 
 def _check_target(llm: LLM, loaded: EvalSet) -> None:
     """Refuse a set whose token ids come from another tokenizer or another template."""
-    template = getattr(llm.tokenizer, "chat_template", None) or ""
-    digests: dict[str, tuple[str, Callable[[], str]]] = {
-        "template": ("chat template", lambda: template_digest(template)),
-        "tokenizer_sha256": (
-            "tokenizer",
-            lambda: tokenizer_digest(load_model(llm.engine.config.model).path),
-        ),
-    }
-    for key, (part, digest) in digests.items():
+    for key, part in (("template", "chat template"), ("tokenizer_sha256", "tokenizer")):
         of_set = loaded.target.get(key)
-        if of_set is not None and of_set != digest():
-            digests_told = f"{digest()[:16]}, and not {of_set[:16]}"
-            expected = f"a set made with this model's {part} ({digests_told})"
+        if of_set is None:
+            continue
+        if key == "template":
+            ours = template_digest(getattr(llm.tokenizer, "chat_template", None) or "")
+        else:
+            ours = tokenizer_digest(load_model(llm.engine.config.model).path)
+        if of_set != ours:
+            expected = f"a set made with this model's {part} ({ours[:16]}, and not {of_set[:16]})"
             raise InvalidRequest("sets", loaded.spec.name, expected)
 
 
@@ -145,7 +130,8 @@ def _frozen() -> Iterator[None]:
 
 def _result(bench: Bench, chosen: EvalSet, temperature: float) -> SetResult:
     rows, warmed = bench.measure(chosen, temperature)
-    blocks = {name: bench.block(name) for name in DRAFTERS}
+    blocks, grammar = {name: bench.block(name) for name in DRAFTERS}, chosen.grammar
+    digest = GrammarDigest(kind=grammar.kind, sha256=grammar_digest(grammar)) if grammar else None
     return SetResult(
         set=chosen.spec.name,
         role=chosen.spec.role,
@@ -153,16 +139,10 @@ def _result(bench: Bench, chosen: EvalSet, temperature: float) -> SetResult:
         temperature=temperature,
         left_out=chosen.left_out,
         warmed=warmed,
-        grammar=_digest(chosen.grammar),
+        grammar=digest,
         rows=rows,
-        **dict(set_numbers(rows, blocks, bench.tokens)),
+        **dict(set_numbers(rows, blocks, bench.settings.tokens)),
     )
-
-
-def _digest(grammar: Grammar | None) -> GrammarDigest | None:
-    if grammar is None:
-        return None
-    return GrammarDigest(kind=grammar.kind, sha256=grammar_digest(grammar))
 
 
 def _described(

@@ -14,10 +14,18 @@ from paceline.bench.load.answers import MeasuredAnswer, ask_engine
 from paceline.core import Grammar, SamplingParams, SpeculativeParams, TokenKind
 from paceline.core.rounds import AR
 from paceline.dataset.loops import loop_start
+from paceline.drafters.base import Memory
 from paceline.engine.engine import Engine
-from paceline.evaluate.result import DRAFTER, FULL, ONCE, SUFFIX, TIMED, RequestRow
+from paceline.evaluate.result import (
+    DRAFTER,
+    FULL,
+    ONCE,
+    TIMED,
+    WARMED,
+    EvaluationSettings,
+    RequestRow,
+)
 from paceline.evaluate.sets import EvalPrompt, EvalSet
-from paceline.evaluate.warm import HeldCache
 
 Progress = Callable[[str], None]
 Answers = dict[str, list[MeasuredAnswer]]  # of one prompt: all runs, by the name of the side
@@ -26,15 +34,12 @@ Answers = dict[str, list[MeasuredAnswer]]  # of one prompt: all runs, by the nam
 @dataclass(slots=True)
 class Bench:
     """One engine with the drafter and those beside it. `names` holds the registered names by those
-    of DRAFTERS, `memories` what is warmed for each set: suffix's, and with `warm` the drafter's."""
+    of DRAFTERS, `memories` what is warmed for each set: with `warm` the drafter's too."""
 
     engine: Engine
     names: dict[str, str]
-    memories: list[HeldCache]
-    warm: bool
-    tokens: int
-    runs: int
-    seed: int
+    memories: list[Memory]
+    settings: EvaluationSettings
     progress: Progress = lambda what: None
 
     def block(self, drafter: str) -> int:
@@ -42,30 +47,30 @@ class Bench:
         return self.engine.drafters[self.names[drafter]].max_draft_len
 
     def measure(self, chosen: EvalSet, temperature: float) -> tuple[list[RequestRow], str]:
-        """Return the rows of a set's prompts at one temperature, and how suffix was warmed."""
+        """Return the rows of a set's prompts at one temperature, and how drafters were warmed."""
         scopes, warmed = self._warm(chosen, temperature)
         sides: list[Answers] = [{} for _ in chosen.prompts]
-        for index in _one_of_each(chosen):  # what is lazy is paid for before anything is timed
+        grammars = [prompt.grammar for prompt in chosen.prompts]
+        for grammar in dict.fromkeys(grammars):  # what is lazy is paid for before anything is timed
+            index = grammars.index(grammar)
             for name in (*TIMED, *ONCE):
                 self._ask(chosen, index, name, temperature, scopes[index])
-        for run in range(self.runs):
+        for run in range(self.settings.runs):
             for index in range(len(chosen.prompts)):
                 for name in self._order(run, index):
                     answer = self._ask(chosen, index, name, temperature, scopes[index])
                     sides[index].setdefault(name, []).append(answer)
                     self.progress(f"{chosen.spec.name}, T = {temperature:g}")
         rows = [
-            _row(prompt, answers, self.seed + index)
+            _row(prompt, answers, self.settings.seed + index)
             for index, (prompt, answers) in enumerate(zip(chosen.prompts, sides, strict=True))
         ]
         return rows, warmed
 
     def answers_of(self, chosen: EvalSet) -> int:
         """Return how often progress() is called for a set at one temperature."""
-        of_prompt = len(TIMED) * self.runs + len(ONCE) + (not chosen.answers)
+        of_prompt = len(TIMED) * self.settings.runs + len(ONCE) + (not chosen.answers)
         return of_prompt * len(chosen.prompts)
-
-    # -- inside -----------------------------------------------------------------------------------
 
     def _order(self, run: int, index: int) -> Sequence[str]:
         """Return the sides in an order in which each is first, last and beside AR equally often."""
@@ -79,17 +84,15 @@ class Bench:
     ) -> MeasuredAnswer:
         """Answer one prompt by one side.
 
-        Suffix decoding looks into `scope`, and so does the drafter if it is warmed. The others get
-        a new scope each time: a prompt is answered several times, and a drafter that remembers
-        would copy its answer.
+        Drafters that are warmed look into `scope`. The others get a new scope each time: a prompt
+        is answered several times, and a drafter that remembers would copy its answer.
         """
         prompt = chosen.prompts[index]
-        looking = (SUFFIX, DRAFTER) if self.warm else (SUFFIX,)
-        salt = scope if name.startswith(looking) else uuid.uuid4().bytes
+        looking = (*WARMED, DRAFTER) if self.settings.warm else WARMED
         params = SamplingParams(
             temperature=temperature,
-            max_tokens=self.tokens,
-            seed=self.seed + index,
+            max_tokens=self.settings.tokens,
+            seed=self.settings.seed + index,
             grammar=prompt.grammar,
         )
         bound = "free" if prompt.grammar is None else "bound"
@@ -98,7 +101,7 @@ class Bench:
             list(prompt.ids),
             params,
             self._speculation(name),
-            salt=salt,
+            salt=scope if name.startswith(looking) else uuid.uuid4().bytes,
             # A policy learns from its own.
             cohort=f"{chosen.spec.name} {temperature:g} {name} {bound}",
         )
@@ -115,26 +118,25 @@ class Bench:
         help it, and a description of these answers."""
         count = len(chosen.prompts)
         for memory in self.memories:
-            memory.forget()
+            memory.close()
         if chosen.answers:
             scope = uuid.uuid4().bytes
-            self._remember(scope, chosen.answers)
+            for before, answer in chosen.answers:
+                self._remember(scope, before, answer)
             return [scope] * count, f"{len(self.memories[0])} answers of the set's train split"
         halves = [uuid.uuid4().bytes, uuid.uuid4().bytes]
         for index, prompt in enumerate(chosen.prompts):
-            answer = self._ask(chosen, index, f"{DRAFTER}/{FULL}", temperature, halves[0])
-            self._remember(halves[1 - index % 2], [(prompt.ids, answer.token_ids)])
+            given = self._ask(chosen, index, f"{DRAFTER}/{FULL}", temperature, halves[0])
+            self._remember(halves[1 - index % 2], prompt.ids, given.token_ids)
             self.progress(f"{chosen.spec.name}, T = {temperature:g}: answers to warm with")
         if count < 2:
             return halves[:1] * count, "nothing: the set has no train split and no other prompt"
         how = "the answers to every other prompt of the set (each half with those of the other)"
         return [halves[index % 2] for index in range(count)], how
 
-    def _remember(
-        self, scope: bytes, answers: Sequence[tuple[Sequence[int], Sequence[int]]]
-    ) -> None:
+    def _remember(self, scope: bytes, before: Sequence[int], answer: Sequence[int]) -> None:
         for memory in self.memories:
-            memory.warm(scope, answers)
+            memory.warm(scope, before, answer)
 
 
 def _row(prompt: EvalPrompt, sides: Answers, seed: int) -> RequestRow:
@@ -174,17 +176,9 @@ def grammar_digest(grammar: Grammar) -> str:
     return hashlib.sha256(f"{grammar.kind}\n{grammar.source}".encode()).hexdigest()[:16]
 
 
-def _one_of_each(chosen: EvalSet) -> list[int]:
-    """Return the first prompt, and the first of each other grammar."""
-    grammars = [prompt.grammar for prompt in chosen.prompts]
-    return [grammars.index(grammar) for grammar in dict.fromkeys(grammars)]
-
-
 def _same(answers: Sequence[MeasuredAnswer], text: MeasuredAnswer) -> bool:
-    return all(
-        answer.token_ids == text.token_ids and answer.finish_reason == text.finish_reason
-        for answer in answers
-    )
+    said = (text.token_ids, text.finish_reason)
+    return all((answer.token_ids, answer.finish_reason) == said for answer in answers)
 
 
 def _seconds(answer: MeasuredAnswer, count: int) -> float | None:

@@ -12,7 +12,7 @@ from paceline.bench.turns import pooled_interval
 from paceline.core.rounds import (
     AR,
     Round,
-    acceptance_length,
+    SpeculationStats,
     counted_rounds,
     ratio,
     tokens_per_round,
@@ -50,9 +50,6 @@ def set_numbers(rows: Sequence[RequestRow], blocks: dict[str, int], tokens: int)
     )
 
 
-# -- acceptance ------------------------------------------------------------------------------------
-
-
 def acceptance(
     rows: Sequence[RequestRow], side: str, *, tokens: int, block: int
 ) -> AcceptanceNumbers:
@@ -62,41 +59,37 @@ def acceptance(
     in which there was nothing to draft with counts as one that accepted nothing.
     """
     counted = [counted_rounds(row, side, tokens=tokens, block=block) for row in rows]
-    by_request = [rounds for rounds in counted if rounds]
-    sizes = [len(rounds) for rounds in by_request]
-    accepted = [sum(round.accepted for round in rounds) for rounds in by_request]
-    lengths = [acceptance_length(*sums) or 0.0 for sums in zip(accepted, sizes, strict=True)]
-    rounds = [round for request in by_request for round in request]
-    committed = [size + stood for size, stood in zip(sizes, accepted, strict=True)]
+    by_request = [SpeculationStats.of(rounds) for rounds in counted if rounds]
+    sizes = [stats.rounds for stats in by_request]
+    committed = [stats.rounds + stats.accepted_tokens for stats in by_request]
+    rounds = [round for request in counted for round in request]
+    total = SpeculationStats.of(rounds)
     return AcceptanceNumbers(
         requests=len(by_request),
         rounds=len(rounds),
-        drafted_rounds=sum(round.drafted > 0 for round in rounds),
-        al=acceptance_length(sum(accepted), sum(sizes)),
+        drafted_rounds=total.draft_rounds,
+        al=total.tokens_per_round,
         al_interval=pooled_interval(committed, sizes),
-        al_mean_of_requests=ratio(lengths, [1] * len(lengths)),
-        positions=positions(rounds, block),
+        al_mean_of_requests=ratio(
+            [stats.tokens_per_round or 0.0 for stats in by_request], [1] * len(by_request)
+        ),
+        positions=[_position(rounds, k) for k in range(1, block + 1)],
         contexts=contexts(rows, side, tokens=tokens, block=block),
     )
 
 
-def positions(rounds: Sequence[Round], block: int) -> list[PositionShare]:
-    """Return each draft position k with the share of rounds that accepted at least k tokens: of all
-    rounds, and of those that came to it (k - 1 accepted and a k-th drafted)."""
-    shares = []
-    for k in range(1, block + 1):
-        accepted = sum(round.accepted >= k for round in rounds)
-        reached = sum(round.accepted >= k - 1 and round.drafted >= k for round in rounds)
-        shares.append(
-            PositionShare(
-                position=k,
-                accepted=accepted,
-                reached=reached,
-                share=ratio([accepted], [len(rounds)]),
-                conditional=ratio([accepted], [reached]),
-            )
-        )
-    return shares
+def _position(rounds: Sequence[Round], k: int) -> PositionShare:
+    """Return the share of rounds that accepted at least k tokens: of all rounds, and of those that
+    came to draft position k (k - 1 accepted and a k-th drafted)."""
+    accepted = sum(round.accepted >= k for round in rounds)
+    reached = sum(round.accepted >= k - 1 and round.drafted >= k for round in rounds)
+    return PositionShare(
+        position=k,
+        accepted=accepted,
+        reached=reached,
+        share=ratio([accepted], [len(rounds)]),
+        conditional=ratio([accepted], [reached]),
+    )
 
 
 def contexts(rows: Sequence[RequestRow], side: str, *, tokens: int, block: int) -> list[ContextBin]:
@@ -106,25 +99,16 @@ def contexts(rows: Sequence[RequestRow], side: str, *, tokens: int, block: int) 
         for round in counted_rounds(row, side, tokens=tokens, block=block):
             before = row["prompt_tokens"] + round.position - 1
             bins.setdefault(context_bin(before), []).append(round.accepted)
-    return [
-        ContextBin.read(
-            {
-                "from": start,
-                "to": 2 * start or FIRST_EDGE,
-                "rounds": len(bins[start]),
-                "al": acceptance_length(sum(bins[start]), len(bins[start])),
-            }
-        )
-        for start in sorted(bins)
-    ]
+    found = []
+    for start, accepted in sorted(bins.items()):
+        al, end = 1 + sum(accepted) / len(accepted), 2 * start or FIRST_EDGE
+        found.append(ContextBin.read({"from": start, "to": end, "rounds": len(accepted), "al": al}))
+    return found
 
 
 def context_bin(before: int) -> int:
     """Return the lower edge of the bin: 0, 128, 256, 512, …"""
     return 0 if before < FIRST_EDGE else 1 << (before.bit_length() - 1)
-
-
-# -- speed -----------------------------------------------------------------------------------------
 
 
 def speed(rows: Sequence[RequestRow], side: str, *, tokens: int) -> SpeedNumbers:
@@ -133,8 +117,7 @@ def speed(rows: Sequence[RequestRow], side: str, *, tokens: int) -> SpeedNumbers
     drafts cost nothing."""
     timed = [row for row in rows if None not in row["seconds"][AR]]
     plain, drafted = (
-        [sum(second or 0.0 for second in row["seconds"][name]) for row in timed]
-        for name in (AR, side)
+        [sum(second or 0.0 for second in row["seconds"][s]) for row in timed] for s in (AR, side)
     )
     per_round = tokens_per_round(timed, side, tokens=tokens)
     speedup = ratio(plain, drafted)
@@ -145,10 +128,6 @@ def speed(rows: Sequence[RequestRow], side: str, *, tokens: int) -> SpeedNumbers
         speedup_interval=pooled_interval(plain, drafted),
         tokens_per_round=per_round,
         speedup_per_token=None if speedup is None or per_round is None else speedup / per_round,
-        tpot_ms=_milliseconds(ratio(drafted, counted)),
-        ar_tpot_ms=_milliseconds(ratio(plain, counted)),
+        tpot_ms=ratio([1e3 * second for second in drafted], counted),
+        ar_tpot_ms=ratio([1e3 * second for second in plain], counted),
     )
-
-
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds

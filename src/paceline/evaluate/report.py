@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
@@ -11,17 +11,17 @@ from paceline.bench.report.pages import render
 from paceline.bench.report.tables import base_table
 from paceline.bench.report.words import number, percent, plain
 from paceline.core.rounds import speedup_points
+from paceline.drafters.spec import BASELINES
 from paceline.evaluate import numbers
 from paceline.evaluate.result import (
     BLOCK,
     DRAFTER,
-    DRAFTERS,
     FULL,
-    NGRAM,
     POLICY,
-    SUFFIX,
     THROUGHPUT,
+    WARMED,
     AcceptanceNumbers,
+    ContextBin,
     Evaluation,
     RequestRow,
     SetResult,
@@ -43,6 +43,8 @@ def page(evaluation: Evaluation) -> str:
         "title": f"{evaluation.drafter} for {evaluation.model}",
         "evaluation": evaluation,
         "names": evaluation.names,
+        "beside_heads": [f"AL, {evaluation.names[drafter]}" for drafter in BASELINES],
+        "beside": lambda result: [result.acceptance[drafter].text for drafter in BASELINES],
         "temperatures": temperatures,
         "charts": lambda result: _charts(evaluation, result),
         "notes": lambda result: list(_notes(evaluation, result)),
@@ -62,8 +64,9 @@ def overview(evaluation: Evaluation) -> Table:
     """Return a row for each set and temperature; it fits a terminal of 80 columns."""
     made = base_table(f"{evaluation.drafter} for {evaluation.model}")
     made.add_column("set", overflow="fold", min_width=10)
-    for name in ("T", "AL incl.\nbonus", "AL\nngram", "suffix\nwarmed", "speedup\nover AR",
-                 "full", "full\n÷ AL", "same\ntext"):  # fmt: skip
+    beside = ["\n".join(["AL", *evaluation.names[d].split(", ")][-2:]) for d in BASELINES]
+    for name in ("T", "AL incl.\nbonus", *beside, "speedup\nover AR", "full", "full\n÷ AL",
+                 "same\ntext"):  # fmt: skip
         made.add_column(name, justify="right", no_wrap=True)
     for result in evaluation.results:
         block = result.speed[BLOCK]
@@ -71,8 +74,7 @@ def overview(evaluation: Evaluation) -> Table:
             f"{result.set}\n[dim]{result.role}[/]",
             plain(result.temperature),
             _two_lines(result.acceptance[DRAFTER].text),
-            number(result.acceptance[NGRAM].al),
-            number(result.acceptance[SUFFIX].al),
+            *(number(result.acceptance[drafter].al) for drafter in BASELINES),
             _two_lines(result.speed[POLICY].text),
             number(block.speedup, "×"),
             number(block.speedup_per_token),
@@ -95,7 +97,8 @@ def _two_lines(text: str) -> str:
 def _notes(evaluation: Evaluation, result: SetResult) -> Iterator[str]:
     if result.bound_note is not None:
         yield result.bound_note
-    warmed = "suffix and the drafter itself were" if evaluation.settings.warm else "suffix was"
+    warmed = " and ".join(WARMED)
+    warmed += " and the drafter itself were" if evaluation.settings.warm else " was"
     yield f"{warmed} warmed with {result.warmed}"
     if result.left_out:
         yield f"{result.left_out} prompts were longer than the context allows: left out"
@@ -112,81 +115,80 @@ def _requests(
         yield row, al, speedups[0], speedups[1]
 
 
-# -- charts ----------------------------------------------------------------------------------------
-
-
 def _overview(evaluation: Evaluation, results: Sequence[SetResult]) -> str:
-    names = evaluation.names
     groups = [
-        [_al_bar(result, result.acceptance[drafter], names[drafter]) for drafter in DRAFTERS]
+        [
+            ChartBar(a.al, f"{name} on {result.set}: {a.text}, {a.rounds} rounds", a.al_interval)
+            for name, a in _acceptances(evaluation, result)
+        ]
         for result in results
     ]
-    labels = Labels("Acceptance length by set", "set", AL)
-    return bars([result.set for result in results], list(names.values()), groups, labels, line=1.0)
+    names, sets = list(evaluation.names.values()), [result.set for result in results]
+    return bars(sets, names, groups, Labels("Acceptance length by set", "set", AL), line=1.0)
 
 
-def _al_bar(result: SetResult, acceptance: AcceptanceNumbers, called: str) -> ChartBar:
-    note = f"{called} on {result.set}: {acceptance.text}, {acceptance.rounds} rounds"
-    return ChartBar(acceptance.al, note, acceptance.al_interval)
+def _acceptances(evaluation: Evaluation, result: SetResult) -> list[tuple[str, AcceptanceNumbers]]:
+    """Return each drafter's name in reports, with its numbers on a set."""
+    return [(name, result.acceptance[drafter]) for drafter, name in evaluation.names.items()]
 
 
 def _charts(evaluation: Evaluation, result: SetResult) -> Iterator[str]:
     yield _positions(evaluation, result)
-    yield _contexts(evaluation.names, result)
+    yield _contexts(evaluation, result)
     yield _cloud(evaluation, result.rows, result.set)
 
 
 def _positions(evaluation: Evaluation, result: SetResult) -> str:
-    names = evaluation.names
+    positions = range(1, evaluation.block + 1)
     groups = [
-        [_position_bar(result.acceptance[drafter], k, names[drafter]) for drafter in DRAFTERS]
-        for k in range(1, evaluation.block + 1)
+        [_position_bar(name, a, k) for name, a in _acceptances(evaluation, result)]
+        for k in positions
     ]
     title = f"Acceptance by position: {result.set}"
     labels = Labels(title, "draft position", "share of rounds that accepted it")
-    positions = [str(k) for k in range(1, evaluation.block + 1)]
-    return bars(positions, list(names.values()), groups, labels)
+    return bars(list(map(str, positions)), list(evaluation.names.values()), groups, labels)
 
 
-def _position_bar(acceptance: AcceptanceNumbers, k: int, called: str) -> ChartBar:
+def _position_bar(name: str, acceptance: AcceptanceNumbers, k: int) -> ChartBar:
     if k > len(acceptance.positions):
         return ChartBar(None)
     position = acceptance.positions[k - 1]
     note = (
-        f"{called}, position {k}: {percent(position.share)} of all rounds, "
+        f"{name}, position {k}: {percent(position.share)} of all rounds, "
         f"{percent(position.conditional)} of those that came to it"
     )
     return ChartBar(position.share, note)
 
 
-def _contexts(names: Mapping[str, str], result: SetResult) -> str:
-    bins = [{bin.start: bin for bin in result.acceptance[d].contexts} for d in DRAFTERS]
-    called = {start: bin.label for by_start in bins for start, bin in by_start.items()}
-    groups = []
-    for start in sorted(called):
-        group = []
-        for name, by_start in zip(names.values(), bins, strict=True):
-            bin = by_start.get(start)
-            note = bin and f"{name}, {bin.label} tokens: AL {bin.al:.2f}, {bin.rounds} rounds"
-            group.append(ChartBar(None) if bin is None else ChartBar(bin.al, note or ""))
-        groups.append(group)
+def _contexts(evaluation: Evaluation, result: SetResult) -> str:
+    bins = {
+        name: {bin.start: bin for bin in a.contexts} for name, a in _acceptances(evaluation, result)
+    }
+    labelled = {start: bin.label for by_start in bins.values() for start, bin in by_start.items()}
+    groups = [
+        [_context_bar(name, by_start.get(start)) for name, by_start in bins.items()]
+        for start in sorted(labelled)
+    ]
     title = f"Acceptance length by context: {result.set}"
     labels = Labels(title, "tokens before the anchor", AL)
-    return bars([called[s] for s in sorted(called)], list(names.values()), groups, labels, line=1.0)
+    return bars([labelled[s] for s in sorted(labelled)], list(bins), groups, labels, line=1.0)
+
+
+def _context_bar(name: str, bin: ContextBin | None) -> ChartBar:
+    if bin is None:
+        return ChartBar(None)
+    return ChartBar(bin.al, f"{name}, {bin.label} tokens: AL {bin.al:.2f}, {bin.rounds} rounds")
 
 
 def _cloud(evaluation: Evaluation, rows: Sequence[RequestRow], name: str) -> str:
-    policies = (THROUGHPUT, FULL)
+    policies, tokens = (THROUGHPUT, FULL), evaluation.settings.tokens
     points = [
         [
             (x, y, f"{prompt}, {policy}: {y:.2f}× at {x:.2f} tokens per round")
-            for x, y, prompt in speedup_points(
-                rows, f"{DRAFTER}/{policy}", tokens=evaluation.settings.tokens
-            )
+            for x, y, prompt in speedup_points(rows, f"{DRAFTER}/{policy}", tokens=tokens)
         ]
         for policy in policies
     ]
-    title = f"Speedup against tokens per round: {name}"
     x_label = "tokens per round incl. bonus (AL), of each request"
-    labels = Labels(title, x_label, "speedup over AR")
+    labels = Labels(f"Speedup against tokens per round: {name}", x_label, "speedup over AR")
     return cloud([f"{evaluation.drafter}, {policy}" for policy in policies], points, labels)

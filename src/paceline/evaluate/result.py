@@ -5,33 +5,35 @@ A report can be made again from the file alone: every number in it comes from th
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NotRequired
 
-from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, with_config
+from pydantic import BeforeValidator, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from paceline.bench.report.words import count, tokens_short, with_interval
 from paceline.core import InvalidRequest, SamplingParams
-from paceline.core.documents import Document
-from paceline.core.errors import check_integer
+from paceline.core.documents import Document, checked, read_json_object
+from paceline.core.field_types import Between, Several
 from paceline.core.rounds import AR
+from paceline.drafters.spec import BASELINES, REMEMBERING
 
 FORMAT: Final = "paceline-evaluation/1"
-DRAFTER, NGRAM, SUFFIX = "drafter", "ngram", "suffix"
-DRAFTERS = (DRAFTER, NGRAM, SUFFIX)
+DRAFTER = "drafter"  # the one that is evaluated, beside every kind that needs no training
+WARMED = tuple(kind for kind in BASELINES if kind in REMEMBERING)
+DRAFTERS = (DRAFTER, *BASELINES)
 THROUGHPUT, FULL = "throughput", "full"  # the engine's default policy; always the whole block
 POLICY, BLOCK = f"{DRAFTER}/{THROUGHPUT}", f"{DRAFTER}/{FULL}"
 # sides whose answers are timed, and sides that are asked once, for their acceptance only
-TIMED = (AR, POLICY, BLOCK, f"{NGRAM}/{THROUGHPUT}", f"{SUFFIX}/{THROUGHPUT}")
-ONCE = (f"{NGRAM}/{FULL}", f"{SUFFIX}/{FULL}")
+TIMED = (AR, POLICY, BLOCK, *(f"{kind}/{THROUGHPUT}" for kind in BASELINES))
+ONCE = tuple(f"{kind}/{FULL}" for kind in BASELINES)
 MOST_TOKENS = 256  # longer answers of small models loop, and loops flatter
 GRAMMARS = {"json_schema": "a JSON schema", "regex": "a regex", "lark": "a Lark grammar"}
+TOKENS = f"from 2 to {MOST_TOKENS}: in longer answers small models loop, which flatters"
+AtLeastOne = Annotated[int, Between(1)]
 
 
-@dataclass(frozen=True, slots=True)
+@checked
 class EvaluationSettings:
     """The questions of an evaluation. Raises InvalidRequest naming the field.
 
@@ -40,27 +42,22 @@ class EvaluationSettings:
     temperatures   each evaluated by itself; 0 is argmax
     runs           paired runs of each prompt, for the speed
     seed           of the first prompt's noise; the next has the next
-    warm           the drafter's look-ups remember the answers that suffix is warmed with
+    warm           the drafter remembers the answers that baselines are warmed with
     """
 
-    prompts: int = 40
-    tokens: int = MOST_TOKENS
-    temperatures: tuple[float, ...] = (0.0, 1.0)
-    runs: int = 1
-    seed: int = 0
+    prompts: AtLeastOne = 40
+    tokens: Annotated[int, Between(2, MOST_TOKENS, words=TOKENS)] = MOST_TOKENS
+    temperatures: Annotated[tuple[float, ...], Several] = (0.0, 1.0)
+    runs: AtLeastOne = 1
+    seed: Annotated[int, Between(0, 2**63)] = 0
     warm: bool = False
 
     def __post_init__(self) -> None:
-        expected = f"from 2 to {MOST_TOKENS}: in longer answers small models loop, which flatters"
-        check_integer("tokens", self.tokens, 2, MOST_TOKENS, expected)
-        for name in ("prompts", "runs"):
-            check_integer(name, getattr(self, name), 1, 2**31 - 1, "a whole number of at least 1")
         if not self.temperatures or len(set(self.temperatures)) < len(self.temperatures):
             expected = "at least one temperature, and each once"
             raise InvalidRequest("temperatures", list(self.temperatures), expected)
         for temperature in self.temperatures:
             SamplingParams(temperature=temperature)
-        check_integer("seed", self.seed, 0, 2**63, "a whole number of at least 0")
 
 
 def _read_settings(value: object) -> EvaluationSettings:
@@ -68,18 +65,7 @@ def _read_settings(value: object) -> EvaluationSettings:
         return value
     if not isinstance(value, dict):
         raise ValueError("an object with the settings of the evaluation")
-    try:
-        temperatures = tuple(value.get("temperatures", ()))
-        return EvaluationSettings(**{**value, "temperatures": temperatures})
-    except TypeError as error:
-        raise ValueError(f"the settings of an evaluation ({error})") from error
-
-
-def _write_settings(settings: EvaluationSettings) -> dict[str, Any]:
-    return {**asdict(settings), "temperatures": list(settings.temperatures)}
-
-
-# -- rows ------------------------------------------------------------------------------------------
+    return EvaluationSettings(**value)
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
@@ -100,9 +86,6 @@ class RequestRow(TypedDict):
     same_text: dict[str, bool]
     seconds: dict[str, list[float | None]]
     rounds: dict[str, list[list[int]]]
-
-
-# -- numbers ---------------------------------------------------------------------------------------
 
 
 class PositionShare(Document):
@@ -237,11 +220,7 @@ class Evaluation(Document):
     drafter: str
     drafters: dict[str, EvaluatedDrafter]
     machine: EvaluationMachine
-    settings: Annotated[
-        EvaluationSettings,
-        PlainValidator(_read_settings),
-        PlainSerializer(_write_settings, return_type=dict[str, Any]),
-    ]
+    settings: Annotated[EvaluationSettings, BeforeValidator(_read_settings)]
     same_text: bool
     results: list[SetResult]
 
@@ -258,11 +237,7 @@ class Evaluation(Document):
     def read_file(cls, path: Path, field: str) -> Evaluation:
         """Read the JSON file beside a report. Raises InvalidRequest, `field` where it cannot be
         read."""
-        try:
-            value = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise InvalidRequest(field, str(path), f"a readable JSON file ({error})") from error
-        return cls.from_json(value, str(path))
+        return cls.from_json(read_json_object(path, field), str(path))
 
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON values, as docs/evaluation.md describes them."""
@@ -276,7 +251,8 @@ class Evaluation(Document):
     @property
     def names(self) -> dict[str, str]:
         """The drafters as reports call them."""
-        return {DRAFTER: self.drafter, NGRAM: NGRAM, SUFFIX: f"{SUFFIX}, warmed"}
+        beside = {kind: f"{kind}, warmed" if kind in WARMED else kind for kind in BASELINES}
+        return {DRAFTER: self.drafter, **beside}
 
     @property
     def same_text_line(self) -> str:
@@ -288,7 +264,7 @@ class Evaluation(Document):
         settings, machine, drafter = self.settings, self.machine, self.drafters[DRAFTER]
         form = machine.quantize or machine.dtype
         place = f"{machine.name}, {count(machine.threads, 'thread')}, {machine.device}, {form}"
-        warmed = ", warmed as suffix is" if settings.warm else ""
+        warmed = f", warmed as {' and '.join(WARMED)} is" if settings.warm else ""
         return (
             f"{self.drafter} ({drafter.version}, drafts of up to {drafter.block}{warmed}) for "
             f"{self.model}; up to {settings.prompts} prompts of each set, up to "

@@ -10,12 +10,13 @@ own=prompts.jsonl:on_task a file of what the drafter is for; other files are out
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from paceline.bench.prompts import load_prompts, shipped
 from paceline.core import Grammar, InvalidRequest
@@ -39,8 +40,10 @@ EXPECTED = (
     "[NAME=]PATH[:CHOICE] with a folder that `paceline synth` wrote, a JSON or JSONL file of "
     "prompts, or a shipped set: " + ", ".join(shipped())
 )
+LINE = 'an object with "messages", "turns" (texts; the first is asked) or "prompt" (text)'
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. -]*")
 Item = TypeVar("Item")
+Answer = tuple[tuple[int, ...], tuple[int, ...]]  # what comes before it, and the answer itself
 Encode = Callable[[Sequence[dict[str, str]]], list[int]]
 
 
@@ -66,14 +69,14 @@ class EvalPrompt:
 
 @dataclass(slots=True)
 class EvalSet:
-    """Prompts as token ids. `answers` (what comes before one, and the answer itself) are of the
-    set's train split, where it has one. `target` is what the set says of the model it is for."""
+    """Prompts as token ids. `answers` are of the set's train split, where it has one. `target` is
+    what the set says of the model it is for."""
 
     spec: SetSpec
     prompts: list[EvalPrompt]
-    answers: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    target: dict[str, Any] = field(default_factory=dict)
-    left_out: int = 0  # prompts that do not fit the context
+    answers: list[Answer]
+    target: dict[str, str]
+    left_out: int  # prompts that do not fit the context
 
     @property
     def grammar(self) -> Grammar | None:
@@ -87,10 +90,10 @@ def parse_sets(values: Sequence[str]) -> list[SetSpec]:
     if not values:
         raise InvalidRequest("sets", list(values), f"at least one {EXPECTED}")
     specs = [_parse(value) for value in values]
-    for index, spec in enumerate(specs):
-        if spec.name in [other.name for other in specs[:index]]:
-            expected = "a name of its own for each set; write NAME=PATH"
-            raise InvalidRequest("sets", spec.name, expected)
+    names = [spec.name for spec in specs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidRequest("sets", twice, "a name of its own for each set; write NAME=PATH")
     return specs
 
 
@@ -111,18 +114,15 @@ def _parse(value: str) -> SetSpec:
             raise InvalidRequest("sets", value, f"a folder with {MANIFEST}, as synth writes it")
         choice = choice or "held_out"
         role = OUT_OF_DOMAIN if choice == "neighbour" else ON_TASK
-        return SetSpec(name or _default_name(path, choice), path, choice, role)
+        folder = Path(path).resolve().name
+        usual = folder if choice == "held_out" else f"{folder} {choice}"
+        return SetSpec(name or usual, path, choice, role)
     if path not in shipped() and not Path(path).is_file():
         raise InvalidRequest("sets", value, EXPECTED)
     if choice not in ("", "on_task"):
         expected = "nothing or :on_task after prompts; only sets of synth have splits"
         raise InvalidRequest("sets", value, expected)
     return SetSpec(name or Path(path).stem, path, role=ON_TASK if choice else OUT_OF_DOMAIN)
-
-
-def _default_name(path: str, choice: str) -> str:
-    folder = Path(path).resolve().name
-    return folder if choice == "held_out" else f"{folder} {choice}"
 
 
 def load_set(spec: SetSpec, encode: Encode, *, prompts: int, fits: int, answers: int) -> EvalSet:
@@ -132,28 +132,25 @@ def load_set(spec: SetSpec, encode: Encode, *, prompts: int, fits: int, answers:
     Raises InvalidRequest (field `sets`) for a file of another shape, and for a set that is empty;
     for a manifest that is wrong about what answers are bound to it names the place in there.
     """
+    folder = Path(spec.path)
     if spec.choice is None:
-        given, loaded = _file_prompts(spec, encode), EvalSet(spec, [])
+        given, target = _file_prompts(spec, encode), {}
     else:
-        given = _rows_prompts(Path(spec.path), *CHOICES[spec.choice])
-        loaded = EvalSet(spec, [], target=read_manifest(Path(spec.path)).target)
+        given, target = _rows_prompts(folder, *CHOICES[spec.choice]), read_manifest(folder).target
     different: dict[tuple[tuple[int, ...], Grammar | None], EvalPrompt] = {}
     for prompt in given:
         different.setdefault((prompt.ids, prompt.grammar), prompt)
     fitting = [prompt for prompt in different.values() if len(prompt.ids) <= fits]
-    loaded.left_out = len(different) - len(fitting)
+    left_out = len(different) - len(fitting)
     if not fitting:
-        raise InvalidRequest("sets", spec.name, _why_empty(spec, loaded.left_out, fits))
-    loaded.prompts = evenly(fitting, prompts)
-    if spec.choice is not None:
-        loaded.answers = _train_answers(Path(spec.path), loaded.prompts, answers)
-    return loaded
-
-
-def _why_empty(spec: SetSpec, left_out: int, fits: int) -> str:
-    if left_out:
-        return f"a prompt of at most {fits} tokens; {left_out} are longer than the context allows"
-    return f"at least one row in {spec.choice}" if spec.choice else "at least one prompt"
+        expected = f"at least one row in {spec.choice}" if spec.choice else "at least one prompt"
+        if left_out:
+            told = f"{left_out} are longer than the context allows"
+            expected = f"a prompt of at most {fits} tokens; {told}"
+        raise InvalidRequest("sets", spec.name, expected)
+    chosen = evenly(fitting, prompts)
+    warming = [] if spec.choice is None else _train_answers(folder, chosen, answers)
+    return EvalSet(spec, chosen, warming, target, left_out)
 
 
 def _rows_prompts(folder: Path, split: str, part: str | None) -> list[EvalPrompt]:
@@ -178,17 +175,12 @@ def evenly(items: Sequence[Item], count: int) -> list[Item]:
     return [items[index * len(items) // count] for index in range(count)]
 
 
-def _train_answers(
-    folder: Path, prompts: Iterable[EvalPrompt], count: int
-) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _train_answers(folder: Path, prompts: Iterable[EvalPrompt], count: int) -> list[Answer]:
     """Return answers that the target gave to other prompts than these."""
     asked = {prompt.ids for prompt in prompts}
     rows = [row for row in read_rows(folder, "train") if prompt_of(row) not in asked]
     chosen = evenly(rows, count)
     return [(row.ids[:start], row.ids[start:end]) for row in chosen for start, end in row.spans]
-
-
-# -- files -----------------------------------------------------------------------------------------
 
 
 def _file_prompts(spec: SetSpec, encode: Encode) -> list[EvalPrompt]:
@@ -209,28 +201,36 @@ def _file_prompts(spec: SetSpec, encode: Encode) -> list[EvalPrompt]:
     ]
 
 
-def _messages(place: str, line: str) -> list[dict[str, str]]:
+class _Message(BaseModel, extra="allow"):
+    role: str
+    content: str
+
+
+class _Line(BaseModel):
+    """One line of a JSONL file; its other fields are ignored."""
+
+    messages: list[_Message] = []
+    turns: list[str] = []
+    prompt: str | None = None
+
+
+def _messages(place: str, text: str) -> list[dict[str, str]]:
     """Return the conversation of one line: its messages, its first turn, or its prompt."""
-    expected = 'an object with "messages", "turns" (texts; the first is asked) or "prompt" (text)'
     try:
-        given = json.loads(line)
-    except ValueError as error:
-        raise InvalidRequest("sets", place, f"{expected}; {error}") from error
-    given = given if isinstance(given, dict) else {}
-    messages, turns, prompt = (given.get(key) for key in ("messages", "turns", "prompt"))
-    if isinstance(turns, list) and turns:
-        prompt = turns[0]
-    if isinstance(prompt, str) and prompt:
+        line = _Line.model_validate_json(text)
+    except ValidationError as error:
+        reason = error.errors()[0]
+        where = ".".join(map(str, reason["loc"]))
+        said = f"{where}: {reason['msg']}" if where else reason["msg"]
+        raise InvalidRequest("sets", place, f"{LINE}; {said}") from error
+    prompt = line.turns[0] if line.turns else line.prompt
+    if prompt:
         return [{"role": "user", "content": prompt}]
-    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        raise InvalidRequest("sets", place, expected)
+    if not line.messages:
+        raise InvalidRequest("sets", place, LINE)
+    messages = [message.model_dump() for message in line.messages]
     while messages and messages[-1]["role"] == "assistant":
-        messages = messages[:-1]  # an answer in a data set; the target gives its own
+        messages.pop()  # an answer in a data set; the target gives its own
     if not messages:
         raise InvalidRequest("sets", place, "messages that somebody asks")
     return messages
-
-
-def _is_message(message: Any) -> bool:
-    complete = isinstance(message, dict) and {"role", "content"} <= set(message)
-    return complete and all(isinstance(message[key], str) for key in ("role", "content"))

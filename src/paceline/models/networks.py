@@ -124,12 +124,14 @@ def nearest_share(config: ModelConfig, fraction: float) -> Share:
 
 
 class LeadingLayers:
-    """Runs a share of a network's forward. `network` must have its KV already."""
+    """Runs the share of a network's forward that is nearest to `fraction`. `network` must have its
+    KV already."""
 
-    def __init__(self, network: Network, share: Share) -> None:
+    def __init__(self, network: Network, fraction: float) -> None:
         if not isinstance(network, TorchNetwork | NativeNetwork):
             raise TypeError(f"no leading layers of a {type(network).__name__}")
-        self.share, self.network = share, network.leading(share.layers)
+        self.share = nearest_share(network.config, fraction)
+        self.network = network.leading(self.share.layers)
 
     def forward(self, batch: ForwardBatch) -> None:
         """Compute every row; the head for `batch.logit_rows`, where the share has it."""

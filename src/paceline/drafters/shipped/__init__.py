@@ -54,8 +54,6 @@ def _mismatch(loaded: LoadedModel, made_for: dict[str, str]) -> str | None:
     actual = identity(loaded)
     for key, label in COMPARED.items():
         if actual[key] != made_for[key]:
-            return (
-                f"it was trained for another {loaded.name}: {label} {made_for[key][:12]}, "
-                f"not {actual[key][:12]}"
-            )
+            digests = f"{label} {made_for[key][:12]}, not {actual[key][:12]}"
+            return f"it was trained for another {loaded.name}: {digests}"
     return None
