@@ -66,7 +66,7 @@ def _answered(args: argparse.Namespace) -> dict[str, Any]:
 
     from paceline.core import SpeculativeParams
     from paceline.llm import LLM
-    from paceline.server.rounds import KeptRound, round_shown
+    from paceline.server.rounds import round_shown
     from paceline.server.tokens import TokenTexts
 
     llm = LLM(config=config)
@@ -79,7 +79,7 @@ def _answered(args: argparse.Namespace) -> dict[str, Any]:
     choice = {
         "index": 0,
         "finish_reason": request.finish_reason,
-        "rounds": [round_shown(KeptRound.of(delta), texts) for delta in deltas if delta.explained],
+        "rounds": [round_shown(delta, texts) for delta in deltas if delta.explained],
         "rounds_left_out": 0,
     }
     return {"id": "explained", "model": engine.model_name, "choices": [choice]}

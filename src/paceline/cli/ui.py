@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     settings = server_settings(args)
 
-    from paceline.server.ui_run import serve_ui
+    from paceline.server.run import serve_ui
 
     serve_ui(settings, on_ready=lambda url: print(f"Paceline's page is at {url}/", flush=True))
     return 0

@@ -12,7 +12,7 @@ from jinja2 import TemplateError
 from paceline.core import InvalidRequest
 from paceline.engine.tool_calls import format_of
 from paceline.llm import RenderedChat
-from paceline.server.protocol import ChatRequest
+from paceline.server.protocol import ChatRequest, Message
 from paceline.server.tools import ToolCall
 
 LONGEST_REASON = 300  # characters of what a template says
@@ -47,10 +47,10 @@ class Conversations:
             raise InvalidRequest("messages", request.model, expected)
         variables = dict(request.chat_template_kwargs or {})
         for name in variables:
-            if name in self._reserved or not self._reads(name):
+            if name in self._reserved or name not in self._words:
                 expected = "variables that the model's chat template reads"
                 raise InvalidRequest("chat_template_kwargs", name, expected)
-        messages = self._messages(request)
+        messages = [self._entry(f"messages[{i}]", m) for i, m in enumerate(request.messages)]
         if request.tools:
             format_of(self._template)
             variables["tools"] = [tool.model_dump(exclude_unset=True) for tool in request.tools]
@@ -64,52 +64,44 @@ class Conversations:
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             reason = str(error)[:LONGEST_REASON]  # a template may quote the messages
             expected = f"a conversation that the model's chat template takes: {reason}"
-            raise InvalidRequest(
-                "messages", f"{len(request.messages)} messages", expected
-            ) from None
+            raise InvalidRequest("messages", f"{len(messages)} messages", expected) from None
         return text
 
-    def _messages(self, request: ChatRequest) -> list[dict[str, Any]]:
-        messages = []
-        for index, message in enumerate(request.messages):
-            role = message.role
-            if role == "developer" and not self._reads("developer"):
-                role = "system"  # OpenAI's newer name for the same thing
-            entry: dict[str, Any] = {"role": role, "content": message.text}
-            if message.tool_calls:
-                entry["tool_calls"] = [
-                    _shown(f"messages[{index}].tool_calls[{place}].function", call)
-                    for place, call in enumerate(message.tool_calls)
-                ]
-            if message.name:  # some clients send an empty one for none
-                if not self._reads("name"):
-                    expected = (
-                        "null, or nothing: the model's chat template does not read `name`, "
-                        "so the model would not see it"
-                    )
-                    raise InvalidRequest(f"messages[{index}].name", message.name, expected)
-                entry["name"] = message.name
-            if message.tool_call_id is not None:
-                if role != "tool":
-                    expected = "null, unless the role is tool"
-                    field = f"messages[{index}].tool_call_id"
-                    raise InvalidRequest(field, message.tool_call_id, expected)
-                entry["tool_call_id"] = message.tool_call_id
-            messages.append(entry)
-        return messages
-
-    def _reads(self, name: str) -> bool:
-        return name in self._words
+    def _entry(self, field: str, message: Message) -> dict[str, object]:
+        """Return a message as templates take it."""
+        role = message.role
+        if role == "developer" and role not in self._words:
+            role = "system"  # OpenAI's newer name for the same thing
+        entry: dict[str, object] = {"role": role, "content": message.text}
+        if message.tool_calls:
+            entry["tool_calls"] = [
+                _call(f"{field}.tool_calls[{place}].function.arguments", call)
+                for place, call in enumerate(message.tool_calls)
+            ]
+        if message.name:  # some clients send an empty one for none
+            if "name" not in self._words:
+                expected = (
+                    "null, or nothing: the model's chat template does not read `name`, "
+                    "so the model would not see it"
+                )
+                raise InvalidRequest(f"{field}.name", message.name, expected)
+            entry["name"] = message.name
+        if message.tool_call_id is not None:
+            if role != "tool":
+                expected = "null, unless the role is tool"
+                raise InvalidRequest(f"{field}.tool_call_id", message.tool_call_id, expected)
+            entry["tool_call_id"] = message.tool_call_id
+        return entry
 
 
-def _shown(field: str, call: ToolCall) -> dict[str, Any]:
+def _call(field: str, call: ToolCall) -> dict[str, object]:
     """Return a past call as templates take it: they write its arguments as JSON themselves."""
     text = call.function.arguments
     try:
         arguments = json.loads(text or "{}")
     except ValueError:
-        raise InvalidRequest(f"{field}.arguments", text, "a JSON object, as text") from None
+        arguments = None
     if not isinstance(arguments, dict):
-        raise InvalidRequest(f"{field}.arguments", text, "a JSON object, as text")
+        raise InvalidRequest(field, text, "a JSON object, as text")
     function = {"name": call.function.name, "arguments": arguments}
     return {"id": call.id, "type": "function", "function": function}

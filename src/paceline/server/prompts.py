@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from paceline.core import InvalidRequest
 from paceline.server.conversation import Conversations
@@ -14,7 +11,6 @@ from paceline.server.prompt_size import PromptSize, token_ids
 from paceline.server.protocol import ChatRequest, CompletionRequest
 from paceline.server.turns import Turns
 
-T = TypeVar("T")
 SHORT = 16384  # bytes of a body, or characters of a prompt, that take some 10 ms to encode
 
 
@@ -34,7 +30,6 @@ class PromptEncoder:
         self._size = size
         self._short = Turns("paceline-short-prompts")
         self._long = Turns("paceline-long-prompts")
-        self._thread = ThreadPoolExecutor(1, "paceline-odd-jobs")
 
     async def chat(self, request: ChatRequest, client: str) -> list[list[int]]:
         """Return the token ids of a conversation, as a list of one prompt.
@@ -55,22 +50,15 @@ class PromptEncoder:
             ids.append(prompt)
         return ids
 
-    async def off_loop(self, job: Callable[[], T]) -> T:
-        """Run a job of some milliseconds on a thread beside those of the prompts."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, job)
-
     # -- inside -----------------------------------------------------------------------------------
 
     def _turns(self, cost: int) -> Turns:
         return self._short if cost <= SHORT else self._long
 
     def _chat(self, request: ChatRequest) -> list[int]:
-        shown = (
-            message.text.strip() for message in request.messages if message.role != "assistant"
-        )
+        shown = [m.text.strip() for m in request.messages if m.role != "assistant"]
         self._size.refuse_texts("messages", shown)
-        text = self._conversations.render(request)
-        return self._ids("messages", text, special=False)
+        return self._ids("messages", self._conversations.render(request), special=False)
 
     def _text(self, prompt: str) -> list[int]:
         return self._ids("prompt", prompt, special=True)
