@@ -13,7 +13,7 @@ from paceline.core import InvalidRequest
 from paceline.engine.tool_calls import format_of
 from paceline.llm import RenderedChat
 from paceline.server.protocol import ChatRequest, Message
-from paceline.server.tools import ToolCall
+from paceline.server.structured import ToolCall
 
 LONGEST_REASON = 300  # characters of what a template says
 
@@ -38,8 +38,6 @@ class Conversations:
                     expected = "null: the model's chat template does not show calls"
                     raise InvalidRequest(f"messages[{index}].tool_calls", "calls", expected)
         return text
-
-    # -- inside -----------------------------------------------------------------------------------
 
     def _template_text(self, request: ChatRequest) -> str:
         if not self._template:

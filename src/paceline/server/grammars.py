@@ -17,16 +17,16 @@ from paceline.engine.grammar import CompiledGrammar, Compiler
 from paceline.engine.grammar_bounds import check_schema
 from paceline.engine.grammar_trial import TrialBusy, TrialUnavailable
 from paceline.engine.smallest_first import SmallestFirst
-from paceline.engine.tool_calls import (
-    ToolFormat,
-    arguments_schema,
-    calls_grammar,
-    format_of,
-)
+from paceline.engine.tool_calls import ToolFormat, arguments_schema, calls_grammar, format_of
 from paceline.server.errors import ApiError
 from paceline.server.protocol import ChatRequest, CompletionRequest
-from paceline.server.structured import format_grammar, schema_grammar
-from paceline.server.tools import Function, NamedTool, chosen_tools
+from paceline.server.structured import (
+    Function,
+    NamedTool,
+    chosen_tools,
+    format_grammar,
+    schema_grammar,
+)
 
 NAMING = 6.0  # seconds that the search for the part at fault may take
 LONGEST_WAIT = 15.0  # seconds; far longer than a grammar takes unless many costly ones wait
@@ -77,8 +77,6 @@ class GrammarReader:
         except TrialUnavailable as error:
             message = f"grammars cannot be compiled now: {error}"
             raise ApiError(503, message, code="grammars_unavailable", retry_after=1) from None
-
-    # -- inside -----------------------------------------------------------------------------------
 
     async def _compiled(self, grammar: Grammar, size: float) -> Grammar:
         starting = self._thread.submit(size, lambda: self._compiler.start(grammar))

@@ -9,14 +9,7 @@ from dataclasses import dataclass, field
 
 from starlette.types import Receive
 
-from paceline.core import (
-    FinishReason,
-    Grammar,
-    OutputDelta,
-    Round,
-    SpeculationStats,
-    TokenLogprobs,
-)
+from paceline.core import FinishReason, Grammar, OutputDelta, Round, SpeculationStats, TokenLogprobs
 from paceline.engine.async_engine import Stream
 from paceline.engine.output import GRAMMAR_FAILED
 from paceline.engine.roster import NOT_FINITE
@@ -172,8 +165,6 @@ class Job:
         if len(self.choices) == 1 and self.drafter is not None:
             shown["speedup_vs_ar"] = stats.speedup_vs_ar
         return shown
-
-    # -- inside -----------------------------------------------------------------------------------
 
     def _note(self, index: int, delta: OutputDelta) -> int:
         choice, now = self.choices[index], time.monotonic()

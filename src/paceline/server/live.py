@@ -85,8 +85,6 @@ class Live:
             "history": self._history(since),
         }
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _now(self) -> LiveSample:
         groups = self._traffic.copies()
         return LiveSample(

@@ -50,8 +50,6 @@ class PromptEncoder:
             ids.append(prompt)
         return ids
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _turns(self, cost: int) -> Turns:
         return self._short if cost <= SHORT else self._long
 

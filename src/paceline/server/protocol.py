@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr
 from pydantic_core import PydanticCustomError
 
 from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
@@ -35,8 +30,14 @@ from paceline.core.params import (
 )
 from paceline.core.refusals import UNSUPPORTED
 from paceline.server.fields import MAX_PROMPTS, Biases, Prompt, StopIds, Stops
-from paceline.server.structured import ResponseFormat, StructuredOutputs
-from paceline.server.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice
+from paceline.server.structured import (
+    MAX_TOOLS,
+    ResponseFormat,
+    StructuredOutputs,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions; chat has none
 LONGEST_TOKEN_ID = len(str(2**31))  # digits
@@ -56,9 +57,7 @@ def _refuse(value: object) -> object:
 
 Unsupported = Annotated[None, BeforeValidator(_refuse)]
 NoList = Annotated[
-    list[Any] | None,
-    Field(max_length=0, description="Not supported."),
-    BeforeValidator(_refuse),
+    list[Any] | None, Field(max_length=0, description="Not supported."), BeforeValidator(_refuse)
 ]
 
 

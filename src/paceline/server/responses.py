@@ -25,9 +25,6 @@ def picked(body: Callable[..., Body], source: object) -> Body:
     return body(**{name: getattr(source, name) for name in get_annotations(body)})
 
 
-# -- parts of answers -----------------------------------------------------------------------------
-
-
 class PromptTokensDetails(TypedDict):
     cached_tokens: int
 
@@ -141,9 +138,6 @@ class AssistantMessage(TypedDict):
     tool_calls: NotRequired[list[CallMade]]
 
 
-# -- rounds ---------------------------------------------------------------------------------------
-
-
 class RoundToken(TypedDict):
     id: int
     text: str
@@ -219,8 +213,6 @@ class RequestRounds(TypedDict):
     choices: list[ExplainedChoice]
 
 
-# -- answers --------------------------------------------------------------------------------------
-
 Finish = Literal["stop", "length", "tool_calls"]
 
 
@@ -269,9 +261,6 @@ class Completion(AnswerBody):
 
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
-
-
-# -- chunks of streamed answers -------------------------------------------------------------------
 
 
 class FunctionPiece(TypedDict):
@@ -327,9 +316,6 @@ class AnswerChunk(AnswerHead, ChunkBody):
     object: Literal["chat.completion.chunk", "text_completion"]
 
 
-# -- the server -----------------------------------------------------------------------------------
-
-
 class ServedModel(TypedDict):
     id: str
     object: Literal["model"]
@@ -350,8 +336,6 @@ class Health(TypedDict):
 class Version(TypedDict):
     version: str
 
-
-# -- OpenAPI --------------------------------------------------------------------------------------
 
 Statuses = dict[int | str, dict[str, Any]]  # as FastAPI takes them
 

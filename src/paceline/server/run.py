@@ -224,9 +224,7 @@ class Server(Listener):
 
 
 async def _first(
-    http: asyncio.Task[None],
-    *others: Coroutine[None, None, object],
-    timeout: float | None = None,
+    http: asyncio.Task[None], *others: Coroutine[None, None, object], timeout: float | None = None
 ) -> list[bool]:
     """Wait until `http` or one of the others ends. Return which of the others have ended; the rest
     of them is cancelled."""

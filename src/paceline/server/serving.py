@@ -93,8 +93,6 @@ class Serving:
             message = f"model: no model {quoted(name)} here; this server has {names}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _owner(self, http: Request) -> str:
         return bearer(http.headers) if self.settings.api_keys else ""
 

@@ -145,8 +145,6 @@ class Shape:
     ) -> ChatLogprobs | CompletionLogprobs:
         raise NotImplementedError
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _template(self, index: int) -> tuple[bytes, bytes, bytes]:
         """Return the JSON of a chunk up to its text, from there to its token ids, and the rest."""
         choice = self._text(index, MARK)
