@@ -71,7 +71,7 @@ class BodyReader:
             raise invalid(refusal(error, stated, model)) from None
         body.note_size(len(raw))
         if len(raw) > LARGE:
-            body.params()  # here, because long lists take long to check there as well
+            _ = body.params  # here, because long lists take long to check there as well
         return body
 
     def _too_much(self, text: JsonText, model: type[BaseModel]) -> ApiError:

@@ -32,7 +32,7 @@ from paceline.server.shapes import ChatShape, CompletionShape, Shape
 from paceline.server.streaming import EventStream
 from paceline.server.tally import Traffic
 from paceline.server.tokens import TokenTexts
-from paceline.server.wire import Frames, Padding
+from paceline.server.wire import Frames
 from paceline.version import __version__
 
 CLIENT_CLOSED_REQUEST = 499  # nobody reads it; access logs know it
@@ -104,7 +104,7 @@ class Serving:
         http: Request,
     ) -> Response:
         self.check_model(body.model)
-        params = body.params()
+        params = body.params
         self._check_draining()
         owner = self._owner(http)
         with self.engine.reserve(params.n, body.num_prompts) as reservation:
@@ -136,19 +136,14 @@ class Serving:
         self, body: ChatRequest | CompletionRequest, shape: Shape, params: SamplingParams
     ) -> EventStream:
         sizes, job = shape.event_sizes(params.logprobs), shape.job
-        padding = frames = None
-        if body.streaming.include_obfuscation:
-            padding = Padding(sizes.unit((job.draft_bound or 0) + 1))
-        seconds = self.settings.steady_stream / 1e3
-        if seconds:
-            at_once = min(len(job.choices), self.engine.config.max_num_seqs)
-            frames = Frames(sizes.frame(seconds, at_once))
+        seconds, options = self.settings.steady_stream / 1e3, body.streaming
+        at_once = min(len(job.choices), self.engine.config.max_num_seqs)
         return EventStream(
             shape,
-            include_usage=bool(body.streaming.include_usage),
-            continuous_usage=bool(body.streaming.continuous_usage_stats),
-            padding=padding,
-            frames=frames,
+            include_usage=bool(options.include_usage),
+            continuous_usage=bool(options.continuous_usage_stats),
+            unit=sizes.unit((job.draft_bound or 0) + 1) if options.include_obfuscation else 1,
+            frames=Frames(sizes.frame(seconds, at_once)) if seconds else None,
             frame_seconds=seconds,
             spans=self.engine.spans.lane(f"stream {job.id}"),
         )

@@ -15,7 +15,7 @@ from paceline.server.errors import ENGINE_FAILED, ApiError
 from paceline.server.job import Indexed
 from paceline.server.responses import ChunkBody
 from paceline.server.shapes import Shape
-from paceline.server.wire import Frames, Padding, joined, write_steadily
+from paceline.server.wire import Frames, joined, padded, write_steadily
 
 log = logging.getLogger(__name__)
 DATA, END = b"data: ", b"\n\n"  # around the JSON of a server-sent event
@@ -31,8 +31,8 @@ HEADERS = [
 class EventStream(Response):
     """Streams a job's deltas. When the client hangs up, the job is aborted at once.
 
-    With `padding` all events have sizes of one multiple. With `frames` they are written in frames,
-    one every `frame_seconds`.
+    All events have sizes of a multiple of `unit`. With `frames` they are written in frames, one
+    every `frame_seconds`.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class EventStream(Response):
         *,
         include_usage: bool,
         continuous_usage: bool,
-        padding: Padding | None = None,
+        unit: int = 1,
         frames: Frames | None = None,
         frame_seconds: float = 0.0,
         spans: Spans = OFF,
@@ -50,7 +50,7 @@ class EventStream(Response):
         self.status_code, self.background, self.raw_headers = 200, None, HEADERS
         self._shape, self._job = shape, shape.job
         self._include_usage, self._continuous_usage = include_usage, continuous_usage
-        self._padding, self._frames, self._frame_seconds = padding, frames, frame_seconds
+        self._unit, self._frames, self._frame_seconds = unit, frames, frame_seconds
         self._spans = spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,6 +127,6 @@ class EventStream(Response):
         return self._framed(self._shape.chunk_json(body))
 
     def _framed(self, chunk: bytes) -> bytes:
-        if self._padding is not None:
-            chunk = self._padding.fill(chunk, len(DATA) + len(END))
+        if self._unit > 1:
+            chunk = padded(chunk, self._unit, len(DATA) + len(END))
         return DATA + chunk + END
