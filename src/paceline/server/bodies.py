@@ -75,7 +75,6 @@ class BodyReader:
         return body
 
     def _too_much(self, text: JsonText, model: type[BaseModel]) -> ApiError:
-        """Return the refusal of a body that holds too much: it names an unknown or large field."""
         names, member = field_names(model), text.largest()
         # the largest too, as it may come behind fields that are given twice
         for name in [*text.names(len(names) + 1), *([member.name] if member else [])]:

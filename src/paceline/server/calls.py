@@ -55,7 +55,6 @@ class CallParser:
     # -- states: each takes what it can from `_pending`, and says whether to go on ----------------
 
     def _start(self, pieces: list[Piece]) -> bool:
-        """Decide from the first characters whether the answer consists of calls."""
         if not self._past_opening(0):
             return False
         self._state = self._name if self._pending[:1] in ("{", "") else self._text

@@ -66,7 +66,6 @@ class Conversations:
         return text
 
     def _entry(self, field: str, message: Message) -> dict[str, object]:
-        """Return a message as templates take it."""
         role = message.role
         if role == "developer" and role not in self._words:
             role = "system"  # OpenAI's newer name for the same thing

@@ -218,7 +218,6 @@ def _counts(stats: SpeculationStats) -> PartDecoding:
 
 
 def _failure(delta: OutputDelta, grammar: Grammar | None) -> ApiError:
-    """Return the answer to a stream that ended on an error."""
     if delta.stop_reason == GRAMMAR_FAILED and grammar is not None:
         message = f"{grammar.field}: {TOO_COMPLEX}"
         return ApiError(400, message, param=grammar.field, code=GRAMMAR_FAILED)
@@ -228,7 +227,6 @@ def _failure(delta: OutputDelta, grammar: Grammar | None) -> ApiError:
 
 
 async def _merged(streams: list[Stream]) -> AsyncIterator[tuple[int, list[OutputDelta]]]:
-    """Yield the deltas of several streams as they come, each with the index of its stream."""
     queue: asyncio.Queue[tuple[int, list[OutputDelta]] | None] = asyncio.Queue()
 
     async def pump(index: int) -> None:

@@ -130,7 +130,6 @@ def _point(before: LiveSample, sample: LiveSample) -> dict[str, object]:
 
 
 def _difference(before: LiveSample, now: LiveSample) -> dict[str, object]:
-    """Count what all requests did between two samples."""
     first, last = before.engine, now.engine
     queries = last.prefix_queries - first.prefix_queries
     return {
@@ -155,7 +154,6 @@ def _speedup(before: LiveSample, now: LiveSample) -> float | None:
 
 
 def _groups(before: LiveSample, now: LiveSample, times: Sequence[Times]) -> list[dict[str, object]]:
-    """Return the groups that did something, by drafter and cohort; AR requests last."""
     shown: list[dict[str, object]] = []
     for group in sorted(now.groups, key=lambda group: (group.drafter is None, str(group.drafter))):
         stats = now.groups[group] - before.groups.get(group, SpeculationStats())

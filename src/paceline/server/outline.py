@@ -92,7 +92,6 @@ class JsonText:
         return np.cumsum(opens.view(np.int8) - closes.view(np.int8), dtype=np.int32)
 
     def _starts(self, borders: NDArray[np.intp]) -> list[int]:
-        """Return where members begin, by the commas between them."""
         return [self._raw.find(b"{") + 1, *(borders + 1).tolist()]
 
     def _name(self, start: int) -> str | None:

@@ -106,5 +106,4 @@ def _shrinkage(normaliser: JsonObject | None) -> float:
 
 
 def _state(part: Any) -> str:
-    """Return the JSON text of a normaliser or pre-tokenizer."""
     return "null" if part is None else part.__getstate__().decode()

@@ -129,7 +129,6 @@ class Listener:
             await self._until_done(http)
 
     async def _until_done(self, http: asyncio.Task[None]) -> None:
-        """Serve until a signal."""
         await _first(http, self._signals.get())
         self._http.should_exit = True
         await http

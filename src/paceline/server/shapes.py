@@ -131,7 +131,6 @@ class Shape:
     # -- members that the endpoints name differently ----------------------------------------------
 
     def _content(self, index: int, text: str) -> dict[str, object]:
-        """Return what a whole answer says in choice `index`."""
         raise NotImplementedError
 
     def _text(self, index: int, text: str) -> ChunkChoice:
@@ -159,7 +158,6 @@ class Shape:
         return self._text(index, delta.text) if delta.text or self._tells_tokens(delta) else None
 
     def _tells_tokens(self, delta: OutputDelta) -> bool:
-        """Return whether the request asked for something about the tokens beside their text."""
         return bool(delta.token_ids and (self._token_ids or self._rounds or delta.logprobs))
 
     def _reason(self, index: int, reason: FinishReason | None) -> Finish:

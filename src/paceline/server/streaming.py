@@ -92,7 +92,6 @@ class EventStream(Response):
             yield DATA + ApiError(500, ENGINE_FAILED).body() + END
 
     def _events(self, indexed: list[Indexed], opened: set[int]) -> bytes:
-        """Encode all that a step brought, for one write."""
         shape, events = self._shape, []
         for index, delta in indexed:
             if index not in opened:

@@ -53,7 +53,6 @@ def measured(stated: Row) -> dict[str, object]:
 
 
 def _evaluation(stated: Row) -> Iterator[dict[str, object]]:
-    """Yield a point for each request and policy."""
     tokens = stated["settings"]["tokens"]
     for index, result in enumerate(stated["results"]):
         run = run_name(f"{FIELD}.results[{index}]", result)

@@ -21,10 +21,10 @@ export interface CalledFunction {
 }
 
 export interface ChatChoice {
+  index: number;
   finish_reason: "stop" | "length" | "tool_calls";
   stop_reason: string | number | null;
   token_ids?: number[];
-  index: number;
   message: AssistantMessage;
   logprobs: ChatLogprobs | null;
 }
@@ -128,7 +128,7 @@ export interface ChatRequest {
 export interface CommittedToken {
   id: number;
   text: string;
-  kind: "accepted" | "bonus" | "forced";
+  kind: TokenKind;
 }
 
 /** Why a round verified fewer draft tokens than its request had asked for. */
@@ -274,10 +274,12 @@ export interface RoundToken {
  */
 export interface ShownRound {
   request: string;
-  time: number;
   cohort: string;
   drafter: string | null;
   version: string | null;
+  rule: string;
+  temperature: number;
+  grammar: boolean;
   part: string | null;
   position: number;
   proposed: number;
@@ -285,10 +287,8 @@ export interface ShownRound {
   accepted: number;
   forced: number;
   cut_by: CutReason | null;
+  time: number;
   confidence: number[] | null;
-  rule: string;
-  temperature: number;
-  grammar: boolean;
   step_requests: number;
   step_rows: number;
   draft_ms: number;
@@ -357,6 +357,9 @@ export interface TextPart {
   type: "text";
   text: string;
 }
+
+/** How a token came to be committed. */
+export type TokenKind = "accepted" | "bonus" | "forced";
 
 export interface Tool {
   type: "function";
