@@ -47,12 +47,12 @@ def _add_generation(app: FastAPI, serving: Serving, key: list[Depends]) -> None:
     @routes.post("/v1/chat/completions", response_model=responses.ChatCompletion)
     async def chat_completions(body: ChatRequest, http: Request) -> Response:
         """Answer a conversation, whole or as a stream."""
-        return await serving.chat(body, http)
+        return await serving.answer(body, http)
 
     @routes.post("/v1/completions", response_model=responses.Completion)
     async def completions(body: CompletionRequest, http: Request) -> Response:
         """Continue text or token ids, whole or as a stream."""
-        return await serving.complete(body, http)
+        return await serving.answer(body, http)
 
     app.include_router(routes)
 

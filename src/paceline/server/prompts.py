@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -39,27 +40,26 @@ class PromptEncoder:
         self._short = Turns("paceline-short-prompts")
         self._long = Turns("paceline-long-prompts")
 
-    async def chat(self, request: ChatRequest, client: str) -> list[list[int]]:
-        """Return the token ids of a conversation, as a list of one prompt.
+    async def encode(
+        self, request: ChatRequest | CompletionRequest, client: str
+    ) -> list[list[int]]:
+        """Return the token ids of a conversation, or of each prompt, which takes its own turn.
 
         Raises InvalidRequest for what the template cannot show, ApiError for what cannot fit the
         context.
         """
-        cost = request.size
-        return [await self._turns(cost).run(lambda: self._chat(request), client=client, cost=cost)]
+        if isinstance(request, ChatRequest):
+            return [await self._run(partial(self._chat, request), client, request.size)]
+        return [
+            await self._run(partial(self._text, prompt), client, len(prompt))
+            if isinstance(prompt, str)
+            else prompt
+            for prompt in request.prompts
+        ]
 
-    async def prompts(self, request: CompletionRequest, client: str) -> list[list[int]]:
-        """Return the token ids of each prompt; each takes its own turn. Raises as chat() does."""
-        ids: list[list[int]] = []
-        for prompt in request.prompts:
-            if isinstance(prompt, str):
-                turns, job = self._turns(len(prompt)), partial(self._text, prompt)
-                prompt = await turns.run(job, client=client, cost=len(prompt))
-            ids.append(prompt)
-        return ids
-
-    def _turns(self, cost: int) -> Turns:
-        return self._short if cost <= SHORT else self._long
+    async def _run(self, job: Callable[[], list[int]], client: str, cost: int) -> list[int]:
+        turns = self._short if cost <= SHORT else self._long
+        return await turns.run(job, client=client, cost=cost)
 
     def _chat(self, request: ChatRequest) -> list[int]:
         shown = [m.text.strip() for m in request.messages if m.role != "assistant"]

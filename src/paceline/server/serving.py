@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from starlette.requests import Request
@@ -59,14 +59,38 @@ class Serving:
         made_of = f"{__version__}:{engine.model_name}:{engine.vocab_size}"
         self._fingerprint = "fp_" + hashlib.blake2b(made_of.encode(), digest_size=6).hexdigest()
 
-    async def chat(self, body: ChatRequest, http: Request) -> Response:
-        client = client_of(http, self.settings)
-        return await self._answer(ChatShape, body, lambda: self.encoder.chat(body, client), http)
-
-    async def complete(self, body: CompletionRequest, http: Request) -> Response:
-        client = client_of(http, self.settings)
-        encode = lambda: self.encoder.prompts(body, client)  # noqa: E731
-        return await self._answer(CompletionShape, body, encode, http)
+    async def answer(self, body: ChatRequest | CompletionRequest, http: Request) -> Response:
+        """Answer a request, whole or as a stream. Raises InvalidRequest or ApiError."""
+        shape_of = ChatShape if isinstance(body, ChatRequest) else CompletionShape
+        self.check_model(body.model)
+        params = body.params
+        self._check_draining()
+        owner = self._owner(http)
+        with self.engine.reserve(params.n, body.num_prompts) as reservation:
+            # a body of unknown size waits behind all others
+            size = float(http.headers.get("content-length", "inf"))
+            form = await self._grammars.form(body, size)
+            params = with_form(params, form)
+            prompts = await self.encoder.encode(body, client_of(http, self.settings))
+            job = self._start(shape_of.kind, body, params, prompts, owner, reservation)
+        if body.explain:
+            job.log = self._rounds.open(
+                job.id, owner, created=job.created, model=job.model, choices=len(job.choices)
+            )
+        shape = shape_of(
+            job,
+            self._texts,
+            self._fingerprint,
+            bool(body.return_token_ids),
+            form.calls,
+            rounds=bool(body.streaming.include_rounds),
+        )
+        if body.stream:
+            return self._stream(body, shape, params)
+        await job.finish(http.receive)
+        if job.gone:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        return Response(write_json(shape.answer()), media_type="application/json")
 
     def rounds(self, request_id: str, http: Request) -> RequestRounds:
         """Return the rounds of a request that had `explain` set. Raises ApiError (404)."""
@@ -95,42 +119,6 @@ class Serving:
 
     def _owner(self, http: Request) -> str:
         return bearer(http.headers) if self.settings.api_keys else ""
-
-    async def _answer(
-        self,
-        shape_of: type[Shape],
-        body: ChatRequest | CompletionRequest,
-        encode: Callable[[], Awaitable[list[list[int]]]],
-        http: Request,
-    ) -> Response:
-        self.check_model(body.model)
-        params = body.params
-        self._check_draining()
-        owner = self._owner(http)
-        with self.engine.reserve(params.n, body.num_prompts) as reservation:
-            # a body of unknown size waits behind all others
-            size = float(http.headers.get("content-length", "inf"))
-            form = await self._grammars.form(body, size)
-            params = with_form(params, form)
-            job = self._start(shape_of.kind, body, params, await encode(), owner, reservation)
-        if body.explain:
-            job.log = self._rounds.open(
-                job.id, owner, created=job.created, model=job.model, choices=len(job.choices)
-            )
-        shape = shape_of(
-            job,
-            self._texts,
-            self._fingerprint,
-            bool(body.return_token_ids),
-            form.calls,
-            rounds=bool(body.streaming.include_rounds),
-        )
-        if body.stream:
-            return self._stream(body, shape, params)
-        await job.finish(http.receive)
-        if job.gone:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return Response(write_json(shape.answer()), media_type="application/json")
 
     def _stream(
         self, body: ChatRequest | CompletionRequest, shape: Shape, params: SamplingParams
