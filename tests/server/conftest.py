@@ -17,9 +17,8 @@ import uvloop
 from pydantic import TypeAdapter
 
 from paceline.server.app import create_app
-from paceline.server.run import Server, bind
+from paceline.server.run import Server, UiServer, bind
 from paceline.server.settings import ServerSettings
-from paceline.server.ui_run import UiServer
 
 from .fake import FakeAsyncEngine
 

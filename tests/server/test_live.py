@@ -155,12 +155,13 @@ def test_a_delta_counts_its_round_and_the_last_one_its_times() -> None:
     assert (stats.tokens, stats.forced_tokens) == (7, 3)
     assert stats.by_position() == [(1, 1), (1, 1), (1, 0), (1, 0)]
     assert traffic.by_group[group].rounds == 3, "a copy stays as it was"
-    assert [stream.tpot for stream in traffic.times] == [0.03]
+    assert [stream.metrics.tpot for stream in traffic.times] == [0.03]
 
 
 def test_holdback_is_measured_or_not_said() -> None:
     def ended(tpot: float, held: bool | None) -> Times:
-        return Times(0.0, StreamGroup(None, "m"), 0.0, 0.1, tpot, 1.0, held)
+        metrics = RequestMetrics(0.0, 0.1, tpot, 1.0, held)
+        return Times(0.0, StreamGroup(None, "m"), metrics)
 
     assert holdback([ended(0.1, False), ended(0.2, None)]) is None
     both = [ended(0.1, False), ended(0.3, True), ended(9.0, None)]

@@ -7,7 +7,6 @@ import json
 import random
 import time
 import tracemalloc
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +27,7 @@ from paceline.core import (
 )
 from paceline.server import rounds as rounds_module
 from paceline.server.errors import ApiError
-from paceline.server.rounds import RoundLog, RoundStore, shown
+from paceline.server.rounds import RoundLog, RoundStore
 from paceline.server.settings import ServerSettings
 
 from .conftest import TEXT as FAKE_TEXT
@@ -37,6 +36,7 @@ from .fake import FakeAsyncEngine
 from .test_real_engine import PROMPT, TEXT, tiny_engine
 
 KEYS = ("mine", "yours")
+TEXTS: Any = type("Texts", (), {"__getitem__": lambda *_: ("x", b"x")})()
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def opened(store: RoundStore, name: str, choices: int = 1) -> RoundLog:
 
 def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds_module, "MOST_REQUESTS", 3)
-    store = RoundStore()
+    store = RoundStore(TEXTS)
     logs = [opened(store, f"j{index}") for index in range(5)]
     assert store.find("j4", "") is logs[4]
     with pytest.raises(ApiError):
@@ -151,14 +151,14 @@ def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_request_has_a_bound_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds_module, "MOST_REQUEST_BYTES", 50_000)
-    store = RoundStore()
+    monkeypatch.setattr(rounds_module, "MOST_REQUEST_BYTES", 40_000)
+    store = RoundStore(TEXTS)
     log = opened(store, "r")
     for _ in range(99):
         log.note(0, delta())
     log.note(0, delta(last=FinishReason.LENGTH))
-    told = shown(log, defaultdict(lambda: ("x", b"x")))["choices"][0]
-    assert store.estimated_bytes <= 50_000
+    told = log.shown()["choices"][0]
+    assert store.estimated_bytes <= 40_000
     assert len(told["rounds"]) + told["rounds_left_out"] == 100 and told["rounds_left_out"] > 50
     assert told["finish_reason"] == "length"
     assert "later rounds were not kept" in summary(told)
@@ -166,7 +166,7 @@ def test_a_request_has_a_bound_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("tokens", [1, 6, 16])
 def test_the_estimate_is_what_is_held(tokens: int) -> None:
-    store = RoundStore()
+    store = RoundStore(TEXTS)
     log = opened(store, "r", choices=4)
     for _ in range(20):
         log.note(0, delta(tokens))

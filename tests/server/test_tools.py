@@ -22,8 +22,7 @@ from paceline.engine.tool_calls import (
     format_of,
 )
 from paceline.server.calls import CallParser
-from paceline.server.structured import schema_grammar
-from paceline.server.tools import Function, Tool, chosen_tools
+from paceline.server.structured import Function, Tool, chosen_tools, schema_grammar
 
 from .fake import byte_tokenizer
 

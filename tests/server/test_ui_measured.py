@@ -41,7 +41,7 @@ def test_a_mock_has_a_point_for_each_cell() -> None:
         ({"points": [{"acceptance_length": 2, "speedup": 1, "batch": 0}]},
          "measured.points[0].batch"),
         ({"points": 3}, "measured"),
-        ({"points": [3]}, "measured"),
+        ({"points": [3]}, "measured.points[0]"),
         ({"points": [{"acceptance_length": 2, "speedup": 1, "note": 4}]},
          "measured.points[0].note"),
         ({"format": "paceline-evaluation/1", "settings": {}}, "measured"),

@@ -17,7 +17,7 @@ import pytest
 
 from paceline.server.run import Server
 from paceline.server.settings import ServerSettings
-from paceline.server.wire import EventSizes, Frames, Padding
+from paceline.server.wire import EventSizes, Frames, padded
 
 from .conftest import CHAT, TEXT, Client, eventually, listening
 from .fake import REPLY, FakeAsyncEngine
@@ -198,9 +198,9 @@ def test_a_comment_that_does_not_fit_goes_on_in_the_next_frame() -> None:
 
 
 def test_padding_fills_to_a_multiple() -> None:
-    padding = Padding(128)
+
     for length in range(300):
-        chunk = padding.fill(b'{"a": "%b"}' % (b"x" * length), 8)
+        chunk = padded(b'{"a": "%b"}' % (b"x" * length), 128, 8)
         assert (len(chunk) + 8) % 128 == 0
         assert set(json.loads(chunk)) == {"a", "obfuscation"}
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from paceline.server.run import UiServer
 from paceline.server.settings import ServerSettings
-from paceline.server.ui_run import UiServer
 
 VARIABLE = "PACELINE_CHROMIUM"  # the browser's path; where it is set these tests run or fail
 ARGUMENTS = (

@@ -59,7 +59,7 @@ class ExplainCommand(options.EngineCommand):
 
     def _answer(self, prompt: str) -> dict[str, Any]:
         from paceline.llm import LLM
-        from paceline.server.rounds import KeptRound, round_shown
+        from paceline.server.rounds import round_shown
         from paceline.server.tokens import TokenTexts
 
         llm = LLM(config=self.engine)
@@ -70,7 +70,7 @@ class ExplainCommand(options.EngineCommand):
             ids, self.sampling, speculation, request_id="explained", explain=True
         )
         deltas = list(llm.driver.run([request]))
-        shown = [round_shown(KeptRound.of(delta), texts) for delta in deltas if delta.explained]
+        shown = [round_shown(delta, texts) for delta in deltas if delta.explained]
         choice = {
             "index": 0,
             "finish_reason": request.finish_reason,

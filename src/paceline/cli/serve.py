@@ -70,7 +70,7 @@ class UiCommand:
     def run(self) -> int:
         settings = with_key(self.server)
 
-        from paceline.server.ui_run import serve_ui
+        from paceline.server.run import serve_ui
 
         serve_ui(settings, on_ready=lambda url: print(f"Paceline's page is at {url}/", flush=True))
         return 0

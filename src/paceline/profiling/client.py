@@ -1,7 +1,7 @@
 """Clients of a server that is profiled, in a process of their own: their work is not the server's.
 
-Run as `python -m paceline.profiling.client`. The process reads a Plan as JSON from stdin, asks the
-first body alone, prints a line, and waits for one; then it asks until it is ended.
+Run as `python -m paceline.profiling.client`. The process reads a ClientPlan as JSON from stdin, asks
+the first body alone, prints a line, and waits for one; then it asks until it is ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import httpx
 Body = dict[str, object]  # of a request to /v1/completions
 
 
-class Plan(TypedDict):
+class ClientPlan(TypedDict):
     url: str
     bodies: list[Body]
     batch: int  # requests at once
@@ -41,7 +41,7 @@ async def ask_all(http: httpx.AsyncClient, bodies: Iterator[Body]) -> None:
         await ask(http, next(bodies))
 
 
-async def run(plan: Plan) -> None:
+async def run(plan: ClientPlan) -> None:
     # trust_env off: a proxy set for the internet must not stand between us and the server
     async with httpx.AsyncClient(base_url=plan["url"], timeout=600, trust_env=False) as http:
         await ask(http, plan["bodies"][0])

@@ -17,7 +17,7 @@ from paceline.core import PacelineError
 from paceline.core.spans import OFF
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.engine import Engine
-from paceline.profiling.client import Body, Plan
+from paceline.profiling.client import Body, ClientPlan
 from paceline.profiling.run import ENGINE, Pass, ProfilePlan
 from paceline.server.run import Server, bind
 from paceline.server.settings import ServerSettings
@@ -75,7 +75,7 @@ def _clients(
 ) -> Iterator[subprocess.Popen[str]]:
     """Run the clients' process, and wait until its first answer has warmed the server up."""
     bodies = [_body(engine, prompt, plan) for prompt in prompts]
-    work = Plan(url=url, bodies=bodies, batch=plan.batch)
+    work = ClientPlan(url=url, bodies=bodies, batch=plan.batch)
     process = subprocess.Popen(
         [sys.executable, "-m", "paceline.profiling.client"],
         stdin=subprocess.PIPE,

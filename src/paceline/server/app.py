@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, FastAPI, Request, Security
 from fastapi.concurrency import run_in_threadpool
+from fastapi.params import Depends
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPBearer
 from pydantic import TypeAdapter
@@ -31,45 +30,34 @@ def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     app = FastAPI(title="Paceline", version=__version__, openapi_url=None)
     errors.install(app)
     app.add_middleware(Gate, settings=settings)
-    key = [Security(HTTPBearer(auto_error=False))] if settings.api_keys else []
+    key: list[Depends] = [Security(HTTPBearer(auto_error=False))] if settings.api_keys else []
     _add_generation(app, serving, key)
-    _add_models(app, serving, key)
-    _add_requests(app, serving, key)
+    _add_lookups(app, serving, key)
     _add_operations(app, serving)
-    _add_schema(app)
-    _add_page_data(app, serving)
     app.state.live = serving.live  # whoever runs the app runs its sampling
     add_ui(app, served=True, key_needed=bool(settings.api_keys))
     return app
 
 
-def _add_generation(app: FastAPI, serving: Serving, key: list[Any]) -> None:
-    routes = APIRouter(route_class=body_route(serving.bodies))
-
-    @routes.post(
-        "/v1/chat/completions",
-        response_model=responses.ChatCompletion,
-        responses=GENERATION,
-        dependencies=key,
+def _add_generation(app: FastAPI, serving: Serving, key: list[Depends]) -> None:
+    routes = APIRouter(
+        route_class=body_route(serving.bodies), responses=GENERATION, dependencies=key
     )
+
+    @routes.post("/v1/chat/completions", response_model=responses.ChatCompletion)
     async def chat_completions(body: ChatRequest, http: Request) -> Response:
         """Answer a conversation, whole or as a stream."""
-        return await serving.chat(body, http)
+        return await serving.answer(body, http)
 
-    @routes.post(
-        "/v1/completions",
-        response_model=responses.Completion,
-        responses=GENERATION,
-        dependencies=key,
-    )
+    @routes.post("/v1/completions", response_model=responses.Completion)
     async def completions(body: CompletionRequest, http: Request) -> Response:
         """Continue text or token ids, whole or as a stream."""
-        return await serving.complete(body, http)
+        return await serving.answer(body, http)
 
     app.include_router(routes)
 
 
-def _add_models(app: FastAPI, serving: Serving, key: list[Any]) -> None:
+def _add_lookups(app: FastAPI, serving: Serving, key: list[Depends]) -> None:
     def entry(name: str) -> ServedModel:
         return {
             "id": name,
@@ -79,84 +67,52 @@ def _add_models(app: FastAPI, serving: Serving, key: list[Any]) -> None:
             "max_model_len": serving.engine.max_model_len,
         }
 
-    @app.get(
-        "/v1/models",
-        response_model=responses.ModelList,
-        responses=refusals(401),
-        dependencies=key,
-    )
+    routes = APIRouter(dependencies=key)
+
+    @routes.get("/v1/models", response_model=responses.ModelList, responses=refusals(401))
     async def models() -> Response:
         """List the models that requests may name."""
         return JSONResponse({"object": "list", "data": [entry(name) for name in serving.models]})
 
-    @app.get(
-        "/v1/models/{name:path}",
-        response_model=ServedModel,
-        responses=refusals(400, 401, 404),
-        dependencies=key,
+    @routes.get(
+        "/v1/models/{name:path}", response_model=ServedModel, responses=refusals(400, 401, 404)
     )
     async def model(name: str) -> Response:
         """Return one model by its name."""
         serving.check_model(name)
         return JSONResponse(entry(name))
 
-
-def _add_requests(app: FastAPI, serving: Serving, key: list[Any]) -> None:
-    @app.get(
+    @routes.get(
         "/v1/requests/{id}/rounds",
         response_model=responses.RequestRounds,
         responses=refusals(401, 404),
-        dependencies=key,
     )
     async def rounds(id: str, http: Request) -> Response:
         """Return the rounds of a request that had `explain` set to true."""
         return JSONResponse(serving.rounds(id, http))
 
-
-def _add_page_data(app: FastAPI, serving: Serving) -> None:
-    @app.get("/ui/serving", include_in_schema=False)
+    @routes.get("/ui/serving", include_in_schema=False)
     async def ui_serving() -> Response:
-        """Return what the page needs to know about the served model."""
         return JSONResponse(serving.facts())
 
-    @app.get("/ui/live", include_in_schema=False)
+    @routes.get("/ui/live", include_in_schema=False)
     async def ui_live(http: Request) -> Response:
-        """Return the counts and samples of the last minutes."""
         return JSONResponse(serving.live.snapshot(**asked(http.query_params)))
 
-
-def _add_schema(app: FastAPI) -> None:
-    @app.get("/openapi.json", include_in_schema=False)
-    async def schema() -> Response:
-        """Return the OpenAPI schema. It takes half a second to make, so a thread makes it."""
-        return await run_in_threadpool(lambda: JSONResponse(_schema_with_chunks(app)))
-
-
-def _schema_with_chunks(app: FastAPI) -> dict[str, Any]:
-    """Return the schema of `app` and of AnswerChunk, which no route returns by itself."""
-    described = app.openapi()
-    chunk = TypeAdapter(AnswerChunk).json_schema(ref_template="#/components/schemas/{model}")
-    parts = chunk.pop("$defs", {})
-    described["components"]["schemas"] |= {**parts, "AnswerChunk": chunk}
-    return described
+    app.include_router(routes)
 
 
 def _add_operations(app: FastAPI, serving: Serving) -> None:
-    @app.get(
-        "/health",
-        response_model=responses.Health,
-        responses={
-            503: {"model": responses.Health, "description": "The server takes no new requests."}
-        },
-    )
+    unhealthy = {"model": responses.Health, "description": "The server takes no new requests."}
+
+    @app.get("/health", response_model=responses.Health, responses={503: unhealthy})
     async def health() -> Response:
         """Say whether the server takes new requests."""
-        state = "ok"
         if not serving.engine.alive:
-            state = "dead"
-        elif serving.engine.draining:
-            state = "draining"
-        return JSONResponse({"status": state}, 200 if state == "ok" else 503)
+            return JSONResponse({"status": "dead"}, 503)
+        if serving.engine.draining:
+            return JSONResponse({"status": "draining"}, 503)
+        return JSONResponse({"status": "ok"})
 
     @app.get("/version", response_model=responses.Version)
     async def version() -> Response:
@@ -171,3 +127,17 @@ def _add_operations(app: FastAPI, serving: Serving) -> None:
     async def metrics() -> Response:
         """Return metrics in the text format of Prometheus."""
         return Response(serving.metrics.render(), media_type=CONTENT_TYPE)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def schema() -> Response:
+        # it takes half a second to make, so a thread makes it
+        return await run_in_threadpool(lambda: JSONResponse(_schema_with_chunks(app)))
+
+
+def _schema_with_chunks(app: FastAPI) -> dict[str, object]:
+    """Return the schema of `app` and of AnswerChunk, which no route returns by itself."""
+    described = app.openapi()
+    chunk = TypeAdapter(AnswerChunk).json_schema(ref_template="#/components/schemas/{model}")
+    parts = chunk.pop("$defs", {})
+    described["components"]["schemas"] |= {**parts, "AnswerChunk": chunk}
+    return described

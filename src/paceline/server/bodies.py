@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from paceline.core.errors import Amount, InvalidRequest
 from paceline.core.field_types import AtMost, annotation_of, field_names
 from paceline.core.refusals import refusal, unknown_field
 from paceline.server.errors import ApiError, invalid
+from paceline.server.fields import JsonObject
 from paceline.server.gate import client_of
 from paceline.server.outline import JsonText
 from paceline.server.prompt_size import PromptSize
@@ -25,7 +27,9 @@ from paceline.server.turns import Turns
 
 R = TypeVar("R", bound=GenerationRequest)
 
+Refuse = Callable[[JsonText], ApiError]  # makes the error for a body that holds too much
 LARGE = 32 * 1024  # bytes; smaller bodies are read on the event loop, in a few milliseconds
+JSON_TYPE = re.compile(r"\s*application/([^;]*\+)?json\s*(;|$)", re.IGNORECASE)
 MAX_DEPTH = 200  # levels of nesting
 MAX_VALUES = 2**19  # numbers, texts, lists and so on: 64 prompts of 8,192 token ids
 MAX_PARTS = 140_000  # lists, objects, their members, decimals: a logit_bias of 65,536 decimals fits
@@ -50,7 +54,7 @@ class BodyReader:
             raw = await http.body()
         except ClientDisconnect:
             raise ApiError(400, "the client hung up before the body had ended") from None
-        if not _is_json(http.headers.get("content-type", "")):
+        if not JSON_TYPE.match(http.headers.get("content-type", "")):
             raise _no_object()
         if len(raw) <= LARGE:
             return self._parse(raw, model)
@@ -67,20 +71,17 @@ class BodyReader:
             raise invalid(refusal(error, stated, model)) from None
         body.note_size(len(raw))
         if len(raw) > LARGE:
-            body.params()  # here, because long lists take long to check there as well
+            _ = body.params  # here, because long lists take long to check there as well
         return body
 
     def _too_much(self, text: JsonText, model: type[BaseModel]) -> ApiError:
-        """Return the refusal of a body that holds too much: it names an unknown or large field."""
-        names = field_names(model)
-        for name in text.names(len(names) + 1):
+        names, member = field_names(model), text.largest()
+        # the largest too, as it may come behind fields that are given twice
+        for name in [*text.names(len(names) + 1), *([member.name] if member else [])]:
             if name not in names:
                 return invalid(unknown_field((name,), {}, model))
-        member = text.largest()
         if member is None:
             return too_much(text)
-        if member.name not in names:  # behind fields that are given twice
-            return invalid(unknown_field((member.name,), {}, model))
         if member.name == "messages":
             self._size.refuse_messages(member.items)
         bound = annotation_of(model.model_fields[member.name], AtMost)
@@ -90,11 +91,8 @@ class BodyReader:
 
 
 def read_object(
-    raw: bytes,
-    refusal_of: Callable[[JsonText], ApiError],
-    *,
-    parse_constant: Callable[[str], object] | None = None,
-) -> dict[str, Any]:
+    raw: bytes, refusal_of: Refuse, *, parse_constant: Callable[[str], object] | None = None
+) -> JsonObject:
     """Parse the JSON object in `raw`. `refusal_of` makes the error for one that holds too much.
 
     Raises ApiError (400). Run it on a thread where `raw` has more than LARGE bytes.
@@ -130,7 +128,7 @@ def body_route(reader: BodyReader) -> type[APIRoute]:
     """
 
     class BodyRoute(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        def get_route_handler(self) -> Callable[[Request], Coroutine[None, None, Response]]:
             assert self.body_field is not None
             model: Any = self.body_field.field_info.annotation
 
@@ -143,20 +141,13 @@ def body_route(reader: BodyReader) -> type[APIRoute]:
     return BodyRoute
 
 
-def _is_json(content_type: str) -> bool:
-    kind, _, subtype = content_type.partition(";")[0].strip().lower().partition("/")
-    return kind == "application" and (subtype == "json" or subtype.endswith("+json"))
-
-
-def _check_outline(text: JsonText, refusal_of: Callable[[JsonText], ApiError]) -> None:
+def _check_outline(text: JsonText, refusal_of: Refuse) -> None:
     outline = text.outline()
     if outline.depth > MAX_DEPTH:
         raise _no_json(f"{outline.depth} levels deep; expected at most {MAX_DEPTH}")
-    if (
-        outline.values > MAX_VALUES
-        or outline.parts > MAX_PARTS
-        or outline.containers > MAX_CONTAINERS
-    ):
+    bounds = (MAX_VALUES, MAX_PARTS, MAX_CONTAINERS)
+    counts = (outline.values, outline.parts, outline.containers)
+    if any(count > most for count, most in zip(counts, bounds, strict=True)):
         raise refusal_of(text)
 
 

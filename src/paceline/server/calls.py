@@ -47,43 +47,33 @@ class CallParser:
         pieces: list[Piece] = []
         while self._pending and self._state(pieces):
             pass
-        if last and self._pending and self._state == self._text:
-            # A space before a call is no content; a space that ends the text is.
-            if not self.calls or self._pending.strip():
-                pieces.append(Piece(content=self._pending))
-            self._pending = ""
-        elif last and self._pending and self._state in (self._start, self._name):
-            pieces.append(Piece(content=self._pending))
+        if last and self._state in (self._start, self._text, self._name):
+            self._give(pieces, self._pending, keep=self._state != self._text)
             self._pending = ""
         return pieces
 
     # -- states: each takes what it can from `_pending`, and says whether to go on ----------------
 
     def _start(self, pieces: list[Piece]) -> bool:
-        """Decide from the first characters whether the answer consists of calls."""
         if not self._past_opening(0):
             return False
         self._state = self._name if self._pending[:1] in ("{", "") else self._text
         return True
 
     def _text(self, pieces: list[Piece]) -> bool:
-        opening = self._format.opening.strip()
-        at = -1 if self._format.optional_opening else self._pending.find(opening)
-        if at >= 0:
-            self._give(pieces, self._pending[:at].rstrip())
-            self._pending = self._pending[at + len(opening) :]
-            self._state = self._name
+        # with an optional opening the whole answer is calls, or none of it
+        opening = "" if self._format.optional_opening else self._format.opening.strip()
+        text, found, rest = self._pending.partition(opening) if opening else (self._pending, "", "")
+        if found:
+            self._give(pieces, text.rstrip())
+            self._pending, self._state = rest, self._name
             return True
-        keep = 0 if self._format.optional_opening else self._begun(opening)
-        certain = self._pending[: len(self._pending) - keep].rstrip()
+        # the longest end of the text that the opening begins with may be the start of a call
+        begun = next(n for n in range(len(opening), -1, -1) if text.endswith(opening[:n]))
+        certain = text[: len(text) - begun].rstrip()
         self._give(pieces, certain)
-        self._pending = self._pending[len(certain) :]
+        self._pending = text[len(certain) :]
         return False
-
-    def _begun(self, opening: str) -> int:
-        """Length of the longest end of the text that `opening` begins with."""
-        longest = min(len(opening) - 1, len(self._pending))
-        return next((n for n in range(longest, 0, -1) if self._pending.endswith(opening[:n])), 0)
 
     def _name(self, pieces: list[Piece]) -> bool:
         head = self._head.match(self._pending)
@@ -96,30 +86,26 @@ class CallParser:
         return True
 
     def _arguments(self, pieces: list[Piece]) -> bool:
-        for at, character in enumerate(self._pending):
-            self._note(character)
-            if self._depth == 0:
-                self._argue(pieces, at + 1)
-                self._state = self._tail
-                return True
-        self._argue(pieces, len(self._pending))
-        return False
+        end = next((i for i, c in enumerate(self._pending, 1) if self._closes(c)), None)
+        text, self._pending = self._pending[:end], "" if end is None else self._pending[end:]
+        self.calls[-1].arguments += text
+        pieces.append(Piece(index=len(self.calls) - 1, arguments=text))
+        if end is None:
+            return False
+        self._state = self._tail
+        return True
 
-    def _note(self, character: str) -> None:
-        """Count the open brackets outside strings."""
-        if self._quoted:
-            if self._escaped:
-                self._escaped = False
-            elif character == "\\":
-                self._escaped = True
-            elif character == '"':
-                self._quoted = False
+    def _closes(self, character: str) -> bool:
+        """Count the open brackets outside strings; return whether `character` closes the last."""
+        if self._escaped:
+            self._escaped = False
+        elif self._quoted and character == "\\":
+            self._escaped = True
         elif character == '"':
-            self._quoted = True
-        elif character in "{[":
-            self._depth += 1
-        elif character in "}]":
-            self._depth -= 1
+            self._quoted = not self._quoted
+        elif not self._quoted:
+            self._depth += (character in "{[") - (character in "}]")
+        return self._depth == 0
 
     def _tail(self, pieces: list[Piece]) -> bool:
         """Skip the end of a call and the separator before the next call."""
@@ -145,14 +131,7 @@ class CallParser:
         self._pending = rest.removeprefix(opening)
         return True
 
-    # -- inside -----------------------------------------------------------------------------------
-
-    def _give(self, pieces: list[Piece], text: str) -> None:
-        if text and not (self.calls and not text.strip()):
+    def _give(self, pieces: list[Piece], text: str, *, keep: bool = False) -> None:
+        """Add content. A space beside a call is none, except where `keep` says so."""
+        if text and (keep or not self.calls or text.strip()):
             pieces.append(Piece(content=text))
-
-    def _argue(self, pieces: list[Piece], end: int) -> None:
-        if end:
-            text, self._pending = self._pending[:end], self._pending[end:]
-            self.calls[-1].arguments += text
-            pieces.append(Piece(index=len(self.calls) - 1, arguments=text))

@@ -204,7 +204,6 @@ class Connection(HttpToolsProtocol):
         return now - self._unsent_since >= self._settings.write_timeout
 
     def _is_busy(self) -> bool:
-        """Return whether a complete request waits for its answer."""
         cycle = self.cycle
         return bool(self.pipeline) or (
             cycle is not None and not cycle.response_complete and not cycle.more_body

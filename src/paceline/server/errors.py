@@ -15,6 +15,13 @@ from paceline.core import InvalidRequest, QueueFull
 from paceline.engine.async_engine import EngineDead
 
 log = logging.getLogger(__name__)
+TYPES = {
+    401: "authentication_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+}
+ENGINE_FAILED = "the engine failed on this request; the server's log has the reason"
 
 
 class ErrorDetail(BaseModel):
@@ -60,47 +67,38 @@ class ApiError(Exception):
         return Response(self.body(), self.status, self.headers, media_type="application/json")
 
 
-TYPES = {
-    401: "authentication_error",
-    429: "rate_limit_error",
-    500: "server_error",
-    503: "server_error",
-}
-ENGINE_FAILED = "the engine failed on this request; the server's log has the reason"
-SHUTTING_DOWN = "the server is shutting down; send the request to another one"
+def invalid(error: InvalidRequest, code: str | None = None, status: int = 400) -> ApiError:
+    return ApiError(status, str(error), param=error.field, code=code)
 
 
-def invalid(error: InvalidRequest, code: str | None = None) -> ApiError:
-    return ApiError(400, str(error), param=error.field, code=code)
+def shutting_down() -> ApiError:
+    message = "the server is shutting down; send the request to another one"
+    return ApiError(503, message, code="shutting_down", retry_after=1)
 
 
 def install(app: FastAPI) -> None:
     """Make `app` answer every error in this form."""
+    for kind in (ApiError, InvalidRequest, QueueFull, EngineDead, HTTPException, Exception):
+        app.add_exception_handler(kind, _answer)
 
-    @app.exception_handler(ApiError)
-    async def _api_error(_: Request, error: ApiError) -> Response:
-        return error.response()
 
-    @app.exception_handler(InvalidRequest)
-    async def _invalid_request(_: Request, error: InvalidRequest) -> Response:
-        return invalid(error).response()
+async def _answer(_: Request, error: Exception) -> Response:
+    return _as_api_error(error).response()
 
-    @app.exception_handler(QueueFull)
-    async def _queue_full(_: Request, error: QueueFull) -> Response:
-        full = ApiError(429, str(error), code="queue_full", retry_after=error.retry_after)
-        return full.response()
 
-    @app.exception_handler(EngineDead)
-    async def _engine_dead(_: Request, error: EngineDead) -> Response:
-        return ApiError(503, "the engine has stopped", code="engine_dead").response()
-
-    @app.exception_handler(HTTPException)
-    async def _http(_: Request, error: HTTPException) -> Response:
-        answer = ApiError(error.status_code, str(error.detail))
-        answer.headers.update(error.headers or {})
-        return answer.response()
-
-    @app.exception_handler(Exception)
-    async def _unexpected(_: Request, error: Exception) -> Response:
-        log.error("unexpected error", exc_info=error)
-        return ApiError(500, "internal error; the server's log has the reason").response()
+def _as_api_error(error: Exception) -> ApiError:
+    match error:
+        case ApiError():
+            return error
+        case InvalidRequest():
+            return invalid(error)
+        case QueueFull():
+            return ApiError(429, str(error), code="queue_full", retry_after=error.retry_after)
+        case EngineDead():
+            return ApiError(503, "the engine has stopped", code="engine_dead")
+        case HTTPException():
+            answer = ApiError(error.status_code, str(error.detail))
+            answer.headers.update(error.headers or {})
+            return answer
+    log.error("unexpected error", exc_info=error)
+    return ApiError(500, "internal error; the server's log has the reason")

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from paceline.core.field_types import AtMost, Whole, whole_number
 from paceline.core.params import MAX_STOPS, MAX_TOKEN_ID
 
+JsonObject = dict[str, Any]  # as json.loads() gives it
 MAX_PROMPTS = 128
 MAX_TABLE = 65536  # entries of logit_bias and of stop_token_ids
 

@@ -7,6 +7,7 @@ thread, which takes small bodies first, and the compiler has a thread and a chil
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -17,16 +18,16 @@ from paceline.engine.grammar import CompiledGrammar, Compiler
 from paceline.engine.grammar_bounds import check_schema
 from paceline.engine.grammar_trial import TrialBusy, TrialUnavailable
 from paceline.engine.smallest_first import SmallestFirst
-from paceline.engine.tool_calls import (
-    ToolFormat,
-    arguments_schema,
-    calls_grammar,
-    format_of,
-)
+from paceline.engine.tool_calls import ToolFormat, arguments_schema, calls_grammar, format_of
 from paceline.server.errors import ApiError
 from paceline.server.protocol import ChatRequest, CompletionRequest
-from paceline.server.structured import format_grammar, schema_grammar
-from paceline.server.tools import Function, NamedTool, chosen_tools
+from paceline.server.structured import (
+    Function,
+    NamedTool,
+    chosen_tools,
+    format_grammar,
+    schema_grammar,
+)
 
 NAMING = 6.0  # seconds that the search for the part at fault may take
 LONGEST_WAIT = 15.0  # seconds; far longer than a grammar takes unless many costly ones wait
@@ -78,8 +79,6 @@ class GrammarReader:
             message = f"grammars cannot be compiled now: {error}"
             raise ApiError(503, message, code="grammars_unavailable", retry_after=1) from None
 
-    # -- inside -----------------------------------------------------------------------------------
-
     async def _compiled(self, grammar: Grammar, size: float) -> Grammar:
         starting = self._thread.submit(size, lambda: self._compiler.start(grammar))
         compiling: Future[CompiledGrammar] = await asyncio.wrap_future(starting)
@@ -88,17 +87,14 @@ class GrammarReader:
     async def _name_part(self, parts: tuple[Grammar, ...], size: float) -> None:
         """Raise InvalidRequest for the first part that does not compile by itself, if there is time
         to look for it: a refused grammar of many tools has many."""
-        try:
+        with contextlib.suppress(TimeoutError, TrialBusy, TrialUnavailable):
             async with asyncio.timeout(NAMING):
                 for part in parts:
                     await self._compiled(part, size)
-        except (TimeoutError, TrialBusy, TrialUnavailable):
-            return
 
     def _read(self, body: ChatRequest | CompletionRequest) -> AnswerForm:
-        grammar = None
-        if body.structured_outputs is not None:
-            grammar = body.structured_outputs.grammar()
+        stated = body.structured_outputs
+        grammar = None if stated is None else stated.grammar()
         if isinstance(body, CompletionRequest):
             return AnswerForm(grammar)
         format_bound = format_grammar(body.response_format)
@@ -135,15 +131,11 @@ class GrammarReader:
 
 def asks(body: ChatRequest | CompletionRequest) -> bool:
     """Return whether a request asks for a grammar or tools; most do not."""
-    if body.structured_outputs is not None:
-        return True
-    if isinstance(body, CompletionRequest):
-        return False
-    return body.response_format is not None or bool(body.tools)
+    of_chat = isinstance(body, ChatRequest) and (body.response_format is not None or body.tools)
+    return body.structured_outputs is not None or bool(of_chat)
 
 
 def _parameters(index: int, function: Function) -> Grammar:
-    """Check the schema of one tool's arguments and return its grammar."""
     field, parameters = f"tools[{index}].function.parameters", function.parameters or {}
     if parameters.get("type", "object") != "object":
         raise InvalidRequest(f"{field}.type", parameters["type"], "object")

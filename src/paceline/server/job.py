@@ -6,29 +6,20 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from starlette.types import Receive
 
-from paceline.core import (
-    FinishReason,
-    Grammar,
-    OutputDelta,
-    Round,
-    SpeculationStats,
-    TokenLogprobs,
-)
+from paceline.core import FinishReason, Grammar, OutputDelta, Round, SpeculationStats, TokenLogprobs
 from paceline.engine.async_engine import Stream
 from paceline.engine.output import GRAMMAR_FAILED
 from paceline.engine.roster import NOT_FINITE
-from paceline.server.errors import ENGINE_FAILED, SHUTTING_DOWN, ApiError
+from paceline.server.errors import ENGINE_FAILED, ApiError, shutting_down
 from paceline.server.metrics import ServerMetrics
+from paceline.server.responses import Metrics, PartDecoding, SpeculativeDecoding, Usage
 from paceline.server.rounds import RoundLog
-from paceline.server.tally import Traffic
+from paceline.server.tally import ANSWERED, Traffic
 
 TOO_COMPLEX = "the grammar became too complex while this output was being made; simplify it"
-ENGINE_CODE = "engine_failed"
-ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
 Indexed = tuple[int, OutputDelta]
 
 
@@ -54,7 +45,6 @@ class StreamRecord:
         self.token_ids += delta.token_ids
         if delta.logprobs is not None:
             self.logprobs = [*(self.logprobs or ()), *delta.logprobs]
-        self.last = delta
 
     @property
     def answered(self) -> bool:
@@ -62,35 +52,40 @@ class StreamRecord:
         return self.last is not None and self.last.finish_reason in ANSWERED
 
 
-@dataclass(slots=True)
 class Job:
     """The streams of one request: `n` choices for each of its prompts, choice i of prompt p at
-    index p * n + i."""
+    index p * n + i. `tells_cached`: whether the usage says how much of the prompt was cached.
+    """
 
-    id: str
-    model: str
-    prompts: list[list[int]]
-    n: int
-    streams: list[Stream]
-    metrics: ServerMetrics
-    traffic: Traffic
-    spec_metrics: str
-    draft_bound: int | None  # longest draft that these streams may see; None without a drafter
-    drafter: str | None
-    grammar: bool = False
-    lossy: float = 0.0
-    tells_cached: bool = False  # whether the usage says how much of the prompt was cached
-    log: RoundLog | None = None  # for requests that want to be explained
-    created: int = 0
-    choices: list[StreamRecord] = field(default_factory=list)
-    gone: bool = False  # the client has hung up
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        id: str,
+        model: str,
+        streams: list[Stream],
+        metrics: ServerMetrics,
+        traffic: Traffic,
+        *,
+        spec_metrics: str,
+        tells_cached: bool,
+    ) -> None:
+        self.id, self.model, self.streams = id, model, streams
         self.created = int(time.time())
-        self.choices = [StreamRecord() for _ in range(self.n * len(self.prompts))]
+        requests = [request for stream in streams for request in stream.requests]
+        self.prompts = [stream.requests[0].prompt_ids for stream in streams]
+        self.n = len(streams[0].requests)
+        self.choices = [StreamRecord() for _ in requests]
+        self.log: RoundLog | None = None  # for requests that want to be explained
+        self.gone = False  # the client has hung up
+        # Some of the streams may have been held back from drafting. None: no stream drafts
+        drafting = next((request for request in requests if request.drafter is not None), None)
+        self.drafter = drafting.drafter if drafting else None
+        self.draft_bound = drafting.max_draft_len if drafting else None
+        self._params, self._lossy = requests[0].params, requests[0].speculative.lossy
+        self._metrics, self._traffic = metrics, traffic
+        self._spec_metrics, self._tells_cached = spec_metrics, tells_cached
 
     def abort(self) -> None:
-        """Ends what still runs. Nothing is kept of a request that has not been answered."""
+        """End what still runs. Nothing is kept of a request that has not been answered."""
         for stream in self.streams:
             stream.abort()
         if self.log is not None and not all(choice.answered for choice in self.choices):
@@ -113,14 +108,14 @@ class Job:
             self.abort()
 
     async def abort_when_gone(self, receive: Receive) -> None:
-        """Waits for the client to hang up, then frees what still runs. Cancel it at the end."""
+        """Wait for the client to hang up, then free what still runs. Cancel it at the end."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self.gone = True
         self.abort()
 
     async def finish(self, receive: Receive) -> None:
-        """Runs to the end, keeping everything in `choices`."""
+        """Run to the end, keeping everything in `choices`."""
         watch = asyncio.create_task(self.abort_when_gone(receive))
         try:
             async for indexed in self.deltas():
@@ -129,81 +124,74 @@ class Job:
         finally:
             watch.cancel()
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         firsts = [c.last for c in self.choices[:: self.n] if c.last is not None]
         prompt = sum(len(ids) for ids in self.prompts)
         completion = sum(c.last.completion_tokens for c in self.choices if c.last is not None)
         return self.count_usage(prompt, completion, sum(d.cached_tokens for d in firsts))
 
-    def count_usage(self, prompt: int, completion: int, cached: int) -> dict[str, Any]:
-        """OpenAI's `usage` object, in tokens. What was cached may come from other requests, so it
-        is told only where the request says whom it shares with."""
+    def count_usage(self, prompt: int, completion: int, cached: int) -> Usage:
+        """Return OpenAI's `usage` object, in tokens. What was cached may come from other requests,
+        so it is told only where the request says whom it shares with."""
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": cached} if self.tells_cached else None,
+            "prompt_tokens_details": {"cached_tokens": cached} if self._tells_cached else None,
         }
 
-    def measured(self) -> dict[str, Any]:
-        """The `metrics` object. Times are those of one stream: left out for more."""
+    def measured(self) -> Metrics:
+        """Return the `metrics` object. Times are those of one stream: left out for more."""
         lasts = [choice.last for choice in self.choices if choice.last is not None]
         seeds = [last.seed for last in lasts[:: self.n]]  # the choices of a prompt share one
-        shown: dict[str, Any] = {"seed": seeds[0] if len(set(seeds)) == 1 else seeds}
-        times = lasts[0].metrics if len(self.choices) == 1 else None
-        if times is not None:
-            shown |= {
-                "queue_time": times.queue,
-                "ttft": times.ttft,
-                "tpot": times.tpot,
-                "e2e_latency": times.total,
-            }
         stats = sum((choice.stats for choice in self.choices), SpeculationStats())
-        if self.lossy:
-            shown["lossy"] = {
-                "epsilon": self.lossy,
-                "total_variation": stats.distance,
-                "replaced_tokens": stats.replaced_tokens,
-            }
-        if self.grammar:
-            shown["forced_tokens"] = stats.forced_tokens
-        if len(self.choices) == 1 and self.drafter is not None:
-            shown["speedup_vs_ar"] = stats.speedup_vs_ar
-        return {
-            **shown,
+        shown: Metrics = {
+            "seed": seeds[0] if len(set(seeds)) == 1 else seeds,
             "drafter": self.drafter,
             "speculative_decoding": self._speculation(stats),
         }
-
-    # -- inside -----------------------------------------------------------------------------------
+        times = lasts[0].metrics if len(self.choices) == 1 else None
+        if times is not None:
+            shown["queue_time"], shown["ttft"] = times.queue, times.ttft
+            shown["tpot"], shown["e2e_latency"] = times.tpot, times.total
+        if self._lossy:
+            shown["lossy"] = {
+                "epsilon": self._lossy,
+                "total_variation": stats.distance,
+                "replaced_tokens": stats.replaced_tokens,
+            }
+        if self._params.grammar is not None:
+            shown["forced_tokens"] = stats.forced_tokens
+        if len(self.choices) == 1 and self.drafter is not None:
+            shown["speedup_vs_ar"] = stats.speedup_vs_ar
+        return shown
 
     def _note(self, index: int, delta: OutputDelta) -> int:
         choice, now = self.choices[index], time.monotonic()
         if choice.seen:
-            self.metrics.between_tokens(now - choice.seen)
+            self._metrics.between_tokens(now - choice.seen)
         choice.seen, choice.last = now, delta
-        request = self.streams[index // self.n].requests[index % self.n]
-        self.traffic.note(request, delta)
+        self._traffic.note(self.streams[index // self.n].requests[index % self.n], delta)
         if delta.round is not None:
             choice.stats.add(delta.round)
-            if self.spec_metrics == "detailed":
+            if self._spec_metrics == "detailed":
                 choice.rounds.append(delta.round)
         if self.log is not None:
             self.log.note(index, delta)
         if delta.finished:
-            self.metrics.finished(delta)
+            self._metrics.finished(delta)
             if delta.finish_reason is FinishReason.ERROR:
-                raise _failure(delta, request.params.grammar)
+                raise _failure(delta, self._params.grammar)
             if delta.finish_reason is FinishReason.ABORT and not self.gone:
-                raise ApiError(503, SHUTTING_DOWN, code="shutting_down", retry_after=1)
+                raise shutting_down()
         return index
 
-    def _speculation(self, stats: SpeculationStats) -> dict[str, Any] | None:
+    def _speculation(self, stats: SpeculationStats) -> SpeculativeDecoding | None:
         """Summed over all streams. The counts of each round are those of one stream."""
-        if self.draft_bound is None or self.spec_metrics == "none":
+        if self.draft_bound is None or self._spec_metrics == "none":
             return None
         histogram = stats.rounds_by_accepted
-        shown: dict[str, Any] = {
+        shown: SpeculativeDecoding = {
             "mean_acceptance_length": stats.acceptance_length,
             "draft_acceptance_rate": stats.acceptance_rate,
             "acceptance_histogram": histogram + [0] * (self.draft_bound + 1 - len(histogram)),
@@ -213,33 +201,32 @@ class Job:
             "num_spec_tokens": self.draft_bound,
         }
         if stats.parts:
-            shown["parts"] = {
-                name: {
-                    "num_spec_steps": part.draft_rounds,
-                    "num_accepted_draft_tokens": part.accepted_tokens,
-                    "num_draft_tokens": part.draft_tokens,
-                }
-                for name, part in stats.parts.items()
-            }
-        if self.spec_metrics == "detailed" and len(self.choices) == 1:
+            shown["parts"] = {name: _counts(part) for name, part in stats.parts.items()}
+        if self._spec_metrics == "detailed" and len(self.choices) == 1:
             drafted = [round for round in self.choices[0].rounds if round.drafted]
             shown["per_step_accepted"] = [round.accepted for round in drafted]
             shown["per_step_drafted"] = [round.drafted for round in drafted]
         return shown
 
 
+def _counts(stats: SpeculationStats) -> PartDecoding:
+    return {
+        "num_spec_steps": stats.draft_rounds,
+        "num_accepted_draft_tokens": stats.accepted_tokens,
+        "num_draft_tokens": stats.draft_tokens,
+    }
+
+
 def _failure(delta: OutputDelta, grammar: Grammar | None) -> ApiError:
-    """The answer to a stream that ended on an error."""
     if delta.stop_reason == GRAMMAR_FAILED and grammar is not None:
         message = f"{grammar.field}: {TOO_COMPLEX}"
         return ApiError(400, message, param=grammar.field, code=GRAMMAR_FAILED)
     if delta.stop_reason == NOT_FINITE:
         return ApiError(500, delta.error or ENGINE_FAILED, code=NOT_FINITE)
-    return ApiError(500, ENGINE_FAILED, code=ENGINE_CODE)
+    return ApiError(500, ENGINE_FAILED, code="engine_failed")
 
 
 async def _merged(streams: list[Stream]) -> AsyncIterator[tuple[int, list[OutputDelta]]]:
-    """Deltas of several streams as they come, each with the index of its stream."""
     queue: asyncio.Queue[tuple[int, list[OutputDelta]] | None] = asyncio.Queue()
 
     async def pump(index: int) -> None:
@@ -249,12 +236,8 @@ async def _merged(streams: list[Stream]) -> AsyncIterator[tuple[int, list[Output
 
     tasks = [asyncio.create_task(pump(index)) for index in range(len(streams))]
     try:
-        left = len(tasks)
-        while left:
-            item = await queue.get()
-            if item is None:
-                left -= 1
-            else:
+        for _ in tasks:
+            while (item := await queue.get()) is not None:
                 yield item
     finally:
         for task in tasks:

@@ -12,9 +12,9 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from paceline.core import InvalidRequest, PacelineError
 from paceline.server.connection import Connection
@@ -45,7 +45,10 @@ class Connections:
     def admit(self, connection: Connection) -> bool:
         """Give `connection` a place; return False if there is none."""
         if len(self.open) >= self.bound:
-            self._warn()
+            now = time.monotonic()
+            if now - self._warned >= WARN_EVERY:
+                self._warned = now
+                log.warning("all %d connections are in use (--max-connections)", self.bound)
             oldest = next(iter(self.waiting), None)
             if oldest is None:
                 return False
@@ -77,27 +80,18 @@ class Connections:
             # After a pause of the whole loop, what clients have sent meanwhile is not read yet
             if now - last < INTERVAL + 1:
                 for connection in list(self.open):
-                    self._check(connection)
+                    try:
+                        connection.check(connection.loop.time())
+                    except Exception:  # the time limits of all others must go on
+                        log.exception("a connection could not be checked")
+                        connection.transport.abort()
             last = now
-
-    def _check(self, connection: Connection) -> None:
-        try:
-            connection.check(connection.loop.time())
-        except Exception:  # the time limits of all others must go on
-            log.exception("a connection could not be checked")
-            connection.transport.abort()
-
-    def _warn(self) -> None:
-        now = time.monotonic()
-        if now - self._warned >= WARN_EVERY:
-            self._warned = now
-            log.warning("all %d connections are in use (--max-connections)", self.bound)
 
 
 class HttpServer(uvicorn.Server):
     """Serves an ASGI app. Its caller handles signals."""
 
-    def __init__(self, app: Any, settings: ServerSettings, *, graceful_seconds: int) -> None:
+    def __init__(self, app: FastAPI, settings: ServerSettings, *, graceful_seconds: int) -> None:
         self.peers = Connections(settings, connection_bound(settings))
         config = uvicorn.Config(
             app,

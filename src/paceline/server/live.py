@@ -10,22 +10,26 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.core import InvalidRequest, SpeculationStats
 from paceline.core.rounds import ratio
 from paceline.engine.config import EngineStats
-from paceline.server.metrics import quantile_of
-from paceline.server.tally import StreamGroup, Times, Traffic, total
+from paceline.server.tally import StreamGroup, Times, Traffic, quantile_of, total
 
 EVERY = 1.0  # seconds between two samples
 KEPT = 600.0  # seconds that the ring looks back on
 WINDOW = 60.0  # seconds that numbers are taken over where nothing else is asked for
 SHORTEST = 5.0  # seconds of the shortest window, and of the one that each point of a curve is over
 QUANTILES = (0.5, 0.9, 0.99)
+# attributes that the page shows by their names
+GAUGES = ("running", "waiting", "kv_usage")
 LATENCIES = ("queue", "ttft", "tpot", "total")
+ROUNDS = (
+    "rounds", "draft_rounds", "draft_tokens", "accepted_tokens", "acceptance_length",
+    "draft_length", "rounds_by_draft_length",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Live:
         self.sample()
 
     async def run(self) -> None:
-        """Samples until it is cancelled."""
+        """Sample until the task is cancelled."""
         while True:
             await asyncio.sleep(EVERY)
             self.sample()
@@ -56,9 +60,9 @@ class Live:
     def sample(self) -> None:
         self._ring.append(self._now())
 
-    def snapshot(self, window: float = WINDOW, since: float = 0.0) -> dict[str, Any]:
-        """Numbers over the last `window` seconds, or as many as there are; the points of the curves
-        are those after `since`, seconds since the epoch.
+    def snapshot(self, window: float = WINDOW, since: float = 0.0) -> dict[str, object]:
+        """Return the numbers over the last `window` seconds, or as many as there are; the points of
+        the curves are those after `since`, seconds since the epoch.
 
         Raises InvalidRequest naming the field.
         """
@@ -66,12 +70,14 @@ class Live:
             expected = f"seconds from {SHORTEST:g} to {KEPT:g}, which are kept"
             raise InvalidRequest("window", window, expected)
         now = self._now()
-        before = self._before(now.clock - window)
+        # the latest sample that is no younger than the window, or the oldest there is
+        older = (sample for sample in reversed(self._ring) if sample.clock <= now.clock - window)
+        before = next(older, self._ring[0])
         times = [stream for stream in self._traffic.times if stream.ended >= before.clock]
         return {
             "time": now.time,
             "window": now.clock - before.clock,
-            "now": _gauges(now.engine),
+            "now": _named(now.engine, GAUGES),
             **_difference(before, now),
             "latency": latency(times),
             "holdback": holdback(times),
@@ -79,43 +85,26 @@ class Live:
             "history": self._history(since),
         }
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _now(self) -> LiveSample:
         groups = self._traffic.copies()
         return LiveSample(
             time.monotonic(), time.time(), self._stats(), groups, total(groups.values())
         )
 
-    def _before(self, clock: float) -> LiveSample:
-        """The latest sample that is no younger than `clock`, or the oldest there is."""
-        older = (sample for sample in reversed(self._ring) if sample.clock <= clock)
-        return next(older, self._ring[0])
-
-    def _history(self, since: float) -> list[dict[str, Any]]:
-        """A point for each sample after `since`: gauges of then, the rest over SHORTEST before."""
+    def _history(self, since: float) -> list[dict[str, object]]:
+        """Return a point for each sample after `since`: gauges of then, the rest over SHORTEST
+        before."""
         ring, points, start = list(self._ring), [], 0
         for index, sample in enumerate(ring):
             while start < index - 1 and ring[start + 1].clock <= sample.clock - SHORTEST:
                 start += 1
             if sample.time > since and start < index:
-                points.append(self._point(ring[start], sample))
+                points.append(_point(ring[start], sample))
         return points
-
-    def _point(self, before: LiveSample, sample: LiveSample) -> dict[str, Any]:
-        stats = sample.total - before.total
-        return {
-            "time": sample.time,
-            **_gauges(sample.engine),
-            "tokens_per_second": _rate(before, sample, "generation_tokens"),
-            "acceptance_length": stats.acceptance_length,
-            "draft_length": stats.draft_length,
-            "speedup_vs_ar": _speedup(before, sample),
-        }
 
 
 def asked(query: Mapping[str, str]) -> dict[str, float]:
-    """The arguments of snapshot() in a URL. Raises InvalidRequest naming the field."""
+    """Return the arguments of snapshot() in a URL. Raises InvalidRequest naming the field."""
     seconds = {}
     for name, text in query.items():
         if name not in ("window", "since"):
@@ -129,12 +118,18 @@ def asked(query: Mapping[str, str]) -> dict[str, float]:
     return seconds
 
 
-def _gauges(stats: EngineStats) -> dict[str, float]:
-    return {"running": stats.running, "waiting": stats.waiting, "kv_usage": stats.kv_usage}
+def _point(before: LiveSample, sample: LiveSample) -> dict[str, object]:
+    stats = sample.total - before.total
+    return {
+        "time": sample.time,
+        **_named(sample.engine, GAUGES),
+        "tokens_per_second": _rate(before, sample, "generation_tokens"),
+        **_named(stats, ("acceptance_length", "draft_length")),
+        "speedup_vs_ar": _speedup(before, sample),
+    }
 
 
-def _difference(before: LiveSample, now: LiveSample) -> dict[str, Any]:
-    """Count what all requests did between two samples."""
+def _difference(before: LiveSample, now: LiveSample) -> dict[str, object]:
     first, last = before.engine, now.engine
     queries = last.prefix_queries - first.prefix_queries
     return {
@@ -148,22 +143,23 @@ def _difference(before: LiveSample, now: LiveSample) -> dict[str, Any]:
     }
 
 
+def _rate(before: LiveSample, now: LiveSample, counter: str) -> float:
+    more = getattr(now.engine, counter) - getattr(before.engine, counter)
+    return float(more) / max(now.clock - before.clock, 1e-9)
+
+
 def _speedup(before: LiveSample, now: LiveSample) -> float | None:
     first, last = before.engine, now.engine
     return ratio([last.ar_seconds - first.ar_seconds], [last.decode_seconds - first.decode_seconds])
 
 
-def _groups(before: LiveSample, now: LiveSample, times: Sequence[Times]) -> list[dict[str, Any]]:
-    """By drafter and cohort, those that did something; AR requests last."""
-    shown = []
-    nothing = SpeculationStats()
+def _groups(before: LiveSample, now: LiveSample, times: Sequence[Times]) -> list[dict[str, object]]:
+    shown: list[dict[str, object]] = []
     for group in sorted(now.groups, key=lambda group: (group.drafter is None, str(group.drafter))):
-        stats = now.groups[group] - before.groups.get(group, nothing)
+        stats = now.groups[group] - before.groups.get(group, SpeculationStats())
         ended = [stream for stream in times if stream.group == group]
-        if not (stats.tokens or ended):
-            continue
-        shown.append(
-            {
+        if stats.tokens or ended:
+            entry: dict[str, object] = {
                 "drafter": group.drafter,
                 "cohort": group.cohort,
                 "tokens": stats.tokens,
@@ -171,62 +167,54 @@ def _groups(before: LiveSample, now: LiveSample, times: Sequence[Times]) -> list
                 "speculation": speculation(stats),
                 "latency": latency(ended),
             }
-        )
+            shown.append(entry)
     return shown
 
 
-def speculation(stats: SpeculationStats) -> dict[str, Any]:
-    """Rounds, and what became of their drafts."""
+def speculation(stats: SpeculationStats) -> dict[str, object]:
+    """Return counts of rounds, and what became of their drafts."""
     parts = {name: _rounds(part) for name, part in stats.parts.items() if part.rounds}
     return {**_rounds(stats), "forced_tokens": stats.forced_tokens, "parts": parts}
 
 
-def _rounds(stats: SpeculationStats) -> dict[str, Any]:
-    return {
-        "rounds": stats.rounds,
-        "draft_rounds": stats.draft_rounds,
-        "draft_tokens": stats.draft_tokens,
-        "accepted_tokens": stats.accepted_tokens,
-        "acceptance_length": stats.acceptance_length,
-        "draft_length": stats.draft_length,
-        "rounds_by_draft_length": stats.rounds_by_draft_length,
-        "positions": [
-            {"drafted": drafted, "accepted": accepted} for drafted, accepted in stats.by_position()
-        ],
-    }
+def _rounds(stats: SpeculationStats) -> dict[str, object]:
+    positions = [
+        {"drafted": drafted, "accepted": accepted} for drafted, accepted in stats.by_position()
+    ]
+    return {**_named(stats, ROUNDS), "positions": positions}
 
 
-def latency(times: Iterable[Times]) -> dict[str, Any]:
-    """Quantiles in seconds of the streams that ended; null where no stream has the number."""
-    times = list(times)
-    shown: dict[str, Any] = {"streams": len(times)}
+def latency(times: Sequence[Times]) -> dict[str, object]:
+    """Return quantiles in seconds of the streams that ended; null where none has the number."""
+    shown: dict[str, object] = {"streams": len(times)}
     for name in LATENCIES:
-        values = sorted(v for stream in times if (v := getattr(stream, name)) is not None)
+        values = [getattr(stream.metrics, name) for stream in times]
+        ordered = sorted(value for value in values if value is not None)
+        quantiles = {f"p{100 * share:g}": share for share in QUANTILES}
         shown[name] = (
-            {f"p{100 * share:g}": quantile_of(values, share) for share in QUANTILES}
-            if values
+            {key: quantile_of(ordered, share) for key, share in quantiles.items()}
+            if ordered
             else None
         )
     return shown
 
 
-def holdback(times: Iterable[Times]) -> dict[str, Any] | None:
-    """Median TPOT of requests that were held back from drafting ÷ of those that were not; None
-    where either is missing."""
-    groups: dict[bool, list[float]] = {True: [], False: []}
-    for stream in times:
-        if stream.held_back is not None and stream.tpot is not None:
-            groups[stream.held_back].append(stream.tpot)
-    if not all(groups.values()):
+def holdback(times: Sequence[Times]) -> dict[str, float] | None:
+    """Return the median TPOT of requests that were held back from drafting ÷ of those that were
+    not; None where either is missing."""
+    held, others = (
+        sorted(
+            stream.metrics.tpot
+            for stream in times
+            if stream.metrics.held_back is which and stream.metrics.tpot is not None
+        )
+        for which in (True, False)
+    )
+    if not (held and others):
         return None
-    held, others = (quantile_of(sorted(groups[which]), 0.5) for which in (True, False))
-    return {
-        "speedup": held / others,
-        "held_back": len(groups[True]),
-        "others": len(groups[False]),
-    }
+    speedup = quantile_of(held, 0.5) / quantile_of(others, 0.5)
+    return {"speedup": speedup, "held_back": len(held), "others": len(others)}
 
 
-def _rate(before: LiveSample, now: LiveSample, counter: str) -> float:
-    more = getattr(now.engine, counter) - getattr(before.engine, counter)
-    return float(more) / max(now.clock - before.clock, 1e-9)
+def _named(source: object, names: Sequence[str]) -> dict[str, object]:
+    return {name: getattr(source, name) for name in names}

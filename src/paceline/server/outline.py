@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 QUOTE, COMMA, COLON = b'",:'
 NAME = re.compile(rb'\s*("(?:[^"\\]|\\.)*")\s*:')
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A member of the outermost object: the items of its list or object, and all values in it."""
 
     name: str
@@ -27,8 +27,7 @@ class Member:
     values: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(NamedTuple):
     """Counts of a JSON text, outside of its strings.
 
     values      numbers, texts, lists and so on, at most: a comma or an opening bracket for each
@@ -65,11 +64,9 @@ class JsonText:
 
     def largest(self) -> Member | None:
         """Return the member of the outermost object with the most commas, None without members."""
-        depths = self._depths()
-        commas = self._text == COMMA
+        depths, commas = self._depths(), self._text == COMMA
         borders = np.flatnonzero((depths == 1) & commas)
-        starts = [self._start(), *(borders + 1).tolist()]
-        ends = [*borders.tolist(), len(self._text)]
+        starts, ends = self._starts(borders), [*borders.tolist(), len(self._text)]
         inner = np.flatnonzero((depths > 1) & commas)
         counts = np.searchsorted(inner, ends) - np.searchsorted(inner, starts)
         place = int(np.argmax(counts))
@@ -81,25 +78,21 @@ class JsonText:
         return Member(name, items, values=1 + int(counts[place]))
 
     def names(self, most: int) -> Iterator[str]:
-        """Yield the names of the first `most` members of the outermost object."""
+        """Return the names of the first `most` members of the outermost object."""
         borders = np.flatnonzero((self._depths() == 1) & (self._text == COMMA))[: most - 1]
-        for start in [self._start(), *(borders + 1).tolist()]:
-            name = self._name(start)
-            if name is not None:
-                yield name
-
-    # -- inside -----------------------------------------------------------------------------------
+        names = map(self._name, self._starts(borders))
+        return (name for name in names if name is not None)
 
     def _count(self, characters: bytes) -> int:
         return sum(int(np.count_nonzero(self._text == character)) for character in characters)
 
-    def _depths(self) -> np.ndarray:
+    def _depths(self) -> NDArray[np.int32]:
         opens = (self._text == ord("[")) | (self._text == ord("{"))
         closes = (self._text == ord("]")) | (self._text == ord("}"))
         return np.cumsum(opens.view(np.int8) - closes.view(np.int8), dtype=np.int32)
 
-    def _start(self) -> int:
-        return self._raw.find(b"{") + 1
+    def _starts(self, borders: NDArray[np.intp]) -> list[int]:
+        return [self._raw.find(b"{") + 1, *(borders + 1).tolist()]
 
     def _name(self, start: int) -> str | None:
         match = NAME.match(self._raw, start)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from paceline.core.errors import Amount, InvalidRequest
 from paceline.server.errors import invalid
+from paceline.server.fields import JsonObject
 
 PLAIN_BYTES = 6  # per token of the context: text up to this is tokenised at once (English has 4.5)
 PIECE = 65536  # characters that are counted at a time
 MARGIN = 2  # contexts of tokens, counted by pieces, past which a text cannot fit
-SHRINKS = {"NFC": 3}  # normalisers: bytes that may become one (three Hangul letters, a syllable)
-KEEPS = ("Prepend", "Replace")  # normalisers: SentencePiece's marks for spaces
 DROPPING = ('"Removed"', '"Whitespace"', '"WhitespaceSplit"', '"BertPreTokenizer"')
 
 
@@ -23,23 +23,20 @@ class PromptSize:
     def __init__(self, tokenizer: Any, max_model_len: int) -> None:
         self._tokenizer = tokenizer.backend_tokenizer
         self._context = max_model_len
-        longest = longest_token(tokenizer)
-        self._most_bytes = None if longest is None else longest * max_model_len
+        self._most_bytes = longest_token(tokenizer) * max_model_len
 
     def refuse_messages(self, count: int) -> None:
         """Refuse more messages than the context has tokens; each message takes at least one."""
         if count > self._context:
             expected = f"at most {self._context}, as many as the context has tokens"
-            _refuse("messages", f"{count} messages", expected)
+            self._refuse("messages", f"{count} messages", expected)
 
     def refuse_texts(self, field: str, texts: Iterable[str]) -> None:
         """Refuse texts of more bytes than the context could hold if each token were the longest
         of the vocabulary."""
-        if self._most_bytes is None:
-            return
         total = sum(map(utf8_length, texts))
         if total > self._most_bytes:
-            self._refuse_length(field, f"{total} bytes")
+            self._refuse(field, f"{total} bytes")
 
     def refuse_tokens(self, field: str, text: str) -> None:
         """Refuse a text of far more tokens than the context has. At most MARGIN contexts of them
@@ -56,11 +53,12 @@ class PromptSize:
         for start in range(0, len(text), PIECE):
             count += len(token_ids(self._tokenizer, text[start : start + PIECE], special=False))
             if count > MARGIN * self._context:
-                self._refuse_length(field, f"{len(text)} characters")
+                self._refuse(field, f"{len(text)} characters")
 
-    def _refuse_length(self, field: str, amount: str) -> NoReturn:
-        expected = f"fewer than {self._context} tokens, the context length"
-        _refuse(field, amount, expected)
+    def _refuse(self, field: str, amount: str, expected: str | None = None) -> NoReturn:
+        expected = expected or f"fewer than {self._context} tokens, the context length"
+        error = InvalidRequest(field, Amount(amount), expected)
+        raise invalid(error, "context_length_exceeded")
 
 
 def token_ids(backend: Any, text: str, *, special: bool) -> list[int]:
@@ -77,48 +75,35 @@ def utf8_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def longest_token(tokenizer: Any) -> int | None:
-    """Return the most bytes of text that one token can stand for, None without such a bound:
+def longest_token(tokenizer: Any) -> float:
+    """Return the most bytes of text that one token can stand for, infinity without such a bound:
     a tokenizer may drop spaces, or take all that it does not know for one token."""
     backend = tokenizer.backend_tokenizer
     split = _state(backend.pre_tokenizer)
     byte_level = '"ByteLevel"' in split
     if not (byte_level or getattr(backend.model, "byte_fallback", False)):
-        return None
+        return math.inf
     added = backend.get_added_tokens_decoder().values()
-    if any(token.lstrip or token.rstrip for token in added):
-        return None
-    shrink = _shrinkage(json.loads(_state(backend.normalizer)))
-    if shrink is None or any(kind in split for kind in DROPPING):
-        return None
+    if any(token.lstrip or token.rstrip for token in added) or any(k in split for k in DROPPING):
+        return math.inf
     pieces = backend.get_vocab(with_added_tokens=False)
     # a character of a byte-level piece is a byte; any other piece is text
     longest = max(map(len if byte_level else utf8_length, pieces), default=1)
-    return shrink * max([longest, *(utf8_length(token.content) for token in added)])
+    longest = max([longest, *(utf8_length(token.content) for token in added)])
+    return longest * _shrinkage(json.loads(_state(backend.normalizer)))
 
 
-def _shrinkage(normaliser: Any) -> int | None:
-    """Return how many bytes of a text may become one, None without a bound."""
-    if normaliser is None:
-        return 1
-    if normaliser["type"] == "Sequence":
-        factor = 1
-        for part in normaliser["normalizers"]:
-            shrink = _shrinkage(part)
-            if shrink is None:
-                return None
-            factor *= shrink
-        return factor
-    if normaliser["type"] == "Replace" and normaliser.get("content") != "▁":
-        return None
-    return 1 if normaliser["type"] in KEEPS else SHRINKS.get(normaliser["type"])
+def _shrinkage(normaliser: JsonObject | None) -> float:
+    """Return how many bytes of a text may become one."""
+    match normaliser:
+        case None | {"type": "Prepend"} | {"type": "Replace", "content": "▁"}:
+            return 1  # SentencePiece's marks for spaces
+        case {"type": "NFC"}:
+            return 3  # three Hangul letters, a syllable
+        case {"type": "Sequence", "normalizers": parts}:
+            return math.prod(map(_shrinkage, parts))
+    return math.inf
 
 
 def _state(part: Any) -> str:
-    """Return the JSON text of a normaliser or pre-tokenizer."""
     return "null" if part is None else part.__getstate__().decode()
-
-
-def _refuse(field: str, amount: str, expected: str) -> NoReturn:
-    error = InvalidRequest(field, Amount(amount), expected)
-    raise invalid(error, "context_length_exceeded")

@@ -6,14 +6,12 @@ honour takes only the value that asks for nothing.
 
 from __future__ import annotations
 
+import itertools
+import re
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr
 from pydantic_core import PydanticCustomError
 
 from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
@@ -34,12 +32,18 @@ from paceline.core.params import (
     TopP,
 )
 from paceline.core.refusals import UNSUPPORTED
-from paceline.server.fields import MAX_PROMPTS, Biases, Prompt, StopIds, Stops
-from paceline.server.structured import ResponseFormat, StructuredOutputs
-from paceline.server.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice
+from paceline.server.fields import MAX_PROMPTS, Biases, JsonObject, Prompt, StopIds, Stops
+from paceline.server.structured import (
+    MAX_TOOLS,
+    ResponseFormat,
+    StructuredOutputs,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions; chat has none
-LONGEST_TOKEN_ID = len(str(2**31))  # digits
+TOKEN_ID = re.compile(r"[0-9]{1,10}")
 MAX_MESSAGES = 32768
 # fields that mean the same here and in SamplingParams
 SAME_FIELDS = (
@@ -56,9 +60,7 @@ def _refuse(value: object) -> object:
 
 Unsupported = Annotated[None, BeforeValidator(_refuse)]
 NoList = Annotated[
-    list[Any] | None,
-    Field(max_length=0, description="Not supported."),
-    BeforeValidator(_refuse),
+    list[object] | None, Field(max_length=0, description="Not supported."), BeforeValidator(_refuse)
 ]
 
 
@@ -129,7 +131,6 @@ class GenerationRequest(RequestObject):
     """Accepted without effect: prefixes are cached by content."""
 
     _size: int = PrivateAttr(0)
-    _params: SamplingParams | None = PrivateAttr(None)
 
     @property
     def size(self) -> int:
@@ -139,21 +140,15 @@ class GenerationRequest(RequestObject):
     def note_size(self, size: int) -> None:
         self._size = size
 
+    @cached_property
     def params(self) -> SamplingParams:
-        """Return how tokens are chosen; made once. Raises InvalidRequest for fields that contradict
-        each other."""
-        if self._params is None:
-            self._params = self._make_params()
-        return self._params
-
-    def _make_params(self) -> SamplingParams:
+        """How tokens are chosen. Raises InvalidRequest for fields that contradict each other."""
         raise NotImplementedError
 
     @property
     def scope_names(self) -> tuple[str | None, ...]:
         """The names of the request's cache scope. Empty texts count as none."""
-        names = (self.cache_salt, self.user, self.safety_identifier)
-        return tuple(name or None for name in names)
+        return (self.cache_salt or None, self.user or None, self.safety_identifier or None)
 
     @property
     def streaming(self) -> StreamOptions:
@@ -161,10 +156,8 @@ class GenerationRequest(RequestObject):
         return self.stream_options or StreamOptions()
 
     def check_stream_options(self) -> None:
-        options = self.stream_options
-        if options is None:
-            return
-        if not self.stream:
+        options = self.streaming
+        if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options", "an object", "null, unless stream is true")
         if options.continuous_usage_stats and not options.include_usage:
             field = "stream_options.continuous_usage_stats"
@@ -180,11 +173,11 @@ class GenerationRequest(RequestObject):
         return SpeculativeParams.parse(self.speculative)
 
     def sampling_params(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+        self.check_stream_options()
         values = {name: getattr(self, name) for name in SAME_FIELDS}
         values |= {"max_tokens": max_tokens, "logprobs": logprobs}
-        stop = [self.stop] if isinstance(self.stop, str) else self.stop
         return SamplingParams(
-            stop=tuple(stop or ()),
+            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             logit_bias=_token_biases(self.logit_bias or {}),
             **{name: value for name, value in values.items() if value is not None},
@@ -212,11 +205,8 @@ class Message(Document):
 
     @property
     def text(self) -> str:
-        if self.content is None:
-            return ""
-        if isinstance(self.content, str):
-            return self.content
-        return "\n".join(part.text for part in self.content)
+        content = self.content or ""
+        return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
 
 class ChatRequest(GenerationRequest):
@@ -225,7 +215,7 @@ class ChatRequest(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], AtMost(64, "variables")] | None = None
+    chat_template_kwargs: Annotated[JsonObject, AtMost(64, "variables")] | None = None
     """Variables for the model's chat template, which must read them."""
     response_format: ResponseFormat | None = None
     modalities: Annotated[list[Literal["text"]], AtMost(16, "modalities")] | None = None
@@ -250,8 +240,8 @@ class ChatRequest(GenerationRequest):
         """The field that states the most tokens."""
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
-    def _make_params(self) -> SamplingParams:
-        self.check_stream_options()
+    @cached_property
+    def params(self) -> SamplingParams:
         both = (self.max_tokens, self.max_completion_tokens)
         if None not in both and both[0] != both[1]:
             expected = f"the same as max_completion_tokens ({both[1]}), or left out"
@@ -287,16 +277,15 @@ class CompletionRequest(GenerationRequest):
     prompt_field: ClassVar[str] = "prompt"
     max_tokens_field: ClassVar[str] = "max_tokens"
 
-    def _make_params(self) -> SamplingParams:
-        self.check_stream_options()
+    @cached_property
+    def params(self) -> SamplingParams:
         limit = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         return self.sampling_params(limit, self.logprobs)
 
     @property
     def prompts(self) -> list[str | list[int]]:
         prompt: Any = self.prompt
-        is_single = isinstance(prompt, str) or isinstance(prompt[0], int)
-        return [prompt] if is_single else list(prompt)
+        return [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
 
     @property
     def num_prompts(self) -> int:
@@ -305,12 +294,7 @@ class CompletionRequest(GenerationRequest):
 
 def _token_biases(biases: dict[str, float]) -> dict[int, float]:
     # int() would also take signs and underscores, and gives up past thousands of digits
-    digits = all(map(str.isdecimal, biases)) and all(map(str.isascii, biases))
-    if biases and not (digits and max(map(len, biases)) <= LONGEST_TOKEN_ID):
-        wrong = next(token for token in biases if not _is_token(token))
-        raise InvalidRequest("logit_bias", wrong, "token ids as keys")
+    wrong = itertools.filterfalse(TOKEN_ID.fullmatch, biases)
+    if (key := next(wrong, None)) is not None:
+        raise InvalidRequest("logit_bias", key, "token ids as keys")
     return dict(zip(map(int, biases), biases.values(), strict=True))
-
-
-def _is_token(key: str) -> bool:
-    return key.isascii() and key.isdecimal() and len(key) <= LONGEST_TOKEN_ID

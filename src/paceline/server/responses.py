@@ -1,26 +1,28 @@
-"""Response bodies: the dictionaries that the server writes, and their OpenAPI schemas.
-
-Each body is a TypedDict. shapes.py builds bodies as plain dictionaries, which mypy holds to these
-types; write_json() encodes them.
-"""
+"""Response bodies: TypedDicts, from which OpenAPI's schema and the page's types are made."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired
+from collections.abc import Callable, Sequence
+from inspect import get_annotations
+from typing import Any, Literal, NotRequired, TypeVar
 
 from pydantic_core import to_json
 from typing_extensions import TypedDict
 
-from paceline.core import CutReason
+from paceline.core import CutReason, TokenKind
 from paceline.server.errors import ErrorResponse
 
+Body = TypeVar("Body")
 
-def write_json(body: Any) -> bytes:
+
+def write_json(body: object) -> bytes:
     """Encode a body as JSON in ASCII: some clients split a stream at the line ends of Unicode."""
     return to_json(body, ensure_ascii=True, inf_nan_mode="null")
 
 
-# -- parts of answers -----------------------------------------------------------------------------
+def picked(body: Callable[..., Body], source: object) -> Body:
+    """Return a TypedDict with the attributes of `source` that are called like its members."""
+    return body(**{name: getattr(source, name) for name in get_annotations(body)})
 
 
 class PromptTokensDetails(TypedDict):
@@ -136,19 +138,36 @@ class AssistantMessage(TypedDict):
     tool_calls: NotRequired[list[CallMade]]
 
 
-# -- rounds ---------------------------------------------------------------------------------------
-
-
 class RoundToken(TypedDict):
     id: int
     text: str
 
 
 class CommittedToken(RoundToken):
-    kind: Literal["accepted", "bonus", "forced"]
+    kind: TokenKind
 
 
-class ShownRound(TypedDict):
+class StreamFacts(TypedDict):
+    request: str
+    cohort: str
+    drafter: str | None
+    version: str | None
+    rule: str
+    temperature: float
+    grammar: bool
+
+
+class RoundFacts(TypedDict):
+    part: str | None
+    position: int
+    proposed: int
+    verified: int
+    accepted: int
+    forced: int
+    cut_by: CutReason | None
+
+
+class ShownRound(StreamFacts, RoundFacts):
     """One round of one stream. Counts are in tokens, `draft_ms` and `step_ms` in milliseconds, and
     `time` in seconds since the epoch.
 
@@ -164,22 +183,8 @@ class ShownRound(TypedDict):
     other requests.
     """
 
-    request: str
     time: float
-    cohort: str
-    drafter: str | None
-    version: str | None
-    part: str | None
-    position: int
-    proposed: int
-    verified: int
-    accepted: int
-    forced: int
-    cut_by: CutReason | None
-    confidence: list[float] | None
-    rule: str
-    temperature: float
-    grammar: bool
+    confidence: Sequence[float] | None
     step_requests: int
     step_rows: int
     draft_ms: float
@@ -187,7 +192,7 @@ class ShownRound(TypedDict):
     drafted_tokens: list[RoundToken]
     hidden_tokens: int
     verified_tokens: list[RoundToken]
-    forced_places: list[int]
+    forced_places: Sequence[int]
     committed_tokens: list[CommittedToken]
 
 
@@ -208,25 +213,22 @@ class RequestRounds(TypedDict):
     choices: list[ExplainedChoice]
 
 
-# -- answers --------------------------------------------------------------------------------------
-
 Finish = Literal["stop", "length", "tool_calls"]
 
 
-class ChoiceEnd(TypedDict):
+class AnsweredChoice(TypedDict):
+    index: int
     finish_reason: Finish
     stop_reason: str | int | None
     token_ids: NotRequired[list[int]]
 
 
-class ChatChoice(ChoiceEnd):
-    index: int
+class ChatChoice(AnsweredChoice):
     message: AssistantMessage
     logprobs: ChatLogprobs | None
 
 
-class CompletionChoice(ChoiceEnd):
-    index: int
+class CompletionChoice(AnsweredChoice):
     text: str
     logprobs: CompletionLogprobs | None
     prompt_token_ids: NotRequired[list[int]]
@@ -259,9 +261,6 @@ class Completion(AnswerBody):
 
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
-
-
-# -- chunks of streamed answers -------------------------------------------------------------------
 
 
 class FunctionPiece(TypedDict):
@@ -317,9 +316,6 @@ class AnswerChunk(AnswerHead, ChunkBody):
     object: Literal["chat.completion.chunk", "text_completion"]
 
 
-# -- the server -----------------------------------------------------------------------------------
-
-
 class ServedModel(TypedDict):
     id: str
     object: Literal["model"]
@@ -341,10 +337,10 @@ class Version(TypedDict):
     version: str
 
 
-# -- OpenAPI --------------------------------------------------------------------------------------
+Statuses = dict[int | str, dict[str, Any]]  # as FastAPI takes them
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def refusals(*statuses: int) -> Statuses:
     """Return the OpenAPI entries of error statuses."""
     return {
         status: {"model": ErrorResponse, "description": MEANINGS[status]} for status in statuses
@@ -360,20 +356,15 @@ MEANINGS = {
     500: "The engine failed.",
     503: "The server is shutting down, or its engine has stopped.",
 }
-EVENT: dict[str, Any] = {
-    "type": "object",
-    "required": ["data"],
-    "properties": {
-        "data": {
-            "type": "string",
-            "description": "A chunk as JSON (schema `AnswerChunk`), or `[DONE]`.",
-            "contentMediaType": "application/json",
-            "contentSchema": {"$ref": "#/components/schemas/AnswerChunk"},
-        }
-    },
+EVENT = {
+    "type": "string",
+    "description": "A chunk as JSON (schema `AnswerChunk`), or `[DONE]`.",
+    "contentMediaType": "application/json",
+    "contentSchema": {"$ref": "#/components/schemas/AnswerChunk"},
 }
-EVENT_STREAM: dict[str, Any] = {
+EVENTS = {"type": "object", "required": ["data"], "properties": {"data": EVENT}}
+EVENT_STREAM = {
     "description": "The answer; with `stream`, server-sent events that end with `[DONE]`.",
-    "content": {"text/event-stream": {"itemSchema": EVENT}},
+    "content": {"text/event-stream": {"itemSchema": EVENTS}},
 }
-GENERATION = {200: EVENT_STREAM, **refusals(400, 401, 404, 413, 429, 500, 503)}
+GENERATION: Statuses = {200: EVENT_STREAM, **refusals(400, 401, 404, 413, 429, 500, 503)}

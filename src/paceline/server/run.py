@@ -1,4 +1,4 @@
-"""The life of a server process: it listens, serves and drains."""
+"""The life of a server process: it listens, serves and drains; or it serves the page alone."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 import uvloop
+from fastapi import FastAPI
 
 from paceline.core import PacelineError
 from paceline.engine.async_engine import AsyncEngine, EngineDead
@@ -21,9 +22,11 @@ from paceline.server.app import create_app
 from paceline.server.listener import HttpServer
 from paceline.server.live import Live
 from paceline.server.settings import ServerSettings
+from paceline.server.ui import create_ui_app
 
 log = logging.getLogger(__name__)
 LAST_WRITES = 5.0  # seconds, at least, that answers get to reach their clients from a done engine
+PAGE_WRITES = 2  # the same for a server of the page alone
 
 
 def bind(settings: ServerSettings) -> socket.socket:
@@ -56,8 +59,7 @@ def bind(settings: ServerSettings) -> socket.socket:
 def url_of(sock: socket.socket) -> str:
     """Return the URL under which a client reaches the server."""
     host, port = sock.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -87,98 +89,57 @@ def serve(
         runner.run(server.run())
 
 
-class Server:
-    """One listening server. run() is its life; stop() may be called from any thread."""
+def serve_ui(settings: ServerSettings, *, on_ready: Callable[[str], None]) -> None:
+    """Serve the page without a model until SIGINT or SIGTERM; `on_ready` gets the URL.
+
+    Raises PacelineError when the port is taken.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(UiServer(settings, on_ready).run())
+
+
+class Listener:
+    """One listening server. Call run() once; stop() may be called from any thread."""
 
     def __init__(
         self,
-        async_engine: AsyncEngine,
+        app: FastAPI,
         settings: ServerSettings,
         sock: socket.socket,
-        on_ready: Callable[[str], None] = announce,
+        on_ready: Callable[[str], None],
+        graceful_seconds: int,
     ) -> None:
         self.url = url_of(sock)
-        self._engine, self._settings, self._sock = async_engine, settings, sock
-        self._on_ready = on_ready
-        app = create_app(async_engine, settings)
-        self._live: Live = app.state.live
-        # this bound is never reached: _until_written() cuts off before, and without a traceback
-        graceful = math.ceil(settings.drain_timeout + 2 * LAST_WRITES)
-        self._http = HttpServer(app, settings, graceful_seconds=graceful)
+        self._sock, self._on_ready = sock, on_ready
+        self._http = HttpServer(app, settings, graceful_seconds=graceful_seconds)
         self._signals: asyncio.Queue[None] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def stop(self) -> None:
-        """Do as a signal does: the first call drains, the second aborts."""
+        """Do as a signal does."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has closed
                 self._loop.call_soon_threadsafe(self._signals.put_nowait, None)
 
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._engine.start()
-        sampling = asyncio.create_task(self._live.run())
-        try:
-            with self._signal_handlers(self._loop):
-                task = asyncio.create_task(self._http.serve(sockets=[self._sock]))
-                await self._until_ready(task)
-                left = await self._until_stopped(task)
-                await self._until_written(task, max(left, LAST_WRITES))
-                self._raise_if_dead()
-        finally:
-            sampling.cancel()
-            self._engine.shutdown()
+        with self._signal_handlers(self._loop):
+            http = asyncio.create_task(self._http.serve(sockets=[self._sock]))
+            await self._until_ready(http)
+            await self._until_done(http)
 
-    # -- inside -----------------------------------------------------------------------------------
+    async def _until_done(self, http: asyncio.Task[None]) -> None:
+        await _first(http, self._signals.get())
+        self._http.should_exit = True
+        await http
 
-    def _raise_if_dead(self) -> None:
-        """Raise EngineDead if the engine died: the process ends with an exit code above 0."""
-        if self._engine.error is not None:
-            raise EngineDead(f"the engine has stopped: {self._engine.error}")
-
-    async def _until_ready(self, task: asyncio.Task[None]) -> None:
-        while not (self._http.started or task.done()):
+    async def _until_ready(self, http: asyncio.Task[None]) -> None:
+        while not (self._http.started or http.done()):
             await asyncio.sleep(0.01)
-        if task.done():
-            await task  # raises what went wrong
+        if http.done():
+            await http  # raises what went wrong
             raise PacelineError("the HTTP server ended before it had started")
         self._on_ready(self.url)
-
-    async def _until_stopped(self, http: asyncio.Task[None]) -> float:
-        """Wait for a signal, then for the drain; new requests get a 503 meanwhile. Return the
-        seconds that are left of the drain's time. Returns at once when the engine dies."""
-        signalled = asyncio.create_task(self._signals.get())
-        died = asyncio.create_task(self._engine.died())
-        await asyncio.wait([signalled, http, died], return_when=asyncio.FIRST_COMPLETED)
-        signalled.cancel()
-        died.cancel()
-        if http.done() or died.done():
-            return 0.0
-        end = time.monotonic() + self._settings.drain_timeout
-        log.info("draining for up to %.0f s", self._settings.drain_timeout)
-        again = asyncio.create_task(self._signals.get())
-        drain = asyncio.create_task(self._engine.drain(self._settings.drain_timeout))
-        await asyncio.wait([drain, again], return_when=asyncio.FIRST_COMPLETED)
-        cut_short = again.done()
-        drain.cancel()
-        again.cancel()
-        await self._engine.drain(0)
-        return 0.0 if cut_short else end - time.monotonic()
-
-    async def _until_written(self, http: asyncio.Task[None], seconds: float) -> None:
-        """Wait until all is sent to clients that read more slowly than the engine wrote; those
-        that are not done in time, or at another signal, are cut off."""
-        self._http.should_exit = True
-        again = asyncio.create_task(self._signals.get())
-        await asyncio.wait([http, again], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        again.cancel()
-        if not http.done():
-            unread = list(self._http.server_state.connections)
-            if unread:
-                log.warning("cutting off %d clients that have not read their answers", len(unread))
-            for connection in unread:
-                connection.transport.abort()
-        await http
 
     @contextlib.contextmanager
     def _signal_handlers(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
@@ -193,3 +154,82 @@ class Server:
         finally:
             for number in handled:
                 loop.remove_signal_handler(number)
+
+
+class UiServer(Listener):
+    """A server of the page alone, without a model."""
+
+    def __init__(self, settings: ServerSettings, on_ready: Callable[[str], None]) -> None:
+        app = create_ui_app(settings)
+        super().__init__(app, settings, bind(settings), on_ready, PAGE_WRITES)
+
+
+class Server(Listener):
+    """A server of a model: the first signal or stop() drains, the second aborts."""
+
+    def __init__(
+        self,
+        async_engine: AsyncEngine,
+        settings: ServerSettings,
+        sock: socket.socket,
+        on_ready: Callable[[str], None] = announce,
+    ) -> None:
+        app = create_app(async_engine, settings)
+        # this bound is never reached: _until_written() cuts off before, and without a traceback
+        graceful = math.ceil(settings.drain_timeout + 2 * LAST_WRITES)
+        super().__init__(app, settings, sock, on_ready, graceful)
+        self._engine, self._drain_timeout = async_engine, settings.drain_timeout
+        self._live: Live = app.state.live
+
+    async def run(self) -> None:
+        self._engine.start()
+        sampling = asyncio.create_task(self._live.run())
+        try:
+            await super().run()
+        finally:
+            sampling.cancel()
+            self._engine.shutdown()
+
+    async def _until_done(self, http: asyncio.Task[None]) -> None:
+        left = await self._until_stopped(http)
+        await self._until_written(http, max(left, LAST_WRITES))
+        if self._engine.error is not None:  # the process ends with an exit code above 0
+            raise EngineDead(f"the engine has stopped: {self._engine.error}")
+
+    async def _until_stopped(self, http: asyncio.Task[None]) -> float:
+        """Wait for a signal, then for the drain; new requests get a 503 meanwhile. Return the
+        seconds that are left of the drain's time. Returns at once when the engine dies."""
+        _, died = await _first(http, self._signals.get(), self._engine.died())
+        if http.done() or died:
+            return 0.0
+        end = time.monotonic() + self._drain_timeout
+        log.info("draining for up to %.0f s", self._drain_timeout)
+        again, _ = await _first(http, self._signals.get(), self._engine.drain(self._drain_timeout))
+        await self._engine.drain(0)
+        return 0.0 if again else end - time.monotonic()
+
+    async def _until_written(self, http: asyncio.Task[None], seconds: float) -> None:
+        """Wait until all is sent to clients that read more slowly than the engine wrote; those
+        that are not done in time, or at another signal, are cut off."""
+        self._http.should_exit = True
+        await _first(http, self._signals.get(), timeout=seconds)
+        if not http.done():
+            unread = list(self._http.server_state.connections)
+            if unread:
+                log.warning("cutting off %d clients that have not read their answers", len(unread))
+            for connection in unread:
+                connection.transport.abort()
+        await http
+
+
+async def _first(
+    http: asyncio.Task[None], *others: Coroutine[None, None, object], timeout: float | None = None
+) -> list[bool]:
+    """Wait until `http` or one of the others ends. Return which of the others have ended; the rest
+    of them is cancelled."""
+    tasks = [asyncio.create_task(other) for other in others]
+    await asyncio.wait([http, *tasks], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    ended = [task.done() for task in tasks]
+    for task in tasks:
+        task.cancel()
+    return ended

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import PlainValidator
 
@@ -24,7 +24,7 @@ LONGEST = 24 * 3600.0  # seconds; longer time limits than a day are mistakes
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9_.-]+))(?::\d*)?", re.IGNORECASE | re.ASCII)
 
 
-def _check_keys(keys: Any) -> tuple[str, ...]:
+def _check_keys(keys: object) -> tuple[str, ...]:
     """Check API keys by hand: an error must not show one."""
     if not isinstance(keys, tuple | list) or not all(
         isinstance(key, str) and key.isascii() and key.isprintable() and key.strip() for key in keys
@@ -106,7 +106,10 @@ class ServerSettings:
     @property
     def on_loopback(self) -> bool:
         """Return whether only this machine can reach the server."""
-        return is_loopback(self.host)
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host.lower() == "localhost"
 
 
 def host_name(value: str) -> str | None:
@@ -122,10 +125,3 @@ def is_host(name: str) -> bool:
     """Return whether `name` is a host name or address without scheme, port and brackets."""
     written = f"[{name}]" if name.count(":") > 1 else name  # one colon parts a name from a port
     return host_name(written) == name.lower()
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

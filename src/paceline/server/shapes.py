@@ -11,32 +11,22 @@ from paceline.engine.tool_calls import ToolFormat
 from paceline.server.calls import Call, CallParser, Piece
 from paceline.server.job import Job, StreamRecord
 from paceline.server.responses import (
-    AnswerBody,
     AnswerHead,
     AssistantMessage,
     CallMade,
     CallPiece,
-    ChatChoice,
-    ChatCompletion,
     ChatLogprob,
     ChatLogprobs,
-    ChoiceEnd,
     ChunkBody,
     ChunkChoice,
-    Completion,
-    CompletionChoice,
     CompletionLogprobs,
     Finish,
-    FunctionMade,
     FunctionPiece,
     MessageDelta,
-    Metrics,
-    ShownRound,
     TopLogprob,
-    Usage,
     write_json,
 )
-from paceline.server.rounds import KeptRound, round_shown
+from paceline.server.rounds import round_shown
 from paceline.server.tokens import TokenTexts
 from paceline.server.wire import EventSizes, joined
 
@@ -49,6 +39,7 @@ class Shape:
     """Base of both endpoints' answers. One object writes one answer."""
 
     kind: ClassVar[str]  # prefix of the id
+    answer_object: ClassVar[str]
     chunk_object: ClassVar[str]
 
     def __init__(
@@ -80,9 +71,15 @@ class Shape:
             len(self._chunk_head), logprobs=logprobs, token_ids=self._token_ids, rounds=self._rounds
         )
 
-    def answer(self) -> AnswerBody:
-        """Return the answer of a job that has finished."""
-        raise NotImplementedError
+    def answer(self) -> dict[str, object]:
+        """Return the answer of a job that has finished: a ChatCompletion or a Completion."""
+        return {
+            **self._head,
+            "object": self.answer_object,
+            "choices": [self._choice(*numbered) for numbered in enumerate(self.job.choices)],
+            "usage": self.job.usage(),
+            "metrics": self.job.measured(),
+        }
 
     # -- chunks of a stream -----------------------------------------------------------------------
 
@@ -117,7 +114,7 @@ class Shape:
         if self._token_ids:
             choice["token_ids"] = list(delta.token_ids)
         if self._rounds and delta.explained is not None:
-            choice["round"] = cast(ShownRound, round_shown(KeptRound.of(delta), self._texts))
+            choice["round"] = round_shown(delta, self._texts)
         return {"choices": [choice]}
 
     def last(self, index: int, delta: OutputDelta) -> ChunkBody:
@@ -129,9 +126,12 @@ class Shape:
 
     def usage(self) -> ChunkBody:
         """Return the chunk without choices that ends a stream which asked for its usage."""
-        return {"choices": [], "usage": self._usage(), "metrics": self._metrics()}
+        return {"choices": [], "usage": self.job.usage(), "metrics": self.job.measured()}
 
     # -- members that the endpoints name differently ----------------------------------------------
+
+    def _content(self, index: int, text: str) -> dict[str, object]:
+        raise NotImplementedError
 
     def _text(self, index: int, text: str) -> ChunkChoice:
         raise NotImplementedError
@@ -144,8 +144,6 @@ class Shape:
     ) -> ChatLogprobs | CompletionLogprobs:
         raise NotImplementedError
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _template(self, index: int) -> tuple[bytes, bytes, bytes]:
         """Return the JSON of a chunk up to its text, from there to its token ids, and the rest."""
         choice = self._text(index, MARK)
@@ -157,56 +155,35 @@ class Shape:
         return before, middle, after
 
     def _added(self, index: int, delta: OutputDelta) -> ChunkChoice | None:
-        if delta.text or self._tells_tokens(delta):
-            return self._text(index, delta.text)
-        return None
+        return self._text(index, delta.text) if delta.text or self._tells_tokens(delta) else None
 
     def _tells_tokens(self, delta: OutputDelta) -> bool:
-        """Return whether the request asked for something about the tokens beside their text."""
-        asked = self._token_ids or self._rounds or delta.logprobs
-        return bool(delta.token_ids and asked)
-
-    def _usage(self) -> Usage:
-        return cast(Usage, self.job.usage())
-
-    def _metrics(self) -> Metrics:
-        return cast(Metrics, self.job.measured())
+        return bool(delta.token_ids and (self._token_ids or self._rounds or delta.logprobs))
 
     def _reason(self, index: int, reason: FinishReason | None) -> Finish:
         called = self._parsers is not None and self._parsers[index].calls
         return cast(Finish, "tool_calls" if called and reason is FinishReason.STOP else reason)
 
-    def _ending(self, index: int, choice: StreamRecord) -> ChoiceEnd:
-        last = choice.last
-        ending: ChoiceEnd = {
+    def _choice(self, index: int, choice: StreamRecord) -> dict[str, object]:
+        rows, last = choice.logprobs, choice.last
+        shown = {
+            "index": index,
+            **self._content(index, choice.text),
+            "logprobs": None if rows is None else self._logprobs(index, rows),
             "finish_reason": self._reason(index, last.finish_reason if last else None),
             "stop_reason": last.stop_reason if last else None,
         }
-        if self._token_ids:
-            ending["token_ids"] = choice.token_ids
-        return ending
+        return {**shown, "token_ids": choice.token_ids} if self._token_ids else shown
 
 
 class ChatShape(Shape):
     """The answer to a conversation."""
 
-    kind, chunk_object = "chatcmpl", "chat.completion.chunk"
+    kind, answer_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def answer(self) -> ChatCompletion:
-        head = self._head
-        answer: ChatCompletion = {
-            "object": "chat.completion",
-            "id": head["id"],
-            "created": head["created"],
-            "model": head["model"],
-            "system_fingerprint": head["system_fingerprint"],
-            "choices": [self._choice(*numbered) for numbered in enumerate(self.job.choices)],
-            "usage": self._usage(),
-            "metrics": self._metrics(),
-        }
-        if self._token_ids:
-            answer["prompt_token_ids"] = self.job.prompts[0]
-        return answer
+    def answer(self) -> dict[str, object]:
+        answer = super().answer()
+        return {**answer, "prompt_token_ids": self.job.prompts[0]} if self._token_ids else answer
 
     def first(self, index: int) -> ChunkBody:
         delta: MessageDelta = {"role": "assistant", "content": "", "refusal": None}
@@ -233,9 +210,7 @@ class ChatShape(Shape):
             message["content"] = content
         if calls := [_call_piece(parser.calls, piece) for piece in pieces if piece.index >= 0]:
             message["tool_calls"] = calls
-        if not (message or self._tells_tokens(delta)):
-            return None
-        return _chat_choice(index, message)
+        return _chat_choice(index, message) if message or self._tells_tokens(delta) else None
 
     def _logprobs(self, index: int, rows: Sequence[TokenLogprobs]) -> ChatLogprobs:
         content: list[ChatLogprob] = [
@@ -251,16 +226,7 @@ class ChatShape(Shape):
         text, raw = self._texts[token]
         return {"token": text, "logprob": max(logprob, LOWEST), "bytes": list(raw)}
 
-    def _choice(self, index: int, choice: StreamRecord) -> ChatChoice:
-        rows = choice.logprobs
-        return {
-            "index": index,
-            "message": self._message(index, choice.text),
-            "logprobs": None if rows is None else self._logprobs(index, rows),
-            **self._ending(index, choice),
-        }
-
-    def _message(self, index: int, text: str) -> AssistantMessage:
+    def _content(self, index: int, text: str) -> dict[str, object]:
         message: AssistantMessage = {"role": "assistant", "content": text, "refusal": None}
         if self._parsers is not None:
             parser = self._parsers[index]
@@ -268,29 +234,18 @@ class ChatShape(Shape):
             if parser.calls:
                 message["content"] = content or None
                 message["tool_calls"] = [_call(call) for call in parser.calls]
-        return message
+        return {"message": message}
 
 
 class CompletionShape(Shape):
     """The continuations of prompts."""
 
-    kind, chunk_object = "cmpl", "text_completion"
-
-    def answer(self) -> Completion:
-        return {
-            **self._head,
-            "object": "text_completion",
-            "choices": [self._choice(*numbered) for numbered in enumerate(self.job.choices)],
-            "usage": self._usage(),
-            "metrics": self._metrics(),
-        }
+    kind, answer_object, chunk_object = "cmpl", "text_completion", "text_completion"
 
     def first(self, index: int) -> ChunkBody | None:
         if not self._token_ids:
             return None
-        choice = self._text(index, "")
-        choice["prompt_token_ids"] = self._prompt(index)
-        return {"choices": [choice]}
+        return {"choices": [{**self._text(index, ""), "prompt_token_ids": self._prompt(index)}]}
 
     def _text(self, index: int, text: str) -> ChunkChoice:
         return {"index": index, "text": text, "logprobs": None, "finish_reason": None}
@@ -312,20 +267,9 @@ class CompletionShape(Shape):
         pairs = [*row.top, (row.token, row.logprob)]
         return {self._texts[token][0]: max(logprob, LOWEST) for token, logprob in pairs}
 
-    def _choice(self, index: int, choice: StreamRecord) -> CompletionChoice:
-        rows = choice.logprobs
-        ending = self._ending(index, choice)
-        answer: CompletionChoice = {
-            "index": index,
-            "text": choice.text,
-            "logprobs": None if rows is None else self._logprobs(index, rows),
-            "finish_reason": ending["finish_reason"],
-            "stop_reason": ending["stop_reason"],
-        }
-        if self._token_ids:
-            answer["token_ids"] = choice.token_ids
-            answer["prompt_token_ids"] = self._prompt(index)
-        return answer
+    def _content(self, index: int, text: str) -> dict[str, object]:
+        prompt = {"prompt_token_ids": self._prompt(index)} if self._token_ids else {}
+        return {"text": text, **prompt}
 
     def _prompt(self, index: int) -> list[int]:
         return self.job.prompts[index // self.job.n]
@@ -336,8 +280,11 @@ def _chat_choice(index: int, delta: MessageDelta) -> ChunkChoice:
 
 
 def _call(call: Call) -> CallMade:
-    function: FunctionMade = {"name": call.name, "arguments": call.arguments}
-    return {"id": call.id, "type": "function", "function": function}
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
 
 
 def _call_piece(calls: Sequence[Call], piece: Piece) -> CallPiece:

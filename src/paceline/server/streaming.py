@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import cast
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -14,21 +13,26 @@ from paceline.core import OutputDelta
 from paceline.core.spans import OFF, Spans
 from paceline.server.errors import ENGINE_FAILED, ApiError
 from paceline.server.job import Indexed
-from paceline.server.responses import ChunkBody, Usage
+from paceline.server.responses import ChunkBody
 from paceline.server.shapes import Shape
-from paceline.server.wire import Frames, Padding, joined, write_steadily
+from paceline.server.wire import Frames, joined, padded, write_steadily
 
 log = logging.getLogger(__name__)
 DATA, END = b"data: ", b"\n\n"  # around the JSON of a server-sent event
 DONE = DATA + b"[DONE]" + END
 NO_USAGE = b'{"usage":null}'  # of every chunk but the last one, where usage was asked for
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # a buffering proxy would turn tokens into one burst
+]
 
 
 class EventStream(Response):
     """Streams a job's deltas. When the client hangs up, the job is aborted at once.
 
-    With `padding` all events have sizes of one multiple. With `frames` they are written in frames,
-    one every `frame_seconds`.
+    All events have sizes of a multiple of `unit`. With `frames` they are written in frames, one
+    every `frame_seconds`.
     """
 
     def __init__(
@@ -37,28 +41,22 @@ class EventStream(Response):
         *,
         include_usage: bool,
         continuous_usage: bool,
-        padding: Padding | None = None,
+        unit: int = 1,
         frames: Frames | None = None,
         frame_seconds: float = 0.0,
         spans: Spans = OFF,
     ) -> None:
         # Not through super(): it would set a Content-Length
-        self.status_code, self.background = 200, None
-        self.raw_headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            (b"cache-control", b"no-cache"),
-            (b"x-accel-buffering", b"no"),  # a buffering proxy would turn tokens into one burst
-        ]
+        self.status_code, self.background, self.raw_headers = 200, None, HEADERS
         self._shape, self._job = shape, shape.job
         self._include_usage, self._continuous_usage = include_usage, continuous_usage
-        self._padding, self._frames, self._frame_seconds = padding, frames, frame_seconds
+        self._unit, self._frames, self._frame_seconds = unit, frames, frame_seconds
         self._spans = spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         watch = asyncio.create_task(self._job.abort_when_gone(receive))
         try:
-            await send(start)
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await self._write(send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
@@ -88,13 +86,12 @@ class EventStream(Response):
                     yield body
             yield (self._event(self._shape.usage()) if self._include_usage else b"") + DONE
         except ApiError as error:
-            yield _error_event(error)
+            yield DATA + error.body() + END
         except Exception:  # the status has been sent: an event is the only way left to say so
             log.exception("a stream failed")
-            yield _error_event(ApiError(500, ENGINE_FAILED))
+            yield DATA + ApiError(500, ENGINE_FAILED).body() + END
 
     def _events(self, indexed: list[Indexed], opened: set[int]) -> bytes:
-        """Encode all that a step brought, for one write."""
         shape, events = self._shape, []
         for index, delta in indexed:
             if index not in opened:
@@ -120,18 +117,15 @@ class EventStream(Response):
             body["usage"] = None
         if self._continuous_usage:
             completion = delta.completion_tokens if tokens is None else tokens
-            counts = self._job.count_usage(delta.prompt_tokens, completion, delta.cached_tokens)
-            body["usage"] = cast(Usage, counts)
+            body["usage"] = self._job.count_usage(
+                delta.prompt_tokens, completion, delta.cached_tokens
+            )
         return self._event(body)
 
     def _event(self, body: ChunkBody) -> bytes:
         return self._framed(self._shape.chunk_json(body))
 
     def _framed(self, chunk: bytes) -> bytes:
-        if self._padding is not None:
-            chunk = self._padding.fill(chunk, len(DATA) + len(END))
+        if self._unit > 1:
+            chunk = padded(chunk, self._unit, len(DATA) + len(END))
         return DATA + chunk + END
-
-
-def _error_event(error: ApiError) -> bytes:
-    return DATA + error.body() + END

@@ -1,21 +1,23 @@
-"""The fields that ask for a form of the answer, and the grammars that they mean."""
+"""The fields that ask for a form of the answer, and the tools that it may call."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from paceline.core import Grammar, InvalidRequest
 from paceline.core.documents import Document
 from paceline.core.field_types import AtMost
+from paceline.server.fields import JsonObject
 
+MAX_TOOLS = 128
 JSON_OBJECT = {"type": "object"}
-
-
-Schema = dict[str, Any] | bool
+Schema = JsonObject | bool
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
 class TextFormat(Document):
@@ -27,7 +29,7 @@ class JsonObjectFormat(Document):
 
 
 class NamedSchema(Document):
-    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    name: Name
     schema_: Schema = Field(alias="schema")
     description: str | None = None
     strict: bool | None = Field(None, description="The answer always matches the schema.")
@@ -53,28 +55,19 @@ class StructuredOutputs(Document):
 
     def grammar(self) -> Grammar:
         """Return the grammar. Raises InvalidRequest unless exactly one field is given."""
-        given = {
-            name: value
-            for name, value in (
-                ("json", self.json_),
-                ("regex", self.regex),
-                ("lark", self.lark),
-                ("choice", self.choice),
-            )
-            if value is not None
-        }
+        fields = type(self).model_fields
+        given = [name.rstrip("_") for name in fields if getattr(self, name) is not None]
         if len(given) != 1:
             expected = "exactly one of json, regex, lark and choice"
             raise InvalidRequest("structured_outputs", sorted(given), expected)
-        name = next(iter(given))
-        field = f"structured_outputs.{name}"
+        field = f"structured_outputs.{given[0]}"
         if self.json_ is not None:
             return schema_grammar(self.json_, field)
         if self.choice is not None:
             if not all(self.choice):
                 raise InvalidRequest(field, self.choice, "texts, none of them empty")
             return Grammar("regex", "|".join(map(re.escape, self.choice)), field)
-        return Grammar(name, self.regex or self.lark or "", field)
+        return Grammar(given[0], self.regex or self.lark or "", field)
 
 
 def schema_grammar(schema: Schema, field: str) -> Grammar:
@@ -89,3 +82,57 @@ def format_grammar(response_format: ResponseFormat | None) -> Grammar | None:
     if isinstance(response_format, JsonObjectFormat):
         return schema_grammar(JSON_OBJECT, "response_format")
     return None
+
+
+class Function(Document):
+    name: Name
+    description: str | None = None
+    parameters: JsonObject | None = Field(
+        None, description="JSON schema of the arguments; null means none."
+    )
+    strict: bool | None = Field(None, description="Arguments always match the schema.")
+
+
+class Tool(Document):
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Document):
+    name: str
+
+
+class NamedTool(Document):
+    type: Literal["function"]
+    function: FunctionName
+
+
+class CalledFunction(Document):
+    name: str
+    arguments: str = Field(description="A JSON object, as text.")
+
+
+class ToolCall(Document):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+def chosen_tools(tools: Sequence[Tool], choice: ToolChoice | None) -> list[tuple[int, Function]]:
+    """Return the tools that may be called, with their places. Raises InvalidRequest for a name that
+    is used twice or unknown."""
+    functions = [tool.function for tool in tools]
+    names = [function.name for function in functions]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise InvalidRequest(f"tools[{index}].function.name", name, "a name of its own")
+    if not isinstance(choice, NamedTool):
+        return list(enumerate(functions))
+    name = choice.function.name
+    if name not in names:
+        expected = "one of: " + ", ".join(names)
+        raise InvalidRequest("tool_choice.function.name", name, expected)
+    return [(names.index(name), functions[names.index(name)])]

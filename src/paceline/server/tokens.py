@@ -8,8 +8,8 @@ from typing import Any
 SPACE = "▁"  # SentencePiece's space
 
 
-class TokenTexts:
-    """Text and bytes of single tokens, cached.
+class TokenTexts(dict[int, tuple[str, bytes]]):
+    """Text and bytes of single tokens, each made when it is first asked for.
 
     A token may hold part of a character; its text is then `bytes:` and the escaped bytes, as OpenAI
     writes it.
@@ -19,14 +19,11 @@ class TokenTexts:
         self._tokenizer = tokenizer
         self._added = set(tokenizer.get_added_vocab().values())
         self._byte_level = '"ByteLevel"' in tokenizer.backend_tokenizer.to_str()
-        self._cache: dict[int, tuple[str, bytes]] = {}
 
-    def __getitem__(self, token: int) -> tuple[str, bytes]:
-        entry = self._cache.get(token)
-        if entry is None:
-            raw = self._bytes(token)
-            entry = self._cache[token] = (_shown(raw), raw)
-        return entry
+    def __missing__(self, token: int) -> tuple[str, bytes]:
+        raw = self._bytes(token)
+        self[token] = _shown(raw), raw
+        return self[token]
 
     def _bytes(self, token: int) -> bytes:
         piece = self._tokenizer.convert_ids_to_tokens(token)
@@ -54,7 +51,6 @@ def _byte_of_character() -> dict[str, int]:
     """Return the byte-level alphabet of GPT-2: printable bytes stand for themselves, the others, in
     order, for the code points from 256 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {
-        chr(256 + index): byte for index, byte in enumerate(others)
-    }
+    others = [byte for byte in range(256) if byte not in printable]
+    characters = [*map(chr, printable), *map(chr, range(256, 256 + len(others)))]
+    return dict(zip(characters, [*printable, *others], strict=True))

@@ -9,11 +9,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
@@ -21,10 +21,13 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from paceline.core import ModelError
-from paceline.roofline.scenario import predict
-from paceline.server import errors, ui_lists
+from paceline.roofline.architecture import model_names, read_architecture
+from paceline.roofline.device import FORMATS, PRESETS, hardware, hardware_names
+from paceline.roofline.scenario import KINDS, predict
+from paceline.server import errors
 from paceline.server.bodies import read_object, too_much
 from paceline.server.errors import ApiError
+from paceline.server.fields import JsonObject
 from paceline.server.gate import Gate
 from paceline.server.settings import ServerSettings
 from paceline.server.ui_measured import measured
@@ -80,97 +83,100 @@ def create_ui_app(settings: ServerSettings) -> FastAPI:
 
 def add_ui(app: FastAPI, *, served: bool, key_needed: bool) -> None:
     """Add the page at `/`. With `served` a model is there for the playground and the live view."""
-    _add_files(app)
-    state = {
-        "version": __version__,
-        "key_needed": key_needed,
-        "tabs": [_tab(name, title, served or not needs) for name, title, needs in TABS],
-    }
+    files = read_files()
+    tabs = [_tab(name, title, served or not needs) for name, title, needs in TABS]
+    state = {"version": __version__, "key_needed": key_needed, "tabs": tabs}
 
-    _add_computing(app)
+    @app.get("/", include_in_schema=False)
+    async def ui_page(request: Request) -> Response:
+        return files["index.html"].answer(request)
+
+    @app.get("/web/{path:path}", include_in_schema=False)
+    async def ui_file(path: str, request: Request) -> Response:
+        if path not in files:
+            raise ApiError(404, f"no file {path!r} belongs to the page")
+        return files[path].answer(request)
 
     @app.get("/ui/state", include_in_schema=False)
     async def ui_state() -> Response:
-        """Return the tabs, and whether a key is needed."""
         return JSONResponse(state)
 
+    # one at a time: a slider must not take the cores from a served model
+    turn = CapacityLimiter(1)
+    for name, listed in LISTS.items():
+        app.get(f"/ui/{name}", include_in_schema=False)(_endpoint(listed, turn))
+    for name, compute in ANSWERS.items():
+        app.post(f"/ui/{name}", include_in_schema=False)(_endpoint(compute, turn))
 
-def _tab(name: str, title: str, available: bool) -> dict[str, Any]:
+
+def _tab(name: str, title: str, available: bool) -> dict[str, object]:
     tab = {"name": name, "title": title, "available": available}
     return tab if available else {**tab, "reason": NEEDS_SERVER[name], "command": START}
 
 
-def _add_computing(app: FastAPI) -> None:
-    # one at a time, off the event loop: a slider must not take the cores from a served model
-    turn = CapacityLimiter(1)
+@cache
+def listed_models() -> dict[str, object]:
+    """Return the listed models with their parameters, in all and by token; precisions; drafters."""
+    architectures = [read_architecture(name) for name in model_names()]
+    return {
+        "models": [
+            {
+                "name": architecture.name,
+                "parameters": architecture.parameters(),
+                "active_parameters": architecture.active_parameters(),
+                "weight_bytes": architecture.weight_bytes(),
+            }
+            for architecture in architectures
+        ],
+        "precisions": list(FORMATS),
+        "drafters": list(KINDS),
+    }
 
-    async def computed(answer: Callable[[], Any]) -> Response:
+
+@cache
+def listed_hardware() -> dict[str, object]:
+    """Return the listed hardware (bytes, bytes/s, FLOP/s) and the preset calibrations."""
+    shown = {"name", "memory", "memory_bandwidth", "peak", "source"}
+    return {
+        "hardware": [hardware(name).model_dump(include=shown) for name in hardware_names()],
+        "calibrations": {name: preset.model_dump() for name, preset in PRESETS.items()},
+    }
+
+
+LISTS = {"models": listed_models, "hardware": listed_hardware}
+ANSWERS = {"predict": predict, "timing": timing, "measured": measured}
+
+
+def _endpoint(
+    answer: Callable[..., object], turn: CapacityLimiter
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint that answers on a thread: a POST passes the JSON object in its body."""
+
+    async def endpoint(http: Request) -> Response:
+        raw = await http.body()
+
+        def encoded() -> Response:
+            stated = [_read(raw)] if http.method == "POST" else []
+            # ASCII: an answer may repeat text from a user that UTF-8 cannot encode
+            text = json.dumps(answer(*stated), allow_nan=False, separators=(",", ":"))
+            return Response(text, media_type="application/json")
+
         try:
-            # rendered over there too: a long answer must not hold up anybody's stream
-            return await run_sync(lambda: _answer(answer()), limiter=turn)
+            return await run_sync(encoded, limiter=turn)
         except ModelError as error:
             field = str(error).partition(":")[0]  # such errors begin with the config's own name
             param = field if field.endswith(".config") else "model.config"
             raise ApiError(400, str(error), param=param) from None
 
-    @app.get("/ui/models", include_in_schema=False)
-    async def ui_models() -> Response:
-        """List models, precisions and drafters."""
-        return await computed(ui_lists.models)
-
-    @app.get("/ui/hardware", include_in_schema=False)
-    async def ui_hardware() -> Response:
-        """List hardware and calibrations."""
-        return await computed(ui_lists.devices)
-
-    @app.post("/ui/predict", include_in_schema=False)
-    async def ui_predict(http: Request) -> Response:
-        """Predict what speculation gains in a scenario."""
-        raw = await http.body()
-        return await computed(lambda: predict(_read_object(raw)))
-
-    @app.post("/ui/timing", include_in_schema=False)
-    async def ui_timing(http: Request) -> Response:
-        """Return when each token arrives, for both panes."""
-        raw = await http.body()
-        return await computed(lambda: timing(_read_object(raw)))
-
-    @app.post("/ui/measured", include_in_schema=False)
-    async def ui_measured(http: Request) -> Response:
-        """Return the measured points in what a command wrote."""
-        raw = await http.body()
-        return await computed(lambda: measured(_read_object(raw)))
+    return endpoint
 
 
-def _read_object(raw: bytes) -> Mapping[str, Any]:
-    """Read a body that must be a JSON object. Raises ApiError (400)."""
+def _read(raw: bytes) -> JsonObject:
     return read_object(raw, too_much, parse_constant=_refuse)
 
 
-def _answer(content: Any) -> Response:
-    """Encode an answer as ASCII: it may repeat text from a user that UTF-8 cannot encode."""
-    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
-    return Response(text, media_type="application/json")
-
-
-def _refuse(constant: str) -> None:
+def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number")
-
-
-def _add_files(app: FastAPI) -> None:
-    files = read_files()
-
-    @app.get("/", include_in_schema=False)
-    async def ui_page(request: Request) -> Response:
-        """Return the page."""
-        return files["index.html"].answer(request)
-
-    @app.get("/web/{path:path}", include_in_schema=False)
-    async def ui_file(path: str, request: Request) -> Response:
-        """Return a file of the page."""
-        if path not in files:
-            raise ApiError(404, f"no file {path!r} belongs to the page")
-        return files[path].answer(request)
 
 
 # -- the page's files, held in memory: no other path can be asked for ------------------------------
@@ -200,11 +206,8 @@ class File:
 @cache
 def read_files(folder: Path = FOLDER) -> dict[str, File]:
     """Read every file of the page, by its path in `folder` with forward slashes."""
-    files = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix in TYPES:
-            files[path.relative_to(folder).as_posix()] = _read_file(path)
-    return files
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in TYPES]
+    return {path.relative_to(folder).as_posix(): _read_file(path) for path in paths}
 
 
 def _read_file(path: Path) -> File:

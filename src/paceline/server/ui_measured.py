@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated
 
 from pydantic import Field
 
@@ -11,7 +11,7 @@ from paceline.core import InvalidRequest
 from paceline.core.documents import Document
 from paceline.core.errors import check_number
 from paceline.core.field_types import Whole
-from paceline.core.rounds import speedup_points
+from paceline.core.rounds import Row, speedup_points
 
 FIELD = "measured"
 SIDES = {"drafter/throughput": "default policy", "drafter/full": "whole block"}
@@ -31,7 +31,7 @@ class MeasuredPoint(Document):
     note: str = ""
 
 
-def measured(stated: Mapping[str, Any]) -> dict[str, Any]:
+def measured(stated: Row) -> dict[str, object]:
     """Return {"points": […]} of one of FORMATS, or of {"points": […]}: the fields of MeasuredPoint.
     Raises InvalidRequest."""
     given = stated.get("format", "points" if "points" in stated else None)
@@ -48,14 +48,11 @@ def measured(stated: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidRequest(FIELD, given, expected) from error
     if not 1 <= len(points) <= MOST_POINTS:
         raise InvalidRequest(FIELD, len(points), f"1 to {MOST_POINTS} measured points")
-    checked = (
-        MeasuredPoint.read(point, f"{FIELD}.points[{index}]") for index, point in enumerate(points)
-    )
+    checked = (MeasuredPoint.read(p, f"{FIELD}.points[{i}]") for i, p in enumerate(points))
     return {"points": [point.model_dump() for point in checked]}
 
 
-def _evaluation(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a point for each request and policy."""
+def _evaluation(stated: Row) -> Iterator[dict[str, object]]:
     tokens = stated["settings"]["tokens"]
     for index, result in enumerate(stated["results"]):
         run = run_name(f"{FIELD}.results[{index}]", result)
@@ -65,14 +62,14 @@ def _evaluation(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {"acceptance_length": al, "speedup": speedup, "batch": 1, "note": note}
 
 
-def run_name(field: str, result: Mapping[str, Any]) -> str:
+def run_name(field: str, result: Row) -> str:
     """Return the name of one result of an evaluation; `field` is its place there."""
     temperature = result["temperature"]
     check_number(f"{field}.temperature", temperature, 0, 1e3, "a temperature, 0 or above")
     return f"{result['set']}, T = {temperature:g}"
 
 
-def _mock(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _mock(stated: Row) -> Iterator[dict[str, object]]:
     for cell in stated["cells"]:
         batch, length = cell["batch"], cell["draft_length"]
         yield {
@@ -84,15 +81,8 @@ def _mock(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _points(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for point in stated["points"]:
-        if not isinstance(point, dict):
-            raise TypeError(point)
-        yield point
-
-
-FORMATS: dict[str, Callable[[Mapping[str, Any]], Iterator[dict[str, Any]]]] = {
+FORMATS: dict[str, Callable[[Row], Iterable[object]]] = {
     "paceline-evaluation/1": _evaluation,
     "paceline-mock/1": _mock,
-    "points": _points,
+    "points": lambda stated: iter(stated["points"]),
 }

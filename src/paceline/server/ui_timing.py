@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 from paceline.core import InvalidRequest
 from paceline.core.documents import Document
@@ -20,21 +20,13 @@ from paceline.roofline.timing import (
     evaluated_events,
     two_panes,
 )
+from paceline.server.fields import JsonObject
 from paceline.server.ui_measured import MALFORMED, run_name
 
 LONGEST_DRAFT = 64
 FASTEST = 1e6  # tokens per second
-Panes = dict[str, Any]
-
-Speed = Annotated[
-    float,
-    Between(
-        0,
-        FASTEST,
-        open=True,
-        words=f"tokens per second of one request, above 0 and up to {FASTEST:g}",
-    ),
-]
+FASTEST_WORDS = f"tokens per second of one request, above 0 and up to {FASTEST:g}"
+Speed = Annotated[float, Between(0, FASTEST, open=True, words=FASTEST_WORDS)]
 Times = Annotated[list[float], AtMost(MOST_TOKENS, "tokens")]
 
 
@@ -47,16 +39,14 @@ class Speeds(Document):
     seed: int = 0
     ar_tokens_per_second: Speed
     tokens_per_second: Speed
-    acceptance: dict[str, Any] | None = None
+    acceptance: JsonObject | None = None
     draft_length: Annotated[Whole, Between(0, LONGEST_DRAFT)] | None = None
     commits: list[float] | None = None
 
-    def panes(self) -> Panes:
+    def panes(self) -> JsonObject:
         commits = self._shares() if self.commits is None else self.commits
         panes = {
-            "tokens": self.tokens,
-            "ttft_ms": self.ttft_ms,
-            "seed": self.seed,
+            **self.model_dump(include={"tokens", "ttft_ms", "seed"}),
             "ar_step_ms": 1e3 / self.ar_tokens_per_second,
             "commits": commits,
         }
@@ -73,17 +63,16 @@ class Speeds(Document):
         if self.draft_length is None:
             expected = f"a whole number of tokens from 0 to {LONGEST_DRAFT}"
             raise InvalidRequest("draft_length", None, expected)
-        shares = acceptance_of(self.acceptance).commit_probabilities(self.draft_length)
-        return [float(share) for share in shares]
+        return [*map(float, acceptance_of(self.acceptance).commit_probabilities(self.draft_length))]
 
 
 class EvaluatedRow(Document):
     """One row of what `paceline evaluate` wrote."""
 
-    evaluation: dict[str, Any]
+    evaluation: JsonObject
     row: int = 0
 
-    def panes(self) -> Panes:
+    def panes(self) -> JsonObject:
         if self.evaluation.get("format") != EVALUATION:
             expected = f"what `paceline evaluate` writes ({EVALUATION})"
             raise InvalidRequest("evaluation", self.evaluation.get("format"), expected)
@@ -117,7 +106,7 @@ class Arrivals(Document):
 
     arrivals_ms: ArrivalTimes
 
-    def panes(self) -> Panes:
+    def panes(self) -> JsonObject:
         times = self.arrivals_ms
         for name in ("ar", "speculative"):
             _check_rising(f"arrivals_ms.{name}", getattr(times, name))
@@ -129,14 +118,14 @@ class RecordedRow(Document):
     """The lines that `paceline bench --record` wrote: a prompt's run without speculation and the
     same run with it are a row."""
 
-    recorded: list[Any]
+    recorded: list[object]
     row: int = 0
 
-    def panes(self) -> Panes:
+    def panes(self) -> JsonObject:
         expected = f"the lines that `paceline bench --record` wrote ({ARRIVALS})"
-        runs: dict[tuple[str, str], dict[str, Any]] = {}
+        runs: dict[tuple[str, str], dict[str, object]] = {}
         for index, line in enumerate(self.recorded):
-            if not isinstance(line, Mapping) or line.get("format") != ARRIVALS:
+            if not isinstance(line, dict) or line.get("format") != ARRIVALS:
                 raise InvalidRequest(f"recorded[{index}]", line, expected)
             run = runs.setdefault((str(line.get("prompt")), str(line.get("run"))), {})
             run[str(line.get("speculation"))] = line.get("arrivals_ms")
@@ -150,23 +139,22 @@ class RecordedRow(Document):
         return {**Arrivals.read({"arrivals_ms": times}).panes(), "rows": names}
 
 
-FORMS: dict[str, type[EvaluatedRow | RecordedRow | Arrivals]] = {
+Form = type[Speeds | EvaluatedRow | RecordedRow | Arrivals]
+FORMS: dict[str, Form] = {
     "evaluation": EvaluatedRow,
     "recorded": RecordedRow,
     "arrivals_ms": Arrivals,
 }
 
 
-def timing(stated: Mapping[str, Any]) -> Panes:
+def timing(stated: JsonObject) -> JsonObject:
     """Return the events of both panes as plain JSON, from one of FORMS or from Speeds.
 
     The answer has "ar" and "speculative", lists of events; "acceptance_length" incl. bonus, null
     where it is not known; and "rows", the names of the rows to choose from. Raises InvalidRequest.
     """
-    form: type[Speeds | EvaluatedRow | RecordedRow | Arrivals] = next(
-        (form for name, form in FORMS.items() if name in stated), Speeds
-    )
-    return form.read(dict(stated)).panes()
+    form = next((form for name, form in FORMS.items() if name in stated), Speeds)
+    return form.read(stated).panes()
 
 
 def _check_row(row: int, count: int) -> None:

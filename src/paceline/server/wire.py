@@ -85,17 +85,11 @@ class Frames:
         return frame
 
 
-class Padding:
-    """Pads events to a multiple of `unit` bytes, in OpenAI's field `obfuscation`."""
-
-    def __init__(self, unit: int) -> None:
-        self._unit = unit
-
-    def fill(self, chunk: bytes, framing: int) -> bytes:
-        """Return `chunk`, a JSON object, with the field; `framing` more bytes go around it."""
-        length = len(joined(chunk, b'{"obfuscation":""}')) + framing
-        text = random_text(-length % self._unit)
-        return joined(chunk, b'{"obfuscation":"%b"}' % text.encode())
+def padded(chunk: bytes, unit: int, framing: int) -> bytes:
+    """Pad a JSON object to a multiple of `unit` bytes, `framing` around it included, in OpenAI's
+    field `obfuscation`."""
+    length = len(joined(chunk, b'{"obfuscation":""}')) + framing
+    return joined(chunk, b'{"obfuscation":"%b"}' % random_text(-length % unit))
 
 
 def joined(first: bytes, second: bytes) -> bytes:
@@ -134,12 +128,12 @@ async def _collect(bodies: AsyncIterator[bytes], frames: Frames) -> None:
 
 def comment(length: int) -> bytes:
     """Return a server-sent comment of so many bytes, at least 3, as a block of its own."""
-    return b":" + random_text(length - SHORTEST_COMMENT).encode() + b"\n\n"
+    return b":" + random_text(length - SHORTEST_COMMENT) + b"\n\n"
 
 
-def random_text(length: int) -> str:
+def random_text(length: int) -> bytes:
     """Return random characters that JSON takes as they are, and that do not compress."""
-    return base64.urlsafe_b64encode(os.urandom(length * 3 // 4 + 1)).decode()[:length]
+    return base64.urlsafe_b64encode(os.urandom(length * 3 // 4 + 1))[:length]
 
 
 def _rounded_up(size: int, unit: int) -> int:

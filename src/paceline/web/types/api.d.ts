@@ -61,10 +61,10 @@ export interface CalledFunction {
 }
 
 export interface ChatChoice {
+  index: number;
   finish_reason: "stop" | "length" | "tool_calls";
   stop_reason: string | number | null;
   token_ids?: number[];
-  index: number;
   message: AssistantMessage;
   logprobs: ChatLogprobs | null;
 }
@@ -168,7 +168,7 @@ export interface ChatRequest {
 export interface CommittedToken {
   id: number;
   text: string;
-  kind: "accepted" | "bonus" | "forced";
+  kind: TokenKind;
 }
 
 /** Draft lengths 0 … `max_draft`; `acceptance_length` is the toy model's speedup. */
@@ -422,10 +422,12 @@ export interface RoundToken {
  */
 export interface ShownRound {
   request: string;
-  time: number;
   cohort: string;
   drafter: string | null;
   version: string | null;
+  rule: string;
+  temperature: number;
+  grammar: boolean;
   part: string | null;
   position: number;
   proposed: number;
@@ -433,10 +435,8 @@ export interface ShownRound {
   accepted: number;
   forced: number;
   cut_by: CutReason | null;
+  time: number;
   confidence: number[] | null;
-  rule: string;
-  temperature: number;
-  grammar: boolean;
   step_requests: number;
   step_rows: number;
   draft_ms: number;
@@ -523,6 +523,9 @@ export interface Tiers_Optimum_ {
   ceiling: Optimum;
   calibrated: Optimum;
 }
+
+/** How a token came to be committed. */
+export type TokenKind = "accepted" | "bonus" | "forced";
 
 export interface Tool {
   type: "function";
