@@ -1,7 +1,7 @@
 """Clients of a server that is profiled, in a process of their own: their work is not the server's.
 
-Run as `python -m paceline.profiling.client`. The process reads a ClientPlan as JSON from stdin, asks
-the first body alone, prints a line, and waits for one; then it asks until it is ended.
+Run as `python -m paceline.profiling.client`. The process reads a ClientPlan as JSON from
+stdin, asks the first body alone, prints a line, and waits for one; then it asks until it is ended.
 """
 
 from __future__ import annotations
