@@ -64,14 +64,14 @@ class FaultySpans(Spans):
 def error_at_line(at: int) -> Iterator[Callable[[], int]]:
     """Raise InjectedError before the `at`-th line that the engine's own thread runs in the rooms
     `engine` and `drafters`; 0 only counts. Yields a function that tells the lines so far."""
-    lines = 0
+    lines, before = 0, sys.gettrace()  # coverage.py's, or None
 
     def in_frame(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal lines
         if event == "line":
             lines += 1
             if lines == at:
-                sys.settrace(None)
+                sys.settrace(before)
                 raise InjectedError(f"{frame.f_code.co_qualname}, line {frame.f_lineno}")
         return in_frame
 
@@ -82,7 +82,7 @@ def error_at_line(at: int) -> Iterator[Callable[[], int]]:
     try:
         yield lambda: lines
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
 
 
 @dataclass

@@ -161,7 +161,7 @@ def test_a_dflash_drafter_that_does_not_pay_is_not_fed_and_starts_again(
     while engine.has_work:
         engine.step()
     assert any(tapped[60:]) and engine.stats().speculation.draft_tokens > 0
-    assert drafter._contexts == {}
+    assert drafter._states == {}
     plain = make_engine(None, prefix_cache=False)
     (same,) = plain.make_requests([5, 9, 2, 8], params, request_id="r")
     plain.add([same])

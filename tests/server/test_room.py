@@ -27,7 +27,9 @@ ONE = SamplingParams()
 class IdleEngine:
     """As much of an Engine as AsyncEngine needs; it never gives a token."""
 
-    has_work = False
+    has_work, model_name, tokenizer = False, "idle", None
+    max_model_len, vocab_size = 64, 10
+    drafters, default_drafter = {}, None
 
     def __init__(self, *, max_num_seqs: int = 2, max_waiting: int = 2) -> None:
         self.config = SimpleNamespace(max_num_seqs=max_num_seqs, max_waiting=max_waiting)

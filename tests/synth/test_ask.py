@@ -42,7 +42,7 @@ def served(asker: Asker, messages: list[Any], **more: Any) -> list[int]:
     request = ChatRequest(model="m", messages=messages, **more)
     tokenizer = asker.target.tokenizer
     encoder = PromptEncoder(tokenizer, PromptSize(tokenizer, max_model_len=8192))
-    return asyncio.run(encoder.chat(request, client=""))[0]
+    return asyncio.run(encoder.encode(request, client=""))[0]
 
 
 def test_an_on_task_prompt_is_what_the_server_makes_of_it(target: Path, tmp_path: Path) -> None:

@@ -52,6 +52,6 @@ def load_prompts(name: str) -> list[BenchPrompt]:
         return TypeAdapter(Annotated[list[BenchPrompt], Field(min_length=1)]).validate_json(text)
     except ValidationError as error:
         wrong = error.errors()[0]
-        reason = f"{'.'.join(map(str, wrong['loc'])) or 'file'}: {wrong['msg']}"
-        expected = f'a JSON list of objects with "name", "kind" and "messages" ({reason})'
+        place = f" ({'.'.join(map(str, wrong['loc']))}: {wrong['msg']})" if wrong["loc"] else ""
+        expected = f'a non-empty JSON list of objects with "name", "kind" and "messages"{place}'
         raise InvalidRequest("prompts", name, expected) from error
