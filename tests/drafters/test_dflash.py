@@ -243,6 +243,7 @@ def test_a_context_that_overflows_is_not_drafted_from(tmp_path):
     assert engine.stats().speculation.draft_tokens == 0
 
 
+@pytest.mark.slow
 def test_long_texts_over_many_chunks_keep_serving_and_training_equal(tmp_path):
     """Contexts of several attention chunks, with prefix hits and preemption."""
     folder = write_drafter(tmp_path / "drafter", layers=3, block=8, sliding="sff", window=270)

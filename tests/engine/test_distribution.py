@@ -203,9 +203,21 @@ def dflash_engine(make_engine: EngineFactory, folder: Path, rule: str, second: b
     return make_engine(f"d={folder}", rule=rule, max_num_seqs=50, token_budget=2048)
 
 
+SLOW = pytest.mark.slow
+
+
 @one_backend
-@pytest.mark.parametrize("second", [False, True], ids=["DFlash", "DFlash 2"])
-@pytest.mark.parametrize("rule", ["match", "token", "block"])
+@pytest.mark.parametrize(
+    ("rule", "second"),
+    [
+        pytest.param("match", False, id="match-DFlash", marks=SLOW),
+        pytest.param("match", True, id="match-DFlash 2", marks=SLOW),
+        pytest.param("token", False, id="token-DFlash"),
+        pytest.param("token", True, id="token-DFlash 2", marks=SLOW),
+        pytest.param("block", False, id="block-DFlash", marks=SLOW),
+        pytest.param("block", True, id="block-DFlash 2"),
+    ],
+)
 def test_a_sampling_dflash_drafter_keeps_the_distribution(
     make_engine: EngineFactory, tmp_path: Path, rule: str, second: bool
 ) -> None:

@@ -15,6 +15,7 @@ from tests.engine.test_real_model import TALKS
 pytestmark = pytest.mark.model
 
 
+@pytest.mark.slow
 def test_quality_on_the_shipped_text_and_equal_streams() -> None:
     drafters = ["auto", "self=draft_model:smollm2-135m,max_draft_len=4"]
     llm = LLM(

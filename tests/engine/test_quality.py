@@ -155,6 +155,7 @@ def quantised(make: EngineFactory) -> EngineFactory:
         except InvalidRequest as error:  # on CUDA: float32, and GPUs without fp8
             pytest.skip(str(error))
 
+    make_int8.backend = (*make.backend, "int8")
     return make_int8
 
 

@@ -194,7 +194,9 @@ def test_no_prompt_meets_its_own_answer(home: Path, monkeypatch: pytest.MonkeyPa
         assert len(warmed[scope]) == 3 and ids not in warmed[scope]
 
 
-@pytest.mark.parametrize("drafter", ["mine=suffix", "mine=auto"])
+@pytest.mark.parametrize(
+    "drafter", [pytest.param("mine=suffix", marks=pytest.mark.slow), "mine=auto"]
+)
 def test_a_drafter_that_remembers_does_not_copy_its_own_answer(home: Path, drafter: str) -> None:
     """Random text repeats itself too little to be looked up; an answer that was given before is
     copied whole."""
@@ -202,7 +204,9 @@ def test_a_drafter_that_remembers_does_not_copy_its_own_answer(home: Path, draft
     assert one["acceptance"]["drafter"]["al"] < 1.5
 
 
-@pytest.mark.parametrize("drafter", ["mine=suffix", "mine=auto"])
+@pytest.mark.parametrize(
+    "drafter", [pytest.param("mine=suffix", marks=pytest.mark.slow), "mine=auto"]
+)
 def test_a_warmed_drafter_has_what_suffix_has(home: Path, drafter: str) -> None:
     """Asked twice, each prompt's answer is among those that the other half was warmed with."""
     doubled = home / "doubled.jsonl"
@@ -319,6 +323,7 @@ def test_the_garbage_collector_is_left_as_it_was(home: Path) -> None:
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_the_shipped_set_on_the_real_model() -> None:
     settings = EvaluationSettings(prompts=2, tokens=24, temperatures=(0.0,))
     small = {"max_model_len": 1024, "kv_memory": 2**26}

@@ -144,7 +144,7 @@ def test_sets_may_move_but_not_change(target, trainset, tmp_path):
     "sharded",
     [
         pytest.param(False, id="DDP", marks=pytest.mark.slow),
-        pytest.param(True, id="FSDP2 target"),
+        pytest.param(True, id="FSDP2 target", marks=pytest.mark.slow),
     ],
 )
 def test_two_processes_have_the_loss_curve_of_one(sharded, target, trainset, tmp_path):

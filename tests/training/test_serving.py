@@ -46,7 +46,14 @@ def judged(trainer: Trainer, results: list[Any]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"window": 9}, {"generation": "dflash2"}, {"head_tokens": 60}], ids=str
+    "options",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        {"window": 9},
+        {"generation": "dflash2"},
+        pytest.param({"head_tokens": 60}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_the_engine_accepts_what_training_counted(options, target, trainset, tmp_path):
     """Round for round: features, positions, masks, head and selector are the same in both."""
