@@ -15,7 +15,8 @@ from paceline.core.field_types import Expected
 Message = Annotated[
     dict[str, str],
     Expected(
-        'messages with "role" and "content"', lambda message: message.keys() == {"role", "content"}
+        'messages with "role" and "content", both texts',
+        lambda message: message.keys() == {"role", "content"},
     ),
 ]
 
@@ -24,7 +25,7 @@ Message = Annotated[
 class BenchPrompt:
     """A conversation to be answered. `kind` groups prompts that speculation treats alike."""
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
     name: str
     kind: str
@@ -52,6 +53,7 @@ def load_prompts(name: str) -> list[BenchPrompt]:
         return TypeAdapter(Annotated[list[BenchPrompt], Field(min_length=1)]).validate_json(text)
     except ValidationError as error:
         wrong = error.errors()[0]
-        place = f" ({'.'.join(map(str, wrong['loc']))}: {wrong['msg']})" if wrong["loc"] else ""
-        expected = f'a non-empty JSON list of objects with "name", "kind" and "messages"{place}'
+        where = "".join(f"{step}." for step in wrong["loc"]).rstrip(".")
+        reason = f"{where}: {wrong['msg']}" if where else wrong["msg"]
+        expected = f'a non-empty JSON list of objects with "name", "kind" and "messages" ({reason})'
         raise InvalidRequest("prompts", name, expected) from error

@@ -10,13 +10,14 @@ own=prompts.jsonl:on_task a file of what the drafter is for; other files are out
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from paceline.bench.prompts import load_prompts, shipped
 from paceline.core import Grammar, InvalidRequest
@@ -206,29 +207,28 @@ class _Message(BaseModel, extra="allow"):
     content: str
 
 
-class _Line(BaseModel):
-    """One line of a JSONL file; its other fields are ignored."""
-
-    messages: list[_Message] = []
-    turns: list[str] = []
-    prompt: str | None = None
+_MESSAGES = TypeAdapter(list[_Message])
 
 
 def _messages(place: str, text: str) -> list[dict[str, str]]:
-    """Return the conversation of one line: its messages, its first turn, or its prompt."""
+    """Return the conversation of one line: its first turn, its prompt, or its messages. Fields that
+    are not asked for may hold anything."""
     try:
-        line = _Line.model_validate_json(text)
-    except ValidationError as error:
-        reason = error.errors()[0]
-        where = ".".join(map(str, reason["loc"]))
-        said = f"{where}: {reason['msg']}" if where else reason["msg"]
-        raise InvalidRequest("sets", place, f"{LINE}; {said}") from error
-    prompt = line.turns[0] if line.turns else line.prompt
-    if prompt:
+        line = json.loads(text)
+    except ValueError as error:
+        raise InvalidRequest("sets", place, f"{LINE}; {error}") from error
+    line = line if isinstance(line, dict) else {}
+    turns, prompt = line.get("turns"), line.get("prompt")
+    if isinstance(turns, list) and turns:
+        prompt = turns[0]
+    if isinstance(prompt, str) and prompt:
         return [{"role": "user", "content": prompt}]
-    if not line.messages:
+    try:
+        messages = [m.model_dump() for m in _MESSAGES.validate_python(line.get("messages"))]
+    except ValidationError as error:
+        raise InvalidRequest("sets", place, LINE) from error
+    if not messages:
         raise InvalidRequest("sets", place, LINE)
-    messages = [message.model_dump() for message in line.messages]
     while messages and messages[-1]["role"] == "assistant":
         messages.pop()  # an answer in a data set; the target gives its own
     if not messages:

@@ -95,7 +95,8 @@ class EndpointAnswerer:
         self._tasks: set[asyncio.Task[TargetAnswer]] = set()
         self._started: float | None = None
         self._tokens = self._prompt_tokens = 0
-        self._busy = 0.0  # seconds of all requests together
+        self._busy = 0.0  # seconds of all requests that have ended
+        self._begun: dict[int, float] = {}  # when each request under way was sent, by its index
 
     @property
     def in_flight(self) -> int:
@@ -137,8 +138,10 @@ class EndpointAnswerer:
         return [task.result() for task in finished]
 
     def speed(self) -> Speed:
-        seconds = 0.0 if self._started is None else time.perf_counter() - self._started
-        batch = self._busy / seconds if seconds else 0.0
+        now = time.perf_counter()
+        seconds = 0.0 if self._started is None else now - self._started
+        busy = self._busy + sum(now - begun for begun in self._begun.values())
+        batch = busy / seconds if seconds else 0.0
         return Speed(self._tokens, self._prompt_tokens, seconds, batch)
 
     def close(self) -> None:
@@ -164,7 +167,7 @@ class EndpointAnswerer:
             return await self._reply(ask, [server], probe=True)
 
     async def _ask(self, ask: Ask) -> TargetAnswer:
-        began = time.perf_counter()
+        self._begun[ask.index] = time.perf_counter()
         try:
             reply = await self._reply(ask, self._servers)
         except Refused as refused:
@@ -172,7 +175,7 @@ class EndpointAnswerer:
                 raise EndpointDown(f"a server refuses to answer: {refused}") from refused
             return TargetAnswer(ask.index, fault="refused_by_server")
         finally:
-            self._busy += time.perf_counter() - began
+            self._busy += time.perf_counter() - self._begun.pop(ask.index)
         answer = self._wire.answer(ask, reply)
         self._tokens += reply.completion_tokens or len(answer.ids)
         self._prompt_tokens += len(ask.prompt_ids)

@@ -104,7 +104,8 @@ def _same(folder: Path, manifest: Manifest, fresh: Manifest) -> Manifest:
     names = [name for name in {**before, **now} if name in now or not name.startswith("target")]
     changed = [name for name in names if before.get(name) != now.get(name)]
     if changed:
-        change = f"{', '.join(changed)} changed since it was begun"
+        told = [f"{n} ({before[n]} there)" if n == "user_data" else n for n in changed]
+        change = f"{', '.join(told)} changed since it was begun"
         expected = f"a set of the same making; {change}. Give another folder, or --restart"
         raise InvalidRequest("out", str(folder), expected)
     return manifest.model_copy(update={"app": fresh.app})

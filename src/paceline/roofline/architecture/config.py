@@ -103,9 +103,9 @@ def read_formats(
         formats["kv"] = _cache_format(quantization) or formats["kv"]
     experts = text.get("expert_dtype")
     if experts is not None:
-        if experts not in _EXPERT_DTYPES:
+        if not isinstance(experts, str) or experts not in _EXPERT_DTYPES:
             raise ModelError(f"config: expert_dtype is {experts!r}; expected fp4 or fp8")
-        formats["experts"] = _EXPERT_DTYPES[str(experts)]
+        formats["experts"] = _EXPERT_DTYPES[experts]
     return {**formats, **_overrides(precision)}
 
 
