@@ -156,8 +156,13 @@ class PredictCommand:
 
 
 def read_named(word: str, field: str) -> str | dict[str, object]:
-    """Return a listed name as it is, or the object in one's own JSON file."""
+    """Return a listed name as it is, or the object in one's own JSON file. A listed device goes
+    before a file of that name."""
+    from paceline.roofline.device import hardware_names
+
     path = Path(word).expanduser()
+    if field == "hardware" and word in hardware_names():
+        return word
     return read_json_object(path, field) if path.is_file() or path.suffix == ".json" else word
 
 

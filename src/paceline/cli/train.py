@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationInfo
 from rich.console import Console
 
 from paceline.cli.options import DEFAULTS, Argument
+from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.field_types import fields_of
@@ -17,13 +18,15 @@ from paceline.training.config import Sets, Tracker, TrainConfig
 ABOUT = {name: field.description or "" for name, field in fields_of(TrainConfig).items()}
 
 
-def _named_folders(values: object) -> object:
+def _named_folders(values: object, info: ValidationInfo) -> object:
     if not isinstance(values, list):
         return values
-    pairs = [value.partition("=") for value in values]
-    folders = {name: folder for name, _, folder in pairs if name and folder}
-    if len(folders) < len(pairs):
-        raise ValueError("NAME=FOLDER, each name once")
+    folders: dict[str, str] = {}
+    for value in values:
+        name, _, folder = value.partition("=")
+        if not (name and folder) or name in folders:
+            raise InvalidRequest(info.field_name or "", value, "NAME=FOLDER, each name once")
+        folders[name] = folder
     return folders
 
 

@@ -165,8 +165,9 @@ class DFlashDrafter(StatefulDrafter[_Context]):
         for row in rows:
             count = min(row.count, self._max_positions - row.start)
             context = self.state(row.request)
-            if context is None or row.features is None or count <= 0:
+            if context is None or count <= 0:
                 continue
+            assert row.features is not None, "a drafter with feature layers is shown features"
             context.add(row.start, count)
             at, blocks = range(row.start, row.start + count), row.request.blocks
             features.append(row.features[:count])

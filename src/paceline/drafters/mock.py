@@ -116,6 +116,7 @@ _SPENT = {"cost": real(0.0, 1.0), "block": whole(1, MAX_DRAFT_LEN)} | DRAFT_LENG
 def _build(spec: DrafterSpec, context: BuildContext) -> Drafter:
     if spec.value is not None:
         settings = context.network_settings | spec.settings(DRAFT_LENGTH | NETWORK_OPTIONS)
+        settings.pop("draw", None)  # random weights need no q: `synthetic` judges them by plan
         return _network(spec.name, spec.value, settings)
     settings = spec.settings(_SPENT)
     if "block" in settings and not settings.get("cost"):

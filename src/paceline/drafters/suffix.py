@@ -158,11 +158,11 @@ class SuffixDrafter(StatefulDrafter[_Text]):
 
     def release(self, requests: Sequence[Request]) -> None:
         """Drop the requests' own texts; keep the responses of those that ended for their scope."""
-        for request in requests:
-            scope, ended = request.answers_scope, request.finish_reason is not None
-            if ended and scope is not None and self.state(request) is not None:
-                self.cache.store(scope, request.prompt_ids, request.output_ids)
+        ended = [r for r in requests if r.finish_reason is not None and self.state(r) is not None]
         super().release(requests)
+        for request in ended:
+            if request.answers_scope is not None:
+                self.cache.store(request.answers_scope, request.prompt_ids, request.output_ids)
 
 
 def expected_accepted(estimates: Sequence[float]) -> float:

@@ -171,7 +171,7 @@ class CostSource:
     @property
     def key(self) -> dict[str, object]:
         """Plain JSON: the identity, this program and this machine."""
-        drafters = {name: drafter.version for name, drafter in self.drafters.items()}
+        drafters = {name: [d.version, d.parallel] for name, d in self.drafters.items()}
         machine = {"cpu": cpu_name(), "cores": usable_cores()}
         own = {"format": FORMAT, "paceline": __version__, "rows": self.rows, "drafters": drafters}
         return {**(self.identity or {}), **own, **machine, "requests": self.requests}
@@ -183,7 +183,8 @@ def starting_costs(source: CostSource) -> Costs:
         return _measure(source)
     kept = Kept("costs", source.key, Costs)
     costs = kept.read()
-    if costs is None or not _follows_pace(costs, source, kept.path):
+    whole = costs is not None and costs.drafters.keys() == source.drafters.keys()
+    if costs is None or not whole or not _follows_pace(costs, source, kept.path):
         costs = kept.write(_measure(source))
     return costs
 

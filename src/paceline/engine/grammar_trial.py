@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
@@ -148,7 +148,7 @@ class _Child:
     """One running child: a process, a socket, and a thread that reads what the child reports."""
 
     def __init__(self, settings: TrialSettings) -> None:
-        ours, theirs = Pipe()
+        ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", str(MAIN), str(theirs.fileno())]
         try:
             self._process = subprocess.Popen(
@@ -165,7 +165,8 @@ class _Child:
         finally:
             theirs.close()
         self.gone, self.closed, self.pid = False, False, self._process.pid
-        self._connection, self._sending, self._lock = ours, threading.Lock(), threading.Lock()
+        self._socket, self._connection = ours, Connection(os.dup(ours.fileno()))
+        self._sending, self._lock = threading.Lock(), threading.Lock()
         self._reports: dict[int, Future[bytes]] = {}
         self._numbers = itertools.count()
         threading.Thread(target=self._read, name="paceline-trials", daemon=True).start()
@@ -187,7 +188,7 @@ class _Child:
         """Ends the process; grammars that it still has are not tried again."""
         self.closed = True
         with contextlib.suppress(OSError):  # ends the read that waits, too
-            socket.socket(fileno=os.dup(self._connection.fileno())).shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)
         try:
             self._process.wait(timeout=2)
         except subprocess.TimeoutExpired:
@@ -211,6 +212,7 @@ class _Child:
             left, self._reports = list(self._reports.values()), {}
         with self._sending:
             self._connection.close()
+            self._socket.close()
         self._process.wait()
         for report in left:
             report.set_exception(self._ended())

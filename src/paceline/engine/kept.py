@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from paceline.core import CacheError
 from paceline.core.cache import cache_dir, load_json, save_json
@@ -33,14 +33,19 @@ class Kept(Generic[T]):
         return cache_dir() / self.room / f"{digest[:24]}.json"
 
     def read(self) -> T | None:
-        """None, and a line in the log, where there is none, or none that can be believed."""
+        """Return the measurement; None where there is none, and, with a line in the log, where it
+        cannot be believed."""
         try:
             return TypeAdapter(self.kind).validate_python(load_json(self.path)["measured"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError) as error:
+            reason: object = error
+            if isinstance(error, ValidationError):
+                wrong = error.errors()[0]
+                reason = f"{'.'.join(map(str, wrong['loc'])) or 'measured'}: {wrong['msg']}"
             text = "%s in %s cannot be used (%s): measuring again"
-            log.warning(text, self.room, self.path, error)
+            log.warning(text, self.room, self.path, reason)
             return None
 
     def write(self, measured: T) -> T:

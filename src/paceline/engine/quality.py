@@ -57,7 +57,8 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a network made of the text, by predicted token: negative log-likelihood and best."""
+    """What a network made of the text, by predicted token: its negative log-likelihood, and the
+    token that was most likely."""
 
     losses: torch.Tensor  # float64 [tokens]
     argmax: torch.Tensor  # int64 [tokens]

@@ -56,7 +56,7 @@ class ForwardOutput:
     logits: Tensor  # float32 [outputs, vocabulary]
     argmax: Tensor  # int64 [outputs], ties to the lowest id
     finite: Tensor  # bool [outputs], whether a row holds neither NaN nor infinity
-    # [rows, len(feature_layers) * hidden]: the residual stream after each tapped layer
+    # the residual stream after each tapped layer, [rows, len(feature_layers) * hidden] in its dtype
     features: Tensor | None = None
 
 

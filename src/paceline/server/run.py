@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 
 import uvloop
@@ -114,15 +115,22 @@ class Listener:
         self._http = HttpServer(app, settings, graceful_seconds=graceful_seconds)
         self._signals: asyncio.Queue[None] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stops: deque[None] = deque()  # asked for, and not yet among the signals
 
     def stop(self) -> None:
-        """Do as a signal does."""
+        """Do as a signal does; before run() has begun, as soon as it has."""
+        self._stops.append(None)
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has closed
-                self._loop.call_soon_threadsafe(self._signals.put_nowait, None)
+                self._loop.call_soon_threadsafe(self._hand_over)
+
+    def _hand_over(self) -> None:
+        while self._stops:
+            self._signals.put_nowait(self._stops.popleft())
 
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._hand_over()
         with self._signal_handlers(self._loop):
             http = asyncio.create_task(self._http.serve(sockets=[self._sock]))
             await self._until_ready(http)

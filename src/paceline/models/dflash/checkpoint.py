@@ -61,7 +61,9 @@ class Provenance(Document):
 
 class OwnFile(Document):
     """paceline.json. `sha256` is that of config, weights and mask embedding; `head_token_ids` are
-    those that the head may be cut to, ascending."""
+    those that the head may be cut to, ascending. Other fields may be of a later release."""
+
+    model_config = ConfigDict(extra="ignore")
 
     sha256: str | None = None
     head_token_ids: list[int] | None = None

@@ -4,13 +4,13 @@ so that no drafter runs as something else than it was trained to be."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from paceline.core import ModelError
 from paceline.core.config_fields import ConfigFields, first_with
 from paceline.models.config import Attention, ModelConfig, read_config, token_ids
-from paceline.models.dflash.formats import KNOWN_KEYS, SECOND_KEYS, refuse_foreign
+from paceline.models.dflash.formats import KNOWN_KEYS, NESTED_KEYS, SECOND_KEYS, refuse_foreign
 from paceline.models.rope import rope_type
 
 HEAD_DIM = 128  # Qwen3's, where a config names none
@@ -115,6 +115,17 @@ def check_mask(
             )
 
 
+class _JoinedFields(ConfigFields):
+    """Errors name the fields of `nested` where they stand: in `dflash_config`."""
+
+    nested: Collection[str] = ()
+
+    def error(self, names: tuple[str, ...] | str, value: object, expected: str) -> ModelError:
+        names = (names,) if isinstance(names, str) else names
+        places = tuple(f"dflash_config.{n}" if n in self.nested else n for n in names)
+        return super().error(places, value, expected)
+
+
 def _joined_fields(hf: Mapping[str, object]) -> ConfigFields:
     """Return the fields of config.json with those of its `dflash_config`, where newer releases keep
     what older ones keep beside it. Raises ModelError where the two contradict each other, and for a
@@ -124,9 +135,11 @@ def _joined_fields(hf: Mapping[str, object]) -> ConfigFields:
         for key, value in ConfigFields(hf).section("dflash_config").values.items()
         if value is not None
     }
+    top = {key: value for key, value in hf.items() if key not in NESTED_KEYS}
     for key in KNOWN_KEYS:
-        _check_equal(key, hf.get(key), f"dflash_config.{key}", extra.get(key))
-    fields = ConfigFields({**hf, **extra})
+        _check_equal(key, top.get(key), f"dflash_config.{key}", extra.get(key))
+    fields = _JoinedFields({**top, **extra})
+    fields.nested = extra.keys()
     refuse_foreign(fields, extra)
     return fields
 

@@ -23,6 +23,7 @@ KNOWN_KEYS = (
     "causal", "use_swa", "swa_window_size", "input_embedding_scale", "output_multiplier",
     "final_logit_softcapping", *SECOND_KEYS,
 )  # fmt: skip
+NESTED_KEYS = {"causal", "use_swa", "swa_window_size", "projector_type"}  # in dflash_config alone
 FOREIGN_ARCHITECTURES = {
     "DSpark": "DSpark drafters",
     "Domino": "Domino drafters",

@@ -34,10 +34,9 @@ def build_dflash(
     cannot run, and InvalidRequest where `quantize`, which is for its own layers, cannot be.
     """
     recipe = recipe_of(quantize, target.device.type, dtype)
-    native, why = native_fits(checkpoint.config.layers, dtype, target.device.type)
-    if not isinstance(target, NativeNetwork):
-        native = False
-        why = "the target does not run on the fused kernels, and the drafter shares its weights"
+    native, why = False, "the target does not run on the fused kernels, and it shares its weights"
+    if isinstance(target, NativeNetwork):
+        native, why = native_fits(checkpoint.config.layers, dtype, target.device.type)
     if backend == "native" and not native:
         raise ModelError(f"drafter backend: got 'native', but {why}; expected auto or torch")
     if backend != "torch" and isinstance(target, NativeNetwork) and native:
