@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.cli import main
+from paceline.cli.predict import read_device
 from paceline.roofline.architecture import model_config
 
 DENSE = ("predict", "Qwen3-8B", "--hardware", "H100-SXM")
@@ -210,3 +211,11 @@ def test_a_family_that_is_unknown_is_named(
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert main(["predict", str(tmp_path), "--hardware", "B200", *MTP]) == 2
     assert "does not know the family 'mamba9'" in capsys.readouterr().err
+
+
+def test_a_listed_device_goes_before_a_file_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "B200").write_text("")
+    assert read_device("B200").name == "B200"

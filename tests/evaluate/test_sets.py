@@ -140,3 +140,17 @@ def test_a_set_without_prompts_is_refused(tmp_path: Path) -> None:
     (folder / "neighbour-00000.parquet").unlink()
     with pytest.raises(InvalidRequest, match="readable shard"):
         load(f"{folder}:neighbour")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"prompt": "hi", "messages": null}',
+        '{"prompt": "hi", "turns": null}',
+        '{"turns": ["hi", null]}',
+        '{"messages": [{"role": "user", "content": "hi"}], "prompt": {"a": 1}}',
+    ],
+)
+def test_fields_that_are_not_asked_for_may_hold_anything(tmp_path: Path, line: str) -> None:
+    (tmp_path / "mixed.jsonl").write_text(line + "\n")
+    assert load(str(tmp_path / "mixed.jsonl"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -19,7 +20,7 @@ import pytest
 
 from paceline.core import PacelineError
 from paceline.server import run
-from paceline.server.run import bind
+from paceline.server.run import UiServer, bind
 from paceline.server.settings import ServerSettings
 
 from .conftest import TEXT, eventually, listening
@@ -185,3 +186,11 @@ def test_a_client_that_does_not_read_is_cut_off(
         eventually(lambda: not engine.alive)
         assert b"[DONE]" not in client.read()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_stop_before_the_start_ends_the_server_once_it_is_up() -> None:
+    urls: list[str] = []
+    server = UiServer(ServerSettings(port=0), urls.append)
+    server.stop()
+    asyncio.run(asyncio.wait_for(server.run(), 20))
+    assert len(urls) == 1
