@@ -21,7 +21,7 @@ PACKAGE = ("src", "paceline")
 
 
 class Summary(TypedDict):
-    """What coverage.py counts in a file."""
+    """The counts of coverage.py for one file."""
 
     num_statements: int
     covered_lines: int

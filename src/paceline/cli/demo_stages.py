@@ -39,7 +39,7 @@ class Stage:
 
 
 class FinishedStage(TypedDict):
-    """What is kept of a stage: the command that finished it, and in how many seconds."""
+    """The record of a finished stage: its command, and the seconds that it took."""
 
     command: list[str]
     seconds: float

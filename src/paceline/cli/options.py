@@ -45,10 +45,11 @@ M = TypeVar("M")
 
 
 class Command(Protocol):
-    """What a user typed. Its docstring is the help: the first sentence in the list of commands."""
+    """One command with its options. The docstring is its help text; the list of commands shows the
+    first sentence."""
 
     def run(self) -> int:
-        """Do it. Return the exit code."""
+        """Run the command. Return the exit code."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ OutputFile = Annotated[
 
 @checked
 class Speculation:
-    """How long drafts are, or that there are none."""
+    """The longest draft of a round, or decoding without drafts."""
 
     max_draft_len: DraftLength | None = about("longest draft of a round", None, "the drafter's own")
     off: bool = about("decode without speculation (AR)", False)
@@ -112,7 +113,7 @@ class Speculation:
 
     @property
     def lengths(self) -> dict[str, float]:
-        """What an object `speculative` says of the drafts' length."""
+        """The options as the object `speculative` of a request; empty where nothing is set."""
         return {} if self.max_draft_len is None else {"max_draft_len": self.max_draft_len}
 
     @property

@@ -71,7 +71,7 @@ STATED = ("tensor_parallel", "data_parallel", "expert_parallel", "correlation", 
 
 @checked
 class PredictOutput:
-    """What is shown, and written."""
+    """Choose the tables to print and the files to write."""
 
     by_batch: Annotated[Counts, Argument(metavar="LIST", bare=())] | None = about(
         "the optimum for each batch too (default of the option alone: 1, 2, 4, … 1024)", None

@@ -104,7 +104,7 @@ def draw_seed() -> int:
 
 
 class TokenKind(StrEnum):
-    """How a token came to be committed."""
+    """The reason why a token was committed."""
 
     ACCEPTED = "accepted"  # drafted, and the target agreed
     BONUS = "bonus"  # the target's own: after the last accepted draft, or with no draft at all

@@ -75,7 +75,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
 
 
 def _identity(config: EngineConfig, loaded: LoadedModel, network: str) -> dict[str, object]:
-    """What a step's cost depends on, beside the machine: shapes and types, not weights' values."""
+    """Return what a step's cost depends on beside the machine: shapes and types, not weights."""
     return {
         "model": loaded.name,
         "shape": hashlib.sha256(repr(loaded.config).encode()).hexdigest()[:16],

@@ -81,7 +81,7 @@ def walk(schema: object) -> Iterator[SchemaNode]:
 
 
 def written(path: Path) -> str:
-    """As a user would write the way into the value of a field: .items[0].type"""
+    """Write a path inside a field's value as a user would: .items[0].type"""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 

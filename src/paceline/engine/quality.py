@@ -57,8 +57,8 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a network made of the text, by predicted token: its negative log-likelihood, and the
-    token that was most likely."""
+    """A network's results over the text, by predicted token: the negative log-likelihood, and the
+    most likely token."""
 
     losses: torch.Tensor  # float64 [tokens]
     argmax: torch.Tensor  # int64 [tokens]

@@ -61,7 +61,7 @@ class ForwardOutput:
 
 
 class PagedNetwork(Protocol):
-    """What every network over paged KV has, whatever it computes."""
+    """The attributes and methods that every network over paged KV has."""
 
     kv_spec: KVSpec
     weight_bytes: int  # bytes of its own weights in memory

@@ -142,7 +142,7 @@ class GenerationRequest(RequestObject):
 
     @cached_property
     def params(self) -> SamplingParams:
-        """How tokens are chosen. Raises InvalidRequest for fields that contradict each other."""
+        """The sampling parameters. Raises InvalidRequest for fields that contradict each other."""
         raise NotImplementedError
 
     @property

@@ -47,7 +47,7 @@ class DrafterKind:
 
     @property
     def checkpoint(self) -> bool:
-        """Whether the drafter is a checkpoint of its own."""
+        """Return whether the drafter is a checkpoint of its own."""
         return self.reader is not None
 
 

@@ -524,7 +524,7 @@ export interface Tiers_Optimum_ {
   calibrated: Optimum;
 }
 
-/** How a token came to be committed. */
+/** The reason why a token was committed. */
 export type TokenKind = "accepted" | "bonus" | "forced";
 
 export interface Tool {
