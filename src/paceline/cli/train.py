@@ -30,7 +30,7 @@ def _named_folders(values: object, info: ValidationInfo) -> object:
     return folders
 
 
-def _shares(texts: object) -> object:
+def _shares(texts: object, info: ValidationInfo) -> object:
     if not isinstance(texts, list):
         return texts
     pairs = [part.partition("=") for part in ",".join(texts).split(",")]
@@ -39,7 +39,8 @@ def _shares(texts: object) -> object:
     except ValueError:
         shares = {}
     if len(shares) < len(pairs):
-        raise ValueError("objectives with shares, each once, like ce=0.1,tv=0.9")
+        expected = "objectives with shares, each once, like ce=0.1,tv=0.9"
+        raise InvalidRequest(info.field_name or "", ",".join(texts), expected)
     return shares
 
 

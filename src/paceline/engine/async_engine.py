@@ -72,7 +72,7 @@ class AsyncEngine:
     """Runs an Engine on its own thread and hands its deltas to asyncio.
 
     submit() and Stream belong to the event loop. Only the engine's own thread touches the engine;
-    it hands out immutable values: deltas, and snapshots of its statistics.
+    it hands out immutable deltas, and copies of its statistics.
     """
 
     def __init__(self, engine: Engine) -> None:
