@@ -115,6 +115,37 @@ def test_an_intact_entry_is_made_once_and_nothing_is_said(
     assert maker.calls == 1 and not caplog.records
 
 
+def test_large_entries_are_hashed_when_touched_and_once_a_week(
+    entry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    monkeypatch.setattr(room, "LEAST_REMEMBERED", 0)
+    hashed: list[Path] = []
+    real = room.damage
+    monkeypatch.setattr(room, "damage", lambda folder: hashed.append(folder) or real(folder))
+    maker = Maker()
+    for _ in range(3):
+        cached_folder(entry, maker)
+    assert len(hashed) == 2  # before it was made, and the first time that it was used
+    file = next(path for path in entry.rglob("*") if path.is_file() and path.name != MANIFEST)
+    times = file.stat()
+    content = bytearray(file.read_bytes())
+    content[0] ^= 1
+    with open(file, "r+b") as opened:
+        opened.write(content)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # a write that hides its time
+    cached_folder(entry, maker)
+    assert maker.calls == 2
+    check_content(entry)
+    cached_folder(entry, maker)
+    seen = len(hashed)
+    later = time.time() + room.REMEMBERED_SECONDS + 1
+    monkeypatch.setattr(room.time, "time", lambda: later)
+    cached_folder(entry, maker)
+    cached_folder(entry, maker)
+    assert len(hashed) == seen + 1
+
+
 def test_a_file_where_an_entry_should_be_is_replaced(entry: Path) -> None:
     entry.parent.mkdir(parents=True)
     entry.write_bytes(b"in the way")

@@ -58,7 +58,7 @@ def test_a_field_tells_its_values_and_its_default() -> None:
     ("pet", "message"),
     [
         ("cat", "pets[0]: got 'cat'; expected a mapping"),
-        ({}, "pets[0].kind: got None; expected a value: the field is required"),
+        ({}, "pets[0].kind: missing; it is required"),
         ({"kind": "cow"}, "pets[0].kind: got 'cow'; expected one of cat, dog"),
         ({"kind": "cat", "lives": 10}, "pets[0].lives: got 10; expected a whole number from 1 "
          "to 9"),

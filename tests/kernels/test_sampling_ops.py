@@ -114,6 +114,17 @@ def test_logsumexp_equals_the_twin_and_the_truth() -> None:
         assert value == pytest.approx(float(row.double().logsumexp(0)), abs=2e-6)
 
 
+def test_logsumexp_of_rows_is_that_of_each_row() -> None:
+    for vocab in VOCABS:
+        logits = torch.stack([row for row in rows(3) if len(row) == vocab])
+        alone = [ops.logsumexp(row) for row in logits]
+        assert ops.logsumexp_rows(logits) == alone
+        assert ops.logsumexp_rows(logits.T.contiguous().T) == alone  # the twin's turn
+        logits[1, vocab // 2] = math.inf
+        with pytest.raises(ValueError, match="infinity"):
+            ops.logsumexp_rows(logits)
+
+
 def kept_ids(row: torch.Tensor, *filters: float) -> list[int]:
     threshold, tie_id = ops.top_threshold(row, 1.0, *filters)
     return [

@@ -129,7 +129,7 @@ class Plan:
         costs = starting_costs(source)
         answer = {
             "weights": weights.hexdigest(),
-            "ids": loaded.tokenizer("hello").input_ids,
+            "ids": loaded.tokenizer("hello")["input_ids"],
             "usable": library.pl_usable(),
             "costs": costs.step(8, 1) > 0,
         }

@@ -18,10 +18,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from paceline.cli import main
-from paceline.core import CacheError, ModelError
+from paceline.core import CacheError, InvalidRequest, ModelError
 from paceline.core.checksums import MANIFEST
 from paceline.models import catalog
-from paceline.models.catalog import CATALOGUE, CatalogueEntry, pull
+from paceline.models.catalog import CATALOGUE, CatalogueEntry, canonical, pull
 from paceline.models.loader import load_model
 from paceline.models.network import TorchNetwork
 from paceline.models.weights import INDEX
@@ -98,6 +98,25 @@ def test_failed_fetch_says_why(
     with pytest.raises(ModelError, match=rf"tiny: (?s:.*){said}"):
         pull("tiny")
     assert leftovers(tmp_path) == []
+
+
+def test_a_model_goes_by_every_name_it_has() -> None:
+    assert canonical("SMOLLM2-135M") == "smollm2-135m"
+    assert canonical("SmolLM2-135M-Instruct") == "smollm2-135m"
+    assert canonical("qwen3-8b") == canonical("qwen/qwen3-8b") == "Qwen/Qwen3-8B"
+    assert canonical("huggingfacetb/smollm2-135m-instruct") == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert canonical("someone/Qwen3-8B") == "someone/Qwen3-8B"
+    with pytest.raises(InvalidRequest, match=r"Qwen/Qwen3-0\.6B"):
+        canonical("qwen3")
+    with pytest.raises(ModelError, match="did you mean smollm2-135m"):
+        canonical("smolm2-135m")
+    with pytest.raises(ModelError, match="'/nope': no such drafter"):
+        canonical("/nope", "drafter")
+
+
+def test_a_listed_network_that_is_not_served_is_refused_before_it_is_fetched() -> None:
+    with pytest.raises(ModelError, match=r"DeepseekV3ForCausalLM is not supported.*predict"):
+        pull("deepseek-v3")
 
 
 def zero(path: Path) -> None:
@@ -200,7 +219,7 @@ def test_a_hub_cache_that_cannot_be_written_is_a_clear_line(
 def test_smollm2_chats_and_ends() -> None:
     loaded = load_model("smollm2-135m")
     tokenizer = loaded.tokenizer
-    assert tokenizer.convert_tokens_to_ids("<|im_end|>") in loaded.eos_ids
+    assert tokenizer.get_vocab()["<|im_end|>"] in loaded.eos_ids
     messages = [{"role": "user", "content": "Hello"}]
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     assert text.endswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
@@ -216,7 +235,7 @@ def test_smollm2_decodes_the_same_tokens_as_transformers() -> None:
         add_generation_prompt=True,
         tokenize=False,
     )
-    prompt = loaded.tokenizer(text).input_ids
+    prompt = loaded.tokenizer(text)["input_ids"]
     theirs = AutoModelForCausalLM.from_pretrained(loaded.path, dtype=torch.float32)
     expected = theirs.generate(
         torch.tensor([prompt]), max_new_tokens=75, min_new_tokens=75, do_sample=False

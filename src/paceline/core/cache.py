@@ -1,14 +1,15 @@
 """The cache on disk: an entry is there whole and verified, or it is made again.
 
-The cache folder holds rooms (models, gguf, kernels, costs, quality) of entries: a folder with a
-manifest of checksums, or a JSON file with its own. An entry is written under a hidden name ending
-in UNFINISHED, synced and renamed, by whoever holds its lock, a file in `locks/`.
+The cache folder holds rooms (models, gguf, kernels, packed, costs, quality, digests) of entries: a
+folder with a manifest of checksums, or a file with its own. An entry is written under a hidden name
+ending in UNFINISHED, synced and renamed, by whoever holds its lock, a file in `locks/`.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -16,10 +17,10 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from paceline.core.checksums import damage, sha256_of_json, write_manifest
 from paceline.core.errors import CacheError
@@ -34,7 +35,10 @@ OLD_LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}|tmp[a-z0-9_]{8}|[0-9a-f]{24}\.\d+
 OLD_LEFTOVER_SECONDS = 24 * 3600.0
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 POLL_SECONDS = 0.1
+REMEMBERED_SECONDS = 7 * 24 * 3600.0
+LEAST_REMEMBERED = 16 << 20  # bytes; smaller files are read as quickly as what is known of them
 PATIENCE_SECONDS = 3.0  # a wait that takes longer is told to the user, once
+_told: set[str] = set()  # cache folders that could not be used
 # What flock() says on network file systems that are mounted without locks.
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
@@ -55,9 +59,9 @@ def cached_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
     Of several processes that need the entry, one makes it and the others wait. What `fill` raises
     comes through, but an OSError becomes a CacheError, as does one of reading or writing the cache.
     """
-    with _explained(folder):
+    with explained(folder):
         clear_leftovers(folder.parent)
-        if damage(folder) is None:
+        if folder.is_dir() and remembered(folder, _files_of(folder), lambda: _sound(folder)):
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _held_lock(_lock_of(folder), f"making {folder}") as exclusive:
@@ -72,6 +76,45 @@ def cached_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
                 log.warning("cache entry %s is damaged (%s): making it again", folder, problem)
             _make(folder, fill)
     return folder
+
+
+def remembered(place: Path, files: Sequence[Path], compute: Callable[[], str]) -> str:
+    """Return what `compute` finds in the files of `place`, from its last time where that is less
+    than a week ago and no file was touched since. Nothing (an empty text) is not remembered.
+
+    For checksums of large files, which take seconds. A disk that loses bits by itself touches no
+    file: hence the week.
+    """
+    stamps = {str(file): stamp(file) for file in files}
+    if sum(size for size, *_ in stamps.values()) < LEAST_REMEMBERED:
+        return compute()
+    key = hashlib.sha256(os.fsencode(place.resolve())).hexdigest()
+    entry = cache_dir() / "digests" / f"{key[:24]}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        saved = load_json(entry)
+        if saved["files"] == stamps and 0 <= time.time() - saved["at"] < REMEMBERED_SECONDS:
+            return str(saved["found"])
+    found = compute()
+    if found:
+        with suppress(CacheError):
+            save_json(entry, {"files": stamps, "at": time.time(), "found": found})
+    return found
+
+
+def stamp(file: Path) -> list[int]:
+    """Return what changes with any write to a file: size, times and number. Programs cannot set the
+    time of the last change, unlike that of the last write."""
+    stat = file.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+
+
+def _files_of(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def _sound(folder: Path) -> str:
+    """Return a word for an entry whose files agree with their checksums, nothing for others."""
+    return "sound" if damage(folder) is None else ""
 
 
 def load_json(path: Path) -> dict[str, Any]:
@@ -89,17 +132,29 @@ def load_json(path: Path) -> dict[str, Any]:
 def save_json(path: Path, value: Mapping[str, object]) -> None:
     """Write the JSON entry `path`. Raises CacheError."""
     text = json.dumps({CHECKSUM: sha256_of_json(value), **value}, indent=1) + "\n"
-    with _explained(path):
+    save_file(path, lambda file: file.write(text.encode()))
+
+
+def save_file(path: Path, fill: Callable[[BinaryIO], object], *, durable: bool = True) -> None:
+    """Write the entry `path`, whose bytes `fill` writes. Raises CacheError, and leaves nothing
+    behind then.
+
+    Without `durable` a power cut may leave the entry damaged: for entries with a checksum of their
+    own, which are too large to wait for the disk.
+    """
+    with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _held_lock(_lock_of(path), f"writing {path}"):
             descriptor, name = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
             try:
-                with open(descriptor, "w", encoding="utf-8") as file:
-                    file.write(text)
+                with open(descriptor, "wb") as file:
+                    fill(file)
                     os.fchmod(descriptor, 0o644)  # mkstemp makes it private to one user
-                _sync(Path(name))
+                if durable:
+                    _sync(Path(name))
                 os.rename(name, path)
-                _sync(path.parent)
+                if durable:
+                    _sync(path.parent)
             finally:
                 _remove(Path(name))
 
@@ -173,8 +228,15 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def tell_unkept(consequence: str, error: CacheError) -> None:
+    """Warn that something cannot be kept; further warnings of a cache folder have level `debug`."""
+    level = logging.DEBUG if error.folder in _told else logging.WARNING
+    _told.add(error.folder)
+    log.log(level, "%s, and starts take longer: %s", consequence, error)
+
+
 @contextmanager
-def _explained(entry: Path) -> Iterator[None]:
+def explained(entry: Path) -> Iterator[None]:
     """Turn an OSError into a CacheError that names the cache folder and what to do."""
     try:
         yield
@@ -184,9 +246,8 @@ def _explained(entry: Path) -> Iterator[None]:
         advice = "set PACELINE_CACHE to a folder that this user can read and write"
         if error.errno in FULL:
             advice = "free space there, or set PACELINE_CACHE to a folder on another disk"
-        raise CacheError(
-            f"the cache folder {folder} cannot be used ({reason}); {advice}"
-        ) from error
+        message = f"the cache folder {folder} cannot be used ({reason}); {advice}"
+        raise CacheError(message, str(folder)) from error
 
 
 # -- locks, which end with the process that holds them -------------------------------------------

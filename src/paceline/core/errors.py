@@ -79,6 +79,10 @@ class ModelError(PacelineError, ValueError):
 class CacheError(PacelineError):
     """The cache folder cannot be read or written; the message names it and what to do."""
 
+    def __init__(self, message: str, folder: str = "") -> None:
+        super().__init__(message)
+        self.folder = folder
+
 
 class QueueFull(PacelineError):
     """The engine's waiting queue is at its bound. `retry_after` is a hint in seconds."""

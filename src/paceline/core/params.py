@@ -48,6 +48,7 @@ MinP = Annotated[float, Between(0, 1)]
 Penalty = Annotated[float, Between(-2, 2)]
 RepetitionPenalty = Annotated[float, Between(1e-3, 100)]
 MaxTokens = Annotated[Whole, Between(1, ENDLESS)]
+OutputBound = Annotated[Whole, Between(0, ENDLESS)]
 MinTokens = Annotated[Whole, Between(0, ENDLESS)]
 Choices = Annotated[Whole, Between(1, 128)]
 Seed = Annotated[Whole, Between(-(2**63), 2**64 - 1, words="a 64-bit integer or null")]
@@ -94,7 +95,8 @@ class SamplingParams:
 
     The target's token is argmax(logits / temperature + Gumbel(seed, choice, position, token id)).
     `logprobs` k >= 0 asks for the log-probabilities of the chosen token and the k most likely ones,
-    from the raw model logits; a token that the grammar forced had no choice, and reports 0. `seed`
+    from the raw model logits; a token that the grammar forced had no choice, and reports 0.
+    `prompt_logprobs` asks the same of each prompt token but the first, for one choice. `seed`
     None draws a 64-bit seed, which results report. `grammar` decides when the output ends, so it
     goes with neither `ignore_eos` nor `min_tokens`. Raises InvalidRequest, naming the field.
     """
@@ -114,7 +116,7 @@ class SamplingParams:
     logit_bias: Annotated[Mapping[int, float], PlainValidator(_check_biases)] = field(
         default_factory=dict
     )
-    max_tokens: MaxTokens | None = None
+    max_tokens: OutputBound | None = None
     """most tokens of the answer"""
     min_tokens: MinTokens = 0
     stop: Annotated[tuple[str, ...], PlainValidator(_check_stops)] = ()
@@ -124,6 +126,7 @@ class SamplingParams:
     seed: Seed | None = None
     """seed of the noise; equal seeds give equal text"""
     logprobs: TopLogprobs | None = None
+    prompt_logprobs: TopLogprobs | None = None
     skip_special_tokens: bool = True
     grammar: InstanceOf[Grammar] | None = None
 
@@ -134,6 +137,11 @@ class SamplingParams:
             raise InvalidRequest(
                 "min_tokens", self.min_tokens, f"at most max_tokens ({self.max_tokens})"
             )
+        if self.max_tokens == 0 and self.prompt_logprobs is None:
+            expected = "a whole number of at least 1; 0 is for requests with prompt_logprobs"
+            raise InvalidRequest("max_tokens", 0, expected)
+        if self.prompt_logprobs is not None and self.n > 1:
+            raise InvalidRequest("n", self.n, "1 beside log-probabilities of the prompt")
         if self.grammar is not None:
             expected = "no value beside a grammar, which decides when the output ends"
             for name in ("ignore_eos", "min_tokens"):

@@ -21,6 +21,25 @@ UNKNOWN_FIELD = "unknown_field"
 _EXTRA = (UNKNOWN_FIELD, "extra_forbidden", "unexpected_keyword_argument")
 _NO_OBJECT = ("model_type", "dict_type", "model_attributes_type")
 _UNKNOWN_KIND = ("union_tag_invalid", "union_tag_not_found")
+# what is right, by kind of pydantic's errors, with places for an error's context
+_EXPECTED = {
+    **dict.fromkeys(("string_type", "string_sub_type", "string_unicode"), "text"),
+    **dict.fromkeys(("list_type", "tuple_type", "set_type"), "a list"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "finite_number": "a finite number",
+    "none_required": "null",
+    "too_short": "at least {min_length} items",
+    "too_long": "at most {max_length} items",
+    "string_too_short": "text of at least {min_length} characters",
+    "string_too_long": "text of at most {max_length} characters",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+}
 Path = tuple[str | int, ...]
 
 
@@ -37,10 +56,12 @@ class UnknownField(InvalidRequest):
 
 
 class MissingField(InvalidRequest):
-    """A document lacks a field that has no default."""
+    """A document lacks a field that has no default; `others` are those that it lacks beside it."""
 
-    def __init__(self, field: str) -> None:
-        super().__init__(field, None, "a value", f"{field}: missing; it is required")
+    def __init__(self, field: str, others: Sequence[str] = ()) -> None:
+        which = "they are" if others else "it is"
+        names = ", ".join((field, *others))
+        super().__init__(field, None, "a value", f"{names}: missing; {which} required")
 
 
 def refusal(
@@ -62,7 +83,19 @@ def refusal(
     if path in extra:
         return unknown_field(path, document, model, where)
     here = [item for other, item in zip(paths, errors, strict=True) if other == path]
+    if here[0]["type"] == "missing":
+        missing = [p for p, item in zip(paths, errors, strict=True) if item["type"] == "missing"]
+        beside = [written(p, where) for p in missing if p[:-1] == path[:-1] and p != path]
+        return MissingField(written(path, where), beside)
     return _wrong_value(here, path, document, model, where)
+
+
+def unsupported_places(error: ValidationError, document: object) -> list[Path]:
+    """Return the places in `document` of fields that its model lacks or does not support."""
+    kinds = (*_EXTRA, UNSUPPORTED)
+    items = error.errors(include_url=False, include_input=False)
+    paths = [_path(item, document) for item in items if item["type"] in kinds]
+    return [path for path in paths if path and isinstance(path[-1], str)]
 
 
 def _wrong_value(
@@ -85,12 +118,20 @@ def _wrong_value(
     if TOO_MANY in kinds:
         count = Amount(f"{kinds[TOO_MANY]['ctx']['count']} items")
         return InvalidRequest(field, count, kinds[TOO_MANY]["msg"])
-    if all(kind in _NO_OBJECT for kind in kinds):
-        names = ", ".join(_names_at(path, document, model))
-        return InvalidRequest(field, value, f"a mapping with {names}" if names else "a mapping")
-    words = (item["msg"].removeprefix("Input should be ") for item in errors)
-    reasons = dict.fromkeys(text.removeprefix("Value error, ") for text in words)
+    names = ", ".join(_names_at(path, document, model))
+    mapping = f"a mapping with {names}" if names else "a mapping"
+    reasons = dict.fromkeys(mapping if e["type"] in _NO_OBJECT else _words(e) for e in errors)
     return InvalidRequest(field, value, " or ".join(reasons))
+
+
+def _words(error: ErrorDetails) -> str:
+    """Return what would be right, in our words where the kind of error has some."""
+    words, context = _EXPECTED.get(error["type"]), error.get("ctx", {})
+    if error["type"] == "too_short" and context.get("min_length") == 1:
+        return "a list that is not empty"
+    if words is not None:
+        return words.format(**context)
+    return error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
 
 
 def unknown_field(path: Path, document: object, model: type, where: str = "") -> UnknownField:
@@ -107,9 +148,10 @@ def _unknown_kind(
     context: dict[str, Any], path: Path, document: object, where: str
 ) -> InvalidRequest:
     """Refuse an object whose discriminator names no model of a union."""
-    kinds = context.get("expected_tags", "").replace("'", "")
     path = (*path, context["discriminator"].strip("'"))
-    expected = f"one of {kinds}" if kinds else "a value: the field is required"
+    if "expected_tags" not in context:
+        return MissingField(written(path, where))
+    expected = f"one of {context['expected_tags'].replace(chr(39), '')}"
     return InvalidRequest(written(path, where), _value(document, path), expected)
 
 

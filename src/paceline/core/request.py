@@ -42,6 +42,8 @@ class Request:
 
     tokens: list[int] = field(default_factory=list)
     computed: int = 0
+    scored: int = 0  # leading rows of the prompt whose log-probabilities are known
+    prompt_logprobs: list[TokenLogprobs] | None = None  # wanted, and not handed out yet
     forced_tail: int = 0  # trailing tokens that the grammar forced in the last round
     cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
     blocks: list[int] = field(default_factory=list)
@@ -62,10 +64,25 @@ class Request:
     def __post_init__(self) -> None:
         if not self.tokens:
             self.tokens = list(self.prompt_ids)
+        if self.params.prompt_logprobs is not None:
+            self.prompt_logprobs = []
 
     @property
     def prompt_len(self) -> int:
         return len(self.prompt_ids)
+
+    @property
+    def prompt_only(self) -> bool:
+        """Return whether the request ends with its prompt: no token is chosen."""
+        return self.params.max_tokens == 0
+
+    @property
+    def unscored(self) -> int:
+        """Rows of the prompt whose log-probabilities are wanted and not known yet. Row i gives that
+        of token i + 1; the last row belongs to the first output token."""
+        if self.params.prompt_logprobs is None:
+            return 0
+        return self.prompt_len - 1 - self.scored
 
     @property
     def output_len(self) -> int:
@@ -157,7 +174,8 @@ class OutputDelta:
     `text` is final: held-back text comes later.
 
     `round` is None where no target forward stands behind the delta: the stream was aborted or has
-    failed. `metrics` come with the last delta of a stream.
+    failed, or it ends with its prompt. `metrics` come with the last delta of a stream,
+    `prompt_logprobs` with the first: one for each token of the prompt but its first.
     """
 
     request_id: str
@@ -166,6 +184,7 @@ class OutputDelta:
     kinds: tuple[TokenKind, ...] = ()
     text: str = ""
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: str | None = None

@@ -255,11 +255,19 @@ class SpeculationStats:
 
 # -- rounds of evaluations -------------------------------------------------------------------------
 
+LONGEST_DRAFT = 65_536  # tokens of a draft in a file; far beyond any drafter's
+
 
 def counted_rounds(row: Row, side: str, *, tokens: int, block: int = 0) -> list[Round]:
-    """Return the rounds that start before the text loops, and a whole `block` before `tokens`."""
+    """Return the rounds that start before the text loops, and a whole `block` before `tokens`.
+
+    Raises ValueError for a round that no drafter makes: the counts size the lists of a fold.
+    """
     end = min(row["counted_tokens"], tokens - block)
-    rounds = (Round(*values) for values in row["rounds"][side])
+    rounds = [Round(*values) for values in row["rounds"][side]]
+    for round in rounds:
+        if not 0 <= round.accepted <= round.drafted <= LONGEST_DRAFT:
+            raise ValueError(f"{round.accepted} of {round.drafted} drafted tokens accepted")
     return [round for round in rounds if round.position < end]
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from paceline.core import CacheError
-from paceline.core.cache import cache_dir, cached_folder
+from paceline.core.cache import cache_dir, cached_folder, tell_unkept
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def _compiler() -> str:
     for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
         if name and (path := shutil.which(name)):
             return path
-    raise BuildError("no C++ compiler found (looked for $CXX, g++, clang++, c++)")
+    raise BuildError("no C++ compiler found (looked for $CXX, g++, clang++, c++): install one")
 
 
 def _openmp_library() -> str:
@@ -131,7 +131,7 @@ def _library(compiler: str, macros: str, path: str, flags: tuple[str, ...]) -> c
         entry = cache_dir() / "kernels" / f"kernels-{path}-{digest.hexdigest()[:16]}"
         return _opened(cached_folder(entry, fill))
     except CacheError as error:
-        log.warning("the kernels are compiled anew for this process: %s", error)
+        tell_unkept("the kernels are compiled anew for this process", error)
     try:
         with tempfile.TemporaryDirectory(prefix="paceline-kernels-") as folder:
             fill(Path(folder))

@@ -29,7 +29,7 @@ from paceline.kernels.reference import (
 __all__ = [
     "NO_TIE", "ROLE_ACCEPT", "ROLE_DRAFT", "ROLE_RESIDUAL", "ROLE_TARGET", "argmax",
     "gumbel_argmax", "gumbel_argmax_rows", "gumbel_noise", "gumbel_noise_of", "logsumexp",
-    "top_threshold", "uniform",
+    "logsumexp_rows", "top_threshold", "uniform",
 ]  # fmt: skip
 
 _SEED_MASK = 2**64 - 1
@@ -164,9 +164,33 @@ def logsumexp(logits: Tensor) -> float:
         return reference.logsumexp(logits)
     top = c_float()
     total = native.pl_total_weight(logits.data_ptr(), len(logits), 1.0, ctypes.byref(top))
-    if total <= 0 or not math.isfinite(top.value):
+    return _log_of_sum(top.value, total)
+
+
+def logsumexp_rows(logits: Tensor) -> list[float]:
+    """Return logsumexp() of each row of `logits` [R, V]: on the CPU the rows are shared out among
+    the threads. Raises ValueError for logits that hold NaN or infinity."""
+    native = _native(logits)
+    if native is None:
+        return [reference.logsumexp(row) for row in logits]
+    count, vocab = logits.shape
+    tops, totals = np.empty(count, dtype=np.float32), np.empty(count, dtype=np.int64)
+    native.pl_total_weight_rows(
+        logits.data_ptr(),
+        vocab,
+        count,
+        1.0,
+        torch.get_num_threads(),
+        tops.ctypes.data,
+        totals.ctypes.data,
+    )
+    return [_log_of_sum(*row) for row in zip(tops.tolist(), totals.tolist(), strict=True)]
+
+
+def _log_of_sum(top: float, total: int) -> float:
+    if total <= 0 or not math.isfinite(top):
         raise ValueError("logits hold NaN or infinity: their sum has no logarithm")
-    return top.value + math.log(total * 2.0**-reference.WEIGHT_BITS)
+    return top + math.log(total * 2.0**-reference.WEIGHT_BITS)
 
 
 def _noise(seed: int, **key: Unpack[NoiseKey]) -> _Noise:
@@ -193,6 +217,7 @@ def _library() -> ctypes.CDLL | None:
         "pl_gumbel_argmax_rows": (None, *row, *row, noise, c_void_p, c_int64, c_void_p),
         "pl_gumbel_noise": (None, *row, noise),
         "pl_total_weight": (c_int64, *row, c_float, out),
+        "pl_total_weight_rows": (None, *row, c_int64, c_float, c_int64, c_void_p, c_void_p),
         "pl_top_threshold": (c_int64, *row, c_float, c_int64, c_double, c_double, out, out),
     }
     for name, (result, *arguments) in signatures.items():

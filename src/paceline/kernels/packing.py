@@ -49,15 +49,20 @@ def unpack_rows(packed: Tensor, ids: Tensor, k: int, dtype: torch.dtype = torch.
     return rows.view(dtype)[:, :k].contiguous()
 
 
-class Arena:
-    """One zeroed run of memory, on huge pages where there are any, handed out piece by piece."""
+def zeroed(size: int) -> Tensor:
+    """Return `size` zeroed bytes, page-aligned, on huge pages where there are any."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
-    def __init__(self, size: int) -> None:
-        size = padded(size, PAGE)
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        self.data = torch.frombuffer(memory, dtype=torch.uint8)
+
+class Arena:
+    """One run of memory, handed out piece by piece: `size` zeroed bytes, on huge pages where there
+    are any, or `data` (uint8, page-aligned), which an arena of the same size has filled before."""
+
+    def __init__(self, size: int = 0, data: Tensor | None = None) -> None:
+        self.data = zeroed(padded(size, PAGE)) if data is None else data
         self.used = 0
 
     def take(self, size: int) -> Tensor:

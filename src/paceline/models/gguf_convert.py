@@ -9,14 +9,13 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import gguf
 import numpy as np
 import torch
 from safetensors.torch import save_file
 from tokenizers import pre_tokenizers
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from paceline.core import ModelError
 from paceline.core.cache import cache_dir, cached_folder
@@ -24,6 +23,9 @@ from paceline.core.config_fields import ConfigFields
 from paceline.models.families import GGUF_FAMILIES, config_from_hf
 from paceline.models.gguf_config import ROPE_FACTORS, hf_config, hf_name
 from paceline.models.weights import INDEX, byte_progress, check_shapes
+
+if TYPE_CHECKING:
+    import gguf
 
 CONVERSION = 1  # part of the cache key: raise it when the conversion gives another result
 SHARD_BYTES = 2 << 30
@@ -58,6 +60,8 @@ def convert_cached(path: Path) -> Path:
 
 def convert(path: Path, folder: Path) -> None:
     """Write a GGUF file's Hugging Face folder. Raises ModelError for what cannot be served."""
+    import gguf  # here, since most starts convert nothing
+
     try:
         reader = gguf.GGUFReader(path)
     except (ValueError, OSError, KeyError, IndexError) as error:
@@ -125,6 +129,8 @@ def _permuted_heads(target: str, config: dict[str, object]) -> int | None:
 
 
 def _dequantise(tensor: gguf.ReaderTensor, heads: int | None) -> Tensor:
+    import gguf  # here, since most starts convert nothing
+
     try:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
     except NotImplementedError as error:
@@ -153,6 +159,9 @@ def _write_tokenizer(path: Path, metadata: Mapping[str, object], folder: Path) -
         raise ModelError(
             f"{path.name}: tokenizer.ggml.pre {split!r} is not supported; supported: {supported}"
         )
+    # Imported here: it takes seconds, and only a conversion needs it.
+    from transformers import AutoTokenizer
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     except (ValueError, KeyError, OSError, ImportError) as error:

@@ -6,17 +6,20 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from paceline.core import ModelError
-from paceline.models.catalog import pull
+from paceline.core.cache import remembered
+from paceline.core.names import local_path
+from paceline.models.catalog import canonical, pull
 from paceline.models.config import ModelConfig, token_ids
 from paceline.models.families import config_from_hf
 from paceline.models.tensors import EMBEDDING, HEAD
+from paceline.models.tokenizer import Tokenizer, load_tokenizer
 from paceline.models.weights import SafetensorWeights, check_weights, weight_files
 
 
@@ -28,18 +31,19 @@ class LoadedModel:
     name: str
     config: ModelConfig
     weights: Mapping[str, Tensor]
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: Tokenizer
     eos_ids: frozenset[int]
     max_context: int
     path: Path
 
 
-def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
-    """Load a model by catalogue name, Hugging Face folder, GGUF file or hub id ("org/name"). Raises
-    ModelError, naming what is missing, unexpected or not supported."""
-    folder = pull(name, revision=revision)
+def load_model(name: str, *, revision: str | None = None, what: str = "model") -> LoadedModel:
+    """Load a model by name, Hugging Face folder, GGUF file or hub id ("org/name"). Raises
+    ModelError, naming what is missing, unexpected or not supported; `what` is its kind there."""
+    name = canonical(name, what)
+    folder = pull(name, revision=revision, what=what)
     # What clients see is a model's name, never a path of this machine.
-    local = Path(name).expanduser()
+    local = local_path(name, what)
     return load_folder(folder, local.resolve().name if local.exists() else name)
 
 
@@ -53,7 +57,7 @@ def load_folder(folder: Path, name: str) -> LoadedModel:
     weights = SafetensorWeights(folder)
     check_weights(weights, config, name)
     config = _resolve_head(weights, config)
-    tokenizer = _load_tokenizer(folder, name)
+    tokenizer = load_tokenizer(folder, name)
     if len(tokenizer) > config.vocab_size:
         raise ModelError(
             f"{name}: the tokenizer has {len(tokenizer)} tokens, "
@@ -77,16 +81,6 @@ def _resolve_head(weights: SafetensorWeights, config: ModelConfig) -> ModelConfi
     return replace(config, tie_word_embeddings=False)
 
 
-def _load_tokenizer(folder: Path, name: str) -> PreTrainedTokenizerFast:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(f"{name}: no usable tokenizer in {folder}: {error}") from error
-    if not tokenizer.is_fast:
-        raise ModelError(f"{name}: only a slow tokenizer in {folder}; expected tokenizer.json")
-    return tokenizer
-
-
 def read_json(path: Path) -> dict[str, object]:
     """Read a JSON object from a file of a model's folder. Raises ModelError."""
     if not path.is_file():
@@ -102,8 +96,8 @@ def read_json(path: Path) -> dict[str, object]:
 
 def identity(loaded: LoadedModel) -> dict[str, str]:
     """Return name, weights_sha256, tokenizer_sha256 and template of a target, as a training set's
-    manifest and a drafter's provenance state them. Reads every byte of the weights; files count by
-    name and content, so that a folder may lie anywhere."""
+    manifest and a drafter's provenance state them. Files count by name and content, so that a
+    folder may lie anywhere; weights are read again where they were touched, and once a week."""
     return {
         "name": loaded.name,
         "weights_sha256": _files_digest(weight_files(loaded.path)),
@@ -126,8 +120,12 @@ def _files_digest(paths: list[Path]) -> str:
     """Return SHA-256 of one file; of several, over their names and digests."""
     digests = []
     for path in sorted(paths):
-        with open(path, "rb") as file:
-            digests.append((path.name, hashlib.file_digest(file, "sha256").hexdigest()))
+        digests.append((path.name, remembered(path, [path], partial(_digest, path))))
     if len(digests) == 1:
         return digests[0][1]
     return hashlib.sha256("\n".join(f"{n} {d}" for n, d in digests).encode()).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

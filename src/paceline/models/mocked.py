@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models
-from transformers import PreTrainedTokenizerFast
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models
 
 from paceline.core import InvalidRequest, ModelError
 from paceline.core.config_fields import ConfigFields
+from paceline.core.names import listed_model, local_path
 from paceline.models.batch import BLOCK_SIZE
-from paceline.models.catalog import CATALOGUE, pull
 from paceline.models.config import ModelConfig
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import read_dflash_config
@@ -24,6 +24,7 @@ from paceline.models.families import config_from_hf
 from paceline.models.loader import LoadedModel, read_json
 from paceline.models.networks import DTYPES
 from paceline.models.tensors import expected_tensors
+from paceline.models.tokenizer import Tokenizer
 from paceline.models.weights import RandomTensors
 
 READABLE = 20000  # ids that print as one character each, from here on:
@@ -31,18 +32,16 @@ FIRST_CHARACTER = 0x4E00
 
 
 def find_config(name: str, field: str = "model") -> Path:
-    """Return the config.json that `name` means: the file itself, a folder that holds one, or a name
-    of the catalogue, which is fetched if it is not there yet. Raises InvalidRequest naming `field`,
-    for a hub id too: for a mock nobody waits for weights."""
-    path = Path(name).expanduser()
-    if name in CATALOGUE and not path.exists():
-        return pull(name) / "config.json"
+    """Return the config.json that `name` means: the file itself, the one in a folder, or that of a
+    listed model. Nothing is fetched: for a mock nobody waits for weights. Raises InvalidRequest
+    naming `field`."""
+    path = local_path(name, field)
+    if not path.exists():
+        return listed_model(name, field).path
     if path.is_dir():
         path = path / "config.json"
     if not path.is_file() or path.suffix != ".json":
-        names = ", ".join(CATALOGUE)
-        expected = f"a config.json, a folder that holds one, or a name of the catalogue ({names})"
-        raise InvalidRequest(field, name, expected)
+        raise InvalidRequest(field, name, "a config.json, or a folder that holds one")
     return path
 
 
@@ -98,12 +97,12 @@ def refuse_too_large(needed: int, available: int, field: str, value: object) -> 
         raise InvalidRequest(field, value, expected)
 
 
-def id_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
+def id_tokenizer(vocab_size: int) -> Tokenizer:
     """Decode each id to a character, ids from READABLE on to their number in brackets."""
     vocab = {chr(FIRST_CHARACTER + i) if i < READABLE else f"<{i}>": i for i in range(vocab_size)}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=next(reversed(vocab))))
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    backend = Backend(models.WordLevel(vocab, unk_token=next(reversed(vocab))))
+    backend.decoder = decoders.Fuse()
+    return Tokenizer(backend)
 
 
 def is_dflash(hf: Mapping[str, object]) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from paceline.models.packed_weights import Packer, Shape, layer_shapes, take
 from paceline.models.quantized import UNQUANTIZED, Recipe
 from paceline.models.rope import rope_tables
 from paceline.models.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_prefix
-from paceline.models.weights import Weights
+from paceline.models.weights import SafetensorWeights, Weights
 
 
 class KernelNetwork:
@@ -38,11 +39,12 @@ class KernelNetwork:
         shapes: Sequence[Shape],
         recipe: Recipe,
         max_positions: int,
+        key: Mapping[str, object] | None = None,
     ) -> None:
         self.library, self.device, self.max_positions = library, torch.device("cpu"), max_positions
         self.kv_spec = KVSpec(config.num_layers, config.num_kv_heads, config.head_dim, 2)
         self._shape, self._layers = config, (abi.Layer * config.num_layers)()
-        self._packer = Packer(library, shapes, recipe)
+        self._packer = Packer(library, shapes, recipe, key)
         tables = rope_tables(config.rope, config.head_dim, max_positions)
         cos, sin = (self._packer.keep(table).data_ptr() for table in tables)
         self.structure = abi.Model(
@@ -154,7 +156,10 @@ class NativeNetwork(KernelNetwork):
         weights: Weights,
         max_positions: int,
         recipe: Recipe = UNQUANTIZED,
+        stored: SafetensorWeights | None = None,
     ) -> None:
+        """`stored` are the files that `weights` come from: packed weights are kept for the next
+        start with the same files. None: they are not kept."""
         usable, why = native_available(config)
         if not usable:
             raise ModelError(f"native kernels: {why}")
@@ -164,10 +169,15 @@ class NativeNetwork(KernelNetwork):
         self.num_layers = config.num_layers
         head = (Part.HEAD, config.vocab_size, config.hidden_size)
         shapes = [*layer_shapes(config) * config.num_layers, head]
-        super().__init__(native.library, config, shapes, recipe, max_positions)
+        stated = {"config": repr(config), "recipe": [recipe.number, *sorted(recipe.linears)]}
+        key = None
+        if stored is not None:
+            key = {**stated, "path": self.path, "weights": stored.fingerprint()}
+        super().__init__(native.library, config, shapes, recipe, max_positions, key)
         self.streamed_parts = dict(self._packer.bytes_by_part)
         self._embedding: Tensor | None = None
         self._pack(weights)
+        self._packer.finish(keep=stored is None or stored.untouched())
         self.streamed_bytes, self.weight_bytes = self._packer.arena.used, self._packer.bytes
 
     def leading(self, layers: int) -> NativeNetwork:
@@ -214,14 +224,16 @@ class NativeNetwork(KernelNetwork):
         config, packer, structure = self.config, self._packer, self.structure
         for index, layer in enumerate(self._layers):
             packer.layer(layer, config, weights, layer_prefix(index))
-        tied = config.tie_word_embeddings
-        head = take(weights, EMBEDDING if tied else HEAD)
         # Embeddings are looked up in the head's own copy where that is the same matrix in bf16.
+        tied = config.tie_word_embeddings
+        read: Callable[[], Tensor] = partial(take, weights, HEAD)
         if not tied or packer.recipe.takes("head"):
-            rows = head if tied else take(weights, EMBEDDING)
-            self._embedding = packer.keep(rows, torch.bfloat16)
+            self._embedding = packer.keep(take(weights, EMBEDDING), torch.bfloat16)
             structure.embedding = self._embedding.data_ptr()
-        self.head = packer.matrix(Part.HEAD, head)
+        if tied:
+            rows = self._embedding
+            read = partial(take, weights, EMBEDDING) if rows is None else lambda: rows
+        self.head = packer.matrix(Part.HEAD, config.vocab_size, config.hidden_size, read)
         structure.head = self.head.structure
         structure.embedding_panels = structure.head.panels
         structure.final_norm = packer.keep(take(weights, FINAL_NORM)).data_ptr()

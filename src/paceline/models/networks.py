@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,15 +11,18 @@ import torch
 from torch import Tensor
 
 from paceline.core import ModelError
-from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Network
+from paceline.kernels.packing import PAGE, packed_bytes, padded
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Network, Part
 from paceline.models.config import ModelConfig
 from paceline.models.loader import LoadedModel
 from paceline.models.native_network import NativeNetwork, native_available
 from paceline.models.network import TorchNetwork
+from paceline.models.packed_weights import layer_shapes
 from paceline.models.quantized import recipe_of
 from paceline.models.tensors import layer_tensors
-from paceline.models.weights import CountedWeights, byte_progress, stored_bytes
+from paceline.models.weights import CountedWeights, SafetensorWeights, byte_progress, stored_bytes
 
+log = logging.getLogger(__name__)
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 DEVICES = ("cpu", "cuda")
 BACKENDS = ("auto", "native", "torch")
@@ -54,10 +58,37 @@ def build_network(
     with byte_progress(f"loading {loaded.name}", stored_bytes(loaded.weights)) as advance:
         weights = CountedWeights(loaded.weights, advance)
         if native and backend != "torch":
-            network: Network = NativeNetwork(loaded.config, weights, positions, recipe)
+            stored = loaded.weights if isinstance(loaded.weights, SafetensorWeights) else None
+            network: Network = NativeNetwork(loaded.config, weights, positions, recipe, stored)
             return network, f"native kernels ({why})"
+        if backend == "auto" and device == "cpu" and dtype == "bfloat16":
+            log.warning("plain torch runs instead of the fused kernels, and is slower: %s", why)
         network = TorchNetwork(loaded.config, weights, device, DTYPES[dtype], positions, recipe)
         return network, f"torch ({'asked for' if backend == 'torch' else why})"
+
+
+def network_bytes(
+    config: ModelConfig,
+    *,
+    dtype: str,
+    device: str,
+    backend: str = "auto",
+    quantize: str | None = None,
+    positions: int,
+) -> int:
+    """Return the bytes that the network which build_network() chooses takes, from shapes alone."""
+    recipe, tied = recipe_of(quantize, device, dtype), config.tie_word_embeddings
+    native = backend != "torch" and native_fits(config, dtype, device)[0]
+    head = (Part.HEAD, config.vocab_size, config.hidden_size)
+    matrices = [*layer_shapes(config) * config.num_layers, head]
+    itemsize = DTYPES[dtype].itemsize
+    own_embedding = not tied or recipe.takes(Part.HEAD)
+    total = own_embedding * config.vocab_size * config.hidden_size * itemsize
+    for name, n, k in matrices:
+        size = recipe.itemsize(name, DTYPES[dtype])
+        total += padded(packed_bytes(n, k, size), PAGE) if native else n * k * size
+        total += n * torch.float32.itemsize if recipe.takes(name) else 0
+    return total + positions * config.head_dim * torch.float32.itemsize
 
 
 def native_fits(config: ModelConfig, dtype: str, device: str) -> tuple[bool, str]:

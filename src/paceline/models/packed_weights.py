@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections import Counter
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,10 +18,12 @@ from paceline.kernels.int8 import restore
 from paceline.kernels.packing import LANES, PAGE, Arena, pack, packed_bytes, padded, unpack_rows
 from paceline.models.batch import Part
 from paceline.models.config import ModelConfig
+from paceline.models.packed_file import LEAST_BYTES, PackedFile
 from paceline.models.quantized import Recipe
 from paceline.models.tensors import JOINED, layer_tensors
 from paceline.models.weights import Weights
 
+log = logging.getLogger(__name__)
 Shape = tuple[str, int, int]  # which of quantized.LINEARS (or another name), n, k
 
 
@@ -50,13 +54,27 @@ class PackedMatrix:
 class Packer:
     """Packs matrices into one arena, and keeps what the structures point into alive."""
 
-    def __init__(self, library: ctypes.CDLL, shapes: Sequence[Shape], recipe: Recipe) -> None:
-        """Allocate memory for matrices of these `shapes`, which are packed later."""
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        shapes: Sequence[Shape],
+        recipe: Recipe,
+        key: Mapping[str, object] | None = None,
+    ) -> None:
+        """Allocate memory for matrices of these `shapes`, which are packed later; or map what was
+        packed before for the same `key` (see PackedFile)."""
         self.library, self.recipe = library, recipe
         self.bytes_by_part: Counter[str] = Counter()
         for name, n, k in shapes:
             self.bytes_by_part[name] += padded(packed_bytes(n, k, self._itemsize(name)), PAGE)
-        self.arena = Arena(self.bytes_by_part.total())
+        size = self.bytes_by_part.total()
+        self._file = None if key is None else PackedFile(key, size)
+        kept = None if self._file is None else self._file.read()
+        self.arena, self._scales = kept or (Arena(size), [])
+        self._packs = kept is None
+        if self._packs and self._file is not None and size >= LEAST_BYTES:
+            log.info("packing weights for the kernels; the next start maps them")
+        self._given_scales = iter(self._scales)
         self.kept: list[Tensor] = []
 
     def _itemsize(self, linear: str) -> int:
@@ -71,18 +89,35 @@ class Packer:
         self.kept.append(tensor.to(dtype, copy=True).contiguous())
         return self.kept[-1]
 
-    def matrix(self, linear: str, weight: Tensor, bias: Tensor | None = None) -> PackedMatrix:
-        """Pack a matrix [n, k] with its bias [n]."""
-        n, k = weight.shape
+    def matrix(
+        self, linear: str, n: int, k: int, read: Callable[[], Tensor], bias: Tensor | None = None
+    ) -> PackedMatrix:
+        """Pack a matrix [n, k], which `read` returns if it was not packed before, with its bias [n]
+        as it is."""
         packed = self.arena.take_matrix(n, k, self._itemsize(linear))
         kept_bias = None if bias is None else self.keep(bias)
         if not self.recipe.takes(linear):
-            pack(weight, packed)
+            if self._packs:
+                pack(read(), packed)
             return PackedMatrix(packed, n, k, kept_bias)
-        quantised, scales = quantize_weight(self.library, weight)
-        pack(quantised, packed)
-        scales = self.keep(functional.pad(scales, (0, padded(n, LANES) - n)))
+        if self._packs:
+            quantised, scales = quantize_weight(self.library, read())
+            pack(quantised, packed)
+            self._scales.append(functional.pad(scales, (0, padded(n, LANES) - n)))
+        scales = self.keep(self._scales[-1] if self._packs else next(self._given_scales))
         return PackedMatrix(packed, n, k, kept_bias, scales)
+
+    def finish(self, *, keep: bool = True) -> None:
+        """Keep what was packed for the next start, where there is a place for it; not without
+        `keep`, where the model's files were changed meanwhile."""
+        if not keep:
+            log.warning(
+                "the model's files were changed while they were read: restart to read them again; "
+                "packed weights are not kept"
+            )
+        elif self._packs and self._file is not None:
+            self._file.write(self.arena, self._scales)
+        self._scales = []
 
     def layer(self, layer: abi.Layer, config: ModelConfig, weights: Weights, prefix: str) -> None:
         """Fill in a decoder layer, whose tensors' names begin with `prefix`."""
@@ -96,11 +131,12 @@ class Packer:
             return self.keep(take(weights, prefix + name)).data_ptr()
 
         shapes = layer_tensors(config)
+        sizes = {name: (n, k) for name, n, k in layer_shapes(config)}
         for part, modules in JOINED.items():
-            weight = joined(part, [f"{module}.weight" for module in modules])
+            read = partial(joined, part, [f"{module}.weight" for module in modules])
             names = [f"{module}.bias" for module in modules]
             bias = joined(part, names) if names[0] in shapes else None
-            setattr(layer, part, self.matrix(part, weight, bias).structure)
+            setattr(layer, part, self.matrix(part, *sizes[part], read, bias).structure)
         layer.attention_norm = norm("input_layernorm.weight")
         layer.mlp_norm = norm("post_attention_layernorm.weight")
         if config.qk_norm:

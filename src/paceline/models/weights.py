@@ -4,6 +4,7 @@ Each tensor is read or drawn when it is asked for."""
 from __future__ import annotations
 
 import json
+import mmap
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,11 +18,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from paceline.core import ModelError
+from paceline.core.cache import stamp
 from paceline.models.config import ModelConfig
 from paceline.models.tensors import HEAD, expected_tensors
 
 Shapes = Mapping[str, tuple[int, ...]]
-DTYPES = {"F32": 4, "F16": 2, "BF16": 2}  # bytes an element
+STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+DTYPES = {name: dtype.itemsize for name, dtype in STORED.items()}  # bytes an element
+LENGTH_BYTES = 8  # before a safetensors file's header, little-endian: the header's length
 INDEX = "model.safetensors.index.json"
 
 
@@ -80,30 +84,48 @@ def draw(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tenso
 
 
 class SafetensorWeights(LazyTensors):
-    """A folder's tensors. Each access maps its file for as long as the tensor lives."""
+    """A folder's tensors. Each access maps that tensor's part of a file for as long as it lives: a
+    file may be larger than memory."""
 
     def __init__(self, folder: Path) -> None:
         """Read headers only. Raises ModelError when the folder holds no readable safetensors."""
         super().__init__({})
         self.dtypes: dict[str, str] = {}
         self._files: dict[str, Path] = {}
+        self._starts: dict[str, int] = {}  # the first byte of a tensor in its file
+        self._stamps: dict[Path, list[int]] = {}  # of the files when their headers were read
         for path in weight_files(folder):
             try:
+                self._stamps[path] = stamp(path)
                 self._read_header(path)
             except (SafetensorError, OSError) as error:
                 raise ModelError(f"{path}: not a readable safetensors file ({error})") from error
 
     def _read_header(self, path: Path) -> None:
-        with safe_open(path, framework="pt") as file:
+        # As numpy it maps the file read-only; as torch it would ask for memory for all of it.
+        with safe_open(path, framework="np") as file:
             for name in file.keys():  # noqa: SIM118 (not a mapping)
                 view = file.get_slice(name)
                 self.shapes[name] = tuple(view.get_shape())
                 self.dtypes[name], self._files[name] = view.get_dtype(), path
+        with open(path, "rb") as header:
+            length = int.from_bytes(header.read(LENGTH_BYTES), "little")
+            entries = json.loads(header.read(length))
+        for name in entries.keys() - {"__metadata__"}:
+            self._starts[name] = LENGTH_BYTES + length + entries[name]["data_offsets"][0]
 
     def __getitem__(self, name: str) -> Tensor:
-        with safe_open(self._files[name], framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-            return tensor
+        dtype, shape = STORED[self.dtypes[name]], self.shapes[name]
+        count = torch.Size(shape).numel()
+        if not count:
+            return torch.empty(shape, dtype=dtype)
+        start, size = self._starts[name], count * dtype.itemsize
+        first = start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        with open(self._files[name], "rb") as file:
+            mapped = mmap.mmap(
+                file.fileno(), start - first + size, access=mmap.ACCESS_COPY, offset=first
+            )
+        return torch.frombuffer(mapped, dtype=dtype, count=count, offset=start - first).view(shape)
 
     def itemsize(self, name: str) -> int:
         return DTYPES[self.dtypes[name]]
@@ -112,6 +134,18 @@ class SafetensorWeights(LazyTensors):
         """Return name, size and time of each file, which tell these weights from others."""
         files = {(file.name, file.stat()) for file in self._files.values()}
         return sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in files)
+
+    def fingerprint(self) -> list[tuple[str, list[int]]]:
+        """Return the name of each file and what changes with any write to it, unlike identity(), as
+        it was when the headers were read."""
+        return sorted((file.name, self._stamps[file]) for file in set(self._files.values()))
+
+    def untouched(self) -> bool:
+        """Return whether no file was written to, or replaced, since its header was read."""
+        try:
+            return all(stamp(file) == self._stamps[file] for file in set(self._files.values()))
+        except OSError:
+            return False
 
     def discard(self, name: str) -> None:
         """Forget a tensor that is not needed, where there is one."""

@@ -344,11 +344,11 @@ def test_a_mask_embedding_that_runs_code_is_refused(tmp_path):
         ({"head_token_ids": []}, "head_token_ids"),
         (
             {"provenance": {"context": "512"}},
-            "provenance.context: got '512'; expected a valid integer",
+            "provenance.context: got '512'; expected a whole number",
         ),
         (
             {"provenance": {"target_layer_ids": [0.5]}},
-            "provenance.target_layer_ids.*: got 0.5; expected a valid integer",
+            "provenance.target_layer_ids.*: got 0.5; expected a whole number",
         ),
         ({"provenance": {"colour": "red"}}, "provenance.colour: unknown field"),
         (

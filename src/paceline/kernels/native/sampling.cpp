@@ -271,6 +271,14 @@ int64_t pl_total_weight(const float* logits, int64_t count, float inv_temperatur
     return sum;
 }
 
+// The same of every row of logits, shared out among the threads.
+void pl_total_weight_rows(const float* logits, int64_t vocab, int64_t count, float inv_temperature,
+                          int64_t threads, float* tops, int64_t* totals) {
+#pragma omp parallel for num_threads((int)threads)
+    for (int64_t i = 0; i < count; i++)
+        totals[i] = pl_total_weight(logits + i * vocab, vocab, inv_temperature, tops + i);
+}
+
 // The smallest logit that min_p, then top_k, then top_p keep, and the largest id kept among its
 // equals. Returns how many tokens are kept, 0 for logits that are not all finite. log_min_p: -inf
 // for off; top_k 0, top_p 1: off.

@@ -100,7 +100,7 @@ def is_drafter(folder: Path) -> bool:
 def load_checkpoint(name: str | Path) -> DFlashCheckpoint:
     """Read a drafter from a folder or hub id; every tensor is read once, and none is kept. Raises
     ModelError for what is missing, unexpected, misshaped, damaged or of another kind of drafter."""
-    folder = pull(str(name))
+    folder = pull(str(name), what="drafter")
     try:
         hf = read_json(folder / "config.json")
         form = "speculators" if is_speculators(hf) else "z-lab"

@@ -17,7 +17,7 @@ from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.module import capped
 from paceline.models.dflash.tensors import CONVOLUTIONS, FC, HIDDEN_NORM, NORM, layer_prefix
 from paceline.models.native_network import KernelNetwork, NativeNetwork, address, read_bytes
-from paceline.models.packed_weights import Shape, layer_shapes, take
+from paceline.models.packed_weights import PackedMatrix, Packer, Shape, layer_shapes, take
 from paceline.models.quantized import Recipe
 from paceline.models.weights import Weights
 
@@ -99,7 +99,7 @@ class NativeDFlash(KernelNetwork):
     def _pack(self, weights: Weights) -> None:
         config, packer, structure = self.config, self._packer, self.structure
         # First: a draft does not read it.
-        structure.context = packer.matrix(Part.CONTEXT, take(weights, FC)).structure
+        structure.context = _packed(packer, Part.CONTEXT, take(weights, FC)).structure
         structure.context_norm = packer.keep(take(weights, HIDDEN_NORM)).data_ptr()
         for index, (layer, kind) in enumerate(zip(self._layers, config.attention, strict=True)):
             packer.layer(layer, config.layers, weights, layer_prefix(index))
@@ -128,12 +128,12 @@ class NativeDFlash(KernelNetwork):
             ours.head = theirs.head
             return
         rows = self._target.head_rows(self.head_ids)
-        ours.head, ours.vocab = self._packer.matrix(Part.HEAD, rows).structure, len(rows)
+        ours.head, ours.vocab = _packed(self._packer, Part.HEAD, rows).structure, len(rows)
 
     def _convolution(self, weights: Weights, prefix: str) -> abi.Convolution:
         projection = take(weights, f"{prefix}.kernel_projection.weight")
         base = self._packer.keep(take(weights, f"{prefix}.base_kernel"))
-        kernels = self._packer.matrix(Part.CONVOLUTION, projection)
+        kernels = _packed(self._packer, Part.CONVOLUTION, projection)
         return abi.Convolution(kernels.structure, base.data_ptr())
 
 
@@ -145,3 +145,8 @@ def _matrix_shapes(config: DFlashConfig, head_ids: Tensor | None) -> list[Shape]
         layer += [(Part.CONVOLUTION, width, hidden)] * 2
     head = [] if head_ids is None else [("head", len(head_ids), hidden)]
     return [("context", hidden, config.feature_size), *layer * config.layers.num_layers, *head]
+
+
+def _packed(packer: Packer, linear: str, weight: Tensor) -> PackedMatrix:
+    n, k = weight.shape
+    return packer.matrix(linear, n, k, lambda: weight)
