@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard, cast, overload
@@ -26,15 +27,19 @@ from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.driver import Driver
 from paceline.engine.engine import Engine
+from paceline.engine.tool_formats import GENERIC, format_of
+from paceline.engine.tool_prompt import instructions, plain_turns, with_instructions
+from paceline.models.tokenizer import template_for
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from paceline.models.tokenizer import Tokenizer
 
 Prompt = str | list[int]
 Prompts = list[str] | list[list[int]] | list[Prompt] | tuple[Prompt, ...]
 Params = SamplingParams | Sequence[SamplingParams] | None
 Message = Mapping[str, object]
 Conversation = Sequence[Message]
+NEAR = 512  # characters that are searched for a message first
 Speculative = SpeculativeParams | Mapping[str, object] | str | None
 
 
@@ -75,11 +80,14 @@ class Choice:
 
 @dataclass(slots=True)
 class Result:
-    """All choices of one prompt. `text`, `token_ids` and the like are the first choice's."""
+    """All choices of one prompt. `text`, `token_ids` and the like are the first choice's.
+
+    `prompt_logprobs` are those of all prompt tokens but the first, where they were asked for."""
 
     prompt_ids: list[int]
     choices: list[Choice]
     cached_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -242,6 +250,8 @@ class LLM:
                 for delta in self.driver.deltas(group):
                     result.choices[delta.choice].extend(delta)
                     result.cached_tokens = max(result.cached_tokens, delta.cached_tokens)
+                    if delta.prompt_logprobs is not None:
+                        result.prompt_logprobs = delta.prompt_logprobs
         finally:
             for group in groups:
                 self.driver.drop(group)
@@ -251,7 +261,7 @@ class LLM:
 
 
 def encode_chat(
-    tokenizer: PreTrainedTokenizerBase, messages: Conversation, tools: Sequence[Message] = ()
+    tokenizer: Tokenizer, messages: Conversation, tools: Sequence[Message] = ()
 ) -> list[int]:
     """Token ids of a conversation under a tokenizer's chat template, ready for the answer.
 
@@ -268,10 +278,11 @@ def encode_chat(
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def render_chat(
-    tokenizer: PreTrainedTokenizerBase, messages: Conversation, tools: Sequence[Message] = ()
-) -> str:
+def render_chat(tokenizer: Tokenizer, messages: Conversation, tools: Sequence[Message] = ()) -> str:
     """The text of a conversation under a tokenizer's chat template. Raises InvalidRequest."""
+    if tools and format_of(template_for(tokenizer, with_tools=True)) is GENERIC:
+        told = with_instructions(plain_turns(messages), instructions(tools), "system")
+        return render_chat(tokenizer, told)
     try:
         return str(
             tokenizer.apply_chat_template(
@@ -293,18 +304,32 @@ class RenderedChat:
         self._text = text
         self._ends: dict[str, int] = {}
 
-    def shows(self, kind: str, part: str) -> bool:
-        """Return whether the text holds `part`.
+    def shows(self, kind: str, *forms: str) -> bool:
+        """Return whether the text holds a part, in any of the forms that it may be written in.
 
         The search begins where the last part of the same kind ended, so that all of them together
         take one pass over the text. A template may put the kinds in another order than the
         messages; what it shows earlier than the last part of its kind is looked for everywhere.
         """
-        start = self._text.find(part, self._ends.get(kind, 0))
-        if start < 0:
-            return part in self._text
-        self._ends[kind] = start + len(part)
+        end = self._end_of_first(forms, self._ends.get(kind, 0))
+        if end is None:
+            return any(form in self._text for form in forms)
+        self._ends[kind] = end
         return True
+
+    def _end_of_first(self, forms: Sequence[str], start: int) -> int | None:
+        """Return where the first of `forms` ends behind `start`, None if there is none.
+
+        The search widens step by step: a form that the template never writes would take it to the
+        end of the text for each part.
+        """
+        reach, whole = NEAR, len(self._text) - start
+        while True:
+            places = [(self._text.find(form, start, start + reach), form) for form in forms]
+            ends = [place + len(form) for place, form in places if place >= 0]
+            if ends or reach >= whole:
+                return min(ends, default=None)
+            reach *= 2
 
     def refuse_dropped(self, index: int, role: str, content: str) -> None:
         """Raises InvalidRequest when the text lacks the content of message `index`.
@@ -312,7 +337,12 @@ class RenderedChat:
         Templates drop roles that they do not know; the model must see what the user wrote. Past
         reasoning in an assistant's answer is what templates drop on purpose.
         """
-        if role != "assistant" and not self.shows(role, content.strip()):
+        if role == "assistant":
+            return
+        forms = {content.strip()}
+        if role == "tool":  # some templates write as JSON what a tool said
+            forms.add(json.dumps(content.strip(), ensure_ascii=False)[1:-1])
+        if not self.shows(role, *forms):
             expected = "a role that the model's chat template shows"
             raise InvalidRequest(f"messages[{index}].role", role, expected)
 

@@ -354,7 +354,7 @@ def test_release_forgets(make_drafter, make_request, draft_once):
 def test_spec_builds_the_model_it_names(tmp_path, monkeypatch):
     asked = []
     loaded = SimpleNamespace(tokenizer=None, path=tmp_path, max_context=1024)
-    monkeypatch.setattr(draft_model, "load_model", lambda name: asked.append(name) or loaded)
+    monkeypatch.setattr(draft_model, "load_model", lambda name, **_: asked.append(name) or loaded)
     monkeypatch.setattr(
         draft_model, "build_network", lambda *_, **how: asked.append(how) or (small_network(), "")
     )

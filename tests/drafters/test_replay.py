@@ -131,7 +131,7 @@ def test_file_of_continuations(tmp_path, make_request, make_target):
         ('[{"prompt_ids": [1]}]', r"answers.json\[0\].output_ids: missing; it is required"),
         (
             '[{"prompt_ids": ["a"], "output_ids": []}]',
-            r"prompt_ids\[0\]: got 'a'; expected a valid",
+            r"prompt_ids\[0\]: got 'a'; expected a whole number",
         ),
         ('[{"prompt_ids": [1], "output_ids": [-2]}]', r"output_ids\[0\]: got -2"),
         ('[{"prompt_ids": [1], "output_ids": [2], "text": ""}]', "text: unknown field"),

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core import InvalidRequest
+from paceline.core import InvalidRequest, ModelError
 from paceline.drafters.kinds import KINDS, DrafterSpec
-from paceline.drafters.spec import build, parse_spec
+from paceline.drafters.spec import build, network_folders, parse_spec
 
 
 def spec(name, kind, value=None, *options):
@@ -94,3 +94,8 @@ def test_every_kind_is_registered():
     for kind in ("auto", "ngram", "suffix"):
         drafter = build(parse_spec(f"mine={kind},max_draft_len=3"))
         assert (drafter.name, drafter.max_draft_len, drafter.kv) == ("mine", 3, None)
+
+
+def test_a_wrong_path_of_a_drafter_is_called_a_drafter() -> None:
+    with pytest.raises(ModelError, match="'/nope': no such drafter"):
+        network_folders(["fast=/nope"], "any target")

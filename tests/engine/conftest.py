@@ -27,6 +27,16 @@ BACKENDS = [
 ]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave eager requests that run alone to `make test-all` where the native network runs: eager
+    takes ten times as long, and batches go through the same code."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        is_eager = parameters.get("make_engine") == ("torch", "float32", "cpu")
+        if NATIVE_RUNS and is_eager and parameters.get("together") == 1:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(params=BACKENDS)
 def make_engine(request: pytest.FixtureRequest) -> EngineFactory:
     """Builds engines over the same tiny model, for each backend and dtype."""

@@ -22,8 +22,8 @@ SHORT = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 
 
 def tiny_engine(**options: object) -> Engine:
-    config = EngineConfig(model="tiny", drafter="ngram", dtype="float32", threads=1, **options)
-    return build_engine(config, tiny_model("float32"))
+    config = EngineConfig(model="tiny", drafter="ngram", dtype="bfloat16", threads=1, **options)
+    return build_engine(config, tiny_model("bfloat16"))
 
 
 @asynccontextmanager

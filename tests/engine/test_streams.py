@@ -203,7 +203,7 @@ def test_greedy_is_the_same_under_every_rule(make_engine: EngineFactory, rule: s
 def test_abort_at_any_time_leaves_the_others_alone(
     make_engine: EngineFactory, tmp_path: Path, drafter: str
 ) -> None:
-    work = [job for job in jobs(40, seed=2) if job[1].n == 1]
+    work = [job for job in jobs(24, seed=2) if job[1].n == 1]
     truth = expected(make_engine, work)
     spec = f"d={write_drafter(tmp_path / 'd')}" if drafter == "dflash" else drafter
     engine = make_engine(spec, max_model_len=256, token_budget=32, max_num_seqs=6)

@@ -14,7 +14,7 @@ from paceline.core.spans import Spans
 from paceline.models.batch import Network
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from paceline.models.tokenizer import Tokenizer
 
 State = TypeVar("State")
 
@@ -32,7 +32,7 @@ class TargetInfo:
     block_size: int
     num_blocks: int
     network: Network | None = None
-    tokenizer: PreTrainedTokenizerFast | None = None
+    tokenizer: Tokenizer | None = None
     eos_ids: frozenset[int] = frozenset()
 
 

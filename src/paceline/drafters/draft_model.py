@@ -34,7 +34,7 @@ from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from paceline.models.tokenizer import Tokenizer
 
 # So many rows cost a forward about what one does: they can wait for the next draft's forward.
 FREE_ROWS = 16
@@ -107,7 +107,7 @@ class DraftModelDrafter(StatefulDrafter[_State]):
         self,
         name: str,
         network: Network,
-        tokenizer: PreTrainedTokenizerFast | None = None,
+        tokenizer: Tokenizer | None = None,
         *,
         version: str = "1",
         max_positions: int,
@@ -124,16 +124,21 @@ class DraftModelDrafter(StatefulDrafter[_State]):
 
     @classmethod
     def of_model(
-        cls, name: str, loaded: LoadedModel, settings: Settings, version: str
+        cls,
+        name: str,
+        loaded: LoadedModel,
+        settings: Settings,
+        version: str,
+        compares_tokens: bool = True,
     ) -> DraftModelDrafter:
-        """Make the drafter that runs `loaded`; `settings` are NETWORK_OPTIONS and arguments."""
+        """Make the drafter that runs `loaded`; `settings` are NETWORK_OPTIONS and arguments. Its
+        tokens must be the target's unless `compares_tokens` is false."""
         chosen = {key: settings.pop(key) for key in NETWORK_OPTIONS}
         runs = {key: value for key, value in chosen.items() if value is not None}
         longest = loaded.max_context
         network, _ = build_network(loaded, max_positions=longest, **runs)
-        return cls(
-            name, network, loaded.tokenizer, version=version, max_positions=longest, **settings
-        )
+        tokenizer = loaded.tokenizer if compares_tokens else None
+        return cls(name, network, tokenizer, version=version, max_positions=longest, **settings)
 
     def attach(self, target: TargetInfo) -> None:
         """Allocate KV for the target's blocks. Raises ModelError where vocabularies differ."""
@@ -238,9 +243,9 @@ class DraftModelDrafter(StatefulDrafter[_State]):
 
 def check_same_tokens(
     name: str,
-    ours: PreTrainedTokenizerFast | None,
+    ours: Tokenizer | None,
     target_name: str,
-    theirs: PreTrainedTokenizerFast | None,
+    theirs: Tokenizer | None,
 ) -> None:
     """Raise ModelError naming the first id that means one token here and another to the target.
 
@@ -263,7 +268,7 @@ def check_same_tokens(
 @register("draft_model", value="a model (a folder, GGUF file, hub id or name)")
 def _build(spec: DrafterSpec, context: BuildContext) -> DraftModelDrafter:
     settings = context.network_settings | spec.settings(DRAFT_MODEL_OPTIONS)
-    loaded = load_model(str(spec.value))
+    loaded = load_model(str(spec.value), what="drafter")
     return DraftModelDrafter.of_model(spec.name, loaded, settings, loaded.path.name)
 
 

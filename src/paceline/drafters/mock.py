@@ -13,7 +13,6 @@ each pass, or a whole drafter of random weights, read from its config.json.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, Request
@@ -135,4 +134,4 @@ def _network(name: str, value: str, settings: Settings) -> Drafter:
     # Confidence of random weights means nothing: no draft ends for want of it.
     settings = {"max_draft_len": DEFAULT_LENGTH, "min_token_prob": 0.0} | settings
     # Its ids mean nothing either: there are no tokens to compare with the target's.
-    return DraftModelDrafter.of_model(name, replace(loaded, tokenizer=None), settings, "mock")
+    return DraftModelDrafter.of_model(name, loaded, settings, "mock", compares_tokens=False)

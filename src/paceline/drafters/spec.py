@@ -17,12 +17,22 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.core import InvalidRequest
+from paceline.core import InvalidRequest, ModelError
+from paceline.core.names import local_path
 from paceline.core.spec_line import GRAMMAR, SpecLine
-from paceline.drafters import dflash, draft_model, hybrid, mock, ngram, replay, suffix
+from paceline.drafters import (
+    dflash,
+    draft_model,
+    hybrid,
+    mock,
+    ngram,
+    replay,
+    shipped,
+    suffix,
+)
 from paceline.drafters.base import Drafter
 from paceline.drafters.kinds import KINDS, BuildContext, DrafterSpec, build
-from paceline.models.catalog import CATALOGUE, HUB_ID, pull
+from paceline.models.catalog import HUB_ID, is_name, pull
 from paceline.models.dflash.checkpoint import is_drafter
 
 __all__ = ["build", "label", "make_drafters", "parse_spec"]
@@ -32,6 +42,7 @@ MODULES = (dflash, draft_model, hybrid, mock, ngram, replay, suffix)
 BASELINES = tuple(sorted(kind for kind, entry in KINDS.items() if entry.untrained))
 REMEMBERING = tuple(sorted(kind for kind, entry in KINDS.items() if entry.remembers))
 MODEL_KIND, DRAFTER_KIND = "draft_model", "dflash"
+NETWORK_KINDS = (MODEL_KIND, DRAFTER_KIND, "hybrid")  # whose value names a network's folder
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -57,14 +68,41 @@ def parse_spec(text: str) -> DrafterSpec:
         value = line.head
         if name in KINDS:  # `replay=answers.json` says the same as `replay:answers.json`
             kind = name
-        elif "/" in value or value in CATALOGUE or Path(value).exists():
-            kind = DRAFTER_KIND if is_drafter(Path(value).expanduser()) else MODEL_KIND
+        elif "/" in value or is_name(value) or local_path(value, "drafter").exists():
+            kind = DRAFTER_KIND if is_drafter(local_path(value, "drafter")) else MODEL_KIND
         else:
             kinds = ", ".join(sorted(KINDS))
-            expected = f"one of {kinds}, or a model (folder, GGUF file, hub id, name)"
+            expected = f"one of {kinds}, or a drafter or model (folder, GGUF file, hub id, name)"
             raise InvalidRequest("drafter", kind, expected)
     options = tuple((key, setting) for key, (setting,) in line.options.items())
     return DrafterSpec(name or kind, kind, value, options)
+
+
+def network_folders(texts: Iterable[str], target: str) -> list[Path]:
+    """Return the folders of the networks that these specs load beside a target of this name.
+
+    Raises ModelError naming a drafter that is not there.
+    """
+    folders = []
+    for spec in map(parse_spec, texts):
+        if spec.kind in NETWORK_KINDS and spec.value is not None:
+            folders.append(_network_folder(spec.name, spec.value))
+        elif spec.kind == "auto" and (shipped.FOLDERS / target).is_dir():
+            folders.append(shipped.FOLDERS / target)
+    return folders
+
+
+def _network_folder(name: str, value: str) -> Path:
+    try:
+        folder = pull(value, what="drafter")
+    except ModelError as error:
+        raise ModelError(f"drafter {name}: {error}") from error
+    if not (folder / "config.json").is_file():
+        raise ModelError(
+            f"drafter {name}: {folder} has no config.json; expected the folder of a DFlash drafter "
+            "or of a small model"
+        )
+    return folder
 
 
 def label(spec: DrafterSpec) -> str:
@@ -81,8 +119,8 @@ def _resolve(spec: DrafterSpec) -> DrafterSpec:
     Raises ModelError where it cannot be fetched.
     """
     value = spec.value
-    if spec.kind != MODEL_KIND or value is None or Path(value).expanduser().exists():
+    if spec.kind != MODEL_KIND or value is None or local_path(value, "drafter").exists():
         return spec
-    if value in CATALOGUE or not HUB_ID.fullmatch(value) or not is_drafter(pull(value)):
+    if not HUB_ID.fullmatch(value) or is_name(value) or not is_drafter(pull(value, what="drafter")):
         return spec
     return replace(spec, kind=DRAFTER_KIND)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Self
+from typing import Protocol, Self
 
 from paceline.core import (
     FinishReason,
@@ -27,25 +27,62 @@ from paceline.engine.engine import Engine
 from paceline.engine.reservations import Reservation, StreamLimit
 
 log = logging.getLogger(__name__)
+STATS_EVERY = 0.02  # seconds between two snapshots of the statistics while the same streams run
 
 
 class EngineDead(PacelineError):
     """The engine's thread has stopped on an error; nothing can be served until a restart."""
 
 
+class DirectReader(Protocol):
+    """Takes deltas on the event loop without waiting."""
+
+    def is_ready(self) -> bool:
+        """Return whether take() would not have to wait for anything."""
+
+    def take(self, deltas: list[OutputDelta]) -> None: ...
+
+
 class Stream:
     """Deltas of every choice of one request, as lists in the order they happened; it ends when
     every choice has finished. Leaving the `async with` block, or abort(), frees what still runs, at
-    once."""
+    once.
+
+    A reader that has nothing to wait for may read_directly: waking its task for each step takes
+    several times as long as writing a token does.
+    """
 
     def __init__(self, owner: AsyncEngine, requests: list[Request]) -> None:
         self.requests = requests
         self._owner = owner
         self._open = {request.id for request in requests}
-        self._queue: asyncio.Queue[list[OutputDelta]] = asyncio.Queue()
+        self._queue: asyncio.Queue[list[OutputDelta] | Exception] = asyncio.Queue()
+        self._reader: DirectReader | None = None
+        self._is_awaited = False  # the iterating task waits for deltas, with nothing left to do
+
+    def read_directly(self, reader: DirectReader) -> None:
+        """Give deltas to `reader` in the call in which they arrive, while it can take them.
+
+        The iterator yields the others in their order: those that came while `reader` was not ready
+        or the task that iterates was busy, and all lists in which a choice ends. It raises what
+        `reader` raises.
+        """
+        self._reader = reader
 
     def put(self, deltas: list[OutputDelta]) -> None:
-        self._queue.put_nowait(deltas)
+        """Hand over what a step added. Call it on the event loop."""
+        reader = self._reader
+        is_next = reader is not None and self._is_awaited and self._queue.empty()
+        if reader is None or not is_next or any(delta.finished for delta in deltas):
+            self._queue.put_nowait(deltas)
+            return
+        try:
+            if reader.is_ready():
+                reader.take(deltas)
+            else:
+                self._queue.put_nowait(deltas)
+        except Exception as error:
+            self._queue.put_nowait(error)
 
     def abort(self) -> None:
         if self._open:
@@ -57,7 +94,13 @@ class Stream:
     async def __anext__(self) -> list[OutputDelta]:
         if not self._open:
             raise StopAsyncIteration
-        deltas = await self._queue.get()
+        self._is_awaited = True
+        try:
+            deltas = await self._queue.get()
+        finally:
+            self._is_awaited = False
+        if isinstance(deltas, Exception):
+            raise deltas
         self._open -= {delta.request_id for delta in deltas if delta.finished}
         return deltas
 
@@ -82,7 +125,7 @@ class AsyncEngine:
         self.max_model_len, self.vocab_size = engine.max_model_len, engine.vocab_size
         self.drafters, self.default_drafter = engine.drafters, engine.default_drafter
         self.compiler = engine.grammars.compiler  # has a thread of its own
-        self._stats = engine.stats()
+        self._stats, self._stats_taken = engine.stats(), time.monotonic()
         self._admission = engine.admission  # immutable: any thread may ask it
         self.error: BaseException | None = None
         self._on_death: list[Callable[[], object]] = []
@@ -184,7 +227,7 @@ class AsyncEngine:
         self._send(do)
 
     def stats(self) -> EngineStats:
-        """The latest snapshot, from any thread: the engine's thread makes one after each step."""
+        """The latest snapshot, from any thread: at most STATS_EVERY seconds or a step old."""
         return self._stats
 
     async def drain(self, timeout: float) -> None:
@@ -233,7 +276,7 @@ class AsyncEngine:
                 deltas = [delta for job in jobs for delta in job()]
                 if self.engine.has_work:
                     deltas += self.engine.step()
-                self._stats = self.engine.stats()
+                self._note_stats(bool(jobs) or any(delta.finished for delta in deltas))
                 self._deliver_or_fail(deltas)
         except BaseException as error:
             log.exception("the engine's thread has stopped")
@@ -244,6 +287,13 @@ class AsyncEngine:
             for tell in watchers:
                 with contextlib.suppress(RuntimeError):  # that loop has closed
                     tell()
+
+    def _note_stats(self, changed: bool) -> None:
+        """Take a snapshot where streams began or ended, else every STATS_EVERY seconds: it takes
+        as long as some other parts of a step."""
+        now = time.monotonic()
+        if changed or not self.engine.has_work or now - self._stats_taken >= STATS_EVERY:
+            self._stats, self._stats_taken = self.engine.stats(), now
 
     def _deliver_or_fail(self, deltas: list[OutputDelta]) -> None:
         """Deliver what a step gave. An error on the way ends the streams that it was for."""

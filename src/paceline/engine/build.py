@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 
 import torch
 
@@ -13,14 +14,17 @@ from paceline.drafters.spec import make_drafters
 from paceline.engine.config import EngineConfig
 from paceline.engine.costs import CostSource, starting_costs
 from paceline.engine.engine import Engine
-from paceline.engine.machine import usable_cores
+from paceline.engine.machine import use_threads
 from paceline.engine.memory import MemoryPlan, plan_memory
+from paceline.engine.needs import check_fits
 from paceline.engine.quality import quality_of
 from paceline.engine.runner import timed_step, try_out
 from paceline.engine.verify import make_verifier
 from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
+
+log = logging.getLogger(__name__)
 
 
 def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Engine:
@@ -29,12 +33,16 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     `loaded` takes a model that is in memory already (its weights are consumed); otherwise
     `config.model` is loaded. Raises ModelError or InvalidRequest, naming what does not fit.
     """
-    torch.set_num_threads(config.threads or usable_cores())
+    use_threads(config.threads)
     named = loaded is None
-    loaded = loaded or load_model(config.model)
+    if loaded is None:
+        log.info("reading %s", config.model)
+        loaded = load_model(config.model)
+    check_fits(config, loaded)
     max_context = loaded.max_context
     if config.max_model_len is not None:
         max_context = min(max_context, config.max_model_len)
+    log.info("loading the weights of %s", loaded.name)
     network, why = build_network(
         loaded,
         dtype=config.dtype,
@@ -44,6 +52,8 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         max_positions=max_context + 1,
     )
     quality = quality_of(config, loaded, network) if config.quantize else None
+    if config.drafter_specs:
+        log.info("loading drafters: %s", ", ".join(config.drafter_specs))
     drafters = drafters_for(config, loaded)
     plan = plan_memory(
         config, target=network, drafters=drafters.values(), max_context=loaded.max_context

@@ -190,6 +190,7 @@ def starting_costs(source: CostSource) -> Costs:
 
 
 def _measure(source: CostSource) -> Costs:
+    log.info("timing steps, once for this model on this machine")
     step = StepCost.measure(source.forward, source.rows, source.requests)
     costs = Costs(step, {name: DraftCost(d.parallel) for name, d in source.drafters.items()})
     for name, drafter in source.drafters.items():

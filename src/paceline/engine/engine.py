@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -35,10 +35,13 @@ from paceline.engine.quality import Quality
 from paceline.engine.roster import Roster, recover, try_out_target
 from paceline.engine.rounds import RoundMaker, explained
 from paceline.engine.runner import Runner
-from paceline.engine.sampler import TargetRows, draw_first
+from paceline.engine.sampler import TargetRows, draw_first, score_prompt
 from paceline.engine.scheduler import Plan, Scheduled, Scheduler
 from paceline.engine.verify import make_verifier, verifier_for
 from paceline.models.batch import ForwardOutput, Network
+from paceline.models.tokenizer import Tokenizer
+
+SCORED_BYTES = 32 * 2**20  # of the logits that a step may hold for log-probabilities of prompts
 
 
 class _Judged(NamedTuple):
@@ -69,7 +72,7 @@ class Engine:
         *,
         model_name: str,
         network: Network,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         eos_ids: frozenset[int],
         plan: MemoryPlan,
         backend: str,
@@ -90,6 +93,7 @@ class Engine:
             max_num_seqs=config.max_num_seqs,
             token_budget=config.token_budget,
             max_stretch=config.max_stretch,
+            most_scored=max(1, SCORED_BYTES // (4 * network.vocab_size)),
         )
         self.runner = Runner(network, max_num_seqs=config.max_num_seqs, max_model_len=max_model_len)
         self.verifier = make_verifier(config.rule, config.synthetic)
@@ -265,8 +269,15 @@ class Engine:
             first = {} if self.verifier.needs_q else draw_first(plan.first_rows(), output.logits)
         judged, observed, row, out = [], [], 0, 0
         for entry in plan.scheduled:
-            request, before, end = entry.request, entry.request.computed, out + entry.outputs
+            request, before = entry.request, entry.request.computed
+            scored, out = out, out + len(entry.scored)
+            end = out + entry.outputs
             try:
+                if entry.scored:
+                    places = range(
+                        entry.start + entry.scored.start, entry.start + entry.scored.stop
+                    )
+                    score_prompt(request, places, output.logits[scored:out], finite[scored:out])
                 if entry.samples:
                     mask = masks.get(request.id)
                     if isinstance(mask, Exception):
@@ -286,6 +297,8 @@ class Engine:
                     judged.append(self._round(entry, rows))
                 else:
                     request.computed += entry.count
+                    if request.prompt_only and not request.pending:
+                        request.finish_reason = FinishReason.LENGTH
                 if self.drafting.watches(request):
                     count, features = request.computed - before, output.features
                     features = None if features is None else features[row : row + count]
@@ -318,6 +331,7 @@ class Engine:
                 self.cache.commit(request, self.drafting.held(request))
                 if request.finish_reason is not None:
                     self._roster.close(request, request.finish_reason, request.stop_reason)
+                    delta = delta or self._roster.delta(request)
             except Exception as error:
                 delta = self._roster.fail(request, error)
             if delta is not None and delta.finished:
@@ -364,7 +378,8 @@ class Engine:
         plain = [0.0] * len(judged)
         if cost is not None:
             plain = self.baseline.add(cost, scheduled, chosen, seconds, drafting)
-            cost.observe(rows, seconds, len(scheduled))
+            if not any(entry.scored for entry in scheduled):  # those cost more than their rows
+                cost.observe(rows, seconds, len(scheduled))
         deltas = []
         for each, ar_seconds in zip(judged, plain, strict=True):
             entry, commit = each.entry, each.commit

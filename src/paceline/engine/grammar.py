@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -27,6 +27,7 @@ from paceline.engine.grammar_child import STACK, parser_limits
 from paceline.engine.grammar_errors import refusal, too_heavy
 from paceline.engine.grammar_trial import Failed, Trial, TrialUnavailable, Verdict
 from paceline.engine.smallest_first import SmallestFirst
+from paceline.models.tokenizer import Tokenizer
 
 COMPILE_STACK = 4 * STACK  # what compiles on a trial's stack compiles here
 # The spelling of json.dumps: a free choice of white space would spend tokens and rounds on it, and
@@ -52,7 +53,7 @@ class Compiler:
     Its methods may be called from any thread. What was compiled or refused is kept for a while.
     """
 
-    def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Iterable[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Iterable[int]) -> None:
         self._hf_tokenizer, self.vocab_size = tokenizer, vocab_size
         first = getattr(tokenizer, "eos_token_id", None)
         # The tokenizer's own first: that is what ends a text which is complete.

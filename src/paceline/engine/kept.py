@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from paceline.core import CacheError
-from paceline.core.cache import cache_dir, load_json, save_json
+from paceline.core.cache import cache_dir, load_json, save_json, tell_unkept
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,5 @@ class Kept(Generic[T]):
         try:
             save_json(self.path, {"key": self.key, "measured": values})
         except CacheError as error:
-            log.warning(
-                "%s cannot be kept and will be measured at each start: %s", self.room, error
-            )
+            tell_unkept(f"{self.room} cannot be kept and will be measured at each start", error)
         return measured

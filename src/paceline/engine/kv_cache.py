@@ -43,13 +43,14 @@ class KVCache:
         """Gives `request`, which holds no block, the cached blocks of its tokens.
 
         Returns how many tokens they cover: whole blocks, and never the last token, whose logits are
-        wanted. Reference counts are raised.
+        wanted, nor a row whose log-probabilities are. Reference counts are raised.
         """
         assert not request.blocks, "a request matches a prefix before it owns blocks"
         chain = self._chains[request.id] = []
         if not self.prefix_cache:
             return 0
-        for start in range(0, (len(request.tokens) - 1) // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE):
+        most = request.scored if request.unscored else len(request.tokens) - 1
+        for start in range(0, most // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE):
             digest = self._digest(request, start, chain)
             block = self._block_of.get(digest)
             if block is None:

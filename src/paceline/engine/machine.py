@@ -5,22 +5,53 @@ from __future__ import annotations
 import math
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 
-CGROUP = Path("/sys/fs/cgroup")
+import torch
+
+from paceline.core import InvalidRequest
+
+CGROUP, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+# A controller ("" in version 2), its files, and the lines that count file cache: what can be
+# dropped, and what was used lately.
 LIMITS = (
-    ("memory.max", "memory.current"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),  # version 1
+    ("", "memory.max", "memory.current", "inactive_file"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 
 
-def usable_cores(cgroup: Path = CGROUP) -> int:
+def use_threads(asked: int | None) -> None:
+    """Have torch and the kernels run on `asked` threads (default: one for each usable core).
+
+    Raises InvalidRequest for more threads than cores: some would wait for a core while the others
+    wait for them, and a step would take many times as long.
+    """
+    cores = usable_cores()
+    if asked is not None and asked > cores:
+        may = "this process may use 1 core" if cores == 1 else f"this process may use {cores} cores"
+        right = "1" if cores == 1 else f"1 to {cores}"
+        raise InvalidRequest("threads", asked, f"{right}: {may} (CPU affinity, container limits)")
+    torch.set_num_threads(asked or cores)
+
+
+def usable_cores(cgroup: Path = CGROUP, groups: Path = OWN_GROUPS) -> int:
     """Cores that threads may run on: affinity, and the container's share of time, rounded up."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    quota, _, period = _first_line(cgroup / "cpu.max").partition(" ")
-    if quota.isdecimal() and period.isdecimal():
-        return max(1, min(cores or 1, math.ceil(int(quota) / int(period))))
-    return cores or 1
+    shares = [cores or 1]
+    for folder in _folders("", cgroup, groups):
+        quota, _, period = _first_line(folder / "cpu.max").partition(" ")
+        shares += _share(quota, period)
+    for folder in _folders("cpu", cgroup, groups):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        shares += _share(*(_first_line(folder / name) for name in names))
+    return max(1, min(shares))
+
+
+def _share(quota: str, period: str) -> list[int]:
+    """Return the cores that a quota of time is worth; none where it is not limited."""
+    limited = quota.isdecimal() and period.isdecimal() and int(period) > 0
+    return [math.ceil(int(quota) / int(period))] if limited else []
 
 
 def cpu_name(info: Path = Path("/proc/cpuinfo")) -> str:
@@ -28,21 +59,54 @@ def cpu_name(info: Path = Path("/proc/cpuinfo")) -> str:
     return _value(info, "model name") or platform.processor() or platform.machine()
 
 
-def available_memory(cgroup: Path = CGROUP) -> int:
+def free_memory(device: str) -> int:
+    """Bytes of memory that `device`, cpu or cuda, has free."""
+    return int(torch.cuda.mem_get_info()[0]) if device == "cuda" else available_memory()
+
+
+def whole_memory(device: str) -> int:
+    """Bytes of memory that `device`, cpu or cuda, has for all processes together."""
+    return int(torch.cuda.mem_get_info()[1]) if device == "cuda" else total_memory()
+
+
+def available_memory(cgroup: Path = CGROUP, groups: Path = OWN_GROUPS) -> int:
     """Bytes that can still be had without swapping."""
     kilobytes = _value(Path("/proc/meminfo"), "MemAvailable").split()
     free = int(kilobytes[0]) * 1024 if kilobytes else _physical_memory() // 2
-    for limit, used in LIMITS:
-        most, taken = _first_line(cgroup / limit), _first_line(cgroup / used)
-        if most.isdecimal() and taken.isdecimal():
-            free = min(free, max(0, int(most) - int(taken)))
-    return free
+    for controller, limit, used, droppable in LIMITS:
+        for folder in _folders(controller, cgroup, groups):
+            most, taken = _first_line(folder / limit), _first_line(folder / used)
+            if most.isdecimal() and taken.isdecimal():
+                cache = _counter(folder / "memory.stat", droppable)
+                free = min(free, int(most) - max(0, int(taken) - cache))
+    return max(0, free)
 
 
-def total_memory(cgroup: Path = CGROUP) -> int:
+def total_memory(cgroup: Path = CGROUP, groups: Path = OWN_GROUPS) -> int:
     """Bytes that all processes here may have together."""
-    most = [_first_line(cgroup / limit) for limit, _ in LIMITS]
-    return min([_physical_memory(), *(int(limit) for limit in most if limit.isdecimal())])
+    total = _physical_memory()
+    for controller, limit, *_ in LIMITS:
+        for folder in _folders(controller, cgroup, groups):
+            most = _first_line(folder / limit)
+            total = min(total, int(most)) if most.isdecimal() else total
+    return total
+
+
+def _folders(controller: str, cgroup: Path, groups: Path) -> Iterator[Path]:
+    """Yield the folders of this process's control group and of those around it.
+
+    In a container the path that the kernel tells may not exist; the limits then lie at the top.
+    """
+    top = cgroup / controller
+    yield top
+    for line in _text(groups).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(","):
+            folder = top
+            for name in Path(path.lstrip("/")).parts:
+                folder = folder / name
+                yield folder
 
 
 def _physical_memory() -> int:
@@ -51,15 +115,22 @@ def _physical_memory() -> int:
 
 def _value(file: Path, name: str) -> str:
     """The value of the first line `name: value` in a file, or nothing."""
-    try:
-        lines = (line.partition(":") for line in file.read_text().splitlines())
-        return next((value.strip() for key, _, value in lines if key.strip() == name), "")
-    except OSError:
-        return ""
+    lines = (line.partition(":") for line in _text(file).splitlines())
+    return next((value.strip() for key, _, value in lines if key.strip() == name), "")
+
+
+def _counter(file: Path, name: str) -> int:
+    """The number of the line `name number` in a file, or 0."""
+    lines = (line.split() for line in _text(file).splitlines())
+    return next((int(words[1]) for words in lines if words[:1] == [name]), 0)
 
 
 def _first_line(file: Path) -> str:
+    return _text(file).split("\n", 1)[0].strip()
+
+
+def _text(file: Path) -> str:
     try:
-        return file.read_text().split("\n", 1)[0].strip()
+        return file.read_text()
     except OSError:
         return ""

@@ -46,12 +46,10 @@ def plan_memory(
 ) -> MemoryPlan:
     """Divide memory: one request of the longest length always fits, so the oldest can go on.
 
-    Raises InvalidRequest when `max_model_len` is more than the model was made for, or when
-    `kv_memory` cannot hold one request of `max_model_len` tokens.
+    Raises InvalidRequest when `kv_memory`, or the memory that is left, cannot hold one request of
+    `max_model_len` tokens.
     """
     asked = config.max_model_len
-    if asked is not None and asked > max_context:
-        raise InvalidRequest("max_model_len", asked, f"at most the model's {max_context} tokens")
     specs = [target.kv_spec] + [d.kv for d in drafters if d.kv is not None]
     per_token = sum(spec.bytes_per_token for spec in specs)
     block_bytes = per_token * BLOCK_SIZE

@@ -14,19 +14,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
 
 import torch
 
 from paceline.core import InvalidRequest
 from paceline.engine.config import EngineConfig
 from paceline.engine.kept import Kept
-from paceline.engine.machine import available_memory, usable_cores
+from paceline.engine.machine import available_memory, use_threads
 from paceline.engine.runner import even_batch
 from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
 from paceline.models.quantized import VERSION, recipe_of
+from paceline.models.tokenizer import Tokenizer
 from paceline.models.weights import SafetensorWeights, stored_bytes
 
 WINDOW, MOST_WINDOWS = 512, 4  # tokens; of each passage
@@ -79,7 +79,7 @@ def passages() -> list[str]:
 
 
 def windows(
-    tokenizer: Any, texts: Sequence[str], longest: int = WINDOW, most: int = MOST_WINDOWS
+    tokenizer: Tokenizer, texts: Sequence[str], longest: int = WINDOW, most: int = MOST_WINDOWS
 ) -> list[list[int]]:
     """Token ids of the texts, of each in up to `most` windows of at most `longest`."""
     found = []
@@ -111,7 +111,7 @@ def examine(config: EngineConfig, texts: Sequence[str] | None = None) -> Quality
 
     Raises ModelError when the model cannot be loaded, and InvalidRequest for text of no two tokens.
     """
-    torch.set_num_threads(config.threads or usable_cores())
+    use_threads(config.threads)
     loaded = load_model(config.model)
     own = None
     if texts is not None:

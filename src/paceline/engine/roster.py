@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 from paceline.core import (
     ExplainedRound,
@@ -17,6 +16,7 @@ from paceline.core import (
     Request,
     RequestMetrics,
     Round,
+    TokenLogprobs,
 )
 from paceline.core.spans import Spans
 from paceline.engine.config import EngineStats
@@ -30,6 +30,7 @@ from paceline.engine.runner import Runner, try_out
 from paceline.engine.sampler import NotFinite
 from paceline.engine.scheduler import Plan, Scheduler
 from paceline.engine.text import TextStream
+from paceline.models.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 NOT_FINITE = "model_not_finite"  # stop reason of a stream whose logits held NaN or infinity
@@ -47,7 +48,7 @@ class Roster:
     logits that are not finite since that was last looked into.
     """
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     cache: KVCache
     scheduler: Scheduler
     runner: Runner
@@ -139,6 +140,7 @@ class Roster:
             kinds=tuple(commit.kinds),
             text=commit.text,
             logprobs=None if commit.logprobs is None else tuple(commit.logprobs),
+            prompt_logprobs=_prompt_logprobs(request),
             finish_reason=request.finish_reason,
             stop_reason=request.stop_reason,
             error=commit.error,
@@ -150,6 +152,15 @@ class Roster:
             explained=explained,
             metrics=None if request.finish_reason is None else _times(request),
         )
+
+
+def _prompt_logprobs(request: Request) -> tuple[TokenLogprobs, ...] | None:
+    """Hand out the log-probabilities of the prompt, once, when all are known."""
+    known = request.prompt_logprobs
+    if known is None or request.unscored:
+        return None
+    request.prompt_logprobs = None
+    return tuple(known)
 
 
 def _times(request: Request) -> RequestMetrics:

@@ -61,6 +61,7 @@ class Runner:
             ids += entry.request.tokens[entry.start : end]
             ids += entry.draft.verified
             positions.append(np.arange(entry.start, entry.start + entry.rows, dtype=np.int32))
+            logit_rows += [starts[-1] + row for row in entry.scored]
             starts.append(len(ids))
             if entry.samples:
                 logit_rows += range(len(ids) - 1 - len(entry.draft), len(ids))

@@ -26,9 +26,9 @@ TOGETHER = 4  # requests whose first tokens are worth drawing at once
 class NotFinite(PacelineError):
     """The model's logits hold NaN or infinity, so no token can be chosen from them."""
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int, of: str = "output") -> None:
         super().__init__(
-            f"the model's logits for output token {position} hold NaN or infinity: its weights are "
+            f"the model's logits for {of} token {position} hold NaN or infinity: its weights are "
             "damaged, or its numbers leave the range of the data type"
         )
 
@@ -173,15 +173,7 @@ class TargetRows:
 
     def logprobs(self, row: int, token: int) -> TokenLogprobs:
         """Log-probabilities of `token` and of the asked-for top tokens, from the raw logits."""
-        logits, count = self._raw(row), self.request.params.logprobs or 0
-        normaliser = ops.logsumexp(logits)
-        top: tuple[tuple[int, float], ...] = ()
-        if count:
-            # Stable: of equal logits the lowest id comes first, whatever topk prefers.
-            values, ids = torch.topk(logits, min(2 * count, len(logits)))
-            best = sorted(zip((-values).tolist(), ids.tolist(), strict=True))[:count]
-            top = tuple((i, -value - normaliser) for value, i in best)
-        return TokenLogprobs(token, float(logits[token]) - normaliser, top)
+        return token_logprobs(self._raw(row), token, self.request.params.logprobs or 0)
 
     def _best(self, row: int) -> int:
         """The row's token, were there no grammar."""
@@ -223,6 +215,60 @@ class TargetRows:
         if not self._finite[row]:
             raise NotFinite(self.noise.start + row)
         return self._logits[row]
+
+
+def token_logprobs(logits: torch.Tensor, token: int, count: int) -> TokenLogprobs:
+    """Log-probabilities of `token` and the `count` likeliest tokens, from a row of logits [V]."""
+    top = _top(*torch.topk(logits, _candidates(logits, count)), count) if count else []
+    return _told(token, float(logits[token]), top, ops.logsumexp(logits))
+
+
+def token_logprobs_rows(
+    logits: torch.Tensor, tokens: Sequence[int], count: int
+) -> list[TokenLogprobs]:
+    """Return token_logprobs() of each row of logits [R, V], in a few calls for all rows."""
+    places = torch.tensor(tokens, device=logits.device)[:, None]
+    chosen = logits.gather(1, places)[:, 0].tolist()
+    tops: list[list[tuple[int, float]]] = [[]] * len(tokens)
+    if count:
+        values, ids = (part.cpu() for part in torch.topk(logits, _candidates(logits, count)))
+        tops = [_top(*row, count) for row in zip(values, ids, strict=True)]
+    rows = zip(tokens, chosen, tops, ops.logsumexp_rows(logits), strict=True)
+    return [_told(*row) for row in rows]
+
+
+def _candidates(logits: torch.Tensor, count: int) -> int:
+    """Return how many of the largest logits of a row to look at for the `count` likeliest."""
+    return min(2 * count, logits.shape[-1])
+
+
+def _top(values: torch.Tensor, ids: torch.Tensor, count: int) -> list[tuple[int, float]]:
+    """Return ids and logits of the `count` largest, the largest first."""
+    # Stable: of equal logits the lowest id comes first, whatever topk prefers.
+    best = sorted(zip((-values).tolist(), ids.tolist(), strict=True))[:count]
+    return [(i, -value) for value, i in best]
+
+
+def _told(
+    token: int, logit: float, top: list[tuple[int, float]], normaliser: float
+) -> TokenLogprobs:
+    shown = tuple((i, value - normaliser) for i, value in top)
+    return TokenLogprobs(token, logit - normaliser, shown)
+
+
+def score_prompt(
+    request: Request, rows: range, logits: torch.Tensor, finite: Sequence[bool]
+) -> None:
+    """Add the log-probabilities of prompt tokens: row i of the prompt, of `rows`, gives that of
+    token i + 1. logits are float32 [rows, V]. Raises NotFinite."""
+    known = request.prompt_logprobs
+    assert known is not None
+    for row, is_finite in zip(rows, finite, strict=True):
+        if not is_finite:
+            raise NotFinite(row + 1, "prompt")
+    tokens = request.prompt_ids[rows.start + 1 : rows.stop + 1]
+    known += token_logprobs_rows(logits, tokens, request.params.prompt_logprobs or 0)
+    request.scored = rows.stop
 
 
 def draw_first(sampled: Iterable[tuple[Request, int]], logits: torch.Tensor) -> dict[int, int]:

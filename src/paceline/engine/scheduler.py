@@ -18,17 +18,26 @@ from paceline.engine.kv_cache import KVCache
 from paceline.engine.step_cost import StepCost
 from paceline.models.batch import BLOCK_SIZE
 
+SCORED_BESIDE = 16  # rows of prompts that a step scores beside decoding requests
+
 
 @dataclass(slots=True)
 class Scheduled:
     """Rows of one request in this step: `count` committed tokens from `start`, then the draft, of
-    at most `draft_limit` tokens as slots and budget allow."""
+    at most `draft_limit` tokens as slots and budget allow. `scored` are the rows, counted from the
+    first, that give log-probabilities of the prompt."""
 
     request: Request
     start: int
     count: int
     draft_limit: int = 0
     draft: Draft = field(default_factory=no_draft)
+    scored: range = field(init=False)
+
+    def __post_init__(self) -> None:
+        first = max(self.request.scored - self.start, 0)
+        end = min(self.count, first + self.request.unscored)
+        self.scored = range(first, max(first, end))
 
     @property
     def rows(self) -> int:
@@ -36,13 +45,14 @@ class Scheduled:
 
     @property
     def outputs(self) -> int:
-        """Rows whose logits are wanted."""
+        """Rows from which tokens are chosen. Scored rows, which get logits too, do not count."""
         return 1 + self.draft.length if self.samples else 0
 
     @property
     def samples(self) -> bool:
         """Return whether this step reaches the last known token, so that the next one is chosen."""
-        return self.start + self.count == len(self.request.tokens)
+        at_end = self.start + self.count == len(self.request.tokens)
+        return at_end and not self.request.prompt_only
 
 
 @dataclass(slots=True)
@@ -52,11 +62,13 @@ class Plan:
     scheduled: list[Scheduled] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    most_scored: int = 0  # rows of prompts that may give log-probabilities
 
     def first_rows(self) -> Iterator[tuple[Request, int]]:
         """Requests that get a token, each with the first of its rows in the step's logits."""
         row = 0
         for entry in self.scheduled:
+            row += len(entry.scored)
             if entry.samples:
                 yield entry.request, row
                 row += entry.outputs
@@ -79,7 +91,7 @@ class Plan:
             "requests": len(self.scheduled),
             "rows": rows,
             "prompt_rows": rows - decoded,
-            "outputs": sum(entry.outputs for entry in rounds),
+            "outputs": sum(len(e.scored) + e.outputs for e in self.scheduled),
             "drafted": sum(len(entry.draft) for entry in self.scheduled),
             "committed": sum(len(delta.token_ids) for delta in deltas),
             "seen": sum(entry.start + entry.rows for entry in self.scheduled),
@@ -95,6 +107,7 @@ class Scheduler:
     max_num_seqs: int
     token_budget: int
     max_stretch: float
+    most_scored: int = 64  # rows of prompts whose logits a step may hold
     cost: StepCost | None = None
     waiting: deque[Request] = field(default_factory=deque)
     running: list[Request] = field(default_factory=list)
@@ -135,6 +148,9 @@ class Scheduler:
             ):
                 plan.scheduled.append(Scheduled(request, request.computed, count))
                 spare -= count - 1
+        plan.most_scored = self.most_scored
+        if plan.scheduled:  # others wait for their next tokens
+            plan.most_scored = min(self.most_scored, SCORED_BESIDE)
         if prompts or self.waiting:
             budget = self._prompt_budget(sum(entry.rows for entry in plan.scheduled))
             for request in prompts:
@@ -170,7 +186,11 @@ class Scheduler:
 
     def _schedule_chunk(self, request: Request, budget: int, plan: Plan) -> int:
         count = min(len(request.tokens) - request.computed, budget)
-        if not self._make_room(request, request.computed + count, plan):
+        if request.unscored:
+            left = plan.most_scored - sum(len(entry.scored) for entry in plan.scheduled)
+            if request.unscored > left:
+                count = min(count, request.scored + left - request.computed)
+        if not count or not self._make_room(request, request.computed + count, plan):
             return 0
         plan.scheduled.append(Scheduled(request, request.computed, count))
         return count

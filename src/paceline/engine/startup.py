@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 from paceline.drafters.base import Reporting
 from paceline.engine.engine import Engine
+from paceline.engine.needs import size_text
 from paceline.engine.step_cost import timed
 from paceline.models.quantized import recipe_of
 
 READS = 5
+_bounds: WeakKeyDictionary[Engine, float] = WeakKeyDictionary()
 
 
 def bandwidth_bound(engine: Engine) -> float:
-    """Seconds of a pure read loop over the model's own packed weights: no decode step is faster."""
-    return min(timed(engine.runner.network.read_weights) for _ in range(READS))
+    """Seconds of a pure read loop over the model's own packed weights: no decode step is faster.
+    An engine is timed once."""
+    if engine not in _bounds:
+        _bounds[engine] = min(timed(engine.runner.network.read_weights) for _ in range(READS))
+    return _bounds[engine]
 
 
 def start_up_rows(engine: Engine) -> list[tuple[str, str]]:
     """Rows of (label, value): model, network, memory plan, bandwidth bound, drafters, rule."""
     plan, config, network = engine.plan, engine.config, engine.runner.network
-    weights, kv = _bytes(plan.weight_bytes), _bytes(plan.kv_bytes)
+    weights, kv = size_text(plan.weight_bytes), size_text(plan.kv_bytes)
     if plan.drafter_weight_bytes:
-        weights += f", {_bytes(plan.drafter_weight_bytes)} of them the drafters'"
+        weights += f", {size_text(plan.drafter_weight_bytes)} of them the drafters'"
     if plan.drafter_kv_bytes_per_token:
-        kv += f" ({_bytes(plan.drafter_kv_bytes_per_token * plan.kv_tokens)} the drafters')"
+        kv += f" ({size_text(plan.drafter_kv_bytes_per_token * plan.kv_tokens)} the drafters')"
     prefix_cache = "on" if config.prefix_cache else "off"
     bound = bandwidth_bound(engine)
     bandwidth = network.streamed_bytes / bound / 1e9
@@ -63,7 +70,3 @@ def _quantized(engine: Engine) -> list[tuple[str, str]]:
     if engine.quality is None:
         return [(number, f"not measured: the {config.dtype} weights do not fit beside these")]
     return [(number, engine.quality.describe(config.dtype))]
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+from paceline.models.tokenizer import Tokenizer
 
 CONTEXT = 5  # prompt tokens that the first output tokens are decoded with: spacing depends on them
 UNFINISHED = "�"  # what a decoder prints for bytes that are not a whole character yet
@@ -20,7 +21,7 @@ class TextStream:
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         prompt_ids: Sequence[int],
         stop: Sequence[str] = (),
         *,

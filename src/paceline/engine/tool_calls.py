@@ -1,162 +1,192 @@
-"""Tool calls: how models of a family write them, and the grammar of answers that hold some."""
+"""The grammar of an answer: reasoning, then calls of tools, or free text, or a form of its own."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
 
-from paceline.core import Grammar, InvalidRequest
+from paceline.core import Grammar
 from paceline.engine.grammar import embedded
+from paceline.engine.tool_formats import (
+    CallableFunction,
+    ReasoningFormat,
+    ToolFormat,
+    ValueTags,
+    arguments_schema,
+)
+from paceline.engine.tool_values import is_plain, plain_choices, properties
 
-NO_ARGUMENTS = dict[str, object](type="object", properties={}, additionalProperties=False)
+# JSON's own pieces: the lexer takes the longest of all that may come, so that `{"name"` as one
+# text would hide the `{` of other alternatives.
+PIECES = re.compile(r'"[^"]*"|[{}\[\]]|[,:] |[^"{}\[\],:]+|.', re.DOTALL)
+ANY_TEXT = r"/(.|\n)*/"
 
 
-class CallableFunction(Protocol):
-    """A function that may be called. `parameters` is a JSON schema; None: it takes no arguments."""
+class Thinking(StrEnum):
+    """The place where the prompt leaves the model's reasoning."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def parameters(self) -> Mapping[str, object] | None: ...
+    OPEN = "open"  # the prompt ends within the reasoning
+    MAYBE = "maybe"  # the answer may begin with it
+    DONE = "done"  # the prompt holds all of it
 
 
 @dataclass(frozen=True)
-class ToolFormat:
-    """The form in which a call is written: `opening`, {"name": …, `arguments`: …}, `closing`.
+class Calls:
+    """The functions that an answer may call.
 
-    `sign` is a text in the chat templates of models that write so. A call may begin without its
-    opening where `optional_opening` says so; the whole answer is calls then, or none.
+    required  the answer is calls, without other text
+    several   the answer may hold more than one call
     """
 
-    name: str
-    sign: str
-    opening: str
-    arguments: str
-    closing: str
-    separator: str
-    optional_opening: bool = False
-
-    def head(self, name: str) -> list[str]:
-        """What stands before the arguments, in the pieces that a JSON grammar has too: the lexer
-        takes the longest of all that may come, so `{"name"` as one would hide `{` from others."""
-        return ["{", '"name"', ": ", json.dumps(name), ", ", f'"{self.arguments}"', ": "]
+    format: ToolFormat
+    functions: Sequence[CallableFunction]
+    required: bool
+    several: bool
 
 
-HERMES = ToolFormat(
-    name="Hermes",
-    sign="<tool_call>",
-    opening="<tool_call>\n",
-    arguments="arguments",
-    closing="\n</tool_call>",
-    separator="\n",
-)
-LLAMA3 = ToolFormat(
-    name="Llama 3",
-    sign='"parameters": ',
-    opening="<|python_tag|>",
-    arguments="parameters",
-    closing="",
-    separator="; ",
-    optional_opening=True,
-)
-# Looked for in this order; what is named here only is refused by that name.
-SIGNS: tuple[tuple[str, ToolFormat | str], ...] = (
-    ("<function=", "Qwen3-Coder's XML"),
-    ("[TOOL_CALLS]", "Mistral"),
-    ("<｜tool▁calls▁begin｜>", "DeepSeek"),
-    ("<|tool_calls_section_begin|>", "Kimi"),
-    ("<|channel|>", "gpt-oss (Harmony)"),
-    ("<arg_key>", "GLM"),
-    ("<minimax:tool_call>", "MiniMax"),
-    (HERMES.sign, HERMES),
-    (LLAMA3.sign, LLAMA3),
-)
-
-
-def format_of(template: str) -> ToolFormat:
-    """The format that a chat template teaches. Raises InvalidRequest naming one that is not known,
-    or that the template shows no tools at all."""
-    known = "a model whose chat template has tools in the format of Hermes and Qwen, or of Llama 3"
-    if re.search(r"\btools\b", template) is None:
-        raise InvalidRequest("tools", "tools", f"{known}; this one's template shows none")
-    for sign, tool_format in SIGNS:
-        if sign in template:
-            if isinstance(tool_format, ToolFormat):
-                return tool_format
-            raise InvalidRequest("tools", "tools", f"{known}; this one's is {tool_format}")
-    raise InvalidRequest("tools", "tools", f"{known}; this one's is another")
-
-
-def calls_grammar(
-    tool_format: ToolFormat,
-    tools: Sequence[CallableFunction],
-    *,
-    required: bool,
-    several: bool,
+def answer_grammar(
+    calls: Calls | None,
     final: Grammar | None,
-    is_token: Callable[[str], bool],
+    added: Mapping[str, int],
+    reasoning: ReasoningFormat | None = None,
+    thinking: Thinking = Thinking.DONE,
 ) -> Grammar:
-    """Answers that call `tools`, or, unless that is `required`, say something: `final` bounds what.
+    """Return the grammar of an answer that calls tools, or else is bound by `final`, or is free.
 
-    `several` allows more than one call. `is_token` tells whether a text is one token of the
-    vocabulary, which text alone cannot spell.
+    Reasoning that comes before is free. `added` are the ids of the vocabulary's added tokens, which
+    no text can spell. Raises InvalidRequest for parameters that the format of the calls cannot
+    write.
     """
-    more = f"({_text(tool_format.separator)} call)*" if several else ""
-    calls = f"call {more}"
-    rules = [_call(tool_format, is_token)]
-    if required:
-        start = calls
-    elif final is not None:
-        start = f"{calls} | %json {embedded(json.loads(final.source))}"
+    lark = _Lark(added)
+    begins = reasoning is not None and thinking is not Thinking.DONE
+    header = lark.literal(reasoning.header) if reasoning is not None and begins else ""
+    if calls is None:
+        assert final is not None, "an answer without tools and bounds needs no grammar"
+        start = f"{header} {lark.nested(final)}"
     else:
-        start, rule = _free_text(tool_format, calls, is_token)
-        rules.append(rule)
-    bodies = [
-        f"{' '.join(map(_text, tool_format.head(function.name)))} "
-        f'%json {embedded(arguments_schema(function))} "}}"'
-        for function in tools
-    ]
-    lark = "\n".join(["%llguidance {}", f"start: {start}", *rules, "body: " + " | ".join(bodies)])
-    return Grammar("lark", lark, "tools")
+        start = lark.answer(calls, final, header)
+    if reasoning is not None and begins:
+        start = f"{lark.reasoning(reasoning, thinking)} ({start})"
+    source = "\n".join(["%llguidance {}", f"start: {start}", *lark.rules])
+    return Grammar("lark", source, "tools" if calls else final.field if final else "grammar")
 
 
-def arguments_schema(function: CallableFunction) -> dict[str, object]:
-    return {"type": "object", **function.parameters} if function.parameters else NO_ARGUMENTS
+class _Lark:
+    """Writes one Lark grammar; `rules` are those beside the start."""
+
+    def __init__(self, added: Mapping[str, int]) -> None:
+        self._added, self.rules = added, list[str]()
+        longest_first = sorted(added, key=len, reverse=True)
+        self._tokens = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+    def literal(self, text: str, *, pieces: bool = False) -> str:
+        """Return a text as Lark writes it, tokens in it by their ids."""
+        written, at = list[str](), 0
+        for token in self._tokens.finditer(text):
+            written += [*self._texts(text[at : token.start()], pieces), self._token(token[0])]
+            at = token.end()
+        return " ".join([*written, *self._texts(text[at:], pieces)])
+
+    def nested(self, grammar: Grammar) -> str:
+        """Return a user's grammar as a part of this one."""
+        if grammar.kind == "json_schema":
+            return f"%json {embedded(json.loads(grammar.source))}"
+        if grammar.kind == "lark":
+            return f"%lark {{\n{grammar.source}\n}}"
+        return f"/{_slashed(grammar.source)}/"
+
+    def reasoning(self, form: ReasoningFormat, thinking: Thinking) -> str:
+        """Return the part before the answer, up to the gap behind the reasoning."""
+        thought = f"{self._free('THOUGHT', form.closing)} {self.literal(form.gap)}"
+        again = f"({self.literal(form.opening)} {thought}){'*' if form.repeats else '?'}"
+        if thinking is Thinking.MAYBE:
+            return again
+        return f"{thought} {again if form.repeats else ''}"
+
+    def answer(self, calls: Calls, final: Grammar | None, header: str) -> str:
+        """Return the answer itself: calls, or what `final` bounds, or any text."""
+        form = calls.format
+        more = ""
+        if calls.several and form.separator is not None:
+            more = f"({self.literal(form.separator, pieces=True)} call)*"
+        bodies = [self._call(form, function) for function in calls.functions]
+        self.rules.append("call: " + " | ".join(bodies))
+        rest = f"{self.literal(form.lead, pieces=True)} call {more} {self.literal(form.end)}"
+        mark = self.literal(form.mark)
+        marked = f"({mark})? {rest}" if form.optional_mark else f"{mark} {rest}"
+        if calls.required:
+            return marked
+        if final is not None:
+            return f"{marked} | {header} {self.nested(final)}"
+        if form.optional_mark:
+            self._rule(r"TEXT: /([^{](.|\n)*)?/")
+            return f"{marked} | {header} TEXT"
+        self._rule(f"TEXT: {ANY_TEXT}")
+        if header:
+            return f"{marked} | {header} TEXT"
+        if form.mark in self._added:
+            return f"TEXT ({marked})?"
+        return f"{self._free('TEXT', form.mark)} {rest} | TEXT"
+
+    def _call(self, form: ToolFormat, function: CallableFunction) -> str:
+        head = self.literal(f"{form.before}{function.name}{form.between}", pieces=True)
+        schema = arguments_schema(function)
+        if form.tags is None:
+            arguments = f"%json {embedded(schema)}"
+        else:
+            arguments = self._tagged(form.tags, function.name, schema)
+        return f"{head} {arguments} {self.literal(form.after, pieces=True)}"
+
+    def _tagged(self, tags: ValueTags, name: str, schema: Mapping[str, object]) -> str:
+        """Return arguments between tags, in the order of their schema."""
+        required = schema.get("required") or ()
+        parts = []
+        for key, part in properties(schema, f"tools.{name}.parameters").items():
+            value = self._value(part, tags.closing)
+            text = f"{self.literal(tags.opening + key + tags.between)} {value}"
+            is_required = isinstance(required, Sequence) and key in required
+            parts.append(text if is_required else f"({text})?")
+        return " ".join(parts)
+
+    def _value(self, schema: Mapping[str, object], closing: str) -> str:
+        end = self.literal(closing)
+        if not is_plain(schema):
+            return f"%json {embedded(dict(schema))} {end}"
+        choices = plain_choices(schema)
+        if choices is not None:
+            texts = [self.literal(str(text)) for text in choices]
+            return f"({' | '.join(texts)}) {end}"
+        least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+        count = "*" if not least and most == "" else f"{{{least},{most}}}"
+        rule = f"value_{least}_{most}"
+        self._rule(f"{rule.upper()}: /(.|\n){count}/")
+        self._rule(f"{rule}[lazy]: {rule.upper()} {end}")
+        return rule
+
+    def _free(self, name: str, end: str) -> str:
+        """Return any text up to `end`; a token cannot be part of a text."""
+        self._rule(f"{name}: {ANY_TEXT}")
+        if self._tokens.match(end):
+            return f"{name} {self.literal(end)}"
+        self._rule(f"{name.lower()}_end[lazy]: {name} {self.literal(end)}")
+        return f"{name.lower()}_end"
+
+    def _rule(self, rule: str) -> None:
+        if rule not in self.rules:
+            self.rules.append(rule)
+
+    def _token(self, text: str) -> str:
+        return f"<[{self._added[text]}]>"
+
+    def _texts(self, text: str, pieces: bool) -> list[str]:
+        parts = PIECES.findall(text) if pieces else [text] * bool(text)
+        return [json.dumps(part) for part in parts]
 
 
-def _call(tool_format: ToolFormat, is_token: Callable[[str], bool]) -> str:
-    opening = _literal(tool_format.opening, is_token)
-    if tool_format.optional_opening:
-        return f"call: ({opening})? body"
-    return f"call: {opening} body {_literal(tool_format.closing, is_token)}"
-
-
-def _free_text(
-    tool_format: ToolFormat, calls: str, is_token: Callable[[str], bool]
-) -> tuple[str, str]:
-    """Any text, which the opening of a call ends; a token cannot be part of a text."""
-    if tool_format.optional_opening:
-        return f"{calls} | TEXT", r"TEXT: /([^{](.|\n)*)?/"
-    if is_token(tool_format.opening.strip()):
-        return f"TEXT ({calls})?", r"TEXT: /(.|\n)*/"
-    sign = _text(tool_format.opening)
-    rest = calls.replace("call", "rest", 1)
-    closing = _literal(tool_format.closing, is_token)
-    lines = [r"TEXT: /(.|\n)*/", f"talk[lazy]: TEXT {sign}", f"rest: body {closing}"]
-    return f"talk {rest} | TEXT", "\n".join(lines)
-
-
-def _literal(text: str, is_token: Callable[[str], bool]) -> str:
-    """A text as Lark has it, where a part of it is a token of its own."""
-    stripped = text.strip()
-    if not is_token(stripped):
-        return _text(text)
-    before, after = text.split(stripped)
-    return " ".join(part for part in (_text(before), stripped, _text(after)) if part)
-
-
-def _text(text: str) -> str:
-    return json.dumps(text) if text else ""
+def _slashed(expression: str) -> str:
+    """Return a regular expression as Lark writes it between slashes."""
+    escaped = re.sub(r"(\\.)|/", lambda part: part[1] or r"\/", expression, flags=re.DOTALL)
+    return escaped.replace("\n", r"\n")

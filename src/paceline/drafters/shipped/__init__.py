@@ -34,9 +34,9 @@ class Shipped:
 def find(loaded: LoadedModel) -> Shipped | None:
     """Return the drafter shipped for `loaded`; None where its catalogue name has none.
 
-    Hashes the target's weights on disk, some 0.16 s for 270 MB: a digest that was recorded earlier
-    would not notice files that changed since. How they are quantised when they are loaded makes no
-    difference. Raises ModelError where the shipped folder is incomplete.
+    The target's weights on disk are hashed where a file was touched since the last time, and once a
+    week. How they are quantised when they are loaded makes no difference. Raises ModelError where
+    the shipped folder is incomplete.
     """
     folder = FOLDERS / loaded.name
     if loaded.name not in CATALOGUE or not folder.is_dir():
