@@ -99,8 +99,10 @@ def test_formats_can_be_overridden_whole_and_by_part() -> None:
 
 
 def test_every_shipped_config_reads_as_the_whole_one_does() -> None:
-    assert len(model_names()) >= 20
-    for name in model_names():
+    whole_names = {file.stem.partition("--")[2] for file in CONFIGS.glob("*.json")}
+    names = whole_names & set(model_names())
+    assert len(names) >= 20
+    for name in names:
         shipped, whole = read_architecture(name), model(name)
         assert (shipped.layers, shipped.head) == (whole.layers, whole.head), name
         assert shipped.draft_layer == whole.draft_layer, name

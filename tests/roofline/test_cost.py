@@ -182,7 +182,7 @@ def test_overheads_are_per_step_layer_request_and_row() -> None:
 
 def test_presets_and_their_refusals() -> None:
     assert preset("ideal") == Calibration()
-    assert set(PRESETS) == {"ideal", "dense-tuned", "hybrid-sglang"}
+    assert set(PRESETS) == {"ideal", "sglang-b200", "dense-tuned", "hybrid-sglang"}
     with pytest.raises(InvalidRequest, match="hybrid-sglang"):
         preset("fast")
     for wrong in (

@@ -72,3 +72,10 @@ def test_a_missing_field_and_an_unknown_device_are_named() -> None:
         Hardware.read({key: OWN[key] for key in OWN if key != "memory"}, "hardware")
     with pytest.raises(InvalidRequest, match=r"'B300X'.*B200"):
         hardware("B300X")
+    with pytest.raises(InvalidRequest, match="GH200-141GB, GH200-96GB"):
+        hardware("gh200")  # two of them
+
+
+def test_devices_go_by_the_names_that_people_use() -> None:
+    assert hardware("h100") is hardware("H100-SXM") is hardware("h100 sxm")
+    assert hardware("a100").name == "A100-80GB-SXM"

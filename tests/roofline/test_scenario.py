@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from paceline.core import InvalidRequest, PacelineError
 from paceline.roofline.acceptance import AcceptanceModel, Geometric
-from paceline.roofline.architecture import model_config, read_architecture
+from paceline.roofline.architecture import model_config, model_names, read_architecture
 from paceline.roofline.architecture.work import MEASURED
 from paceline.roofline.cost import (
     Deployment,
@@ -65,7 +65,7 @@ def curve_of(
 
 
 @pytest.mark.parametrize("stated", [DENSE, HYBRID, EXPERTS, GROUPS, ALIKE, REPLAY])
-@pytest.mark.parametrize("tier", ["ceiling", "calibrated"])
+@pytest.mark.parametrize("tier", ["roofline", "calibrated"])
 def test_the_fast_numbers_are_those_of_the_plain_curve(stated: dict[str, Any], tier: str) -> None:
     answer = predict(stated)
     name = answer["calibration"]["name"] if tier == "calibrated" else "ideal"
@@ -101,11 +101,11 @@ def test_drafters_that_are_computed_from_configs_agree_with_the_plain_curve() ->
     for drafter, (cost, alpha) in zip(answer["drafters"], costs, strict=False):
         stated = {**HYBRID, "batch": 4}
         most = drafter["max_draft"]
-        plain = curve_of(stated, cost, Geometric(alpha), "hybrid-sglang", most)
+        plain = curve_of(stated, cost, Geometric(alpha), "sglang-b200", most)
         found = drafter["curve"]["calibrated"]["speedup"]
         assert found == pytest.approx([row.speedup for row in plain], rel=1e-9)
     assert answer["drafters"][1]["block"] == 15  # a block of 16 with its anchor
-    assert answer["drafters"][2]["curve"]["ceiling"]["draft_ms"][4] > 0
+    assert answer["drafters"][2]["curve"]["roofline"]["draft_ms"][4] > 0
 
 
 def test_optima_by_batch_are_the_plain_ones_and_ties_go_to_the_shorter_draft() -> None:
@@ -114,16 +114,16 @@ def test_optima_by_batch_are_the_plain_ones_and_ties_go_to_the_shorter_draft() -
     deployment = Deployment(read_architecture("Qwen3-8B"), hardware("B200"))
     plain = by_batch(deployment, share_of_step(0.1), Geometric(0.75), [1, 8, 64])
     assert found["batch"] == [1, 8, 64]
-    assert found["ceiling"]["draft_length"] == [row.draft_length for _, row in plain]
-    assert found["ceiling"]["speedup"] == pytest.approx([row.speedup for _, row in plain])
+    assert found["roofline"]["draft_length"] == [row.draft_length for _, row in plain]
+    assert found["roofline"]["speedup"] == pytest.approx([row.speedup for _, row in plain])
     useless = {"kind": "mtp", "cost": 0.0, "acceptance": {"alpha": 0}}
     best = predict({**DENSE, "drafters": [useless]})["drafters"][0]["optimum"]
-    assert best["ceiling"]["draft_length"] == 0 and best["ceiling"]["speedup"] == 1
+    assert best["roofline"]["draft_length"] == 0 and best["roofline"]["speedup"] == 1
 
 
 def test_the_heat_map_holds_the_optima() -> None:
     for drafter in predict(EXPERTS)["drafters"]:
-        rows, best = drafter["heat_map"]["ceiling"], drafter["by_batch"]["ceiling"]
+        rows, best = drafter["heat_map"]["roofline"], drafter["by_batch"]["roofline"]
         assert drafter["heat_map"]["batch"] == drafter["by_batch"]["batch"]
         for row, length, speedup in zip(rows, best["draft_length"], best["speedup"], strict=True):
             assert row[length] == speedup == max(value for value in row if value is not None)
@@ -131,7 +131,7 @@ def test_the_heat_map_holds_the_optima() -> None:
 
 def test_components_sum_to_the_step() -> None:
     answer = predict(EXPERTS)
-    for tier in ("ceiling", "calibrated"):
+    for tier in ("roofline", "calibrated"):
         ar = answer["ar"][tier]
         assert sum(ar["components"].values()) == pytest.approx(ar["step_ms"])
         for drafter in answer["drafters"]:
@@ -146,17 +146,22 @@ def test_what_does_not_fit_is_null_and_said() -> None:
     assert 16 < most < 4096
     for drafter in answer["drafters"]:
         assert drafter["by_batch"]["calibrated"]["speedup"][2] is None
-        assert drafter["heat_map"]["calibrated"][2] is None
+        assert set(drafter["heat_map"]["calibrated"][2]) == {None}
+        assert drafter["by_batch"]["fits"] == ["drafts", "drafts", "nothing"]
         assert None not in drafter["by_batch"]["calibrated"]["speedup"][:2]
-    assert answer["ar_by_batch"]["ceiling"]["tokens_per_second_per_device"][2] is None
+    assert answer["ar_by_batch"]["roofline"]["tokens_per_second_per_device"][2] is None
     assert f"batches above {most} do not fit" in answer["notes"][-1]
 
 
 def test_a_place_says_how_long_a_draft_it_holds() -> None:
     states = {**DENSE, "model": "Qwen3.5-35B-A3B", "hardware": "B200", "batches": [1, 512, 4096]}
     for drafter in predict({**states, "contexts": [4096]})["drafters"]:
-        shown = drafter["heat_map"]["ceiling"][0]
-        assert drafter["by_batch"]["max_draft"] == [len(shown) - 1, 0, None]  # AR alone fits
+        shown = drafter["heat_map"]["roofline"][0]
+        best = drafter["by_batch"]
+        assert best["max_draft"] == [len(shown) - 1, 0, None]  # AR alone fits
+        assert best["fits"] == ["drafts", "no draft", "nothing"]
+        assert best["calibrated"]["speedup"][1:] == [None, None]  # and not 1.00
+        assert best["roofline"]["draft_length"][1:] == [None, None]
         assert drafter["by_context"]["max_draft"] == [len(shown) - 1]
 
 
@@ -166,8 +171,11 @@ def test_drafts_whose_state_snapshots_do_not_fit_are_left_out() -> None:
     plain = capacity(deployment, Workload(1, 1, 4096)).max_batch
     answer = predict({**HYBRID, "batch": plain, "batches": [plain]})
     shown = answer["drafters"][0]
-    assert shown["max_draft"] < 16 and len(shown["curve"]["draft_length"]) < 17
-    assert shown["heat_map"]["ceiling"][0][-1] is None
+    assert (shown["fits"], shown["max_draft"], shown["optimum"]) == ("no draft", 0, None)
+    assert shown["curve"]["fits"] == [True] + 16 * [False]
+    assert shown["curve"]["calibrated"]["speedup"] == [pytest.approx(1)] + 16 * [None]
+    assert shown["heat_map"]["roofline"][0] == [pytest.approx(1)] + 16 * [None]
+    assert shown["flags"]["vllm"]["command"] == "vllm serve MODEL"
     assert any("do not fit the memory" in note for note in answer["notes"])
 
 
@@ -175,13 +183,13 @@ def test_by_context_is_there_when_asked_for() -> None:
     assert predict(DENSE)["drafters"][0]["by_context"] is None
     view = predict({**DENSE, "contexts": [32768, 1024]})["drafters"][0]["by_context"]
     assert view["context"] == [1024, 32768]
-    assert len(view["ceiling"]["speedup"]) == 2
+    assert len(view["roofline"]["speedup"]) == 2
 
 
 def test_the_answer_is_plain_json_and_repeats() -> None:
     answer = predict(DENSE)
     assert json.loads(json.dumps(answer)) == answer == predict(answer["scenario"])
-    assert answer["format"] == "paceline-prediction/1"
+    assert answer["format"] == "paceline-prediction/2"
 
 
 def test_commits_are_those_of_the_served_draft_length() -> None:
@@ -196,8 +204,8 @@ def test_modal_s_published_numbers() -> None:
     """The page shows 1.0× at 0 and 1.6× at 16 for V4-Flash at batch 8, the article 20% and 3× for
     V4-Pro at batch 32: fractions of cost, no exchange between devices, "precision" as published."""
     pro = predict({**EXPERTS, "tensor_parallel": 1, "hardware": _large()})["drafters"]
-    assert pro[0]["optimum"]["ceiling"]["speedup"] == pytest.approx(1.2, abs=0.05)
-    assert pro[1]["optimum"]["ceiling"]["speedup"] == pytest.approx(3.0, abs=0.05)
+    assert pro[0]["optimum"]["roofline"]["speedup"] == pytest.approx(1.2, abs=0.05)
+    assert pro[1]["optimum"]["roofline"]["speedup"] == pytest.approx(3.0, abs=0.05)
 
 
 def _large() -> dict[str, Any]:
@@ -219,7 +227,7 @@ def test_a_measured_profile_limits_the_draft_length() -> None:
 
 
 def verify_ms(stated: dict[str, Any], draft: int = 8) -> float:
-    return float(predict(stated)["drafters"][0]["curve"]["ceiling"]["verify_ms"][draft])
+    return float(predict(stated)["drafters"][0]["curve"]["roofline"]["verify_ms"][draft])
 
 
 @pytest.mark.parametrize(
@@ -259,7 +267,7 @@ def test_the_front_is_nowhere_behind_plain_decoding(stated: dict) -> None:
     answer = predict(stated)
     keys = ("tokens_per_second_per_request", "tokens_per_second_per_device")
     for drafter in answer["drafters"]:
-        for tier in ("ceiling", "calibrated"):
+        for tier in ("roofline", "calibrated"):
             plain, best = answer["ar_by_batch"][tier], drafter["by_batch"][tier]
             for key in keys:
                 pairs = list(zip(plain[key], best[key], strict=True))
@@ -270,12 +278,53 @@ def test_the_front_is_nowhere_behind_plain_decoding(stated: dict) -> None:
 def test_devices_are_those_of_all_groups() -> None:
     answer = predict(GROUPS)
     assert answer["hardware"]["devices"] == 8
-    ar = answer["ar"]["ceiling"]
+    ar = answer["ar"]["roofline"]
     shared = 32 * ar["tokens_per_second_per_request"] / 8
     assert ar["tokens_per_second_per_device"] == pytest.approx(shared)
     index = answer["ar_by_batch"]["batch"].index(32)
-    by_batch = answer["ar_by_batch"]["ceiling"]["tokens_per_second_per_device"][index]
+    by_batch = answer["ar_by_batch"]["roofline"]["tokens_per_second_per_device"][index]
     assert by_batch == pytest.approx(shared)
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ({}, "model, hardware, drafters: missing; they are required"),
+        ({**DENSE, "drafters": [{"kind": "eagle3"}]}, "or config, acceptance (how well it drafts"),
+        ({**DENSE, "hardware": {"name": "x"}}, "memory_bandwidth, hardware.peak, hardware.memory:"),
+    ],
+)
+def test_all_that_is_missing_is_asked_for_at_once(stated: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        predict(stated)
+    assert said in str(refused.value)
+
+
+def test_a_model_gets_the_fewest_devices_that_hold_it() -> None:
+    """Every listed model has an answer on the page's first device, with nothing else stated."""
+    chosen = {}
+    for name in model_names():
+        answer = predict({**DENSE, "model": name, "batches": []})
+        chosen[name] = answer["scenario"]["tensor_parallel"]
+        assert answer["hardware"]["devices"] == chosen[name]
+        if chosen[name] > 1:
+            assert answer["notes"][0].startswith(f"{chosen[name]} devices share each layer")
+            with pytest.raises(InvalidRequest, match="expected more or larger devices"):
+                predict({**DENSE, "model": name, "tensor_parallel": chosen[name] // 2})
+    assert (chosen["Qwen3-8B"], chosen["DeepSeek-V3"]) == (1, 8)
+    with pytest.raises(InvalidRequest, match="expected more or larger devices"):
+        predict({**DENSE, "model": "DeepSeek-V3", "hardware": "RTX-3090"})
+
+
+def test_a_line_that_cannot_be_written_says_what_is_missing() -> None:
+    ours = {
+        name: predict({**DENSE, "model": name})["drafters"][0]["flags"]["paceline"]["missing"]
+        for name in ("Qwen3-8B", "Qwen3.5-27B")
+    }
+    assert ours["Qwen3-8B"] == "Paceline has no mtp drafter"
+    assert "Paceline does not serve the family qwen3_5 (it serves llama" in ours["Qwen3.5-27B"]
+    block = predict({**DENSE, "model": "Qwen3.5-27B"})["drafters"][1]["flags"]["paceline"]
+    assert block["command"] is None and "has no dflash" not in block["missing"]
 
 
 def test_one_more_request_than_fits_is_refused_by_number() -> None:
@@ -290,7 +339,7 @@ def test_a_step_without_drafts_is_a_forward_of_one_row() -> None:
     time_ = forward_time(
         read_architecture("DeepSeek-V4-Pro"), hardware("B200"), Workload(32, 1, 4096), options
     )
-    assert predict(EXPERTS)["ar"]["ceiling"]["step_ms"] == pytest.approx(1e3 * time_.total)
+    assert predict(EXPERTS)["ar"]["roofline"]["step_ms"] == pytest.approx(1e3 * time_.total)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +358,7 @@ def test_a_step_without_drafts_is_a_forward_of_one_row() -> None:
         ({"model": {"config": {}, "path": "x"}}, "model.path: unknown field; expected one"),
         ({"model": 3}, "model: got 3"),
         ({"hardware": "B9000"}, "hardware: got 'B9000'; expected one of"),
-        ({"hardware": {"name": "x"}}, "hardware.memory_bandwidth: missing; it is required"),
+        ({"hardware": {"name": "x"}}, "hardware.peak, hardware.memory: missing; they are"),
         ({"precision": "fp3"}, "precision: got 'fp3'"),
         ({"batch": -1}, "batch: got -1"),
         ({"batch": 4096}, "batch: got 4096; expected at most"),
@@ -345,7 +394,7 @@ def test_a_step_without_drafts_is_a_forward_of_one_row() -> None:
         ({"drafters": [{"kind": "ngram", "seconds": -1, "acceptance": {"alpha": 0.5}}]}, "seconds"),
         ({"drafters": [{**MTP, "checkpoint": 3}]}, "drafters[0].checkpoint: got 3"),
         ({"drafters": [{**MTP, "acceptance": {"first": 0.7, "al": "x", "draft_length": 7}}]},
-         "drafters[0].acceptance.al: got 'x'; expected a valid number"),
+         "drafters[0].acceptance.al: got 'x'; expected a number"),
         ({"batch": float("nan")}, "scenario: got 'Out of range"),
         ({"drafters": [{"kind": "draft_model", "config": {**TINY, "head_dim": {}},
                         "acceptance": {"alpha": 0.5}}]}, "head_dim"),

@@ -1,7 +1,7 @@
 """Devices by their datasheets, number formats, and calibrations: how far real engines stay from
 the datasheet.
 
-Rates are dense datasheet figures (no sparsity): the ceiling. `hardware.json` lists known devices
+Rates are dense datasheet figures (no sparsity). `hardware.json` lists known devices
 in TB/s, TFLOP/s, GB, and GB/s per direction, each with its source.
 
 Under a calibration a component takes max(c, m) + (1 − overlap)·min(c, m), where c is its arithmetic
@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
@@ -23,6 +23,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from paceline.core.documents import Document
 from paceline.core.errors import InvalidRequest
 from paceline.core.field_types import Expected, OneOf, Whole
+from paceline.core.names import find_name, unknown_name
 
 
 class Format(NamedTuple):
@@ -79,6 +80,10 @@ Latency = Annotated[float, Field(ge=0, le=1e6), Expected("seconds, 0 or more")]
 Name = Annotated[str, Field(min_length=1), Expected("a name")]
 
 
+DEVICE_KINDS = ("nvidia-gpu", "amd-gpu", "apple-gpu", "accelerator", "cpu")
+DeviceKind = Annotated[str, OneOf(DEVICE_KINDS)]
+
+
 class Hardware(Document):
     """One device."""
 
@@ -97,6 +102,10 @@ class Hardware(Document):
     """bytes/s to a peer, per direction; 0: no link"""
     link_latency: Latency = 5e-6  # a call over NVLink takes 5 to 10 µs
     """seconds per call over the link"""
+    kind: DeviceKind | None = Field(
+        default=None,
+        description=f"one of {', '.join(DEVICE_KINDS)}; it decides the default calibration",
+    )
     source: str = ""
     """where the figures are from"""
 
@@ -108,9 +117,28 @@ class Hardware(Document):
         raise InvalidRequest("precision", precision, f"a rate of {self.name}")  # unreachable
 
 
+class _Row(TypedDict):
+    """A line of hardware.json. `aliases` are other names that people use for the device."""
+
+    name: str
+    kind: str
+    aliases: NotRequired[list[str]]
+    memory_bandwidth_tb_s: float
+    peak_tflop_s: dict[str, float]
+    memory_gb: float
+    link_gb_s: float
+    source: str
+
+
+@cache
+def _rows() -> list[_Row]:
+    text = resources.files("paceline.roofline").joinpath("hardware.json").read_text("utf-8")
+    rows: list[_Row] = json.loads(text)
+    return rows
+
+
 @cache
 def _table() -> Mapping[str, Hardware]:
-    text = resources.files("paceline.roofline").joinpath("hardware.json").read_text("utf-8")
     return {
         row["name"]: Hardware(
             name=row["name"],
@@ -118,9 +146,10 @@ def _table() -> Mapping[str, Hardware]:
             peak={rate: value * 1e12 for rate, value in row["peak_tflop_s"].items()},
             memory=row["memory_gb"] * 1e9,
             link_bandwidth=row["link_gb_s"] * 1e9,
+            kind=row["kind"],
             source=row["source"],
         )
-        for row in json.loads(text)
+        for row in _rows()
     }
 
 
@@ -128,13 +157,21 @@ def hardware_names() -> tuple[str, ...]:
     return tuple(_table())
 
 
+@cache
+def hardware_spellings() -> Mapping[str, str]:
+    """Return the names of listed devices, by name and by alias."""
+    rows = _rows()
+    return {word: row["name"] for row in rows for word in (row["name"], *row.get("aliases", ()))}
+
+
 def hardware(name: str) -> Hardware:
-    """Return a device of the table; case does not matter. Raises InvalidRequest with the list."""
-    for listed, device in _table().items():
-        if listed.lower() == name.lower():
-            return device
-    expected = f"one of {', '.join(_table())}, or a file that describes one"
-    raise InvalidRequest("hardware", name, expected)
+    """Return a listed device by its name, an alias, or the start of a name; case does not matter.
+    Raises InvalidRequest with the candidates, or with what is spelt alike."""
+    found = find_name("hardware", name, hardware_spellings())
+    if found is None:
+        expected = f"one of {', '.join(_table())}, or a file that describes one"
+        raise unknown_name("hardware", name, hardware_spellings(), expected)
+    return _table()[found]
 
 
 # -- calibrations ----------------------------------------------------------------------------------
@@ -183,6 +220,9 @@ class Calibration(Document):
     """seconds per request and layer: block tables, starting an attention"""
     row_overhead: Seconds = 0.0
     """seconds per row and layer: norms, rotary embedding, cache writes"""
+    state_overhead: Seconds = 0.0
+    """seconds per layer with recurrent states, where a request has more than one row: keeping the
+    states that rejected drafts return to"""
 
     @classmethod
     def read(cls, value: object, where: str = "calibration", context: object = None) -> Calibration:
@@ -214,19 +254,34 @@ class Calibration(Document):
         seconds: np.ndarray = np.maximum(arithmetic, loading) + hidden
         return seconds
 
-    def overhead(self, batch: np.ndarray, rows: np.ndarray, layers: np.ndarray) -> np.ndarray:
-        """Seconds of each forward that belong to no component."""
+    def overhead(
+        self, batch: np.ndarray, rows: np.ndarray, layers: np.ndarray, states: np.ndarray
+    ) -> np.ndarray:
+        """Seconds of each forward that belong to no component. `states` counts the layers with
+        recurrent states that verify drafts."""
         per_layer = self.layer_overhead + self.request_overhead * batch + self.row_overhead * rows
-        return self.step_overhead + layers * per_layer
+        return self.step_overhead + layers * per_layer + states * self.state_overhead
 
 
 IDEAL = Calibration()
+# sglang-b200: a joint fit to 24 averages of two published model cards, with and without drafts;
+# `python benchmarks/published.py --fit` makes it (see `scenario/published.json` for the points).
 # dense-tuned: Llama-3.1-8B on an H100 under SGLang, 158 tok/s for one request (a single point).
 # hybrid-sglang: the Qwen3.5 family on B200 under SGLang, plain decoding of one request. Its larger
 # models ran on eight devices, whose exchanges are part of the overhead per layer: with it, leave
 # communication out (`Options.communication="ignored"`).
 PRESETS = {
     "ideal": IDEAL,
+    "sglang-b200": Calibration(
+        memory_efficiency=0.74,
+        attention_memory_efficiency=0.74,
+        compute_efficiency=0.25,
+        attention_compute_efficiency=0.25,
+        overlap=0.1,
+        step_overhead=2.75e-3,
+        layer_overhead=8e-6,
+        state_overhead=103e-6,
+    ),
     "dense-tuned": Calibration(
         memory_efficiency=0.75, attention_memory_efficiency=0.75, layer_overhead=10e-6
     ),

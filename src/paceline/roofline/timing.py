@@ -2,18 +2,20 @@
 out of recorded runs (`paceline evaluate`, `paceline bench --record`).
 
 AR gives one token a step. A speculative step gives a burst: the accepted tokens and the one that
-the target adds, so many at once as `commits` says, each step by itself and the same for one seed.
+the target adds. Bursts are drawn from `commits` by a seed, under the condition that all of them
+together have the mean of `commits`: every seed then keeps the stated pace.
 Times are milliseconds since the request was sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import count, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypedDict, cast
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import AfterValidator, ConfigDict, Field
 
 from paceline.core import InvalidRequest
@@ -29,6 +31,7 @@ AR = "ar"
 MOST_TOKENS = 100_000
 LONGEST_STEP = 3_600_000.0  # ms
 MOST_COMMITS = 1025
+DRAWS = 2048  # tries to draw bursts whose total fits
 COMMITS = f"1 to {MOST_COMMITS} probabilities of committing 1, 2, … tokens that sum to 1"
 
 
@@ -90,43 +93,64 @@ def autoregressive(tokens: int, step_ms: float, ttft_ms: float = 0.0) -> list[Ev
 def speculative(
     tokens: int, step_ms: float, commits: Sequence[float], *, ttft_ms: float = 0.0, seed: int = 0
 ) -> list[Event]:
-    """The first token at `ttft_ms`, then a burst every `step_ms` until there are `tokens`.
+    """Return the first token at `ttft_ms`, then a burst each step until there are `tokens`.
 
-    `commits` are the probabilities of a step to commit 1, 2, … γ + 1 tokens; the last burst ends
-    where the answer does.
+    `commits` are the probabilities of a step to commit 1, 2, … γ + 1 tokens. The answer ends after
+    (tokens - 1) / mean of `commits` · `step_ms`, for every seed. Its steps are whole and of one
+    length, so a step of a short answer may differ from `step_ms`.
     """
-    edges = np.cumsum(np.asarray(commits, dtype=float))
-    rng = np.random.default_rng(seed)
+    shares = np.asarray(commits, dtype=float)
+    shares = shares / shares.sum()
+    mean = float(shares @ np.arange(1, len(shares) + 1))
+    bursts = drawn_bursts(tokens - 1, shares, mean, seed) if tokens > 1 else []
+    most = len(shares)
     events = [Event(ttft_ms, 1, 0, 1, 0)]
     left = tokens - 1
-    for step in count(1):
-        if not left:
-            break
-        drawn = 1 + int(np.searchsorted(edges, rng.random(), side="right"))
-        committed = min(drawn, len(edges), left)
-        accepted = min(drawn - 1, len(edges) - 1, committed)
-        at = ttft_ms + step * step_ms
-        events.append(Event(at, committed, accepted, committed - accepted, len(edges) - 1))
+    lasting = left / mean * step_ms  # milliseconds from the first token to the last
+    for number, drawn in enumerate(bursts, 1):
+        committed = min(drawn, left)
+        accepted = min(drawn - 1, committed)
+        at = ttft_ms + lasting * number / len(bursts)
+        events.append(Event(at, committed, accepted, committed - accepted, most - 1))
         left -= committed
     return events
 
 
-def two_panes(stated: Mapping[str, object]) -> dict[str, object]:
-    """Compute both panes as plain JSON, "ar" and "speculative": lists of events with the fields of
-    Event. `StatedTiming` lists what can be stated. Raises InvalidRequest."""
+def drawn_bursts(tokens: int, shares: npt.NDArray[np.float64], mean: float, seed: int) -> list[int]:
+    """Return bursts that are drawn independently from `shares`, under the condition that
+    tokens / mean of them, rounded, have `tokens` in all.
+
+    Draws the number of bursts of each size until a total fits, then their order: independent draws
+    with the same sizes are equally likely in every order. Where no total fits (100 tokens in bursts
+    of 8), the last burst is larger than what is left of the answer.
+    """
+    rng = np.random.default_rng(seed)
+    sizes = np.arange(1, len(shares) + 1)
+    rounds = max(1, round(tokens / mean))
+    while True:
+        counts = rng.multinomial(rounds, shares, size=DRAWS)
+        beyond = counts @ sizes - tokens
+        if (beyond >= 0).any():
+            break
+        rounds += 1
+    best = counts[np.argmin(np.where(beyond >= 0, beyond, np.iinfo(beyond.dtype).max))]
+    bursts = rng.permutation(np.repeat(sizes, best))
+    if best @ sizes > tokens:  # a large burst is the one that the end of the answer cuts
+        largest = int(np.argmax(bursts))
+        bursts[[largest, -1]] = bursts[[-1, largest]]
+    before = np.cumsum(bursts) - bursts
+    return [int(burst) for burst in bursts[before < tokens]]
+
+
+def two_panes(stated: Mapping[str, object]) -> tuple[list[Event], list[Event]]:
+    """Compute the events without and with speculation. `StatedTiming` lists what can be stated.
+    Raises InvalidRequest."""
     timing = StatedTiming.read(dict(stated))
     plain = autoregressive(timing.tokens, timing.ar_step_ms, timing.ttft_ms)
     drafted = speculative(
         timing.tokens, timing.step_ms, timing.commits, ttft_ms=timing.ttft_ms, seed=timing.seed
     )
-    return as_json(plain, drafted)
-
-
-def as_json(plain: Sequence[Event], drafted: Sequence[Event]) -> dict[str, object]:
-    return {
-        "ar": [event._asdict() for event in plain],
-        "speculative": [event._asdict() for event in drafted],
-    }
+    return plain, drafted
 
 
 # -- recorded runs ---------------------------------------------------------------------------------

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from functools import cached_property
 from pathlib import Path
 
-from paceline.core.errors import InvalidRequest, ModelError
-from paceline.roofline.architecture.components import Component
+from paceline.core.errors import ModelError
+from paceline.core.names import listed_model, listed_models
+from paceline.roofline.architecture.components import Component, State
 from paceline.roofline.device import FORMATS
-
-_CONFIGS = resources.files("paceline.roofline.architecture").joinpath("models")
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,11 @@ class Architecture:
     @property
     def depth(self) -> int:
         return sum(group.count for group in self.layers)
+
+    @cached_property
+    def state_layers(self) -> int:
+        """Layers that keep a recurrent state."""
+        return sum(count for count, part in self.components() if isinstance(part, State))
 
     def components(self) -> list[tuple[int, Component]]:
         """(count, component) pairs of one forward, the head's included."""
@@ -92,22 +95,15 @@ class Architecture:
         return self.cache_bytes(0)
 
 
-@cache
 def model_names() -> tuple[str, ...]:
     """Names of the models whose configs come with Paceline."""
-    files = [item.name for item in _CONFIGS.iterdir() if item.name.endswith(".json")]
-    return tuple(sorted(name.removesuffix(".json") for name in files))
+    return tuple(listed_models())
 
 
 def model_config(name: str) -> dict[str, object]:
-    """Return the config of a model of `model_names()`. Raises InvalidRequest that lists them."""
-    for listed in model_names():
-        if listed.lower() == name.lower():
-            config: dict[str, object]
-            config = json.loads(_CONFIGS.joinpath(f"{listed}.json").read_text("utf-8"))
-            return config
-    expected = f"a config.json, a model's folder, or one of {', '.join(model_names())}"
-    raise InvalidRequest("model", name, expected)
+    """Return the config of a listed model, by its name, hub id or the start of one. Raises
+    InvalidRequest with the candidates, or with what is spelt alike."""
+    return listed_model(name).config
 
 
 def load_config(source: str | Path) -> dict[str, object]:

@@ -79,7 +79,8 @@ class WorkTable:
     """Many forwards as arrays: calibrations are applied to them one after another.
 
     By work: the `owner` [works] is the index of its forward; `compute` and `memory` are seconds at
-    peak and at full bandwidth. By forward, of one data-parallel group: `batch`, `tokens`, `depth`.
+    peak and at full bandwidth. By forward, of one data-parallel group: `batch`, `tokens`, `depth`,
+    and `states`, the layers with recurrent states that verify drafts.
     """
 
     names: tuple[str, ...]
@@ -93,6 +94,7 @@ class WorkTable:
     batch: np.ndarray
     tokens: np.ndarray
     depth: np.ndarray
+    states: np.ndarray
 
     @classmethod
     def of(cls, forwards: Sequence[tuple[Deployment, Workload]]) -> WorkTable:
@@ -120,6 +122,10 @@ class WorkTable:
             batch=_array(load.batch for _, load in forwards) / groups,
             tokens=_array(load.rows for _, load in forwards) / groups,
             depth=_array(each.architecture.depth for each in deployments),
+            states=_array(
+                each.architecture.state_layers * (load.rows_per_request > 1)
+                for each, load in forwards
+            ),
         )
 
     def work_seconds(self, calibration: Calibration) -> np.ndarray:
@@ -130,7 +136,7 @@ class WorkTable:
 
     def overhead(self, calibration: Calibration) -> np.ndarray:
         """Seconds of each forward that belong to no component [forwards]."""
-        return calibration.overhead(self.batch, self.tokens, self.depth)
+        return calibration.overhead(self.batch, self.tokens, self.depth, self.states)
 
     def seconds(self, calibration: Calibration) -> np.ndarray:
         """Seconds of each forward [forwards]."""

@@ -1,8 +1,11 @@
 """The answer of a prediction, as JSON has it: `paceline predict --json` and the page read it.
 
-Times are milliseconds, AL counts the bonus token. There are always two tiers: "ceiling" is the pure
-roofline, "calibrated" has efficiencies and overheads. Lists that belong together have equal
-lengths; null stands for numbers of places that do not fit the memory. "ar" is speculation off.
+Times are milliseconds, AL counts the bonus token. There are always two tiers: "roofline" is the
+datasheet's bandwidth and arithmetic alone, and no engine passes its tokens per second; "calibrated"
+has an engine's efficiencies and overheads. Its speedup may be the larger one, for overheads slow
+steps without drafts as well. Lists that belong together have equal lengths. What does not fit the
+memory is a state of its own (`Fits`): its numbers are null, never those of speculation off. "ar" is
+speculation off.
 """
 
 from __future__ import annotations
@@ -13,25 +16,26 @@ from typing import Generic, Literal, TypeVar
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic reads these before Python 3.12
 
-FORMAT: Literal["paceline-prediction/1"] = "paceline-prediction/1"
-Tier = Literal["ceiling", "calibrated"]
-CEILING: Literal["ceiling"] = "ceiling"
+FORMAT: Literal["paceline-prediction/2"] = "paceline-prediction/2"
+Tier = Literal["roofline", "calibrated"]
+ROOFLINE: Literal["roofline"] = "roofline"
 CALIBRATED: Literal["calibrated"] = "calibrated"
-TIERS: tuple[Tier, ...] = (CEILING, CALIBRATED)
+TIERS: tuple[Tier, ...] = (ROOFLINE, CALIBRATED)
 T = TypeVar("T")
 Components = dict[str, float]  # milliseconds by name
-Numbers = list[float | None]  # by place; null where the place does not fit
+Numbers = list[float | None]  # by place or draft length; null where it does not fit
+Fits = Literal["drafts", "no draft", "nothing"]  # what the memory of a place holds
 
 
 class Tiers(TypedDict, Generic[T]):
     """One answer for each tier."""
 
-    ceiling: T
+    roofline: T
     calibrated: T
 
 
 def by_tier(answer: Callable[[Tier], T]) -> Tiers[T]:
-    return {"ceiling": answer(CEILING), "calibrated": answer(CALIBRATED)}
+    return {"roofline": answer(ROOFLINE), "calibrated": answer(CALIBRATED)}
 
 
 class ModelSize(TypedDict):
@@ -83,30 +87,32 @@ class ArByBatch(TypedDict):
     """Throughput without speculation, over batches."""
 
     batch: list[int]
-    ceiling: Throughput
+    roofline: Throughput
     calibrated: Throughput
 
 
 class DraftNumbers(TypedDict):
-    """Numbers by draft length. `break_even_length` is the AL at which that draft length is as fast
-    as AR."""
+    """Numbers by draft length; null for drafts that do not fit. `break_even_length` is the AL at
+    which that draft length is as fast as AR."""
 
-    speedup: list[float]
-    step_ms: list[float]
-    verify_ms: list[float]
-    draft_ms: list[float]
-    tpot_ms: list[float]
-    tokens_per_second_per_request: list[float]
-    tokens_per_second_per_device: list[float]
-    break_even_length: list[float]
+    speedup: Numbers
+    step_ms: Numbers
+    verify_ms: Numbers
+    draft_ms: Numbers
+    tpot_ms: Numbers
+    tokens_per_second_per_request: Numbers
+    tokens_per_second_per_device: Numbers
+    break_even_length: Numbers
 
 
 class Curve(TypedDict):
-    """Draft lengths 0 … `max_draft`; `acceptance_length` is the toy model's speedup."""
+    """Every draft length looked at, and whether it `fits`; `acceptance_length` is the toy model's
+    speedup."""
 
     draft_length: list[int]
+    fits: list[bool]
     acceptance_length: list[float]
-    ceiling: DraftNumbers
+    roofline: DraftNumbers
     calibrated: DraftNumbers
 
 
@@ -136,10 +142,11 @@ class BestNumbers(Throughput):
 
 
 class Best(TypedDict):
-    """The optimum by place; `max_draft` is the longest draft that fits there."""
+    """The optimum by place, null where no draft `fits`; `max_draft` is the longest that does."""
 
+    fits: list[Fits]
     max_draft: list[int | None]
-    ceiling: BestNumbers
+    roofline: BestNumbers
     calibrated: BestNumbers
 
 
@@ -152,42 +159,80 @@ class BestByContext(Best):
 
 
 class HeatMap(TypedDict):
-    """Speedups, [batch][draft_length]."""
+    """Speedups, [batch][draft_length]; null exactly where the draft does not fit."""
 
     batch: list[int]
     draft_length: list[int]
-    ceiling: list[Numbers | None]
-    calibrated: list[Numbers | None]
+    roofline: list[Numbers]
+    calibrated: list[Numbers]
+
+
+class Evidence(TypedDict):
+    """How far calibrated numbers may be off: what is measured lies between `low` and `high` times
+    them, as far as published measurements tell; null where nothing was measured."""
+
+    low: float | None
+    high: float | None
+    text: str
+
+
+class PublishedPoint(TypedDict):
+    """A published measurement of this model on these devices. `tokens_per_second` and `batch` are
+    of all requests; null where the source does not tell."""
+
+    source: str
+    url: str | None
+    set: str
+    kind: str | None
+    batch: int
+    draft_length: int
+    acceptance_length: float
+    tokens_per_second: float | None
+    speedup: float | None
+
+
+class LaunchLine(TypedDict):
+    """A command that launches an engine; `missing` says what the engine lacks where there is
+    none."""
+
+    command: str | None
+    missing: str | None
 
 
 class DrafterAnswer(TypedDict):
-    """One drafter's views. `commits` is P(a round commits 1, 2, … tokens) at the calibrated
-    optimum; `flags` are lines to launch "paceline", "vllm" and "sglang" with there, null where the
-    engine has no such drafter."""
+    """One drafter's views. Where no draft `fits`, the optimum is null. `commits` is P(a round
+    commits 1, 2, … tokens) at the calibrated optimum; `flags` are lines to launch "paceline",
+    "vllm" and "sglang" with there."""
 
     name: str
     kind: str
     block: int | None
+    fits: Fits
     max_draft: int
     acceptance: list[float]
     curve: Curve
-    optimum: Tiers[Optimum]
+    optimum: Tiers[Optimum] | None
+    evidence: Evidence
     by_batch: BestByBatch
     by_context: BestByContext | None
     heat_map: HeatMap
     commits: list[float]
-    flags: dict[str, str | None]
+    flags: dict[str, LaunchLine]
 
 
 class Prediction(TypedDict):
-    """The answer of a prediction. `scenario` is the question with its defaults filled in;
-    `calibration` is its name and its numbers; `notes` are sentences to show beside the numbers."""
+    """The answer of a prediction. `scenario` is the question with its defaults filled in, the
+    number of devices too;
+    `calibration` is its name and its numbers, `evidence` that of plain decoding; `published` are
+    measurements of others; `notes` are sentences to show beside the numbers."""
 
-    format: Literal["paceline-prediction/1"]
+    format: Literal["paceline-prediction/2"]
     scenario: dict[str, object]
     model: ModelSize
     hardware: Device
     calibration: dict[str, str | float]
+    evidence: Evidence
+    published: list[PublishedPoint]
     capacity: Fitting
     ar: Tiers[ArStep]
     ar_by_batch: ArByBatch

@@ -123,8 +123,8 @@ class StatedScenario(Document):
     """requests decoded together"""
     context: Context = 4096
     """tokens in each request's cache"""
-    tensor_parallel: Devices = 1
-    """devices that share each layer"""
+    tensor_parallel: Devices | None = None
+    """devices that share each layer; default: the fewest that hold the model and one request"""
     data_parallel: Devices = 1
     """groups of such devices that share the batch out"""
     expert_parallel: Devices = 1
@@ -141,8 +141,8 @@ class StatedScenario(Document):
         default=16, description=f"longest draft length looked at, 1 to {LONGEST}"
     )
     calibration: Numbers | None = None
-    """a preset's name, or the object that `paceline roofline fit` writes; default: the preset of
-    the nearest kind of model"""
+    """a preset's name, or the object that `paceline roofline fit` writes; default: sglang-b200 for
+    GPUs of NVIDIA and AMD, else the preset of the nearest kind of model"""
     batches: Counts | None = None
     """of `by_batch` and `heat_map`; default 1, 2, 4, … 1024 and `batch`"""
     contexts: Contexts | None = None

@@ -42,6 +42,7 @@ def price(field: str, stated: StatedDrafter, target: Architecture, most: int) ->
     such drafter of the target.
     """
     with _placed(field):
+        _check_complete(field, stated)
         _check_cost(stated)
         cost = _cost(field, stated, target)
         block = stated.block
@@ -94,6 +95,23 @@ def _placed(field: str) -> Iterator[None]:
         raise InvalidRequest(full, error.value, error.expected) from None
 
 
+def _check_complete(field: str, stated: StatedDrafter) -> None:
+    """Refuse a drafter that lacks several things at once: all of them are named."""
+    kind = KINDS[stated.kind]
+    missing = []
+    if "config" in kind.costs and stated.cost is None and stated.config is None:
+        missing.append("cost (of a pass, as a share of an AR step) or config")
+        if kind.drafts_block and stated.block is None:
+            missing.append("block (tokens that one pass drafts, with a cost)")
+    elif kind.drafts_block and stated.config is None and stated.block is None:
+        missing.append(f"block ({BLOCK})")
+    if stated.acceptance is None and kind.costs:
+        missing.append("acceptance (how well it drafts, as alpha or al with draft_length)")
+    if len(missing) > 1:
+        plain = stated.model_dump(exclude_none=True, exclude_defaults=True)
+        raise InvalidRequest(field, plain, f"also {', '.join(missing)}")
+
+
 def _check_cost(stated: StatedDrafter) -> None:
     """Refuse fields of the cost that the kind does not take, and none where it needs one."""
     kind = KINDS[stated.kind]
@@ -104,6 +122,8 @@ def _check_cost(stated: StatedDrafter) -> None:
             raise InvalidRequest(name, getattr(stated, name), f"for {stated.kind}: {either}")
     if "config" in kind.costs and len(fields) != 1:
         expected = "cost (of a pass, as a share of an AR step) or config, one of them"
+        if kind.drafts_block and not fields and stated.block is None:
+            expected += f"; and with a cost the block: {BLOCK}"
         raise InvalidRequest("cost", stated.cost, expected)
     if stated.block is not None and not kind.drafts_block:
         raise InvalidRequest("block", stated.block, f"no block for {stated.kind}")

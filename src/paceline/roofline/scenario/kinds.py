@@ -102,6 +102,28 @@ def launch_flags(
     return {engine: shlex.join(line) if line else None for engine, line in words.items()}
 
 
+def lacking(kind: str, draft_length: int, *, family: str, options: Options) -> dict[str, str]:
+    """Say by engine what it lacks for `launch_flags` to write its command."""
+    method, plural = KINDS[kind], kind.replace("_", " ")
+    own = [
+        (
+            family not in SERVED,
+            f"Paceline does not serve the family {family} (it serves {', '.join(SERVED)})",
+        ),
+        (options.devices > 1, "Paceline serves on one device"),
+        (draft_length and method.paceline is None, f"Paceline has no {plural} drafter"),
+        (draft_length > MAX_DRAFT_LEN, f"Paceline drafts at most {MAX_DRAFT_LEN} tokens"),
+    ]
+    reasons = {"paceline": "; ".join(text for lacks, text in own if lacks)}
+    if options.expert_parallel not in (1, options.devices):
+        reasons["vllm"] = "vLLM divides experts among all devices, or among none"
+    elif draft_length and method.vllm is None:
+        reasons["vllm"] = f"vLLM has no {plural} drafter"
+    if draft_length and method.sglang is None:
+        reasons["sglang"] = f"SGLang has no {plural} drafter"
+    return {engine: text for engine, text in reasons.items() if text}
+
+
 Words = list[str] | None
 
 

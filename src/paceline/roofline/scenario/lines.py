@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.core import InvalidRequest
+from paceline.core.names import find_name, listed_model, listed_spellings, local_path
 from paceline.core.spec_line import GRAMMAR, SpecLine, parse_options
 from paceline.roofline.acceptance import StatedAcceptance
-from paceline.roofline.architecture import Architecture, load_config, model_names
+from paceline.roofline.architecture import Architecture, load_config
 from paceline.roofline.architecture.config import Precision
 from paceline.roofline.scenario.documents import StatedModel
 from paceline.roofline.scenario.kinds import KINDS
@@ -89,10 +90,11 @@ def _number_or_text(text: str) -> float | int | str:
 
 def model_of_word(word: str) -> Json:
     """Read `model` and `checkpoint` of a scenario: a listed name, a folder or a config.json."""
-    if word.lower() in (name.lower() for name in model_names()):
-        return {"model": word}
-    expected = f"a folder, a config.json, or one of {', '.join(model_names())}"
-    config, folder = _config_in(word, InvalidRequest("model", word, expected))
+    path = local_path(word, "model")
+    if not path.exists() or find_name("model", word, listed_spellings(), whole=True):
+        return {"model": listed_model(word).name}
+    folder = path if path.is_dir() else path.parent
+    config = load_config(path)
     return {"model": {"config": config, "name": folder.resolve().name}, "checkpoint": str(folder)}
 
 
@@ -115,7 +117,7 @@ def _cost_of(value: str) -> Json:
 
 def _config_in(word: str, absent: InvalidRequest) -> tuple[Json, Path]:
     """Return the config in a folder or a file, and its folder. Raises `absent` for neither."""
-    path = Path(word).expanduser()
+    path = local_path(word, absent.field)
     if not path.exists():
         raise absent
     return load_config(path), path if path.is_dir() else path.parent

@@ -15,17 +15,20 @@ from paceline.roofline.scenario.answer import (
     Components,
     Curve,
     DrafterAnswer,
+    Evidence,
+    LaunchLine,
     Optimum,
     Prediction,
+    PublishedPoint,
     Tier,
     by_tier,
 )
 from paceline.roofline.scenario.drafters import PricedDrafter
-from paceline.roofline.scenario.kinds import launch_flags
+from paceline.roofline.scenario.evidence import evidence
+from paceline.roofline.scenario.kinds import lacking, launch_flags
+from paceline.roofline.scenario.published import published_tables
 from paceline.roofline.scenario.scenario import Scenario
-from paceline.roofline.scenario.views import MS, PlainSteps, drafter_view
-
-NOTICED = 1.01
+from paceline.roofline.scenario.views import MS, DrafterView, PlainSteps, drafter_view
 
 
 def predict(stated: object) -> Prediction:
@@ -63,6 +66,8 @@ def predict(stated: object) -> Prediction:
             "source": device.source,
         },
         "calibration": {"name": scenario.calibration_name, **scenario.calibration.model_dump()},
+        "evidence": _evidence(scenario, None),
+        "published": _published(scenario),
         "capacity": {"max_batch": fits.max_batch},
         "ar": by_tier(lambda tier: _plain(scenario, tier, here)),
         "ar_by_batch": {"batch": list(scenario.batches), **by_tier(by_batch.front)},
@@ -102,51 +107,94 @@ def _milliseconds(time: StepTime) -> Components:
     return {name: MS * seconds for name, seconds in time.components.items()}
 
 
+def _evidence(scenario: Scenario, kind: str | None) -> Evidence:
+    deployment = scenario.deployment
+    model, device = deployment.architecture, deployment.hardware
+    load = Workload(scenario.stated.batch, 1, scenario.stated.context)
+    return evidence(scenario.calibration_name, model, device, deployment.devices, load, kind)
+
+
+def _published(scenario: Scenario) -> list[PublishedPoint]:
+    """Published measurements of the model on as many of the same devices, averaged over sets."""
+    deployment = scenario.deployment
+    here = (deployment.architecture.name, deployment.hardware.name, deployment.devices)
+    return [
+        {
+            "source": table.source,
+            "url": table.url,
+            "set": row.set,
+            "kind": row.drafter,
+            "batch": batch,
+            "draft_length": row.draft_length,
+            "acceptance_length": row.acceptance_length,
+            "tokens_per_second": row.tokens_per_second[index] if row.tokens_per_second else None,
+            "speedup": row.speedup[index] if row.speedup else None,
+        }
+        for table in published_tables()
+        if (table.model, table.hardware, table.tensor_parallel) == here
+        for row in table.series()
+        for index, batch in enumerate(table.batch)
+    ]
+
+
 def _drafter(
     scenario: Scenario, drafter: PricedDrafter, by_batch: PlainSteps, by_context: PlainSteps
 ) -> DrafterAnswer:
-    asked, deployment = scenario.stated, scenario.deployment
     view = drafter_view(by_batch, drafter)
-    place, batches = scenario.batches.index(asked.batch), list(scenario.batches)
-    fitting = int(view.fits[place].sum())  # longer drafts take more memory, never less
+    place, batches = scenario.batches.index(scenario.stated.batch), list(scenario.batches)
+    lengths = list(range(drafter.longest + 1))
+    fits = view.fits[place].tolist()
+    longest = sum(fits) - 1  # longer drafts take more memory, never less
     curve: Curve = {
-        "draft_length": list(range(fitting)),
-        "acceptance_length": view.accepted[:fitting].tolist(),
-        **by_tier(lambda tier: view.curve(tier, place, fitting)),
+        "draft_length": lengths,
+        "fits": fits,
+        "acceptance_length": view.accepted.tolist(),
+        **by_tier(lambda tier: view.curve(tier, place)),
     }
-    optimum = by_tier(lambda tier: _optimum(scenario, curve, tier, int(view.lengths(tier)[place])))
-    served = optimum["calibrated"]["draft_length"]
+    optimum = by_tier(lambda tier: _optimum(scenario, curve, view, tier)) if longest else None
+    served = optimum["calibrated"]["draft_length"] if optimum else 0
     contexts = list(scenario.contexts)
     far = drafter_view(by_context, drafter) if contexts else None
     return {
         "name": drafter.name,
         "kind": drafter.kind,
         "block": drafter.block,
-        "max_draft": fitting - 1,
-        "acceptance": drafter.acceptance.conditional(fitting - 1).tolist(),
+        "fits": view.fitting()[place],
+        "max_draft": longest,
+        "acceptance": drafter.acceptance.conditional(longest).tolist(),
         "curve": curve,
         "optimum": optimum,
+        "evidence": _evidence(scenario, drafter.kind),
         "by_batch": {"batch": batches, **view.best()},
         "by_context": {"context": contexts, **far.best()} if far else None,
-        "heat_map": {
-            "batch": batches,
-            "draft_length": list(range(len(view.accepted))),
-            **by_tier(view.speedups),
-        },
+        "heat_map": {"batch": batches, "draft_length": lengths, **by_tier(view.speedups)},
         "commits": drafter.acceptance.commit_probabilities(served).tolist(),
-        "flags": launch_flags(
-            drafter.kind,
-            served,
-            model=asked.checkpoint or "MODEL",
-            family=deployment.architecture.family,
-            drafter=drafter.checkpoint,
-            options=deployment.options,
-            experts=deployment.architecture.has(Experts),
-        ),
+        "flags": _launch_lines(scenario, drafter, served),
     }
 
 
-def _optimum(scenario: Scenario, curve: Curve, tier: Tier, length: int) -> Optimum:
+def _launch_lines(scenario: Scenario, drafter: PricedDrafter, served: int) -> dict[str, LaunchLine]:
+    deployment = scenario.deployment
+    model, options = deployment.architecture, deployment.options
+    lines = launch_flags(
+        drafter.kind,
+        served,
+        model=scenario.stated.checkpoint or "MODEL",
+        family=model.family,
+        drafter=drafter.checkpoint,
+        options=options,
+        experts=model.has(Experts),
+    )
+    lacks = lacking(drafter.kind, served, family=model.family, options=options)
+    return {
+        engine: {"command": line, "missing": None if line else lacks[engine]}
+        for engine, line in lines.items()
+    }
+
+
+def _optimum(scenario: Scenario, curve: Curve, view: DrafterView, tier: Tier) -> Optimum:
+    place = scenario.batches.index(scenario.stated.batch)
+    length = int(view.lengths(tier)[place])
     load = Workload(scenario.stated.batch, length + 1, scenario.stated.context)
     time = scenario.deployment.forward_time(load, scenario.tiers[tier])
     numbers = curve[tier]
@@ -154,13 +202,16 @@ def _optimum(scenario: Scenario, curve: Curve, tier: Tier, length: int) -> Optim
         "draft_length": length,
         "acceptance_length": curve["acceptance_length"][length],
         **{name: cast(list[float], values)[length] for name, values in numbers.items()},
-        "components": {**_milliseconds(time), "draft": numbers["draft_ms"][length]},
+        "components": {**_milliseconds(time), "draft": cast(float, numbers["draft_ms"][length])},
     }
     return cast(Optimum, optimum)
 
 
 def _notes(scenario: Scenario, most: int, drafters: Sequence[DrafterAnswer]) -> list[str]:
     notes = []
+    devices = scenario.deployment.options.tensor_parallel
+    if scenario.stated.tensor_parallel is None and devices > 1:
+        notes.append(f"{devices} devices share each layer: the fewest that hold the model")
     for drafter, shown in zip(scenario.drafters, drafters, strict=True):
         name, longest = drafter.name, drafter.longest
         if longest < scenario.stated.max_draft:
@@ -171,12 +222,6 @@ def _notes(scenario: Scenario, most: int, drafters: Sequence[DrafterAnswer]) -> 
             fitting = shown["max_draft"]
             what = f"drafts longer than {fitting}" if fitting else "its weights and drafts"
             notes.append(f"{name}: {what} do not fit the memory beside the requests")
-    best = [shown["optimum"] for shown in drafters]
-    if any(b["calibrated"]["speedup"] > NOTICED * b["ceiling"]["speedup"] for b in best):
-        notes.append(
-            "the ceiling is one of tokens per second at the datasheet's rates; overheads slow "
-            "steps without drafts as well, so that a calibrated speedup may be the larger one"
-        )
     if most < max(scenario.batches):
         notes.append(f"batches above {most} do not fit at a context of {scenario.stated.context}")
     return notes

@@ -8,17 +8,21 @@ from dataclasses import dataclass
 
 from paceline.core import InvalidRequest
 from paceline.core.errors import check_integer
-from paceline.roofline.architecture import Architecture, model_config, read_architecture
+from paceline.core.names import listed_model
+from paceline.roofline.architecture import Architecture, read_architecture
 from paceline.roofline.architecture.components import Component, Experts, State
 from paceline.roofline.architecture.config import Precision
-from paceline.roofline.architecture.work import MEASURED, UNIFORM
+from paceline.roofline.architecture.work import MEASURED, UNIFORM, Workload
 from paceline.roofline.cost import Deployment, Options
+from paceline.roofline.cost.capacity import capacity
 from paceline.roofline.device import IDEAL, Calibration, Hardware, hardware, preset
-from paceline.roofline.scenario.answer import CALIBRATED, CEILING
+from paceline.roofline.scenario.answer import CALIBRATED, ROOFLINE
 from paceline.roofline.scenario.documents import MOST_CONTEXT, StatedModel, StatedScenario
 from paceline.roofline.scenario.drafters import PricedDrafter, price, reading_config
+from paceline.roofline.scenario.evidence import FITTED, default_preset
 
 BATCHES = tuple(2**power for power in range(11))
+MOST_CHOSEN = (1, 2, 4, 8, 16)  # numbers of devices that are chosen where none is stated
 CORRELATIONS = {"uniform": UNIFORM, "measured": MEASURED}
 ONLY_WITH: tuple[tuple[str, type[Component], str], ...] = (
     ("expert_parallel", Experts, "experts"),
@@ -49,7 +53,7 @@ class Scenario:
 
     @property
     def tiers(self) -> dict[str, Calibration]:
-        return {CEILING: IDEAL, CALIBRATED: self.calibration}
+        return {ROOFLINE: IDEAL, CALIBRATED: self.calibration}
 
     @classmethod
     def read(cls, value: object) -> Scenario:
@@ -60,30 +64,38 @@ class Scenario:
         plain = _plain_json(value)
         stated = StatedScenario.read(plain)
         architecture = read_model(stated.model, stated.precision)
-        name, calibration = _calibration(stated.calibration, architecture)
+        device = read_hardware(stated.hardware)
+        name, calibration = _calibration(stated.calibration, architecture, device)
         reach = architecture.max_context or MOST_CONTEXT
         for context in [stated.context, *(stated.contexts or ())]:
             field = "context" if context == stated.context else "contexts"
             check_integer(field, context, 0, reach, f"a whole number from 0 to {reach}")
         drafters = _drafters(stated, architecture)
-        options = _options(stated, architecture, drafters)
+        _check_options(stated, architecture, drafters)
+        tensor_parallel = stated.tensor_parallel or fewest_devices(stated, architecture, device)
         batches = BATCHES if stated.batches is None else stated.batches
         return cls(
             stated=stated,
-            deployment=Deployment(architecture, read_hardware(stated.hardware), options),
+            deployment=Deployment(architecture, device, _options(stated, tensor_parallel)),
             drafters=drafters,
             calibration_name=name,
             calibration=calibration,
             batches=tuple(sorted({*batches, stated.batch})),
             contexts=tuple(sorted(set(stated.contexts or ()))),
-            plain={**DEFAULTS, **plain, "calibration": plain.get("calibration") or name},
+            plain={
+                **DEFAULTS,
+                **plain,
+                "calibration": plain.get("calibration") or name,
+                "tensor_parallel": tensor_parallel,
+            },
         )
 
 
 def read_model(model: str | StatedModel, precision: Precision | None) -> Architecture:
     """Read the architecture of a listed model, or of a config."""
     if isinstance(model, str):
-        return read_architecture(model_config(model), precision=precision, name=model)
+        listed = listed_model(model)
+        return read_architecture(listed.config, precision=precision, name=listed.name)
     return reading_config(
         "model.config",
         model.config,
@@ -112,14 +124,25 @@ def _plain_json(value: object) -> dict[str, object]:
     return plain
 
 
+def fewest_devices(stated: StatedScenario, model: Architecture, device: Hardware) -> int:
+    """Return the fewest devices that hold the model and one request when they share each layer: a
+    power of two; 1 where no number does, or where the devices have no link."""
+    one = Workload(1, 1, stated.context)
+    for count in MOST_CHOSEN if device.link_bandwidth else ():
+        if count * stated.data_parallel % stated.expert_parallel == 0:
+            fits = capacity(Deployment(model, device, _options(stated, count)), one)
+            if fits.weights <= fits.usable and fits.max_batch:
+                return count
+    return 1
+
+
 def _calibration(
-    stated: str | Calibration | None, architecture: Architecture
+    stated: str | Calibration | None, architecture: Architecture, device: Hardware
 ) -> tuple[str, Calibration]:
-    """Name and numbers; the default is the preset that was fitted to the nearest kind of model."""
+    """Name and numbers; the default is the preset that was measured nearest."""
     if isinstance(stated, Calibration):
-        return "fitted", stated
-    nearest = "hybrid-sglang" if architecture.state_bytes() else "dense-tuned"
-    name = nearest if stated is None else stated
+        return FITTED, stated
+    name = default_preset(device, architecture) if stated is None else stated
     return name, preset(name)
 
 
@@ -134,19 +157,22 @@ def _drafters(stated: StatedScenario, target: Architecture) -> tuple[PricedDraft
     return drafters
 
 
-def _options(
+def _check_options(
     stated: StatedScenario, target: Architecture, drafters: Iterable[PricedDrafter]
-) -> Options:
-    """Return the options of a forward. Refuse one that would change nothing: it was meant for
-    another model."""
+) -> None:
+    """Refuse an option that would change nothing: it was meant for another model."""
     models = [target, *(drafter.cost.model for drafter in drafters if drafter.cost.model)]
     for name, part, plural in ONLY_WITH:
         value, default = getattr(stated, name), DEFAULTS[name]
         if value != default and not any(model.has(part) for model in models):
             expected = f"{default or 'none'}: {target.name} has no {plural}"
             raise InvalidRequest(name, value, expected)
+
+
+def _options(stated: StatedScenario, tensor_parallel: int) -> Options:
+    """Return the options of a forward."""
     return Options(
-        tensor_parallel=stated.tensor_parallel,
+        tensor_parallel=tensor_parallel,
         data_parallel=stated.data_parallel,
         expert_parallel=stated.expert_parallel,
         correlation=CORRELATIONS[stated.correlation],

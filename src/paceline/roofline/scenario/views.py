@@ -16,6 +16,7 @@ from paceline.roofline.scenario.answer import (
     Best,
     BestNumbers,
     DraftNumbers,
+    Fits,
     Numbers,
     Throughput,
     Tier,
@@ -68,42 +69,65 @@ class DrafterView:
     fits: np.ndarray
     tiers: Mapping[Tier, Mapping[str, np.ndarray]]
 
+    def fitting(self) -> list[Fits]:
+        """What the memory of each place holds."""
+        held: list[Fits] = ["drafts" if row[1:].any() else "no draft" for row in self.fits]
+        beyond: list[Fits] = ["nothing"] * (len(self.steps.places) - len(held))
+        return held + beyond
+
     def lengths(self, tier: Tier) -> np.ndarray:
         """The best draft length of each load; of equally good ones the shortest."""
         speedup = np.where(self.fits, self.tiers[tier]["speedup"], 0.0)
         return cast(np.ndarray, np.argmax(speedup, axis=1))
 
     def best(self) -> Best:
-        """The optimum by place; a `max_draft` of 0 where the memory holds AR alone."""
+        """The optimum by place; null where no draft fits, and a `max_draft` of 0 where the memory
+        holds AR alone."""
         longest = (self.fits.sum(axis=1) - 1).tolist()
-        return {"max_draft": self.steps.padded(longest), **by_tier(self._optima)}
+        return {
+            "fits": self.fitting(),
+            "max_draft": self.steps.padded(longest),
+            **by_tier(self._optima),
+        }
 
     def _optima(self, tier: Tier) -> BestNumbers:
-        best, padded = self.lengths(tier), self.steps.padded
+        best = self.lengths(tier)
+        fits = cast(list[bool], self.fits[:, 1:].any(axis=1).tolist())
+        beyond: list[None] = [None] * (len(self.steps.places) - len(fits))
+
+        def shown(values: list[T]) -> list[T | None]:
+            pairs = zip(values, fits, strict=True)
+            return [*(value if held else None for value, held in pairs), *beyond]
 
         def at_best(name: str) -> Numbers:
-            return padded(self.tiers[tier][name][np.arange(len(best)), best].tolist())
+            return shown(self.tiers[tier][name][np.arange(len(best)), best].tolist())
 
         return {
-            "draft_length": padded(best.tolist()),
-            "acceptance_length": padded(self.accepted[best].tolist()),
+            "draft_length": shown(best.tolist()),
+            "acceptance_length": shown(self.accepted[best].tolist()),
             "speedup": at_best("speedup"),
             "tpot_ms": at_best("tpot_ms"),
             "tokens_per_second_per_request": at_best("tokens_per_second_per_request"),
             "tokens_per_second_per_device": at_best("tokens_per_second_per_device"),
         }
 
-    def curve(self, tier: Tier, place: int, count: int) -> DraftNumbers:
-        """The numbers of one place at the first `count` draft lengths."""
+    def curve(self, tier: Tier, place: int) -> DraftNumbers:
+        """The numbers of one place by draft length; null where the draft does not fit."""
+        fits = cast(list[bool], self.fits[place].tolist())
         numbers = self.tiers[tier].items()
-        curve = {name: row[place, :count].tolist() for name, row in numbers}
+        curve = {name: _where(fits, row[place].tolist()) for name, row in numbers}
         return cast(DraftNumbers, curve)
 
-    def speedups(self, tier: Tier) -> list[Numbers | None]:
-        """Speedups, [places][draft length]."""
-        rows = zip(self.tiers[tier]["speedup"].tolist(), self.fits.tolist(), strict=True)
-        shown = [[v if fit else None for v, fit in zip(*row, strict=True)] for row in rows]
-        return self.steps.padded(shown)
+    def speedups(self, tier: Tier) -> list[Numbers]:
+        """Speedups, [places][draft length]; null where the draft does not fit."""
+        held, rows = self.fits.tolist(), self.tiers[tier]["speedup"].tolist()
+        shown = [_where(fits, row) for fits, row in zip(held, rows, strict=True)]
+        beyond: Numbers = [None] * len(self.accepted)
+        return shown + [beyond] * (len(self.steps.places) - len(shown))
+
+
+def _where(fits: list[bool], values: list[float]) -> Numbers:
+    return [value if fit else None for fit, value in zip(fits, values, strict=True)]
 
 
 def drafter_view(steps: PlainSteps, drafter: PricedDrafter) -> DrafterView:
