@@ -32,7 +32,7 @@ SCHEMA = {
 }
 CHANGES: dict[str, Any] = {"held_out": 0.3, "mix": {"on_task": 0.5, "replay": 0.4,
                                                     "neighbour": 0.1}}  # fmt: skip
-ENGINE: dict[str, Any] = {"dtype": "float32", "backend": "torch", "threads": 1,
+ENGINE: dict[str, Any] = {"dtype": "bfloat16", "threads": 1,
                           "kv_memory": 2**24}  # fmt: skip
 ENDING = FakeAnswerer(lambda ask: (by_seed(ask)[0], "stop"))
 Said = dict[tuple[int, ...], list[MeasuredAnswer]]

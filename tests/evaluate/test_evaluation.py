@@ -25,7 +25,7 @@ from tests.engine.tiny import save_tiny
 from tests.evaluate.made import FULLY, synth_row, synth_set
 from tests.models.dflash.tiny import write_drafter
 
-ENGINE: dict[str, Any] = {"dtype": "float32", "backend": "torch", "threads": 1,
+ENGINE: dict[str, Any] = {"dtype": "bfloat16", "threads": 1,
                           "kv_memory": 2**24}  # fmt: skip
 PROMPTS = [f"prompt {chr(97 + i) * (i + 1)}" for i in range(6)]
 LONG, ENDING = "long", "ending"  # answers: none ends before the limit; two do

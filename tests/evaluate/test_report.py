@@ -147,7 +147,7 @@ def test_other_prompts_cannot_be_compared() -> None:
     ("change", "said"),
     [
         ({"format": "paceline-evaluation/9"}, r"evaluation: got 'a file'.*paceline-evaluation/1"),
-        ({"results": 3}, r"a file\.results: got 3; expected a valid list"),
+        ({"results": 3}, r"a file\.results: got 3; expected a list"),
         ({"colour": "red"}, r"a file\.colour: unknown field"),
         (
             {"settings": {"tokens": 257, "temperatures": [0.0]}},

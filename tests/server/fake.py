@@ -219,6 +219,14 @@ class FakeAsyncEngine:
         if self.fail:
             delta = OutputDelta(request_id="", choice=0, error="boom")
             return self._end(request.id, FinishReason.ERROR, delta)
+        scored = None
+        if request.prompt_logprobs is not None:
+            request.prompt_logprobs = None
+            top = tuple((t, -0.5 - t) for t in range(request.params.prompt_logprobs or 0))
+            scored = tuple(TokenLogprobs(token, -1.0, top) for token in request.prompt_ids[1:])
+        if request.prompt_only:
+            delta = OutputDelta(request_id="", choice=0, prompt_logprobs=scored)
+            return self._end(request.id, FinishReason.LENGTH, delta)
         room = request.max_tokens - request.output_len
         before, reason = request.output_len, None
         count = min(burst, room) if request.drafter else 1
@@ -243,6 +251,7 @@ class FakeAsyncEngine:
             kinds=(TokenKind.ACCEPTED,) * (len(tokens) - 1) + (TokenKind.BONUS,),
             text=self._fresh_text(request, before, last=reason is not None),
             logprobs=logprobs,
+            prompt_logprobs=scored,
             round=round,
         )
         if reason is not None:

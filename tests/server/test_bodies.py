@@ -52,7 +52,7 @@ HUGE: list[tuple[str, bytes, str, str]] = [
     (TEXT_PATH, with_field(TEXT, "stop_token_ids", many(b"55", 65_537)), "stop_token_ids",
      "got 65537 items"),
     (TEXT_PATH, with_field(TEXT, "stop_token_ids", many(b'"x"', 65_000)), "stop_token_ids[0]",
-     "integer"),
+     "whole number"),
     (TEXT_PATH, with_field(TEXT, "logit_bias", unknown(65_537)), "logit_bias",
      "got 65537 items; expected up to 65536 entries"),
     (TEXT_PATH, json.dumps({**TEXT, "logit_bias": {str(n): "x" for n in range(60_000)}}).encode(),

@@ -136,8 +136,8 @@ def test_a_delta_counts_its_round_and_the_last_one_its_times() -> None:
     traffic = Traffic()
     request: Any = type("R", (), {"drafter": "auto", "cohort": "m"})()
     first, second = Round(0, 0, 0), Round(1, 4, 2, forced=3, part="suffix")
-    traffic.note(request, OutputDelta(request_id="r", choice=0, round=first))
-    traffic.note(request, OutputDelta(request_id="r", choice=0, round=second))
+    traffic.note(StreamGroup.of(request), OutputDelta(request_id="r", choice=0, round=first))
+    traffic.note(StreamGroup.of(request), OutputDelta(request_id="r", choice=0, round=second))
     before = traffic.copies()
     times = RequestMetrics(queue=0.1, ttft=0.2, tpot=0.03, total=1.0)
     last = OutputDelta(
@@ -147,7 +147,7 @@ def test_a_delta_counts_its_round_and_the_last_one_its_times() -> None:
         finish_reason=FinishReason.STOP,
         metrics=times,
     )
-    traffic.note(request, last)
+    traffic.note(StreamGroup.of(request), last)
     group = StreamGroup("auto", "m")
     stats = before[group]
     assert stats.rounds_by_draft_length == [1, 0, 0, 0, 1] and stats.rounds_by_accepted == [0, 0, 1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
 import math
 import threading
 import time
@@ -13,12 +15,16 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from paceline.core import InvalidRequest
-from paceline.llm import RenderedChat
+from paceline.engine.tool_prompt import plain_turns
+from paceline.llm import NEAR, RenderedChat
 from paceline.models.catalog import pull
+from paceline.models.tokenizer import Tokenizer as OwnTokenizer
 from paceline.server import prompt_size, prompts
 from paceline.server.app import create_app
-from paceline.server.errors import ApiError
+from paceline.server.errors import ApiError, invalid
 from paceline.server.prompt_size import PIECE, PromptSize, longest_token, token_ids
+from paceline.server.prompts import Conversations
+from paceline.server.protocol import ChatRequest
 from paceline.server.settings import ServerSettings
 
 from .conftest import TEXT, Client, in_process
@@ -156,9 +162,9 @@ class CountedText(str):
 
     looked = 0
 
-    def find(self, part: str, start: int = 0) -> int:  # type: ignore[override]
-        place = super().find(part, start)
-        self.looked += (len(self) if place < 0 else place + len(part)) - start
+    def find(self, part: str, start: int, end: int) -> int:  # type: ignore[override]
+        place = super().find(part, start, end)
+        self.looked += (min(end, len(self)) if place < 0 else place + len(part)) - start
         return place
 
     def __contains__(self, part: str) -> bool:  # type: ignore[override]
@@ -176,6 +182,118 @@ def test_the_search_for_dropped_messages_is_linear(grouped: bool) -> None:
     for index, (role, content) in enumerate(messages):
         chat.refuse_dropped(index, role, content)
     assert text.looked <= 3 * len(text)
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["plain", "JSON"])
+def test_the_search_for_results_of_tools_is_linear(as_json: bool) -> None:
+    """The first result stands once more at the end, in a message of the user."""
+    results = [f'"line {n}"\n"end"' for n in range(5000)]
+    shown = [json.dumps(result) if as_json else result for result in results]
+    text = CountedText("\n".join(f"<tool>{part}" for part in shown) + results[0])
+    chat = RenderedChat(text)
+    for index, result in enumerate(results):
+        chat.refuse_dropped(index, "tool", result)
+    assert text.looked <= len(results) * 2 * NEAR
+
+
+def calling(*arguments: str) -> ChatRequest:
+    calls = [
+        {"id": "x", "type": "function", "function": {"name": "f", "arguments": text}}
+        for text in arguments
+    ]
+    message = {"role": "assistant", "tool_calls": calls}
+    return ChatRequest(model="m", messages=[{"role": "user", "content": "Hi"}, message])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place", "expected"),
+    [
+        (['{"a": ' + "[" * 600 + "]" * 600 + "}"], 0, "got 601 levels; expected JSON of at most"),
+        (["{}", '{"a": [' + "[]," * 40_000 + "[]]}"], 1, "expected arguments of all calls with"),
+        (['{"a": [' + "[]," * 20_000 + "[]]}"] * 2, 1, "expected arguments of all calls with"),
+        (["[]"], 0, "expected a JSON object, as text"),
+        (['{"a": ' + "[" * 300], 0, "got 301 levels"),
+    ],
+    ids=["deep", "many", "many together", "no object", "open"],
+)
+def test_arguments_of_past_calls_have_the_bounds_of_bodies(
+    arguments: list[str], place: int, expected: str
+) -> None:
+    field = rf"^messages\[1\]\.tool_calls\[{place}\]\.function\.arguments: "
+    with pytest.raises(InvalidRequest, match=field) as refusal:
+        Conversations(byte_tokenizer()).render(calling(*arguments))
+    assert expected in str(refusal.value)
+
+
+def test_brackets_within_strings_of_arguments_are_no_values() -> None:
+    code = json.dumps({"code": "f([{}]), " * 30_000, "list": [1, {"a": 2.5}]})
+    assert code in Conversations(byte_tokenizer()).render(calling(code, ""))
+
+
+def test_results_of_one_turn_become_one_message() -> None:
+    call = {"id": "1", "function": {"name": "f", "arguments": {}}}
+    turns = plain_turns(
+        [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "one"},
+            {"role": "tool", "tool_call_id": "2", "content": "two"},
+            {"role": "user", "content": "Go on"},
+        ]
+    )
+    assert [turn["role"] for turn in turns] == ["assistant", "user", "user"]
+    assert turns[1]["content"] == "Result of f:\none\n\nResult of the call:\ntwo"
+
+
+def test_many_results_of_tools_are_joined_at_once() -> None:
+    results = [{"role": "tool", "content": "x" * 1000}] * 8000
+    began = time.thread_time()
+    (turn,) = plain_turns(results)
+    assert time.thread_time() - began < 0.5  # one join after the other copies 32 GB
+    assert str(turn["content"]).count("Result of") == 8000
+
+
+def test_what_a_request_says_elsewhere_is_quoted_shortly_and_never_logged() -> None:
+    tokenizer = copy.deepcopy(byte_tokenizer())
+    tokenizer.chat_template = "{{ reasoning_effort }}{{ messages[0].content }}"
+    secret = "secret " * 1000
+    request = ChatRequest(
+        model="m",
+        messages=[{"role": "user", "content": "Hi"}],
+        reasoning_effort="low",
+        chat_template_kwargs={"reasoning_effort": secret},
+    )
+    with pytest.raises(InvalidRequest, match="reasoning_effort: got 'low'") as refusal:
+        Conversations(tokenizer).render(request)
+    assert len(str(refusal.value)) < 300
+    assert "secret" not in invalid(refusal.value).reason
+
+
+def test_tools_go_into_the_template_that_a_model_has_for_them() -> None:
+    plain = byte_tokenizer()
+    plain_template = "{{ name }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    with_tools = "{{ mood }}<tool_call>{{ tools | tojson }}" + plain_template
+    tokenizer = OwnTokenizer(plain.backend_tokenizer, {}, plain_template, with_tools)
+    conversations = Conversations(tokenizer)
+    tool = {"type": "function", "function": {"name": "find"}}
+    messages = [{"role": "user", "content": "Hi"}]
+    mood = {"chat_template_kwargs": {"mood": "fine"}}
+    asked = ChatRequest(model="m", messages=messages, tools=[tool], **mood)
+    text = conversations.render(asked)
+    assert text.startswith('fine<tool_call>[{"type": "function"') and text.endswith("Hi")
+    assert conversations.render(ChatRequest(model="m", messages=messages)) == "Hi"
+    with pytest.raises(InvalidRequest, match="got 'mood'"):  # which only the other one reads
+        conversations.render(ChatRequest(model="m", messages=messages, **mood))
+
+
+def test_an_answer_that_was_cut_while_it_thought_can_be_sent_back() -> None:
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "reasoning_content": "Hm"},
+        {"role": "user", "content": "Go on"},
+    ]
+    ChatRequest(model="m", messages=messages).check()
+    with pytest.raises(InvalidRequest, match=r"messages\[1\]\.content: got None"):
+        ChatRequest(model="m", messages=[messages[0], {"role": "assistant"}]).check()
 
 
 def test_a_message_that_the_template_drops_is_refused_by_its_place() -> None:
@@ -216,3 +334,40 @@ def test_short_prompts_never_wait_behind_long_ones(monkeypatch: pytest.MonkeyPat
         asyncio.run(asyncio.wait_for(test(), 30))
     finally:
         free.set()
+
+
+@pytest.mark.parametrize(
+    ("start", "shown"),
+    [
+        ("", "<system>You can call"),
+        (
+            "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}",
+            "<user>You can",
+        ),
+        (
+            "{% set messages = messages | rejectattr('role', 'equalto', 'system') %}",
+            "<user>You can",
+        ),
+    ],
+    ids=["system", "refused", "dropped"],
+)
+def test_tools_are_told_where_the_template_shows_them(start: str, shown: str) -> None:
+    tokenizer = copy.deepcopy(byte_tokenizer())
+    tokenizer.chat_template = (
+        start + "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    )
+    tools = [{"type": "function", "function": {"name": "order"}}]
+    messages = [{"role": "user", "content": "Hi"}]
+    request = ChatRequest(model="m", messages=messages, tools=tools)
+    text = Conversations(tokenizer).render(request)
+    assert text.startswith(shown) and text.endswith("Hi") and text.count('"order"') == 1
+    assert "several" not in text
+    both = ChatRequest(model="m", messages=messages, tools=tools, parallel_tool_calls=True)
+    assert "several" in Conversations(tokenizer).render(both)
+
+
+def test_what_a_tool_said_may_be_shown_as_json() -> None:
+    for text in ('<tool>"a \\"b\\"\\nü"', '<tool>a "b"\nü'):
+        RenderedChat(text).refuse_dropped(0, "tool", 'a "b"\nü')
+    with pytest.raises(InvalidRequest, match="messages"):
+        RenderedChat('<user>"a \\"b\\""').refuse_dropped(0, "user", 'a "b"')

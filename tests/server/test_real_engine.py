@@ -29,8 +29,8 @@ PROMPT = [5, 6, 7, 8, 9, 10] * 8  # repeats itself, so that n-grams draft
 
 def tiny_engine(**options: Any) -> AsyncEngine:
     options = {"drafter": ("ngram", "suffix"), **options}
-    config = EngineConfig(model="tiny", dtype="float32", backend="torch", threads=1, **options)
-    loaded = tiny_model("float32")
+    config = EngineConfig(model="tiny", dtype="bfloat16", threads=1, **options)
+    loaded = tiny_model("bfloat16")
     tokenizer = copy.deepcopy(loaded.tokenizer)
     tokenizer.chat_template = TEMPLATE
     loaded = replace(loaded, tokenizer=tokenizer)
@@ -130,7 +130,7 @@ async def clients(url: str) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.mark.parametrize("count", [24, pytest.param(200, marks=pytest.mark.slow)])
 def test_survivors_of_a_storm_of_hang_ups_say_what_they_say_alone(count: int) -> None:
     rng = random.Random(count)
-    engine = tiny_engine(kv_memory=160_000, max_num_seqs=8, max_waiting=count, max_model_len=160)
+    engine = tiny_engine(kv_memory=80_000, max_num_seqs=8, max_waiting=count, max_model_len=160)
     bodies = [
         {
             **TEXT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -42,7 +43,6 @@ BAD_CHAT: list[tuple[str, Any, str]] = [
     ("messages", [{"role": "user"}], "messages[0].content"),
     ("messages", [{"role": "user", "content": None}], "messages[0].content"),
     ("messages", [{"role": "king", "content": "Hi"}], "messages[0].role"),
-    ("messages", [{"role": "tool", "content": "seen"}], "messages[0].role"),
     ("messages", [{"role": "user", "content": "refuse"}], "messages"),
     ("messages", [{"role": "user", "content": "Hi", "name": "Ann"}], "messages[0].name"),
     ("messages", [{"role": "user", "content": "Hi", "mood": 1}], "messages[0].mood"),
@@ -57,16 +57,26 @@ BAD_CHAT: list[tuple[str, Any, str]] = [
         [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}],
         "messages[0].tool_calls[0].type",
     ),
-    ("tools", [{"type": "function", "function": {"name": "f"}}], "tools"),
     ("tools", {}, "tools"),
+    ("tools", "x", "tools"),
+    ("tools", [{"type": "function", "function": {"name": "a b"}}], "tools[0].function.name"),
+    ("tool_choice", 5, "tool_choice"),
+    ("response_format", {}, "response_format.type"),
+    ("structured_outputs", {"choice": []}, "structured_outputs.choice"),
     ("tool_choice", "auto", "tool_choice"),
     ("functions", [{"name": "f"}], "functions"),
     ("response_format", {"type": "grammar"}, "response_format.type"),
     ("audio", {"voice": "x"}, "audio"),
     ("modalities", ["text", "audio"], "modalities[1]"),
     ("reasoning_effort", "high", "reasoning_effort"),
-    ("store", True, "store"),
-    ("service_tier", "priority", "service_tier"),
+    ("store", "yes", "store"),
+    ("service_tier", "best", "service_tier"),
+    ("verbosity", "loud", "verbosity"),
+    ("prediction", {"type": "guess"}, "prediction.type"),
+    ("typical_p", 0.9, "typical_p"),
+    ("mirostat", False, "mirostat"),
+    ("cache_prompt", False, "cache_prompt"),
+    ("guided_json", {}, "guided_json"),
     ("logprobs", 3, "logprobs"),
     ("top_logprobs", 2, "top_logprobs"),
     ("stream_options", {"include_usage": True}, "stream_options"),
@@ -75,7 +85,8 @@ BAD_CHAT: list[tuple[str, Any, str]] = [
     ("speculative", {"max_draft_len": 5}, "speculative.max_draft_len"),
     ("speculative", {"gamma": 5}, "speculative.gamma"),
     ("chat_template_kwargs", {"tokenize": True}, "chat_template_kwargs"),
-    ("chat_template_kwargs", {"enable_thinking": True}, "chat_template_kwargs"),
+    ("chat_template_kwargs", {"mood": 1}, "chat_template_kwargs"),
+    ("chat_template_kwargs", {"enable_thinking": False}, "chat_template_kwargs.enable_thinking"),
     ("skip_special_tokens", 1, "skip_special_tokens"),
     ("max_completion_tokens", 9, "max_tokens"),
     ("model", 5, "model"),
@@ -92,12 +103,16 @@ BAD_TEXT: list[tuple[str, Any, str]] = [
     ("prompt", ["Hi"] * 129, "prompt"),
     ("prompt", "Hi" * 300, "prompt"),
     ("best_of", 2, "best_of"),
-    ("echo", True, "echo"),
     ("suffix", "!", "suffix"),
     ("logprobs", 21, "logprobs"),
     ("logprobs", True, "logprobs"),
     ("messages", [], "messages"),
 ]
+
+
+PYDANTIC = re.compile(
+    r"Input|instance of|dictionary|\btags?\b|(List|String) should|valid (string|list|number)"
+)
 
 
 def check(response: Any, field: str | None, status: int = 400) -> dict[str, Any]:
@@ -107,6 +122,7 @@ def check(response: Any, field: str | None, status: int = 400) -> dict[str, Any]
     assert error["param"] == field
     if field is not None:
         assert error["message"].startswith(field)
+    assert not PYDANTIC.search(error["message"])
     return error
 
 
@@ -125,7 +141,7 @@ def test_completions_names_the_field(client: Client, field: str, value: Any, nam
 def test_messages_say_what_was_sent_and_what_is_right(client: Client) -> None:
     error = check(client.chat(temperature="hot"), "temperature")
     assert error["type"] == "invalid_request_error"
-    assert error["message"] == "temperature: got 'hot'; expected a valid number"
+    assert error["message"] == "temperature: got 'hot'; expected a number"
     error = check(client.chat(max_token=5), "max_token")
     assert error["message"] == "max_token: unknown field; did you mean max_tokens?"
     messages = [{"role": "user", "content": "Hi", "name": "text"}]
@@ -137,14 +153,14 @@ def test_messages_say_what_was_sent_and_what_is_right(client: Client) -> None:
     assert "include_usage" in error["message"]
     error = check(client.chat(logit_bias={"9" * 5000: 1}), "logit_bias")
     assert "999..." in error["message"] and len(error["message"]) < 200
-    for field, value in {"functions": [{}], "reasoning_effort": "low"}.items():
+    for field, value in {"functions": [{}], "audio": {"voice": "x"}}.items():
         error = check(client.chat(**{field: value}), field)
         assert error["message"] == f"{field}: this server does not support it; leave it out"
 
 
 def test_missing_fields(client: Client) -> None:
     check(client.post("/v1/chat/completions", json={"model": "fake-model"}), "messages")
-    check(client.post("/v1/completions", json={"prompt": "Hi"}), "model")
+    check(client.post("/v1/completions", json={"model": "fake-model"}), "prompt")
 
 
 @pytest.mark.parametrize("field", ["messages", "max_completion_tokens"])
@@ -167,10 +183,6 @@ def test_unknown_model(client: Client) -> None:
 )
 def test_a_body_that_is_no_json_object(client: Client, body: bytes) -> None:
     check(client.send("/v1/completions", body), None)
-
-
-def test_json_needs_its_content_type(client: Client) -> None:
-    check(client.post("/v1/completions", content=b'{"model": "fake-model"}'), None)
 
 
 def test_nan_is_no_temperature(client: Client) -> None:
@@ -295,6 +307,7 @@ def test_bad_requests_do_not_disturb_a_running_one() -> None:
     [
         ("port", 70000),
         ("api_keys", ("",)),
+        ("api_keys", ("abc", "key-1 def")),  # a key without a name has that of its place
         ("spec_metrics", "all"),
         ("share_answers", "sometimes"),
         ("steady_stream", 1.0),

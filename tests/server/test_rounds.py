@@ -92,6 +92,24 @@ def test_nobody_elses(base: str, case: str) -> None:
     assert error["code"] == "rounds_not_found" and request_id in error["message"]
 
 
+def test_the_latest_requests_of_a_key_are_listed(base: str) -> None:
+    answered(base, explain=False)
+    first, second = answered(base), answered(base, n=2, stream=True)
+    listed = ask(base, "GET", "/ui/requests").json()["requests"]
+    assert [one["id"] for one in listed[:2]] == [second, first]
+    assert [one["tokens"] for one in listed[:2]] == [2 * TEXT["max_tokens"], TEXT["max_tokens"]]
+    assert listed[0]["finish_reasons"] == ["length", "length"]
+    choices = ask(base, "GET", f"/v1/requests/{second}/rounds").json()["choices"]
+    rounds = [one for choice in choices for one in choice["rounds"]]
+    assert listed[0]["rounds"] == len(rounds)
+    drafted = [one for one in rounds if one["verified"]]
+    accepted = sum(one["accepted"] for one in drafted)
+    assert listed[0]["acceptance_length"] == pytest.approx(1 + accepted / len(drafted))
+    others = ask(base, "GET", "/ui/requests", "yours").json()["requests"]
+    assert not {one["id"] for one in others} & {first, second}
+    assert ask(base, "GET", "/ui/requests", "nobody's").status_code == 401
+
+
 def test_a_key_is_needed(base: str) -> None:
     response = ask(base, "GET", f"/v1/requests/{answered(base)}/rounds", "nobody's")
     assert response.status_code == 401

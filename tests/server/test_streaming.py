@@ -10,8 +10,10 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from paceline.core import OutputDelta
+from paceline.core import FinishReason, OutputDelta
+from paceline.engine.tool_formats import HERMES
 from paceline.server.app import create_app
+from paceline.server.parsing import AnswerFormat
 from paceline.server.responses import AnswerChunk
 from paceline.server.settings import ServerSettings
 from paceline.server.shapes import ChatShape, CompletionShape, Shape
@@ -208,3 +210,42 @@ def test_tokens_are_sent_as_they_come() -> None:
         next(lines)
         assert engine.stats().running == 1  # the first token is here, the others are to come
         assert sum(line.startswith("data: ") for line in lines) > 8
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "reason"),
+    [
+        ('<tool_call>\n{"name": "look", "arguments": {"a": 1}}\n</tool_call>', None, "tool_calls"),
+        ('<tool_call>\n{"name": "look", "arguments": {"a": 1}}\n', "</tool_call>", "stop"),
+        ('<tool_call>\n{"name": "look", "arguments": {"a":', " 1", "stop"),
+        ('<tool_call>\n{"name": "look", "arguments": {"a":', 7, "stop"),
+        ("Rome", None, "stop"),
+    ],
+)
+def test_tool_calls_end_an_answer_only_where_they_can_be_run(
+    text: str, stop: str | int | None, reason: str
+) -> None:
+    last = OutputDelta(
+        request_id="r", choice=0, text=text, finish_reason=FinishReason.STOP, stop_reason=stop
+    )
+    job: Any = SimpleNamespace(id="x-1", created=1, model="m", choices=[None])
+    shape = ChatShape(job, cast(Any, None), "fp", False, AnswerFormat(HERMES))
+    shape.chunk(0, last)
+    (choice,) = shape.last(0, last)["choices"]
+    assert choice["finish_reason"] == reason
+
+
+def test_a_chunk_adds_to_a_call_once() -> None:
+    """Some clients read only the first entry of a chunk's calls."""
+    arguments = '{"city": "Rome"}'
+    call = f'<tool_call>\n{{"name": "look", "arguments": {arguments}}}\n</tool_call>'
+    engine = FakeAsyncEngine(reply=call * 2, max_model_len=4096, bursts=(40,))
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    options = {"tools": [tool], "max_tokens": 2 * len(call), "stream": True}
+    told = Client(engine, ServerSettings()).chat(**options).text.split("\n\n")
+    chunks = [json.loads(line[6:]) for line in told if line.startswith("data: {")]
+    pieces = [c["choices"][0]["delta"].get("tool_calls", []) for c in chunks if c["choices"]]
+    assert any(len(added) == 1 and "name" in added[0]["function"] for added in pieces)
+    assert all(len({piece["index"] for piece in added}) == len(added) for added in pieces)
+    told = [piece["function"]["arguments"] for added in pieces for piece in added]
+    assert "".join(told) == arguments * 2

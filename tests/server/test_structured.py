@@ -52,10 +52,8 @@ CHAT: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def engine() -> AsyncEngine:
-    config = EngineConfig(
-        model="tiny", dtype="float32", backend="torch", threads=1, drafter=("suffix", "ngram")
-    )
-    loaded = tiny_model("float32")
+    config = EngineConfig(model="tiny", dtype="bfloat16", threads=1, drafter=("suffix", "ngram"))
+    loaded = tiny_model("bfloat16")
     tokenizer = copy.deepcopy(loaded.tokenizer)
     tokenizer.chat_template = TEMPLATE
     return AsyncEngine(build_engine(config, replace(loaded, tokenizer=tokenizer)))
@@ -320,7 +318,7 @@ def test_a_grammar_that_runs_out_of_fuel_is_the_clients_error(
     the end of the text: that must not look like a whole answer."""
     monkeypatch.setitem(grammar_child.LIMITS, fuel, 90)  # here, not in the child
     grammar = f'start: s "."\ns: s s | "a" | "{fuel[0]}" | s s s'
-    full_stop = tiny_model("float32").tokenizer(".")["input_ids"][0]
+    full_stop = tiny_model("bfloat16").tokenizer(".")["input_ids"][0]
     body = {**CHAT, "structured_outputs": {"lark": grammar}, "speculative": speculative}
     body["logit_bias"] = {str(full_stop): -100}
     response = http.post("/chat/completions", json=body)
@@ -331,8 +329,8 @@ def test_a_grammar_that_runs_out_of_fuel_is_the_clients_error(
 
 
 def test_a_server_that_stops_leaves_no_child() -> None:
-    config = EngineConfig(model="tiny", dtype="float32", backend="torch", threads=1, drafter=None)
-    loaded = replace(tiny_model("float32"), eos_ids=frozenset({EOS, EOS + 1}))
+    config = EngineConfig(model="tiny", dtype="bfloat16", threads=1, drafter=None)
+    loaded = replace(tiny_model("bfloat16"), eos_ids=frozenset({EOS, EOS + 1}))
     engine = AsyncEngine(build_engine(config, loaded))
     compiler = engine.engine.grammars.compiler
     with (

@@ -36,11 +36,12 @@ def test_a_server_has_every_tab(client: Client) -> None:
     state = client.get("/ui/state").json()
     assert [tab["name"] for tab in state["tabs"]] == ["calculator", "timing", "playground", "live"]
     assert all(tab["available"] for tab in state["tabs"]) and not state["key_needed"]
+    assert state["opens_on"] == "playground"
 
 
 def test_the_page_predicts(client: Client) -> None:
     answer = client.post("/ui/predict", json=SCENARIO).json()
-    assert answer["drafters"][0]["optimum"]["ceiling"]["speedup"] > 1
+    assert answer["drafters"][0]["optimum"]["roofline"]["speedup"] > 1
     names = [model["name"] for model in client.get("/ui/models").json()["models"]]
     assert "Qwen3-8B" in names
     assert "H200" in [one["name"] for one in client.get("/ui/hardware").json()["hardware"]]

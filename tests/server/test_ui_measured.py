@@ -20,6 +20,14 @@ def test_an_evaluation_has_a_point_for_each_request_and_policy() -> None:
     assert fox["draft_length"] is None and "T = 0" in fox["note"]
 
 
+def test_a_round_that_no_drafter_makes_is_refused_before_it_is_counted() -> None:
+    """Counts of 10**18 tokens would fill the memory."""
+    evaluation = made_up({"mine": [row([3, 1])]})
+    evaluation["results"][0]["rows"][0]["rounds"]["drafter/full"][0][2] = 10**18
+    with pytest.raises(InvalidRequest, match="1000000000000000000 of 4 drafted tokens accepted"):
+        measured(evaluation)
+
+
 def test_a_mock_has_a_point_for_each_cell() -> None:
     cell = {"batch": 4, "draft_length": 7, "acceptance_length": 3.5, "measured": {"speedup": 1.9}}
     (point,) = measured({"format": "paceline-mock/1", "model": "tiny", "cells": [cell]})["points"]

@@ -64,7 +64,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (source(system="mine"), "sources[0].system", "'own' or 'none'"),
     (source(length=[9, 3]), "sources[0].length", "shortest first"),
     (source(length=5), "sources[0].length", "[20, 2000]"),
-    (source(user_data="no"), "sources[0].user_data", "a valid boolean"),
+    (source(user_data="no"), "sources[0].user_data", "true or false"),
     (source(language=False), "sources[0].language", "text"),
     ({"sources": [{"name": "s", "kind": "self", "samples": 2}]}, "sources[0].samples", "1:"),
     ({"sources": [{"name": "s", "kind": "self", "starts": [""]}]}, "sources[0].starts", "none"),
@@ -77,7 +77,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"size": {"rows": 1, "answer_tokens": 2}}, "size", "one of the two"),
     ({"size": {"rows": 0}}, "size.rows", "at least 1"),
     ({"seed": -1}, "seed", "at least 0"),
-    ({"shard": "many"}, "shard", "a valid integer"),
+    ({"shard": "many"}, "shard", "a whole number"),
     ({"same_answer": 0}, "same_answer", "at least 1"),
 ]  # fmt: skip
 

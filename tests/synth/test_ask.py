@@ -138,9 +138,6 @@ def test_what_the_template_or_grammar_cannot_do_is_refused_at_once(
         made(tmp_path, deaf)
     assert caught.value.field == "sources[0]"
     made(tmp_path, deaf, system=None)
-    toolless = save_target(tmp_path / "toolless", WITHOUT_SYSTEM.partition("{% endif %}")[2])
-    with pytest.raises(InvalidRequest, match="template shows none"):
-        made(tmp_path, toolless, system=None, tools=TOOLS)
     endless = save_target(
         tmp_path / "endless", "{% for m in messages %}{{ m.content }}{% endfor %}"
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter
 
-from paceline.cli import build_parser
+from paceline.cli import build_parser, parse
+from paceline.cli.options import options_of
+from paceline.cli.train import TrainCommand
 from paceline.core import InvalidRequest
 from paceline.core.field_types import fields_of
 from paceline.training.config import DEFAULTS, TrainConfig
@@ -19,10 +21,12 @@ def test_the_page_on_training_has_every_setting() -> None:
 
 
 def test_every_setting_is_an_option_with_the_same_default() -> None:
-    given = vars(build_parser().parse_args(["train", "set", "--out", "run", "--steps", "1"]))
+    given = parse(["train", "set", "--out", "run", "--steps", "1"])
+    options = options_of(TrainCommand)
     for name, field in fields_of(TrainConfig).items():
+        assert name in options
         written = ("held_out", "out_of_domain", "mix", "trackers", *NEEDED)
-        assert name in written or given[name] == field.get_default(), name
+        assert name in written or getattr(given, name) == field.get_default(), name
 
 
 def test_help_tells_bounds_choices_and_defaults(capsys, monkeypatch) -> None:

@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from paceline.cli import main
 from paceline.core import InvalidRequest
 from paceline.models.dflash import checkpoint as checkpoint_module
 from paceline.models.dflash.checkpoint import load_checkpoint
@@ -60,11 +61,13 @@ def test_a_killed_process_resumes_to_the_same_weights(target, trainset, tmp_path
     train(config(target, trainset, tmp_path / "whole", steps=24, save_every=1), quiet)
     out = tmp_path / "killed"
     command = [
-        sys.executable, "-m", "paceline.cli", "train", str(trainset), "--model", str(target),
-        "--out", str(out), "--steps", "24", "--save-every", "1", *arguments("save_every"),
+        "train", str(trainset), "--model", str(target), "--out", str(out), "--steps", "24",
+        "--save-every", "1", *arguments("save_every"),
     ]  # fmt: skip
     for kills in range(2):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paceline.cli", *command], stdout=subprocess.DEVNULL
+        )
         before = (out / "state.pt").stat().st_mtime_ns if kills else 0
         end = time.monotonic() + 120
         while time.monotonic() < end:
@@ -73,7 +76,7 @@ def test_a_killed_process_resumes_to_the_same_weights(target, trainset, tmp_path
             time.sleep(0.005)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    assert subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0
+    assert main(command) == 0
     whole, killed = (load_file(run / "drafter" / "model.safetensors")
                      for run in (tmp_path / "whole", out))  # fmt: skip
     assert all(torch.equal(whole[name], killed[name]) for name in whole)

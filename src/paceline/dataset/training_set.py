@@ -22,9 +22,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, PrivateAttr
 
-from paceline.core import Grammar, InvalidRequest, PacelineError
+from paceline.core import Grammar, InvalidRequest
 from paceline.core.documents import Document
 from paceline.core.field_types import Expected, NonEmpty, Several
+from paceline.core.packages import MissingPackage
 
 FORMAT = "paceline-set/1"
 MANIFEST = "manifest.json"
@@ -34,18 +35,13 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 PARTS: tuple[Part, ...] = get_args(Part)
 
 
-class MissingExtra(PacelineError):
-    """A package of the extra `train` is not installed."""
-
-
 def train_package(module: str, package: str) -> Any:
-    """Import a module of what `pip install 'paceline[train]'` adds, when it is needed."""
+    """Import a module of a package of the extra `train`, when it is needed. Raises
+    MissingPackage."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtra(
-            f"training sets need the package {package}: pip install 'paceline[train]'"
-        ) from error
+        raise MissingPackage("training sets need", package) from error
 
 
 def parquet_module() -> Any:

@@ -1,8 +1,8 @@
 """The prompt sets of an evaluation: the syntax of SETS, and the prompts of each.
 
 demo                      a shipped set
-chat=prompts.json         a JSON file as `paceline bench` takes it, under a name
-code=prompts.jsonl        one object a line, with `messages`, `turns` or `prompt`
+chat=prompts.json         a JSON file of prompts, under a name
+code=prompts.jsonl        JSONL or text in any form that `paceline bench --prompts` takes
 mine=./chitchat           a set that `paceline synth` wrote: its held-out rows
 near=./chitchat:neighbour another choice of its rows, one of CHOICES
 own=prompts.jsonl:on_task a file of what the drafter is for; other files are out of domain
@@ -10,14 +10,11 @@ own=prompts.jsonl:on_task a file of what the drafter is for; other files are out
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
-
-from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from paceline.bench.prompts import load_prompts, shipped
 from paceline.core import Grammar, InvalidRequest
@@ -38,10 +35,9 @@ CHOICES: dict[str, tuple[str, str | None]] = {
 }
 ON_TASK, OUT_OF_DOMAIN = "on task", "out of domain"
 EXPECTED = (
-    "[NAME=]PATH[:CHOICE] with a folder that `paceline synth` wrote, a JSON or JSONL file of "
-    "prompts, or a shipped set: " + ", ".join(shipped())
+    "[NAME=]PATH[:CHOICE] with a folder that `paceline synth` wrote, a file of prompts (JSON, "
+    "JSONL or text), or a shipped set: " + ", ".join(shipped())
 )
-LINE = 'an object with "messages", "turns" (texts; the first is asked) or "prompt" (text)'
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. -]*")
 Item = TypeVar("Item")
 Answer = tuple[tuple[int, ...], tuple[int, ...]]  # what comes before it, and the answer itself
@@ -185,52 +181,5 @@ def _train_answers(folder: Path, prompts: Iterable[EvalPrompt], count: int) -> l
 
 
 def _file_prompts(spec: SetSpec, encode: Encode) -> list[EvalPrompt]:
-    if not spec.path.endswith(".jsonl"):
-        try:
-            shaped = load_prompts(spec.path)
-        except InvalidRequest as error:
-            raise InvalidRequest("sets", spec.path, error.expected) from error
-        return [EvalPrompt(prompt.name, tuple(encode(prompt.messages))) for prompt in shaped]
-    try:
-        lines = Path(spec.path).read_text("utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise InvalidRequest("sets", spec.path, f"a readable JSONL file ({error})") from error
-    return [
-        EvalPrompt(f"{spec.name}#{number}", tuple(encode(_messages(f"{spec.path}:{number}", line))))
-        for number, line in enumerate(lines, 1)
-        if line.strip()
-    ]
-
-
-class _Message(BaseModel, extra="allow"):
-    role: str
-    content: str
-
-
-_MESSAGES = TypeAdapter(list[_Message])
-
-
-def _messages(place: str, text: str) -> list[dict[str, str]]:
-    """Return the conversation of one line: its first turn, its prompt, or its messages. Fields that
-    are not asked for may hold anything."""
-    try:
-        line = json.loads(text)
-    except ValueError as error:
-        raise InvalidRequest("sets", place, f"{LINE}; {error}") from error
-    line = line if isinstance(line, dict) else {}
-    turns, prompt = line.get("turns"), line.get("prompt")
-    if isinstance(turns, list) and turns:
-        prompt = turns[0]
-    if isinstance(prompt, str) and prompt:
-        return [{"role": "user", "content": prompt}]
-    try:
-        messages = [m.model_dump() for m in _MESSAGES.validate_python(line.get("messages"))]
-    except ValidationError as error:
-        raise InvalidRequest("sets", place, LINE) from error
-    if not messages:
-        raise InvalidRequest("sets", place, LINE)
-    while messages and messages[-1]["role"] == "assistant":
-        messages.pop()  # an answer in a data set; the target gives its own
-    if not messages:
-        raise InvalidRequest("sets", place, "messages that somebody asks")
-    return messages
+    prompts = load_prompts(spec.path, "sets")
+    return [EvalPrompt(prompt.name, tuple(encode(prompt.messages))) for prompt in prompts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI, Request, Security
 from fastapi.concurrency import run_in_threadpool
 from fastapi.params import Depends
@@ -10,15 +11,22 @@ from fastapi.security import HTTPBearer
 from pydantic import TypeAdapter
 
 from paceline.engine.async_engine import AsyncEngine
-from paceline.server import errors, responses
+from paceline.server import errors, paths, responses, tokenising
+from paceline.server.access import RequestLog
 from paceline.server.bodies import body_route
 from paceline.server.gate import Gate
 from paceline.server.live import asked
+from paceline.server.messages_api.routes import add_messages
 from paceline.server.metrics import CONTENT_TYPE
 from paceline.server.protocol import ChatRequest, CompletionRequest
 from paceline.server.responses import GENERATION, AnswerChunk, ServedModel, refusals
+from paceline.server.responses_api import routes as responses_routes
+from paceline.server.responses_api.routes import ResponsesApi
 from paceline.server.serving import Serving
 from paceline.server.settings import ServerSettings
+from paceline.server.this_server import ThisServer
+from paceline.server.tokenising import DetokenizeRequest, TokenizeRequest
+from paceline.server.tracing import tracing_to
 from paceline.server.ui import add_ui
 from paceline.version import __version__
 
@@ -27,19 +35,25 @@ def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     """Return the app that serves `async_engine`, which the caller starts and stops."""
     serving = Serving(async_engine, settings)
     # no /docs: its page would load scripts from somebody else's server
-    app = FastAPI(title="Paceline", version=__version__, openapi_url=None)
+    app = FastAPI(title="Paceline", version=__version__, openapi_url=None, redirect_slashes=False)
     errors.install(app)
+    paths.install(app)
     app.add_middleware(Gate, settings=settings)
+    app.add_middleware(RequestLog, tracing=tracing_to(settings.otlp_endpoint))
     key: list[Depends] = [Security(HTTPBearer(auto_error=False))] if settings.api_keys else []
-    _add_generation(app, serving, key)
-    _add_lookups(app, serving, key)
+    kept = ResponsesApi(serving)
+    _add_generation(app, serving, kept, key)
+    # one at a time: what the page computes must not take the cores from a served model
+    turn = CapacityLimiter(1)
+    _add_lookups(app, serving, kept, key)
+    _add_page_data(app, serving, ThisServer(async_engine, serving.live, turn), key)
     _add_operations(app, serving)
     app.state.live = serving.live  # whoever runs the app runs its sampling
-    add_ui(app, served=True, key_needed=bool(settings.api_keys))
+    add_ui(app, served=True, key_needed=bool(settings.api_keys), turn=turn)
     return app
 
 
-def _add_generation(app: FastAPI, serving: Serving, key: list[Depends]) -> None:
+def _add_generation(app: FastAPI, serving: Serving, kept: ResponsesApi, key: list[Depends]) -> None:
     routes = APIRouter(
         route_class=body_route(serving.bodies), responses=GENERATION, dependencies=key
     )
@@ -54,10 +68,25 @@ def _add_generation(app: FastAPI, serving: Serving, key: list[Depends]) -> None:
         """Continue text or token ids, whole or as a stream."""
         return await serving.answer(body, http)
 
+    responses_routes.add_creation(routes, kept)
+    add_messages(routes, serving)
+
+    @routes.post("/tokenize", response_model=tokenising.Tokenized)
+    async def tokenize(body: TokenizeRequest, http: Request) -> Response:
+        """Return the token ids of a text or a conversation."""
+        written = await tokenising.tokenize(serving, body, http)
+        return Response(written, media_type="application/json")
+
+    @routes.post("/detokenize", response_model=tokenising.Detokenized)
+    async def detokenize(body: DetokenizeRequest, http: Request) -> Response:
+        """Return the text of token ids."""
+        written = await tokenising.detokenize(serving, body, http)
+        return Response(written, media_type="application/json")
+
     app.include_router(routes)
 
 
-def _add_lookups(app: FastAPI, serving: Serving, key: list[Depends]) -> None:
+def _add_lookups(app: FastAPI, serving: Serving, kept: ResponsesApi, key: list[Depends]) -> None:
     def entry(name: str) -> ServedModel:
         return {
             "id": name,
@@ -68,6 +97,7 @@ def _add_lookups(app: FastAPI, serving: Serving, key: list[Depends]) -> None:
         }
 
     routes = APIRouter(dependencies=key)
+    responses_routes.add_lookups(routes, kept)
 
     @routes.get("/v1/models", response_model=responses.ModelList, responses=refusals(401))
     async def models() -> Response:
@@ -91,9 +121,25 @@ def _add_lookups(app: FastAPI, serving: Serving, key: list[Depends]) -> None:
         """Return the rounds of a request that had `explain` set to true."""
         return JSONResponse(serving.rounds(id, http))
 
+    app.include_router(routes)
+
+
+def _add_page_data(
+    app: FastAPI, serving: Serving, this_server: ThisServer, key: list[Depends]
+) -> None:
+    routes = APIRouter(dependencies=key)
+
     @routes.get("/ui/serving", include_in_schema=False)
     async def ui_serving() -> Response:
         return JSONResponse(serving.facts())
+
+    @routes.get("/ui/requests", include_in_schema=False)
+    async def ui_requests(http: Request) -> Response:
+        return JSONResponse(serving.recent(http))
+
+    @routes.get("/ui/this-server", include_in_schema=False)
+    async def ui_this_server() -> Response:
+        return JSONResponse(await this_server.scenario())
 
     @routes.get("/ui/live", include_in_schema=False)
     async def ui_live(http: Request) -> Response:
@@ -105,6 +151,7 @@ def _add_lookups(app: FastAPI, serving: Serving, key: list[Depends]) -> None:
 def _add_operations(app: FastAPI, serving: Serving) -> None:
     unhealthy = {"model": responses.Health, "description": "The server takes no new requests."}
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", response_model=responses.Health, responses={503: unhealthy})
     async def health() -> Response:
         """Say whether the server takes new requests."""

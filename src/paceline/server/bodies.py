@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,29 +15,33 @@ from starlette.responses import Response
 from paceline.core.errors import Amount, InvalidRequest
 from paceline.core.field_types import AtMost, annotation_of, field_names
 from paceline.core.refusals import refusal, unknown_field
+from paceline.server.access import record_of
 from paceline.server.errors import ApiError, invalid
+from paceline.server.extra_fields import read_leniently, without_idle_fields
 from paceline.server.fields import JsonObject
 from paceline.server.gate import client_of
-from paceline.server.outline import JsonText
+from paceline.server.outline import JsonText, Outline
 from paceline.server.prompt_size import PromptSize
-from paceline.server.protocol import GenerationRequest
+from paceline.server.protocol import RequestBody
 from paceline.server.settings import ServerSettings
 from paceline.server.turns import Turns
 
-R = TypeVar("R", bound=GenerationRequest)
+R = TypeVar("R", bound=RequestBody)
 
 Refuse = Callable[[JsonText], ApiError]  # makes the error for a body that holds too much
 LARGE = 32 * 1024  # bytes; smaller bodies are read on the event loop, in a few milliseconds
-JSON_TYPE = re.compile(r"\s*application/([^;]*\+)?json\s*(;|$)", re.IGNORECASE)
+CONVERSATIONS = ("messages", "input")  # fields with the messages of a conversation
 MAX_DEPTH = 200  # levels of nesting
 MAX_VALUES = 2**19  # numbers, texts, lists and so on: 64 prompts of 8,192 token ids
 MAX_PARTS = 140_000  # lists, objects, their members, decimals: a logit_bias of 65,536 decimals fits
 MAX_CONTAINERS = 2**15  # lists and objects: Python's collector walks them all while others wait
-MOST = (
-    f"a body of at most {MAX_VALUES} values, "
+SIGNS = MAX_CONTAINERS  # brackets, commas and colons of texts that are not counted exactly
+BOUNDS = (
+    f"at most {MAX_VALUES} values, "
     f"{MAX_PARTS} of them lists, objects, their members or decimals, "
     f"and {MAX_CONTAINERS} of them lists or objects"
 )
+MOST = f"a body of {BOUNDS}"
 
 
 class BodyReader:
@@ -54,25 +57,37 @@ class BodyReader:
             raw = await http.body()
         except ClientDisconnect:
             raise ApiError(400, "the client hung up before the body had ended") from None
-        if not JSON_TYPE.match(http.headers.get("content-type", "")):
-            raise _no_object()
         if len(raw) <= LARGE:
-            return self._parse(raw, model)
-        client = client_of(http, self._settings)
-        return await self._turns.run(partial(self._parse, raw, model), client=client, cost=len(raw))
+            body, ignored = self._parse(raw, model)
+        else:
+            parse = partial(self._parse, raw, model)
+            client = client_of(http, self._settings)
+            body, ignored = await self._turns.run(parse, client=client, cost=len(raw))
+        record_of(http.scope).ignored = ignored
+        return body
 
-    def _parse(self, raw: bytes, model: type[R]) -> R:
+    def _parse(self, raw: bytes, model: type[R]) -> tuple[R, list[str]]:
+        """Return the request in `raw`, and the names of the fields that were left out."""
         stated = read_object(raw, lambda text: self._too_much(text, model))
-        if isinstance(messages := stated.get("messages"), list):
-            self._size.refuse_messages(len(messages))
-        try:
-            body = model.model_validate(stated)
-        except ValidationError as error:
-            raise invalid(refusal(error, stated, model)) from None
+        for field in CONVERSATIONS:
+            if isinstance(messages := stated.get(field), list):
+                self._size.refuse_messages(field, len(messages))
+        body, ignored = self._read(stated, model)
         body.note_size(len(raw))
         if len(raw) > LARGE:
-            _ = body.params  # here, because long lists take long to check there as well
-        return body
+            body.check()  # here, because long lists take long to check there as well
+        return body, ignored
+
+    def _read(self, stated: JsonObject, model: type[R]) -> tuple[R, list[str]]:
+        try:
+            if self._settings.lenient:
+                return read_leniently(stated, model)
+            stated = without_idle_fields(stated, model)
+            return model.model_validate(stated), []
+        except ValidationError as error:
+            raise invalid(refusal(error, stated, model)) from None
+        except InvalidRequest as error:
+            raise invalid(error) from None
 
     def _too_much(self, text: JsonText, model: type[BaseModel]) -> ApiError:
         names, member = field_names(model), text.largest()
@@ -82,8 +97,8 @@ class BodyReader:
                 return invalid(unknown_field((name,), {}, model))
         if member is None:
             return too_much(text)
-        if member.name == "messages":
-            self._size.refuse_messages(member.items)
+        if member.name in CONVERSATIONS:
+            self._size.refuse_messages(member.name, member.items)
         bound = annotation_of(model.model_fields[member.name], AtMost)
         if bound is None or member.items <= bound.most:
             return too_much(text)
@@ -110,6 +125,24 @@ def read_object(
     if not isinstance(stated, dict):
         raise _no_object()
     return stated
+
+
+def read_objects(texts: Mapping[str, str]) -> dict[str, JsonObject]:
+    """Parse the JSON objects that stand as text in fields, given by the fields' names.
+
+    All of them together are bounded as one body is. Raises InvalidRequest. Run it on a thread.
+    """
+    _check_outlines(texts)
+    objects = {}
+    for field, text in texts.items():
+        try:
+            stated = json.loads(text)
+        except ValueError:
+            stated = None
+        if not isinstance(stated, dict):
+            raise InvalidRequest(field, text, "a JSON object, as text")
+        objects[field] = stated
+    return objects
 
 
 def too_much(text: JsonText) -> ApiError:
@@ -141,14 +174,35 @@ def body_route(reader: BodyReader) -> type[APIRoute]:
     return BodyRoute
 
 
+def _check_outlines(texts: Mapping[str, str]) -> None:
+    # strings are counted too here, which is quick; so few signs are within every bound
+    may_be_large = sum(text.count(sign) for text in texts.values() for sign in "[{,:") > SIGNS
+    total = Outline(0, 0, 0, 0)
+    for field, text in texts.items():
+        if not may_be_large and text.count("[") + text.count("{") <= MAX_DEPTH:
+            continue
+        outline = JsonText(text.encode(errors="replace")).outline()
+        if outline.depth > MAX_DEPTH:
+            levels = Amount(f"{outline.depth} levels")
+            raise InvalidRequest(field, levels, f"JSON of at most {MAX_DEPTH} levels")
+        total = total.plus(outline)
+        if _is_too_much(total):
+            amount = Amount(f"{total.values} values up to here")
+            raise InvalidRequest(field, amount, f"arguments of all calls with {BOUNDS}")
+
+
 def _check_outline(text: JsonText, refusal_of: Refuse) -> None:
     outline = text.outline()
     if outline.depth > MAX_DEPTH:
         raise _no_json(f"{outline.depth} levels deep; expected at most {MAX_DEPTH}")
+    if _is_too_much(outline):
+        raise refusal_of(text)
+
+
+def _is_too_much(outline: Outline) -> bool:
     bounds = (MAX_VALUES, MAX_PARTS, MAX_CONTAINERS)
     counts = (outline.values, outline.parts, outline.containers)
-    if any(count > most for count, most in zip(counts, bounds, strict=True)):
-        raise refusal_of(text)
+    return any(count > most for count, most in zip(counts, bounds, strict=True))
 
 
 def _no_json(reason: str) -> ApiError:
@@ -156,5 +210,4 @@ def _no_json(reason: str) -> ApiError:
 
 
 def _no_object() -> ApiError:
-    expected = "a JSON object, sent with Content-Type: application/json"
-    return ApiError(400, f"the body must be {expected}", code="bad_json")
+    return ApiError(400, "the body must be a JSON object", code="bad_json")

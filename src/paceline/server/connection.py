@@ -7,15 +7,17 @@ Here the bytes are counted before they are parsed, and each turn of the client h
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import httptools
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
     RequestResponseCycle,
 )
 
+from paceline.server.access import write_refusal
 from paceline.server.errors import ApiError
 
 if TYPE_CHECKING:
@@ -31,7 +33,33 @@ FRAMING = 16  # bytes around a byte of a chunked body; chunks of one byte need 5
 MAX_PIPELINED = 128  # requests that wait for the answer of the one before
 MAX_UNREAD = 2**20  # bytes that are read after a refusal, so that the client can read why
 MIN_RATE = 8 * 2**10  # bytes a second of a body, on average, once read_timeout has passed
+WRITER = "paceline.body_writer"  # the extension's key in an ASGI scope
 LINGER = 2.0  # seconds in which a refused client may read why
+
+
+class BodyWriter:
+    """Writes the next bytes of an answer at once. To write by ASGI's `send`, a coroutine, a task
+    would have to wake first. Apps find the writer in their scope: `body_writer(scope)`."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def is_ready(self) -> bool:
+        """Return whether the answer has begun, in chunks, and its client reads fast enough."""
+        cycle = self._cycle
+        begun = cycle.response_started and not cycle.response_complete
+        return begun and bool(cycle.chunked_encoding) and not cycle.flow.write_paused
+
+    def write(self, body: bytes) -> None:
+        """Write `body`, which is not empty, as one chunk; nothing where the client has gone."""
+        if not self._cycle.disconnected:
+            self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+
+
+def body_writer(scope: Scope) -> BodyWriter | None:
+    """Return the writer of a request's answer; None where another server runs the app."""
+    writer: BodyWriter | None = scope.get("extensions", {}).get(WRITER)
+    return writer
 
 
 class Connection(HttpToolsProtocol):
@@ -138,6 +166,8 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         left = [cycle for cycle in self._unanswered if not cycle.response_complete]
         self._unanswered = [*left, self.cycle]
+        scope = cast(Scope, self.cycle.scope)
+        scope["extensions"] = {WRITER: BodyWriter(self.cycle)}
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -227,7 +257,8 @@ class Connection(HttpToolsProtocol):
         self._refusal = refusal
         self._since, self._body_bytes = self.loop.time(), 0
         if self._answer(refusal):
-            self.transport.write_eof()
+            if self.transport.can_write_eof():  # TLS cannot; its client goes by the length
+                self.transport.write_eof()
         else:
             self.transport.abort()
 
@@ -254,6 +285,9 @@ class Connection(HttpToolsProtocol):
         lines = [f"{name}: {value}\r\n".encode() for name, value in headers.items()]
         lines += [b"%s: %s\r\n" % header for header in self.server_state.default_headers]
         self.transport.write(b"".join([STATUS_LINE[refusal.status], *lines, b"\r\n", body]))
+        if refusal.status != 503:  # Connections warns of these, once a minute
+            peer = self.transport.get_extra_info("peername")
+            write_refusal(str(peer[0]) if isinstance(peer, tuple) else "-", refusal)
 
     def _discard(self, count: int) -> None:
         """Read and count what arrives after a refusal: unread bytes would cause a reset, and the

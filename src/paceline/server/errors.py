@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -12,7 +13,10 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from paceline.core import InvalidRequest, QueueFull
+from paceline.core.errors import Amount
+from paceline.core.refusals import UnknownField
 from paceline.engine.async_engine import EngineDead
+from paceline.server.access import record_of
 
 log = logging.getLogger(__name__)
 TYPES = {
@@ -20,6 +24,24 @@ TYPES = {
     429: "rate_limit_error",
     500: "server_error",
     503: "server_error",
+}
+# fields whose names within, or whose errors, may repeat what the client wrote
+WRITTEN = frozenset(
+    {
+        "chat_template_kwargs", "enable_thinking", "input", "instructions", "logit_bias",
+        "messages", "metadata", "prompt", "reasoning_effort", "response_format",
+        "structured_outputs", "system", "text", "tool_choice", "tools",
+    }
+)  # fmt: skip
+MESSAGES = "/v1/messages"  # Anthropic's API, whose errors have another form
+MESSAGES_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
 }
 ENGINE_FAILED = "the engine failed on this request; the server's log has the reason"
 
@@ -36,7 +58,10 @@ class ErrorResponse(BaseModel):
 
 
 class ApiError(Exception):
-    """An error with its HTTP status, which becomes the answer."""
+    """An error with its HTTP status, which becomes the answer.
+
+    `reason` is what the log says: without what the client wrote.
+    """
 
     def __init__(
         self,
@@ -46,8 +71,10 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: float | None = None,
+        reason: str | None = None,
     ) -> None:
         super().__init__(message)
+        self.reason = message if reason is None else reason
         self.status, self.param, self.code = status, param, code
         self.headers = {} if retry_after is None else {"Retry-After": str(math.ceil(retry_after))}
         if status == 401:
@@ -63,12 +90,37 @@ class ApiError(Exception):
         # ASCII only: what a user sent, and we quote, need not be encodable
         return json.dumps({"error": detail}).encode()
 
-    def response(self) -> Response:
-        return Response(self.body(), self.status, self.headers, media_type="application/json")
+    def messages_body(self) -> dict[str, object]:
+        """Return the error as Anthropic's API writes it."""
+        kind = MESSAGES_TYPES.get(self.status, "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": str(self)}}
+
+    def response(self, path: str = "") -> Response:
+        """Return the answer to a request for `path`, in the form of that API."""
+        body = self.body()
+        if path.startswith(MESSAGES):
+            body = json.dumps(self.messages_body()).encode()
+        return Response(body, self.status, self.headers, media_type="application/json")
 
 
 def invalid(error: InvalidRequest, code: str | None = None, status: int = 400) -> ApiError:
-    return ApiError(status, str(error), param=error.field, code=code)
+    reason = logged_reason(error)
+    return ApiError(status, str(error), param=error.field, code=code, reason=reason)
+
+
+def logged_reason(error: InvalidRequest) -> str:
+    """Return what the log says of a refusal. It never has the value, nor what would be right for
+    fields where that may repeat what the client wrote."""
+    if isinstance(error, UnknownField):
+        return f"{error.field}: unknown field"
+    if isinstance(error.value, Amount):  # says how much there was, and the bound
+        return str(error)
+    if str(error) == f"{error.field}: {error.expected}":
+        return str(error)
+    root = re.split(r"[.\[]", error.field, maxsplit=1)[0]
+    if root not in WRITTEN:
+        return f"{error.field}: expected {error.expected}"
+    return f"{error.field if root == 'messages' else root}: refused"
 
 
 def shutting_down() -> ApiError:
@@ -79,11 +131,14 @@ def shutting_down() -> ApiError:
 def install(app: FastAPI) -> None:
     """Make `app` answer every error in this form."""
     for kind in (ApiError, InvalidRequest, QueueFull, EngineDead, HTTPException, Exception):
-        app.add_exception_handler(kind, _answer)
+        app.add_exception_handler(kind, answer)
 
 
-async def _answer(_: Request, error: Exception) -> Response:
-    return _as_api_error(error).response()
+async def answer(http: Request, error: Exception) -> Response:
+    """Return the answer to an error."""
+    refusal = _as_api_error(error)
+    record_of(http.scope).refusal = refusal
+    return refusal.response(http.url.path)
 
 
 def _as_api_error(error: Exception) -> ApiError:

@@ -76,6 +76,13 @@ StopIds = Annotated[
     WrapValidator(_ids),
     AtMost(MAX_TABLE, "token ids"),
 ]
+MAX_IDS = 2**19  # of one list; a body has no more values
+TokenIds = Annotated[
+    list[TokenId],
+    Field(max_length=MAX_IDS, fail_fast=True),
+    WrapValidator(_ids),
+    AtMost(MAX_IDS, "token ids"),
+]
 _Ids = Annotated[list[TokenId], Field(min_length=1)]
 _Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
 _IdLists = Annotated[list[_Ids], Field(min_length=1, max_length=MAX_PROMPTS)]

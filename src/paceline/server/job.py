@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from starlette.types import Receive
@@ -13,11 +13,12 @@ from paceline.core import FinishReason, Grammar, OutputDelta, Round, Speculation
 from paceline.engine.async_engine import Stream
 from paceline.engine.output import GRAMMAR_FAILED
 from paceline.engine.roster import NOT_FINITE
+from paceline.server.connection import BodyWriter
 from paceline.server.errors import ENGINE_FAILED, ApiError, shutting_down
 from paceline.server.metrics import ServerMetrics
 from paceline.server.responses import Metrics, PartDecoding, SpeculativeDecoding, Usage
 from paceline.server.rounds import RoundLog
-from paceline.server.tally import ANSWERED, Traffic
+from paceline.server.tally import ANSWERED, StreamGroup, Traffic
 
 TOO_COMPLEX = "the grammar became too complex while this output was being made; simplify it"
 Indexed = tuple[int, OutputDelta]
@@ -34,6 +35,7 @@ class StreamRecord:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: Sequence[TokenLogprobs] | None = None
     last: OutputDelta | None = None
     seen: float = 0.0  # when the last tokens came
     stats: SpeculationStats = field(default_factory=SpeculationStats)
@@ -45,6 +47,8 @@ class StreamRecord:
         self.token_ids += delta.token_ids
         if delta.logprobs is not None:
             self.logprobs = [*(self.logprobs or ()), *delta.logprobs]
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
 
     @property
     def answered(self) -> bool:
@@ -80,8 +84,9 @@ class Job:
         drafting = next((request for request in requests if request.drafter is not None), None)
         self.drafter = drafting.drafter if drafting else None
         self.draft_bound = drafting.max_draft_len if drafting else None
-        self._params, self._lossy = requests[0].params, requests[0].speculative.lossy
+        self.params, self._lossy = requests[0].params, requests[0].speculative.lossy
         self._metrics, self._traffic = metrics, traffic
+        self._groups = [StreamGroup.of(request) for request in requests]
         self._spec_metrics, self._tells_cached = spec_metrics, tells_cached
 
     def abort(self) -> None:
@@ -99,13 +104,22 @@ class Job:
         try:
             if len(self.streams) == 1:
                 async for deltas in self.streams[0]:
-                    yield [(self._note(delta.choice, delta), delta) for delta in deltas]
+                    yield self.noted(deltas)
             else:
                 async for prompt, deltas in _merged(self.streams):
-                    first = prompt * self.n
-                    yield [(self._note(first + d.choice, d), d) for d in deltas]
+                    yield self.noted(deltas, prompt * self.n)
         finally:
             self.abort()
+
+    def write_directly(self, write: Callable[[list[Indexed]], None], writer: BodyWriter) -> None:
+        """Give what a step adds to `write` in the call in which it arrives, while `writer` is
+        ready; deltas() yields the rest, in order. A job of several prompts has deltas() alone."""
+        if len(self.streams) == 1:
+            self.streams[0].read_directly(_DirectWriting(self, write, writer.is_ready))
+
+    def noted(self, deltas: Iterable[OutputDelta], first: int = 0) -> list[Indexed]:
+        """Count deltas of choices that begin at `first`, and return them by their choice."""
+        return [(self._note(first + delta.choice, delta), delta) for delta in deltas]
 
     async def abort_when_gone(self, receive: Receive) -> None:
         """Wait for the client to hang up, then free what still runs. Cancel it at the end."""
@@ -160,7 +174,7 @@ class Job:
                 "total_variation": stats.distance,
                 "replaced_tokens": stats.replaced_tokens,
             }
-        if self._params.grammar is not None:
+        if self.params.grammar is not None:
             shown["forced_tokens"] = stats.forced_tokens
         if len(self.choices) == 1 and self.drafter is not None:
             shown["speedup_vs_ar"] = stats.speedup_vs_ar
@@ -171,7 +185,7 @@ class Job:
         if choice.seen:
             self._metrics.between_tokens(now - choice.seen)
         choice.seen, choice.last = now, delta
-        self._traffic.note(self.streams[index // self.n].requests[index % self.n], delta)
+        self._traffic.note(self._groups[index], delta)
         if delta.round is not None:
             choice.stats.add(delta.round)
             if self._spec_metrics == "detailed":
@@ -181,7 +195,7 @@ class Job:
         if delta.finished:
             self._metrics.finished(delta)
             if delta.finish_reason is FinishReason.ERROR:
-                raise _failure(delta, self._params.grammar)
+                raise _failure(delta, self.params.grammar)
             if delta.finish_reason is FinishReason.ABORT and not self.gone:
                 raise shutting_down()
         return index
@@ -207,6 +221,18 @@ class Job:
             shown["per_step_accepted"] = [round.accepted for round in drafted]
             shown["per_step_drafted"] = [round.drafted for round in drafted]
         return shown
+
+
+@dataclass(frozen=True, slots=True)
+class _DirectWriting:
+    """What a job's stream gives its deltas to."""
+
+    job: Job
+    write: Callable[[list[Indexed]], None]
+    is_ready: Callable[[], bool]
+
+    def take(self, deltas: list[OutputDelta]) -> None:
+        self.write(self.job.noted(deltas))
 
 
 def _counts(stats: SpeculationStats) -> PartDecoding:

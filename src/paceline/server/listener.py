@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Iterator
@@ -104,6 +105,8 @@ class HttpServer(uvicorn.Server):
             lifespan="off",
             timeout_keep_alive=settings.keep_alive,  # type: ignore[arg-type]
             timeout_graceful_shutdown=graceful_seconds,
+            ssl_certfile=settings.ssl_certfile,
+            ssl_keyfile=settings.ssl_keyfile,
         )
         super().__init__(config)
 
@@ -118,6 +121,26 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals alone: uvicorn would end the process by the signal, without a drain."""
         yield
+
+
+def check_certificate(settings: ServerSettings) -> None:
+    """Raise InvalidRequest where the server could not speak HTTPS with its certificate."""
+    if settings.ssl_certfile is None:
+        return
+    files = {"ssl_certfile": settings.ssl_certfile, "ssl_keyfile": settings.ssl_keyfile}
+    for field, path in files.items():
+        if path is not None and not os.access(path, os.R_OK):
+            raise InvalidRequest(field, path, "a file that can be read")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, _no_password)
+    except (ssl.SSLError, OSError) as error:
+        expected = f"a certificate chain and its private key, both PEM ({error})"
+        raise InvalidRequest("ssl_certfile", settings.ssl_certfile, expected) from None
+
+
+def _no_password() -> str:
+    raise OSError("the key has a password; store it without one")
 
 
 def connection_bound(settings: ServerSettings) -> int:

@@ -10,26 +10,33 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.core import InvalidRequest, SpeculationStats
 from paceline.core.rounds import ratio
 from paceline.engine.config import EngineStats
+from paceline.server.page_answers import (
+    Holdback,
+    Latency,
+    LiveGauges,
+    LiveGroup,
+    LivePoint,
+    LiveRounds,
+    LiveSnapshot,
+    LiveSpeculation,
+    PositionCount,
+    Quantiles,
+    RoundCounts,
+    WindowNumbers,
+)
+from paceline.server.responses import picked
 from paceline.server.tally import StreamGroup, Times, Traffic, quantile_of, total
 
 EVERY = 1.0  # seconds between two samples
 KEPT = 600.0  # seconds that the ring looks back on
 WINDOW = 60.0  # seconds that numbers are taken over where nothing else is asked for
 SHORTEST = 5.0  # seconds of the shortest window, and of the one that each point of a curve is over
-QUANTILES = (0.5, 0.9, 0.99)
-# attributes that the page shows by their names
-GAUGES = ("running", "waiting", "kv_usage")
-LATENCIES = ("queue", "ttft", "tpot", "total")
-ROUNDS = (
-    "rounds", "draft_rounds", "draft_tokens", "accepted_tokens", "acceptance_length",
-    "draft_length", "rounds_by_draft_length",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ class Live:
     def sample(self) -> None:
         self._ring.append(self._now())
 
-    def snapshot(self, window: float = WINDOW, since: float = 0.0) -> dict[str, object]:
+    def snapshot(self, window: float = WINDOW, since: float = 0.0) -> LiveSnapshot:
         """Return the numbers over the last `window` seconds, or as many as there are; the points of
         the curves are those after `since`, seconds since the epoch.
 
@@ -77,7 +84,7 @@ class Live:
         return {
             "time": now.time,
             "window": now.clock - before.clock,
-            "now": _named(now.engine, GAUGES),
+            "now": picked(LiveGauges, now.engine),
             **_difference(before, now),
             "latency": latency(times),
             "holdback": holdback(times),
@@ -91,7 +98,7 @@ class Live:
             time.monotonic(), time.time(), self._stats(), groups, total(groups.values())
         )
 
-    def _history(self, since: float) -> list[dict[str, object]]:
+    def _history(self, since: float) -> list[LivePoint]:
         """Return a point for each sample after `since`: gauges of then, the rest over SHORTEST
         before."""
         ring, points, start = list(self._ring), [], 0
@@ -118,18 +125,19 @@ def asked(query: Mapping[str, str]) -> dict[str, float]:
     return seconds
 
 
-def _point(before: LiveSample, sample: LiveSample) -> dict[str, object]:
+def _point(before: LiveSample, sample: LiveSample) -> LivePoint:
     stats = sample.total - before.total
     return {
         "time": sample.time,
-        **_named(sample.engine, GAUGES),
+        **picked(LiveGauges, sample.engine),
         "tokens_per_second": _rate(before, sample, "generation_tokens"),
-        **_named(stats, ("acceptance_length", "draft_length")),
+        "acceptance_length": stats.acceptance_length,
+        "draft_length": stats.draft_length,
         "speedup_vs_ar": _speedup(before, sample),
     }
 
 
-def _difference(before: LiveSample, now: LiveSample) -> dict[str, object]:
+def _difference(before: LiveSample, now: LiveSample) -> WindowNumbers:
     first, last = before.engine, now.engine
     queries = last.prefix_queries - first.prefix_queries
     return {
@@ -153,13 +161,13 @@ def _speedup(before: LiveSample, now: LiveSample) -> float | None:
     return ratio([last.ar_seconds - first.ar_seconds], [last.decode_seconds - first.decode_seconds])
 
 
-def _groups(before: LiveSample, now: LiveSample, times: Sequence[Times]) -> list[dict[str, object]]:
-    shown: list[dict[str, object]] = []
+def _groups(before: LiveSample, now: LiveSample, times: Sequence[Times]) -> list[LiveGroup]:
+    shown: list[LiveGroup] = []
     for group in sorted(now.groups, key=lambda group: (group.drafter is None, str(group.drafter))):
         stats = now.groups[group] - before.groups.get(group, SpeculationStats())
         ended = [stream for stream in times if stream.group == group]
         if stats.tokens or ended:
-            entry: dict[str, object] = {
+            entry: LiveGroup = {
                 "drafter": group.drafter,
                 "cohort": group.cohort,
                 "tokens": stats.tokens,
@@ -171,35 +179,44 @@ def _groups(before: LiveSample, now: LiveSample, times: Sequence[Times]) -> list
     return shown
 
 
-def speculation(stats: SpeculationStats) -> dict[str, object]:
+def speculation(stats: SpeculationStats) -> LiveSpeculation:
     """Return counts of rounds, and what became of their drafts."""
     parts = {name: _rounds(part) for name, part in stats.parts.items() if part.rounds}
     return {**_rounds(stats), "forced_tokens": stats.forced_tokens, "parts": parts}
 
 
-def _rounds(stats: SpeculationStats) -> dict[str, object]:
-    positions = [
+def _rounds(stats: SpeculationStats) -> LiveRounds:
+    counts = picked(RoundCounts, stats)
+    positions: list[PositionCount] = [
         {"drafted": drafted, "accepted": accepted} for drafted, accepted in stats.by_position()
     ]
-    return {**_named(stats, ROUNDS), "positions": positions}
+    return {**counts, "positions": positions}
 
 
-def latency(times: Sequence[Times]) -> dict[str, object]:
+def latency(times: Sequence[Times]) -> Latency:
     """Return quantiles in seconds of the streams that ended; null where none has the number."""
-    shown: dict[str, object] = {"streams": len(times)}
-    for name in LATENCIES:
-        values = [getattr(stream.metrics, name) for stream in times]
-        ordered = sorted(value for value in values if value is not None)
-        quantiles = {f"p{100 * share:g}": share for share in QUANTILES}
-        shown[name] = (
-            {key: quantile_of(ordered, share) for key, share in quantiles.items()}
-            if ordered
-            else None
-        )
-    return shown
+    metrics = [stream.metrics for stream in times]
+    return {
+        "streams": len(times),
+        "queue": _quantiles(metric.queue for metric in metrics),
+        "ttft": _quantiles(metric.ttft for metric in metrics),
+        "tpot": _quantiles(metric.tpot for metric in metrics),
+        "total": _quantiles(metric.total for metric in metrics),
+    }
 
 
-def holdback(times: Sequence[Times]) -> dict[str, float] | None:
+def _quantiles(values: Iterable[float | None]) -> Quantiles | None:
+    ordered = sorted(value for value in values if value is not None)
+    if not ordered:
+        return None
+    return {
+        "p50": quantile_of(ordered, 0.5),
+        "p90": quantile_of(ordered, 0.9),
+        "p99": quantile_of(ordered, 0.99),
+    }
+
+
+def holdback(times: Sequence[Times]) -> Holdback | None:
     """Return the median TPOT of requests that were held back from drafting ÷ of those that were
     not; None where either is missing."""
     held, others = (
@@ -214,7 +231,3 @@ def holdback(times: Sequence[Times]) -> dict[str, float] | None:
         return None
     speedup = quantile_of(held, 0.5) / quantile_of(others, 0.5)
     return {"speedup": speedup, "held_back": len(held), "others": len(others)}
-
-
-def _named(source: object, names: Sequence[str]) -> dict[str, object]:
-    return {name: getattr(source, name) for name in names}

@@ -79,6 +79,7 @@ HISTOGRAMS = {
 GROUPS = {False: "speculation", True: "holdback"}
 REMEMBERED = 1000  # streams of each group whose TPOT the quantiles are taken over
 QUANTILES = (0.5, 0.99)
+MOST_GAPS = 1000  # kept for the histogram, a few ms of its work
 # vLLM's older name for inter_token_latency_seconds, which many dashboards still read
 FORMER_NAME = (b"vllm:inter_token_latency_seconds", b"vllm:time_per_output_token_seconds")
 
@@ -95,19 +96,29 @@ class ServerMetrics(Collector):
             ).labels(model_name)
             for name, (text, buckets) in HISTOGRAMS.items()
         }
+        self._gaps: list[float] = []  # between tokens, of which the histogram does not know yet
         # of requests that had no wish about speculation: with it, and held back from it
         self._tpots = {group: deque[float](maxlen=REMEMBERED) for group in GROUPS.values()}
         self._registry.register(self)
 
     def render(self) -> bytes:
         """Return the text that a Prometheus server scrapes."""
+        self._observe_gaps()
         text = generate_latest(self._registry)
         now, former = FORMER_NAME
         block = [line for line in text.splitlines(keepends=True) if now in line]
         return text + b"".join(block).replace(now, former)
 
     def between_tokens(self, seconds: float) -> None:
-        self._histograms["inter_token_latency_seconds"].observe(seconds)
+        """Keep a gap. The histogram gets it later: it takes longer than the rest of a token."""
+        self._gaps.append(seconds)
+        if len(self._gaps) >= MOST_GAPS:
+            self._observe_gaps()
+
+    def _observe_gaps(self) -> None:
+        for seconds in self._gaps:
+            self._histograms["inter_token_latency_seconds"].observe(seconds)
+        self._gaps.clear()
 
     def finished(self, delta: OutputDelta) -> None:
         """Take the last delta of a stream. Those that were cut short would spoil the latencies."""

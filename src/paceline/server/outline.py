@@ -41,6 +41,15 @@ class Outline(NamedTuple):
     containers: int
     depth: int
 
+    def plus(self, other: Outline) -> Outline:
+        """Return the counts of both texts, and the greater depth."""
+        return Outline(
+            values=self.values + other.values,
+            parts=self.parts + other.parts,
+            containers=self.containers + other.containers,
+            depth=max(self.depth, other.depth),
+        )
+
 
 class JsonText:
     """A JSON text in UTF-8, read as far as its brackets, commas and quotes. It may be malformed;

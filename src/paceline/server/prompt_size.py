@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from paceline.core.errors import Amount, InvalidRequest
+from paceline.models.tokenizer import Tokenizer
 from paceline.server.errors import invalid
 from paceline.server.fields import JsonObject
 
@@ -20,16 +21,16 @@ DROPPING = ('"Removed"', '"Whitespace"', '"WhitespaceSplit"', '"BertPreTokenizer
 class PromptSize:
     """Refuses prompts that are too long: ApiError (400, `context_length_exceeded`)."""
 
-    def __init__(self, tokenizer: Any, max_model_len: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
         self._tokenizer = tokenizer.backend_tokenizer
         self._context = max_model_len
         self._most_bytes = longest_token(tokenizer) * max_model_len
 
-    def refuse_messages(self, count: int) -> None:
+    def refuse_messages(self, field: str, count: int) -> None:
         """Refuse more messages than the context has tokens; each message takes at least one."""
         if count > self._context:
             expected = f"at most {self._context}, as many as the context has tokens"
-            self._refuse("messages", f"{count} messages", expected)
+            self._refuse(field, f"{count} messages", expected)
 
     def refuse_texts(self, field: str, texts: Iterable[str]) -> None:
         """Refuse texts of more bytes than the context could hold if each token were the longest
@@ -75,7 +76,7 @@ def utf8_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def longest_token(tokenizer: Any) -> float:
+def longest_token(tokenizer: Tokenizer) -> float:
     """Return the most bytes of text that one token can stand for, infinity without such a bound:
     a tokenizer may drop spaces, or take all that it does not know for one token."""
     backend = tokenizer.backend_tokenizer

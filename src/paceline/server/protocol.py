@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,12 +17,14 @@ from pydantic_core import PydanticCustomError
 
 from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.core.documents import Document
-from paceline.core.field_types import AtMost
+from paceline.core.errors import Amount
+from paceline.core.field_types import AtMost, Whole
 from paceline.core.params import (
     Choices,
     MaxTokens,
     MinP,
     MinTokens,
+    OutputBound,
     Penalty,
     RepetitionPenalty,
     Seed,
@@ -35,6 +38,7 @@ from paceline.core.refusals import UNSUPPORTED
 from paceline.server.fields import MAX_PROMPTS, Biases, JsonObject, Prompt, StopIds, Stops
 from paceline.server.structured import (
     MAX_TOOLS,
+    NamedTool,
     ResponseFormat,
     StructuredOutputs,
     Tool,
@@ -42,6 +46,7 @@ from paceline.server.structured import (
     ToolChoice,
 )
 
+MAX_SCORED = 2**17  # log-probabilities of prompt tokens in one answer
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions; chat has none
 TOKEN_ID = re.compile(r"[0-9]{1,10}")
 MAX_MESSAGES = 32768
@@ -55,6 +60,8 @@ SAME_FIELDS = (
 def _refuse(value: object) -> object:
     if value is None or value == []:
         return value
+    if value in ("", {}):
+        return None
     raise PydanticCustomError(UNSUPPORTED, "this server does not support it; leave it out")
 
 
@@ -62,6 +69,9 @@ Unsupported = Annotated[None, BeforeValidator(_refuse)]
 NoList = Annotated[
     list[object] | None, Field(max_length=0, description="Not supported."), BeforeValidator(_refuse)
 ]
+
+
+ModelName = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
 
 
 class RequestObject(Document):
@@ -80,10 +90,28 @@ class StreamOptions(RequestObject):
     """Pad every event to the same size, with a field `obfuscation`."""
 
 
-class GenerationRequest(RequestObject):
+class RequestBody(RequestObject):
+    """Base of all bodies."""
+
+    model: ModelName = ""
+    """A name from /v1/models (default: the first of them)."""
+    _size: int = PrivateAttr(0)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body; 0 for a request that was not read from one."""
+        return self._size
+
+    def note_size(self, size: int) -> None:
+        self._size = size
+
+    def check(self) -> None:
+        """Raise InvalidRequest for fields that contradict each other: here there are none."""
+
+
+class GenerationRequest(RequestBody):
     """The fields of both endpoints: sampling, speculation, streaming, metadata."""
 
-    model: str
     temperature: Temperature | None = None
     """Temperature of the sampling (default: 1); 0 is argmax."""
     top_p: TopP | None = None
@@ -123,22 +151,21 @@ class GenerationRequest(RequestObject):
     user: str | None = None
     """The end user; works like cache_salt."""
     metadata: Annotated[dict[str, str], AtMost(64, "entries")] | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    store: Literal[False] | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
+    """Accepted without effect: this server has one tier."""
+    priority: Whole | None = None
+    """Accepted without effect: requests are served in the order in which they came."""
+    store: bool | None = None
+    """Accepted without effect: answers are not kept."""
     safety_identifier: str | None = None
     """Another name of `user`, which OpenAI introduced later."""
     prompt_cache_key: str | None = None
     """Accepted without effect: prefixes are cached by content."""
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+    """Accepted without effect: prefixes stay cached as long as there is room."""
 
-    _size: int = PrivateAttr(0)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the body; 0 for a request that was not read from one."""
-        return self._size
-
-    def note_size(self, size: int) -> None:
-        self._size = size
+    def check(self) -> None:
+        _ = self.params
 
     @cached_property
     def params(self) -> SamplingParams:
@@ -172,10 +199,16 @@ class GenerationRequest(RequestObject):
             return self.speculative.params()
         return SpeculativeParams.parse(self.speculative)
 
-    def sampling_params(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+    def check_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Raise InvalidRequest for prompts whose token ids ask for more than an answer may hold."""
+
+    def sampling_params(
+        self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None = None
+    ) -> SamplingParams:
         self.check_stream_options()
         values = {name: getattr(self, name) for name in SAME_FIELDS}
         values |= {"max_tokens": max_tokens, "logprobs": logprobs}
+        values |= {"prompt_logprobs": prompt_logprobs}
         return SamplingParams(
             stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
             stop_token_ids=tuple(self.stop_token_ids or ()),
@@ -189,7 +222,15 @@ class TextPart(Document):
     text: str
 
 
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Parts = Annotated[list[TextPart], AtMost(1024, "parts of type text")]
+
+
+class PredictedOutput(Document):
+    """A guess of the answer, which OpenAI's servers use to answer sooner."""
+
+    type: Literal["content"]
+    content: str | Parts
 
 
 class Message(Document):
@@ -197,6 +238,7 @@ class Message(Document):
     content: str | Parts | None = None
     name: str | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
     refusal: Unsupported = None
     tool_calls: Annotated[list[ToolCall], AtMost(1024, "calls")] | None = None
     function_call: Unsupported = None
@@ -215,25 +257,39 @@ class ChatRequest(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
     add_generation_prompt: bool | None = None
+    """End the prompt where the answer begins (default: true, without continue_final_message)."""
+    continue_final_message: bool | None = None
+    """Leave the last message open, so that the answer goes on with it."""
     chat_template_kwargs: Annotated[JsonObject, AtMost(64, "variables")] | None = None
     """Variables for the model's chat template, which must read them."""
+    enable_thinking: bool | None = None
+    """Whether the model thinks first, where its chat template lets a request choose."""
+    reasoning_effort: ReasoningEffort | None = None
+    """How long the model thinks, where its chat template reads it; `none` switches thinking off."""
     response_format: ResponseFormat | None = None
     modalities: Annotated[list[Literal["text"]], AtMost(16, "modalities")] | None = None
     tools: Annotated[list[Tool], AtMost(MAX_TOOLS, "tools")] | None = None
     tool_choice: ToolChoice | None = None
     """Default auto, where there are tools."""
     parallel_tool_calls: bool | None = None
-    """Default true."""
+    """Default true, where the model's chat template has tools."""
     functions: NoList = None
     function_call: Literal["none"] | None = None
     audio: Unsupported = None
-    prediction: Unsupported = None
-    reasoning_effort: Unsupported = None
-    verbosity: Unsupported = None
+    prediction: PredictedOutput | None = None
+    """Accepted without effect: drafters do not read it. It would change no text."""
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """Accepted without effect: no chat template reads it."""
     web_search_options: Unsupported = None
 
     prompt_field: ClassVar[str] = "messages"
     num_prompts: ClassVar[int] = 1
+
+    def several_calls(self, unasked: bool) -> bool:
+        """Return whether one answer may call tools more than once; `unasked` where nothing says."""
+        if isinstance(self.tool_choice, NamedTool):
+            return False
+        return unasked if self.parallel_tool_calls is None else self.parallel_tool_calls
 
     @property
     def max_tokens_field(self) -> str:
@@ -248,6 +304,9 @@ class ChatRequest(GenerationRequest):
             raise InvalidRequest("max_tokens", both[0], expected)
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs", self.top_logprobs, "logprobs to be true as well")
+        if self.add_generation_prompt and self.continue_final_message:
+            expected = "false, or left out, beside continue_final_message"
+            raise InvalidRequest("add_generation_prompt", True, expected)
         self.check_tools()
         top = (self.top_logprobs or 0) if self.logprobs else None
         return self.sampling_params(getattr(self, self.max_tokens_field), top)
@@ -261,7 +320,11 @@ class ChatRequest(GenerationRequest):
             if message.tool_calls and message.role != "assistant":
                 expected = "null, unless the role is assistant"
                 raise InvalidRequest(f"{field}.tool_calls", "calls", expected)
-            if message.content is None and not message.tool_calls:
+            if message.reasoning_content and message.role != "assistant":
+                expected = "null, unless the role is assistant"
+                raise InvalidRequest(f"{field}.reasoning_content", "text", expected)
+            said = message.tool_calls or message.reasoning_content  # max_tokens may cut thinking
+            if message.content is None and not said:
                 raise InvalidRequest(f"{field}.content", None, "text")
 
 
@@ -269,9 +332,12 @@ class CompletionRequest(GenerationRequest):
     prompt: Prompt = Field(
         description=f"Text or token ids; a list of either asks for up to {MAX_PROMPTS} at once."
     )
+    max_tokens: OutputBound | None = None
+    """Most tokens of the answer (default: 16); 0 beside echo and logprobs."""
     logprobs: TopLogprobs | None = None
     best_of: Literal[1] | None = None
-    echo: Literal[False] | None = None
+    echo: bool | None = None
+    """Put the prompt before the answer, with its log-probabilities where `logprobs` is given."""
     suffix: Unsupported = None
 
     prompt_field: ClassVar[str] = "prompt"
@@ -280,7 +346,19 @@ class CompletionRequest(GenerationRequest):
     @cached_property
     def params(self) -> SamplingParams:
         limit = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
-        return self.sampling_params(limit, self.logprobs)
+        scored = self.logprobs if self.echo else None
+        if scored is not None and self.n not in (None, 1):
+            raise InvalidRequest("n", self.n, "1 beside echo and logprobs")
+        return self.sampling_params(limit, self.logprobs, scored)
+
+    def check_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
+        if (top := self.params.prompt_logprobs) is None:
+            return
+        tokens = sum(map(len, prompts))
+        if tokens * (1 + top) > MAX_SCORED:
+            amount = Amount(f"{tokens} tokens with {1 + top} log-probabilities each")
+            expected = f"at most {MAX_SCORED} log-probabilities in one answer"
+            raise InvalidRequest("prompt", amount, expected)
 
     @property
     def prompts(self) -> list[str | list[int]]:

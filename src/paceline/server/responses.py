@@ -110,11 +110,12 @@ class ChatLogprobs(TypedDict):
 
 
 class CompletionLogprobs(TypedDict):
-    """Log-probabilities of a choice's tokens. `text_offset` counts the characters before each."""
+    """Log-probabilities of a choice's tokens. `text_offset` counts the characters before each. The
+    first token of an echoed prompt has none."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -135,6 +136,7 @@ class AssistantMessage(TypedDict):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[CallMade]]
 
 
@@ -282,6 +284,7 @@ class MessageDelta(TypedDict, total=False):
 
     role: Literal["assistant"]
     content: str
+    reasoning_content: str
     refusal: None
     tool_calls: list[CallPiece]
 
@@ -340,11 +343,9 @@ class Version(TypedDict):
 Statuses = dict[int | str, dict[str, Any]]  # as FastAPI takes them
 
 
-def refusals(*statuses: int) -> Statuses:
-    """Return the OpenAPI entries of error statuses."""
-    return {
-        status: {"model": ErrorResponse, "description": MEANINGS[status]} for status in statuses
-    }
+def refusals(*statuses: int, model: type = ErrorResponse) -> Statuses:
+    """Return the OpenAPI entries of error statuses, whose bodies are a `model`."""
+    return {status: {"model": model, "description": MEANINGS[status]} for status in statuses}
 
 
 MEANINGS = {
@@ -367,4 +368,21 @@ EVENT_STREAM = {
     "description": "The answer; with `stream`, server-sent events that end with `[DONE]`.",
     "content": {"text/event-stream": {"itemSchema": EVENTS}},
 }
-GENERATION: Statuses = {200: EVENT_STREAM, **refusals(400, 401, 404, 413, 429, 500, 503)}
+GENERATION_STATUSES = (400, 401, 404, 413, 429, 500, 503)
+GENERATION: Statuses = {200: EVENT_STREAM, **refusals(*GENERATION_STATUSES)}
+
+
+def named_events(numbered: bool = False) -> Statuses:
+    """Return the OpenAPI entry of a stream whose events have a `type`, and perhaps a number."""
+    required = ["type", "sequence_number"] if numbered else ["type"]
+    body = {
+        "type": "object",
+        "required": required,
+        "properties": {"type": {"type": "string"}, "sequence_number": {"type": "integer"}},
+    }
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": body}
+    fields = {"event": {"type": "string"}, "data": data}
+    events = {"type": "object", "required": ["event", "data"], "properties": fields}
+    description = "The answer; with `stream`, server-sent events named by their `type`."
+    content = {"text/event-stream": {"itemSchema": events}}
+    return {200: {"description": description, "content": content}}

@@ -6,9 +6,12 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from paceline.core import FinishReason, OutputDelta
+from paceline.core.rounds import acceptance_length
 from paceline.server.errors import ApiError
+from paceline.server.page_answers import RecentRequest
 from paceline.server.responses import (
     RequestRounds,
     RoundFacts,
@@ -22,22 +25,33 @@ from paceline.server.tokens import TokenTexts
 
 MIB = 2**20
 MOST_REQUESTS = 256
+MOST_LISTED = 50
 MOST_BYTES = 64 * MIB  # of all requests together
 MOST_REQUEST_BYTES = 8 * MIB
 # Estimated bytes in 64-bit CPython, held against tracemalloc by a test.
 LOG_BYTES = 1000
-CHOICE_BYTES = 300
+CHOICE_BYTES = 420
 ROUND_BYTES = 50  # beside its JSON
 
 
 @dataclass(slots=True)
 class ChoiceRounds:
     """The rounds of one choice in order, each a ShownRound as JSON. `left_out` counts later ones,
-    for which there was no room within the bound of a request."""
+    for which there was no room within the bound of a request. The other counts are of all rounds:
+    committed tokens, rounds with a draft, and their accepted tokens."""
 
     rounds: list[bytes] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     left_out: int = 0
+    tokens: int = 0
+    draft_rounds: int = 0
+    accepted: int = 0
+
+    def count(self, delta: OutputDelta) -> None:
+        self.tokens += len(delta.token_ids)
+        if delta.round is not None and delta.round.drafted:
+            self.draft_rounds += 1
+            self.accepted += delta.round.accepted
 
 
 class RoundLog:
@@ -55,6 +69,7 @@ class RoundLog:
         """Keep the round of a delta of choice `index`, as far as there is room."""
         choice = self.choices[index]
         choice.finish_reason = delta.finish_reason
+        choice.count(delta)
         if delta.explained is None or not self._store.holds(self):
             return
         if choice.left_out:
@@ -88,6 +103,21 @@ class RoundLog:
                 }
                 for index, choice in enumerate(self.choices)
             ],
+        }
+
+    def listed(self) -> RecentRequest:
+        """Return the request's line in a list. AL is that of all its choices."""
+        choices = self.choices
+        accepted = sum(choice.accepted for choice in choices)
+        draft_rounds = sum(choice.draft_rounds for choice in choices)
+        return {
+            "id": self.id,
+            "created": self.created,
+            "model": self.model,
+            "finish_reasons": [choice.finish_reason for choice in choices],
+            "tokens": sum(choice.tokens for choice in choices),
+            "rounds": sum(len(choice.rounds) + choice.left_out for choice in choices),
+            "acceptance_length": acceptance_length(accepted, draft_rounds),
         }
 
 
@@ -142,6 +172,11 @@ class RoundStore:
             )
             raise ApiError(404, message, param="id", code="rounds_not_found")
         return log
+
+    def latest(self, owner: str) -> list[RecentRequest]:
+        """Return the newest MOST_LISTED requests of `owner`, the newest first."""
+        own = (log for log in reversed(self._logs.values()) if log.owner == owner)
+        return [log.listed() for log in islice(own, MOST_LISTED)]
 
     def _evict(self) -> None:
         while len(self._logs) > MOST_REQUESTS or self.estimated_bytes > MOST_BYTES:

@@ -17,26 +17,31 @@ from collections.abc import Callable, Coroutine, Iterator
 import uvloop
 from fastapi import FastAPI
 
-from paceline.core import PacelineError
+from paceline.core import InvalidRequest, PacelineError
 from paceline.engine.async_engine import AsyncEngine, EngineDead
 from paceline.server.app import create_app
 from paceline.server.listener import HttpServer
 from paceline.server.live import Live
 from paceline.server.settings import ServerSettings
 from paceline.server.ui import create_ui_app
+from paceline.server.unix_socket import UnixSocket
 
 log = logging.getLogger(__name__)
+EVERYWHERE = ("0.0.0.0", "::", "")
 LAST_WRITES = 5.0  # seconds, at least, that answers get to reach their clients from a done engine
 PAGE_WRITES = 2  # the same for a server of the page alone
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """Take the port, and refuse connections until the server is up.
+    """Take the port or the Unix socket, and refuse connections until the server is up.
 
     Call it before a model is loaded, so that a port in use is noticed at once.
 
-    Raises PacelineError naming host and port.
+    Raises PacelineError naming host and port, or the path; InvalidRequest, which is one, for a port
+    that this process may not take.
     """
+    if settings.uds is not None:
+        return UnixSocket(settings.uds)
     host, port = settings.host, settings.port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -50,22 +55,35 @@ def bind(settings: ServerSettings) -> socket.socket:
         sock.bind(address)
     except OSError as error:
         sock.close()
-        reason = error.strerror
-        if error.errno == errno.EADDRINUSE:
+        told = f"cannot listen on port {port} of {host}:"
+        if error.errno == errno.EADDRINUSE:  # perhaps not for long: another start may go well
             reason = "it is in use; choose another port, or 0 for any free one"
-        raise PacelineError(f"cannot listen on port {port} of {host}: {reason}") from None
+            raise PacelineError(f"{told} {reason}") from None
+        message = f"{told} {error.strerror}"
+        raise InvalidRequest("port", port, "a port that is free", message) from None
     return sock
 
 
-def url_of(sock: socket.socket) -> str:
-    """Return the URL under which a client reaches the server."""
+def url_of(sock: socket.socket, settings: ServerSettings) -> str:
+    """Return the URL under which a client on this machine reaches the server."""
+    if settings.uds is not None:
+        return f"unix:{settings.uds}"
+    scheme = "https" if settings.ssl_certfile else "http"
     host, port = sock.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def announce(url: str) -> None:
-    print(f"Paceline is serving at {url}/ (its web page) and {url}/v1", flush=True)
+def announcement(url: str, settings: ServerSettings) -> str:
+    """Say where the server is reached, and from where."""
+    if settings.uds is not None:
+        return f"Paceline is serving at {url}"
+    said = f"Paceline is serving at {url}/ (its web page) and {url}/v1"
+    if settings.on_loopback:
+        return said
+    everywhere = settings.host in EVERYWHERE
+    reach = "every network that this machine is on" if everywhere else "other machines"
+    return f"{said}, reachable from {reach} (--host {settings.host})"
 
 
 def serve(
@@ -73,21 +91,29 @@ def serve(
     settings: ServerSettings,
     *,
     sock: socket.socket | None = None,
-    on_ready: Callable[[str], None] = announce,
+    on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then drain; a second signal aborts the running requests.
 
     Starts the engine's thread and stops it at the end. `sock` is one that bind() gave; without it
-    the settings' port is taken here. `on_ready` is called with the server's URL.
+    the settings' port is taken here. `on_ready` is called with the server's URL; without it the
+    server prints where it is reached.
 
     Raises PacelineError when the port cannot be had, and EngineDead when the engine has died: all
     that waited has been answered by then.
     """
-    server = Server(async_engine, settings, sock or bind(settings), on_ready)
-    if not (settings.api_keys or settings.on_loopback):
-        log.warning("no API key is set: whoever reaches %s may use the model", server.url)
+    ready = on_ready or (lambda url: print(announcement(url, settings), flush=True))
+    server = Server(async_engine, settings, sock or bind(settings), ready)
+    warn_of_open_server(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.run())
+
+
+def warn_of_open_server(settings: ServerSettings) -> None:
+    """Warn where other machines reach a server that asks for no key."""
+    if not (settings.api_keys or settings.on_loopback):
+        text = "no API key is set, so every machine that reaches %s port %d may use this server"
+        log.warning(text + "; set PACELINE_API_KEY", settings.host, settings.port)
 
 
 def serve_ui(settings: ServerSettings, *, on_ready: Callable[[str], None]) -> None:
@@ -110,7 +136,7 @@ class Listener:
         on_ready: Callable[[str], None],
         graceful_seconds: int,
     ) -> None:
-        self.url = url_of(sock)
+        self.url = url_of(sock, settings)
         self._sock, self._on_ready = sock, on_ready
         self._http = HttpServer(app, settings, graceful_seconds=graceful_seconds)
         self._signals: asyncio.Queue[None] = asyncio.Queue()
@@ -133,8 +159,11 @@ class Listener:
         self._hand_over()
         with self._signal_handlers(self._loop):
             http = asyncio.create_task(self._http.serve(sockets=[self._sock]))
-            await self._until_ready(http)
-            await self._until_done(http)
+            try:
+                await self._until_ready(http)
+                await self._until_done(http)
+            finally:
+                self._sock.close()
 
     async def _until_done(self, http: asyncio.Task[None]) -> None:
         await _first(http, self._signals.get())
@@ -180,7 +209,7 @@ class Server(Listener):
         async_engine: AsyncEngine,
         settings: ServerSettings,
         sock: socket.socket,
-        on_ready: Callable[[str], None] = announce,
+        on_ready: Callable[[str], None],
     ) -> None:
         app = create_app(async_engine, settings)
         # this bound is never reached: _until_written() cuts off before, and without a traceback
@@ -211,7 +240,12 @@ class Server(Listener):
         if http.done() or died:
             return 0.0
         end = time.monotonic() + self._drain_timeout
-        log.info("draining for up to %.0f s", self._drain_timeout)
+        running = self._engine.stats().running + self._engine.stats().waiting
+        if running:
+            text = "%d requests are running: draining for up to %.0f s"
+            log.info(text, running, self._drain_timeout)
+        else:
+            log.info("stopping; no request is running")
         again, _ = await _first(http, self._signals.get(), self._engine.drain(self._drain_timeout))
         await self._engine.drain(0)
         return 0.0 if again else end - time.monotonic()

@@ -6,8 +6,9 @@ import hashlib
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,6 +16,7 @@ from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.errors import shown as quoted
 from paceline.engine.async_engine import AsyncEngine, Stream
 from paceline.engine.reservations import Reservation
+from paceline.server.access import record_of
 from paceline.server.bodies import BodyReader
 from paceline.server.errors import ApiError, invalid, shutting_down
 from paceline.server.gate import bearer, client_of
@@ -22,20 +24,30 @@ from paceline.server.grammars import AnswerForm, GrammarReader
 from paceline.server.job import Job
 from paceline.server.live import Live
 from paceline.server.metrics import ServerMetrics
+from paceline.server.page_answers import RecentRequests, ServingFacts
 from paceline.server.prompt_size import PromptSize
 from paceline.server.prompts import PromptEncoder
-from paceline.server.protocol import ChatRequest, CompletionRequest
+from paceline.server.protocol import ChatRequest, CompletionRequest, RequestBody
 from paceline.server.responses import RequestRounds, write_json
 from paceline.server.rounds import RoundStore
 from paceline.server.settings import ServerSettings
 from paceline.server.shapes import ChatShape, CompletionShape, Shape
-from paceline.server.streaming import EventStream
+from paceline.server.streaming import EventStream, StreamWriting
 from paceline.server.tally import Traffic
 from paceline.server.tokens import TokenTexts
-from paceline.server.wire import Frames
+from paceline.server.wire import EventSizes, Frames
 from paceline.version import __version__
 
 CLIENT_CLOSED_REQUEST = 499  # nobody reads it; access logs know it
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedJob:
+    """A job that runs, the form of its answer, and the texts of the prompts that it repeats."""
+
+    job: Job
+    form: AnswerForm
+    echo: list[str]
 
 
 class Serving:
@@ -53,8 +65,8 @@ class Serving:
         self.encoder = PromptEncoder(engine.tokenizer, size)
         self._grammars = GrammarReader(engine.tokenizer, engine.compiler)
         engine.compiler.warm_up()
-        self._texts = TokenTexts(engine.tokenizer)
-        self._rounds = RoundStore(self._texts)
+        self.texts = TokenTexts(engine.tokenizer)
+        self._rounds = RoundStore(self.texts)
         # changes when the same seed might give another text
         made_of = f"{__version__}:{engine.model_name}:{engine.vocab_size}"
         self._fingerprint = "fp_" + hashlib.blake2b(made_of.encode(), digest_size=6).hexdigest()
@@ -62,54 +74,100 @@ class Serving:
     async def answer(self, body: ChatRequest | CompletionRequest, http: Request) -> Response:
         """Answer a request, whole or as a stream. Raises InvalidRequest or ApiError."""
         shape_of = ChatShape if isinstance(body, ChatRequest) else CompletionShape
-        self.check_model(body.model)
+        opened = await self.open(body, http, f"{shape_of.kind}-")
+        job = opened.job
+        shape = shape_of(
+            job,
+            self.texts,
+            self._fingerprint,
+            bool(body.return_token_ids),
+            opened.form.format,
+            rounds=bool(body.streaming.include_rounds),
+        )
+        if isinstance(shape, CompletionShape):
+            shape.echo = opened.echo
+        if body.stream:
+            return self._stream(body, shape, job.params)
+        await job.finish(http.receive)
+        if job.gone:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        if job.params.prompt_logprobs is None:
+            return Response(write_json(shape.answer()), media_type="application/json")
+        # the log-probabilities of long prompts take long to write
+        written = await run_in_threadpool(lambda: write_json(shape.answer()))
+        return Response(written, media_type="application/json")
+
+    async def open(
+        self, body: ChatRequest | CompletionRequest, http: Request, kind: str
+    ) -> OpenedJob:
+        """Start what a request asks for; its id begins with `kind`.
+
+        Raises InvalidRequest or ApiError.
+        """
+        self.settle_model(body)
+        if self.settings.lenient and isinstance(body, ChatRequest):
+            body, unread = self.encoder.conversations.without_unread(body)
+            record_of(http.scope).ignored += unread
         params = body.params
         self._check_draining()
-        owner = self._owner(http)
+        owner, client = self.owner(http), client_of(http, self.settings)
         with self.engine.reserve(params.n, body.num_prompts) as reservation:
             # a body of unknown size waits behind all others
             size = float(http.headers.get("content-length", "inf"))
-            form = await self._grammars.form(body, size)
+            prompts = await self.encoder.encode(body, client)
+            body.check_prompts(prompts)
+            form = await self._grammars.form(body, size, prompts[0])
             params = with_form(params, form)
-            prompts = await self.encoder.encode(body, client_of(http, self.settings))
-            job = self._start(shape_of.kind, body, params, prompts, owner, reservation)
+            echo = await self._echo(body, prompts, client)
+            job = self._start(kind, body, params, prompts, owner, reservation)
+        record_of(http.scope).job = job
         if body.explain:
             job.log = self._rounds.open(
                 job.id, owner, created=job.created, model=job.model, choices=len(job.choices)
             )
-        shape = shape_of(
-            job,
-            self._texts,
-            self._fingerprint,
-            bool(body.return_token_ids),
-            form.calls,
-            rounds=bool(body.streaming.include_rounds),
-        )
-        if body.stream:
-            return self._stream(body, shape, params)
-        await job.finish(http.receive)
-        if job.gone:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return Response(write_json(shape.answer()), media_type="application/json")
+        return OpenedJob(job, form, echo)
+
+    async def _echo(
+        self, body: ChatRequest | CompletionRequest, prompts: list[list[int]], client: str
+    ) -> list[str]:
+        """Return the texts of prompts that are echoed, as they were sent."""
+        if isinstance(body, ChatRequest) or not body.echo:
+            return []
+        special = body.skip_special_tokens is False
+        sent = [[] if isinstance(text, str) else text for text in body.prompts]
+        decoded = await self.encoder.texts(sent, client, special=special)
+        pairs = zip(body.prompts, decoded, strict=True)
+        return [sent if isinstance(sent, str) else text for sent, text in pairs]
 
     def rounds(self, request_id: str, http: Request) -> RequestRounds:
         """Return the rounds of a request that had `explain` set. Raises ApiError (404)."""
-        return self._rounds.find(request_id, self._owner(http)).shown()
+        return self._rounds.find(request_id, self.owner(http)).shown()
 
-    def facts(self) -> dict[str, object]:
+    def recent(self, http: Request) -> RecentRequests:
+        """Return the client's latest requests that had `explain` set."""
+        return {"requests": self._rounds.latest(self.owner(http))}
+
+    def facts(self) -> ServingFacts:
         """Return what the page needs to know about the server."""
         engine, config = self.engine, self.engine.config
-        told = ("draft_policy", "rule", "holdback", "max_num_seqs")
         return {
-            "models": self.models,
+            "models": list(self.models),
             "max_model_len": engine.max_model_len,
             "drafters": [
                 {"name": name, "version": drafter.version, "max_draft_len": drafter.max_draft_len}
                 for name, drafter in engine.drafters.items()
             ],
             "default_drafter": engine.default_drafter,
-            **{name: getattr(config, name) for name in told},
+            "draft_policy": config.draft_policy,
+            "rule": config.rule,
+            "holdback": config.holdback,
+            "max_num_seqs": config.max_num_seqs,
         }
+
+    def settle_model(self, body: RequestBody) -> None:
+        """Give a request without a model that of this server. Raises ApiError (404)."""
+        body.model = body.model or self.models[0]
+        self.check_model(body.model)
 
     def check_model(self, name: str) -> None:
         if name not in self.models:
@@ -117,20 +175,27 @@ class Serving:
             message = f"model: no model {quoted(name)} here; this server has {names}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    def _owner(self, http: Request) -> str:
+    def owner(self, http: Request) -> str:
+        """Return whose request it is: the API key, or nothing on an open server."""
         return bearer(http.headers) if self.settings.api_keys else ""
 
     def _stream(
         self, body: ChatRequest | CompletionRequest, shape: Shape, params: SamplingParams
     ) -> EventStream:
-        sizes, job = shape.event_sizes(params.logprobs), shape.job
-        seconds, options = self.settings.steady_stream / 1e3, body.streaming
-        at_once = min(len(job.choices), self.engine.config.max_num_seqs)
+        options, sizes = body.streaming, shape.event_sizes(params.logprobs)
         return EventStream(
             shape,
+            self.writing(shape.job, sizes, padded=bool(options.include_obfuscation)),
             include_usage=bool(options.include_usage),
             continuous_usage=bool(options.continuous_usage_stats),
-            unit=sizes.unit((job.draft_bound or 0) + 1) if options.include_obfuscation else 1,
+        )
+
+    def writing(self, job: Job, sizes: EventSizes, *, padded: bool) -> StreamWriting:
+        """Return how to write events of `sizes`, all of one size if `padded`."""
+        seconds = self.settings.steady_stream / 1e3
+        at_once = min(len(job.choices), self.engine.config.max_num_seqs)
+        return StreamWriting(
+            unit=sizes.unit((job.draft_bound or 0) + 1) if padded else 1,
             frames=Frames(sizes.frame(seconds, at_once)) if seconds else None,
             frame_seconds=seconds,
             spans=self.engine.spans.lane(f"stream {job.id}"),
@@ -149,7 +214,7 @@ class Serving:
         self._check_draining()  # a drain may have begun while the prompts were being encoded
         names, sharing = body.scope_names, self.settings.share_answers
         is_named = any(name is not None for name in names)
-        answer_id = f"{kind}-{uuid.uuid4().hex}"
+        answer_id = f"{kind}{uuid.uuid4().hex}"
         streams: list[Stream] = []
         try:
             for index, prompt in enumerate(prompts):
@@ -201,10 +266,10 @@ class Serving:
 
 
 def with_form(params: SamplingParams, form: AnswerForm) -> SamplingParams:
-    """Return `params` with the grammar of `form`. Calls need their special tokens in the text."""
-    if form.grammar is None:
+    """Return `params` with the grammar of `form`, and special tokens in the text for its parser."""
+    skip = params.skip_special_tokens and not form.has_specials
+    if form.grammar is None and skip == params.skip_special_tokens:
         return params
-    skip = params.skip_special_tokens and form.calls is None
     return replace(params, grammar=form.grammar, skip_special_tokens=skip)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import PlainValidator
@@ -20,6 +21,12 @@ SHARE_ANSWERS = {  # choices, and what the start-up line says of each
 STEADY_MS = (5.0, 1000.0)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 LONGEST = 24 * 3600.0  # seconds; longer time limits than a day are mistakes
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+ORIGIN_WORDS = ("localhost", "*", "none")
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+", re.IGNORECASE | re.ASCII)
+URL = re.compile(r"https?://\S+$", re.IGNORECASE)
+ROOT_PATH = re.compile(r"(/[a-z0-9._~-]+)+", re.IGNORECASE | re.ASCII)
 # a host as a URL names it: a name, an IPv4 address, or an IPv6 address in brackets; then a port
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9_.-]+))(?::\d*)?", re.IGNORECASE | re.ASCII)
 
@@ -27,10 +34,25 @@ HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9_.-]+))(?::\d*)?", re.IGNORECAS
 def _check_keys(keys: object) -> tuple[str, ...]:
     """Check API keys by hand: an error must not show one."""
     if not isinstance(keys, tuple | list) or not all(
-        isinstance(key, str) and key.isascii() and key.isprintable() and key.strip() for key in keys
+        isinstance(key, str) and key.isascii() and key.isprintable() and 1 <= len(key.split()) <= 2
+        for key in keys
     ):
-        raise InvalidRequest("api_keys", "<hidden>", "non-empty printable ASCII strings")
+        expected = "non-empty printable ASCII strings, each `KEY` or `NAME KEY`"
+        raise InvalidRequest("api_keys", "<hidden>", expected)
+    names = [name for name, _ in _named(keys)]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        expected = "each name of a key once (keys without one are key-1, key-2 and so on)"
+        raise InvalidRequest("api_keys", twice, expected)
     return tuple(keys)
+
+
+def _named(keys: Sequence[str]) -> list[tuple[str, str]]:
+    """Return names and keys; a key without a name gets one from its place."""
+    parts = [key.split() for key in keys]
+    return [
+        (part[0] if len(part) == 2 else f"key-{place}", part[-1])
+        for place, part in enumerate(parts, 1)
+    ]
 
 
 Names = Annotated[tuple[str, ...], Several]
@@ -53,9 +75,12 @@ class ServerSettings:
     port: Annotated[int, Between(0, 65535, words="a port from 0 (any free one) to 65535")] = 8000
     """port to listen on; 0 takes a free one"""
     api_keys: Annotated[tuple[str, ...], PlainValidator(_check_keys), Flag("api-key", "KEY")] = ()
-    """key that clients send as `Authorization: Bearer KEY`; repeat it for several, or set
-    PACELINE_API_KEY, which a list of processes does not show (default: open to all who reach the
-    port)"""
+    """key that clients send as `Authorization: Bearer KEY`, or `NAME KEY` with a name for the log;
+    repeat it for several. Set PACELINE_API_KEY instead, or --api-key-file, which a list of
+    processes does not show (default: open to all who reach the port)"""
+    api_key_file: Annotated[str, Flag(metavar="FILE")] | None = None
+    """file with an API key on each line, as `NAME KEY` or `KEY`; the log names the key of each
+    request. Lines that begin with # are comments"""
     served_model_names: Annotated[Names, Flag("served-model-name", "NAME")] = ()
     """name that requests use; repeat it for several (default: the model's own)"""
     spec_metrics: Annotated[str, OneOf(("none", "summary", "detailed"))] = "summary"
@@ -75,6 +100,15 @@ class ServerSettings:
     steady_stream: Annotated[float, Flag(metavar="MS")] = 0.0
     """milliseconds between the writes of a stream, all of one size, which hide from the network how
     many tokens a round committed; 0 writes events as they come"""
+    stored_responses: Annotated[
+        int, Between(0, 2**20, words="a whole number; 0 keeps none"), Flag(metavar="N")
+    ] = 1000
+    """most responses of /v1/responses that are kept in memory for follow-ups; those not used for
+    longest go first"""
+    stored_responses_memory: Annotated[
+        int, Between(0, words="at least 0 bytes"), Flag(metavar="SIZE", size=True)
+    ] = 64 * 2**20
+    """memory for kept responses"""
     keep_alive: Seconds = 75.0  # above the 60 s of common load balancers: they should close first
     """time that an idle connection is kept for the client's next request"""
     read_timeout: Seconds = 30.0
@@ -90,6 +124,30 @@ class ServerSettings:
     """name under which clients or a reverse proxy reach the server; repeat it for several. Without
     API keys a server on loopback answers to localhost only, and with this option any server to
     these names only"""
+    allow_origins: Annotated[Names, Flag("allow-origin", "ORIGIN")] = ("localhost",)
+    """origin whose web pages may use the API from a browser, as https://chat.example.org; repeat it
+    for several. `localhost` allows the pages of this machine, `*` those of every site, and
+    `none` only the server's own page (default: localhost)"""
+    root_path: Annotated[str, Flag(metavar="PATH")] = ""
+    """path below which a reverse proxy serves this server, as /llm; the proxy may leave it in
+    requests or strip it"""
+    uds: Annotated[str, Flag(metavar="PATH")] | None = None
+    """Unix socket to listen on, in place of host and port"""
+    ssl_certfile: Annotated[str, Flag(metavar="FILE")] | None = None
+    """certificate chain (PEM); with it the server speaks HTTPS only"""
+    ssl_keyfile: Annotated[str, Flag(metavar="FILE")] | None = None
+    """private key of the certificate (PEM), if its file has none"""
+    lenient: bool = False
+    """leave out request fields that this server does not know or support, in place of refusing
+    them; the answer's header x-paceline-ignored and the log name them"""
+    log_level: Annotated[str, OneOf(LEVELS)] = "info"
+    """least level of the lines that are logged: requests are `info`, refusals `warning`, the
+    requests of probes and of the page `debug`"""
+    log_format: Annotated[str, OneOf(FORMATS)] = "text"
+    """how log lines are written, to stderr"""
+    otlp_endpoint: Annotated[str, Flag(metavar="URL")] | None = None
+    """collector that gets a trace of each request over OTLP/HTTP, as
+    http://127.0.0.1:4318/v1/traces; no trace holds any text"""
 
     def __post_init__(self) -> None:
         if not all(self.served_model_names):
@@ -102,10 +160,30 @@ class ServerSettings:
             if not is_host(name):
                 expected = "a host name or address without scheme and port, as paceline.example"
                 raise InvalidRequest("allow_hosts", name, expected)
+        for origin in self.allow_origins:
+            if origin not in ORIGIN_WORDS and not ORIGIN.fullmatch(origin):
+                expected = f"{', '.join(ORIGIN_WORDS)}, or an origin as https://chat.example.org"
+                raise InvalidRequest("allow_origins", origin, expected)
+        if self.root_path and not ROOT_PATH.fullmatch(self.root_path):
+            expected = "a path as /llm, without a slash at its end"
+            raise InvalidRequest("root_path", self.root_path, expected)
+        if self.otlp_endpoint and not URL.match(self.otlp_endpoint):
+            expected = "an address as http://127.0.0.1:4318/v1/traces"
+            raise InvalidRequest("otlp_endpoint", self.otlp_endpoint, expected)
+        if self.ssl_keyfile and not self.ssl_certfile:
+            expected = "a certificate too, by --ssl-certfile"
+            raise InvalidRequest("ssl_keyfile", self.ssl_keyfile, expected)
+
+    @property
+    def named_keys(self) -> dict[str, str]:
+        """Return the API keys by the names that the log gives them: key-1 and so on without one."""
+        return dict(_named(self.api_keys))
 
     @property
     def on_loopback(self) -> bool:
         """Return whether only this machine can reach the server."""
+        if self.uds is not None:
+            return True
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

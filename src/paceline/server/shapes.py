@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
+from json.encoder import encode_basestring_ascii
 from typing import ClassVar, cast
 
 from paceline.core import FinishReason, OutputDelta, TokenLogprobs
-from paceline.engine.tool_calls import ToolFormat
-from paceline.server.calls import Call, CallParser, Piece
 from paceline.server.job import Job, StreamRecord
+from paceline.server.parsing import AnswerFormat, Call, Piece
 from paceline.server.responses import (
     AnswerHead,
     AssistantMessage,
@@ -48,11 +49,11 @@ class Shape:
         texts: TokenTexts,
         fingerprint: str,
         token_ids: bool,
-        calls: ToolFormat | None = None,
+        form: AnswerFormat | None = None,
         *,
         rounds: bool = False,
     ) -> None:
-        self._parsers = [CallParser(calls) for _ in job.choices] if calls is not None else None
+        self._parsers = None if form is None else [form.parser() for _ in job.choices]
         self.job, self._texts, self._token_ids, self._rounds = job, texts, token_ids, rounds
         self._head: AnswerHead = {
             "id": job.id,
@@ -62,7 +63,7 @@ class Shape:
         }
         self._chunk_head = write_json({"object": self.chunk_object, **self._head})
         self._offsets = [0] * len(job.choices)
-        self._has_templates = not (rounds or calls)
+        self._has_templates = not rounds and form is None
         self._templates: list[tuple[bytes, bytes, bytes]] = []
 
     def event_sizes(self, logprobs: int | None) -> EventSizes:
@@ -98,10 +99,11 @@ class Shape:
             self._templates = [self._template(place) for place in range(len(self._offsets))]
         before, middle, after = self._templates[index]
         ids = str(list(delta.token_ids)).encode() if self._token_ids else b""
-        return before + json.dumps(delta.text).encode() + middle + ids + after
+        return before + encode_basestring_ascii(delta.text).encode() + middle + ids + after
 
-    def first(self, index: int) -> ChunkBody | None:
-        """Return the chunk that opens a choice, None where the endpoint needs none."""
+    def first(self, index: int, delta: OutputDelta) -> ChunkBody | None:
+        """Return the chunk that opens a choice whose first delta is `delta`, None where the
+        endpoint needs none."""
         raise NotImplementedError
 
     def chunk(self, index: int, delta: OutputDelta) -> ChunkBody | None:
@@ -120,7 +122,7 @@ class Shape:
     def last(self, index: int, delta: OutputDelta) -> ChunkBody:
         """Return the chunk that says why a choice ended."""
         choice = self._ended(index)
-        choice["finish_reason"] = self._reason(index, delta.finish_reason)
+        choice["finish_reason"] = self._reason(index, delta)
         choice["stop_reason"] = delta.stop_reason
         return {"choices": [choice]}
 
@@ -160,17 +162,27 @@ class Shape:
     def _tells_tokens(self, delta: OutputDelta) -> bool:
         return bool(delta.token_ids and (self._token_ids or self._rounds or delta.logprobs))
 
-    def _reason(self, index: int, reason: FinishReason | None) -> Finish:
-        called = self._parsers is not None and self._parsers[index].calls
-        return cast(Finish, "tool_calls" if called and reason is FinishReason.STOP else reason)
+    def _reason(self, index: int, last: OutputDelta | None) -> Finish:
+        """Return why a choice ended: "tool_calls" only where its calls can be run."""
+        if last is None:
+            return cast(Finish, None)
+        calls = self._parsers[index].calls if self._parsers is not None else []
+        cut = isinstance(last.stop_reason, str)  # a text of `stop` may stand within a call
+        called = bool(calls) and calls[-1].complete and not cut
+        is_call = called and last.finish_reason is FinishReason.STOP
+        return cast(Finish, "tool_calls" if is_call else last.finish_reason)
+
+    def _rows(self, index: int, choice: StreamRecord) -> Sequence[TokenLogprobs] | None:
+        """Return the log-probabilities that a choice shows."""
+        return choice.logprobs
 
     def _choice(self, index: int, choice: StreamRecord) -> dict[str, object]:
-        rows, last = choice.logprobs, choice.last
+        rows, last = self._rows(index, choice), choice.last
         shown = {
             "index": index,
             **self._content(index, choice.text),
             "logprobs": None if rows is None else self._logprobs(index, rows),
-            "finish_reason": self._reason(index, last.finish_reason if last else None),
+            "finish_reason": self._reason(index, last),
             "stop_reason": last.stop_reason if last else None,
         }
         return {**shown, "token_ids": choice.token_ids} if self._token_ids else shown
@@ -185,9 +197,9 @@ class ChatShape(Shape):
         answer = super().answer()
         return {**answer, "prompt_token_ids": self.job.prompts[0]} if self._token_ids else answer
 
-    def first(self, index: int) -> ChunkBody:
-        delta: MessageDelta = {"role": "assistant", "content": "", "refusal": None}
-        body: ChunkBody = {"choices": [_chat_choice(index, delta)]}
+    def first(self, index: int, delta: OutputDelta) -> ChunkBody:
+        message: MessageDelta = {"role": "assistant", "content": "", "refusal": None}
+        body: ChunkBody = {"choices": [_chat_choice(index, message)]}
         if self._token_ids:
             body["prompt_token_ids"] = self.job.prompts[0]
         return body
@@ -199,53 +211,67 @@ class ChatShape(Shape):
         return _chat_choice(index, {})
 
     def _added(self, index: int, delta: OutputDelta) -> ChunkChoice | None:
-        """With tools, put all that the text adds to the content and to calls into one chunk, since
-        its logprobs and token ids belong to all of them."""
+        """Put all that the text adds to the parts of the message into one chunk, since its logprobs
+        and token ids belong to all of them."""
         if self._parsers is None:
             return super()._added(index, delta)
         parser = self._parsers[index]
         pieces = parser.feed(delta.text, last=delta.finished)
         message: MessageDelta = {}
+        if reasoning := "".join(piece.reasoning for piece in pieces):
+            message["reasoning_content"] = reasoning
         if content := "".join(piece.content for piece in pieces):
             message["content"] = content
-        if calls := [_call_piece(parser.calls, piece) for piece in pieces if piece.index >= 0]:
+        if calls := _call_pieces(parser.calls, pieces):
             message["tool_calls"] = calls
         return _chat_choice(index, message) if message or self._tells_tokens(delta) else None
 
     def _logprobs(self, index: int, rows: Sequence[TokenLogprobs]) -> ChatLogprobs:
-        content: list[ChatLogprob] = [
-            {
-                **self._labelled(row.token, row.logprob),
-                "top_logprobs": [self._labelled(token, logprob) for token, logprob in row.top],
-            }
-            for row in rows
-        ]
-        return {"content": content, "refusal": None}
-
-    def _labelled(self, token: int, logprob: float) -> TopLogprob:
-        text, raw = self._texts[token]
-        return {"token": text, "logprob": max(logprob, LOWEST), "bytes": list(raw)}
+        return {"content": chat_logprobs(self._texts, rows), "refusal": None}
 
     def _content(self, index: int, text: str) -> dict[str, object]:
         message: AssistantMessage = {"role": "assistant", "content": text, "refusal": None}
         if self._parsers is not None:
             parser = self._parsers[index]
-            content = "".join(piece.content for piece in parser.feed(text, last=True))
+            pieces = parser.feed(text, last=True)
+            content = "".join(piece.content for piece in pieces)
+            reasoning = "".join(piece.reasoning for piece in pieces)
+            message["content"] = content or (None if parser.calls or reasoning else "")
+            if reasoning:
+                message["reasoning_content"] = reasoning
             if parser.calls:
-                message["content"] = content or None
                 message["tool_calls"] = [_call(call) for call in parser.calls]
         return {"message": message}
 
 
 class CompletionShape(Shape):
-    """The continuations of prompts."""
+    """The continuations of prompts. `echo` is the text of each prompt, where answers begin with
+    it."""
 
     kind, answer_object, chunk_object = "cmpl", "text_completion", "text_completion"
+    echo: Sequence[str] = ()
 
-    def first(self, index: int) -> ChunkBody | None:
-        if not self._token_ids:
+    def first(self, index: int, delta: OutputDelta) -> ChunkBody | None:
+        if not self._token_ids and not self.echo:
             return None
-        return {"choices": [{**self._text(index, ""), "prompt_token_ids": self._prompt(index)}]}
+        choice = self._text(index, self._echoed(index))
+        if delta.prompt_logprobs is not None:
+            choice["logprobs"] = self._logprobs(index, self._scored(index, delta.prompt_logprobs))
+        if self._token_ids:
+            choice["prompt_token_ids"] = self._prompt(index)
+        return {"choices": [choice]}
+
+    def _echoed(self, index: int) -> str:
+        return self.echo[index // self.job.n] if self.echo else ""
+
+    def _rows(self, index: int, choice: StreamRecord) -> Sequence[TokenLogprobs] | None:
+        if choice.prompt_logprobs is None:
+            return choice.logprobs
+        return [*self._scored(index, choice.prompt_logprobs), *(choice.logprobs or ())]
+
+    def _scored(self, index: int, rows: Sequence[TokenLogprobs]) -> list[TokenLogprobs]:
+        """Return the rows of an echoed prompt: nothing is known of its first token."""
+        return [TokenLogprobs(self._prompt(index)[0], math.nan), *rows]
 
     def _text(self, index: int, text: str) -> ChunkChoice:
         return {"index": index, "text": text, "logprobs": None, "finish_reason": None}
@@ -258,21 +284,41 @@ class CompletionShape(Shape):
             self._offsets[index] += len(token)
         return {
             "tokens": tokens,
-            "token_logprobs": [max(row.logprob, LOWEST) for row in rows],
+            "token_logprobs": [
+                None if math.isnan(row.logprob) else max(row.logprob, LOWEST) for row in rows
+            ],
             "top_logprobs": [self._top(row) for row in rows],
             "text_offset": offsets,
         }
 
-    def _top(self, row: TokenLogprobs) -> dict[str, float]:
+    def _top(self, row: TokenLogprobs) -> dict[str, float] | None:
+        if math.isnan(row.logprob):
+            return None
         pairs = [*row.top, (row.token, row.logprob)]
         return {self._texts[token][0]: max(logprob, LOWEST) for token, logprob in pairs}
 
     def _content(self, index: int, text: str) -> dict[str, object]:
         prompt = {"prompt_token_ids": self._prompt(index)} if self._token_ids else {}
-        return {"text": text, **prompt}
+        return {"text": self._echoed(index) + text, **prompt}
 
     def _prompt(self, index: int) -> list[int]:
         return self.job.prompts[index // self.job.n]
+
+
+def chat_logprobs(texts: TokenTexts, rows: Sequence[TokenLogprobs]) -> list[ChatLogprob]:
+    """Return the log-probabilities of tokens, labelled with their texts."""
+
+    def labelled(token: int, logprob: float) -> TopLogprob:
+        text, raw = texts[token]
+        return {"token": text, "logprob": max(logprob, LOWEST), "bytes": list(raw)}
+
+    return [
+        {
+            **labelled(row.token, row.logprob),
+            "top_logprobs": [labelled(token, logprob) for token, logprob in row.top],
+        }
+        for row in rows
+    ]
 
 
 def _chat_choice(index: int, delta: MessageDelta) -> ChunkChoice:
@@ -285,6 +331,17 @@ def _call(call: Call) -> CallMade:
         "type": "function",
         "function": {"name": call.name, "arguments": call.arguments},
     }
+
+
+def _call_pieces(calls: Sequence[Call], pieces: Sequence[Piece]) -> list[CallPiece]:
+    """Return what `pieces` add to each call, once for a call: some clients read only the first."""
+    added: dict[int, CallPiece] = {}
+    for piece in pieces:
+        if piece.index in added:
+            added[piece.index]["function"]["arguments"] += piece.arguments
+        elif piece.index >= 0:
+            added[piece.index] = _call_piece(calls, piece)
+    return list(added.values())
 
 
 def _call_piece(calls: Sequence[Call], piece: Piece) -> CallPiece:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from paceline.core import OutputDelta
 from paceline.core.spans import OFF, Spans
+from paceline.server.connection import BodyWriter, body_writer
 from paceline.server.errors import ENGINE_FAILED, ApiError
-from paceline.server.job import Indexed
+from paceline.server.job import Indexed, Job
 from paceline.server.responses import ChunkBody
 from paceline.server.shapes import Shape
 from paceline.server.wire import Frames, joined, padded, write_steadily
@@ -28,42 +30,38 @@ HEADERS = [
 ]
 
 
-class EventStream(Response):
-    """Streams a job's deltas. When the client hangs up, the job is aborted at once.
+@dataclass(frozen=True, slots=True)
+class StreamWriting:
+    """How events are written. All have sizes of a multiple of `unit`. With `frames` they are
+    written in frames, one every `frame_seconds`."""
 
-    All events have sizes of a multiple of `unit`. With `frames` they are written in frames, one
-    every `frame_seconds`.
-    """
+    unit: int = 1
+    frames: Frames | None = None
+    frame_seconds: float = 0.0
+    spans: Spans = OFF
 
-    def __init__(
-        self,
-        shape: Shape,
-        *,
-        include_usage: bool,
-        continuous_usage: bool,
-        unit: int = 1,
-        frames: Frames | None = None,
-        frame_seconds: float = 0.0,
-        spans: Spans = OFF,
-    ) -> None:
+
+class JobStream(Response):
+    """Streams a job's deltas. When the client hangs up, the job is aborted at once."""
+
+    def __init__(self, job: Job, options: StreamWriting) -> None:
         # Not through super(): it would set a Content-Length
         self.status_code, self.background, self.raw_headers = 200, None, HEADERS
-        self._shape, self._job = shape, shape.job
-        self._include_usage, self._continuous_usage = include_usage, continuous_usage
-        self._unit, self._frames, self._frame_seconds = unit, frames, frame_seconds
-        self._spans = spans
+        self._job = job
+        self._unit, self._frames = options.unit, options.frames
+        self._frame_seconds, self._spans = options.frame_seconds, options.spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         watch = asyncio.create_task(self._job.abort_when_gone(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-            await self._write(send)
+            await self._write(send, body_writer(scope))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             watch.cancel()
             self._job.abort()
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, send: Send, writer: BodyWriter | None) -> None:
         if self._frames is not None:
             return await write_steadily(
                 self._bodies(),
@@ -72,16 +70,45 @@ class EventStream(Response):
                 seconds=self._frame_seconds,
                 is_gone=lambda: self._job.gone,
             )
+        if writer is not None:
+            self._job.write_directly(lambda indexed: self._write_now(indexed, writer), writer)
         async for body in self._bodies():
             with self._spans("send"):
                 await send({"type": "http.response.body", "body": body, "more_body": True})
 
+    def _write_now(self, indexed: list[Indexed], writer: BodyWriter) -> None:
+        with self._spans("format"):
+            body = self._events(indexed)
+        if body:
+            with self._spans("send"):
+                writer.write(body)
+
+    def _bodies(self) -> AsyncIterator[bytes]:
+        """Yield all events in order but those that were written directly. It raises nothing: an
+        event says what went wrong."""
+        raise NotImplementedError
+
+    def _events(self, indexed: list[Indexed]) -> bytes:
+        """Encode what a step adds; nothing where there is nothing to show yet."""
+        raise NotImplementedError
+
+
+class EventStream(JobStream):
+    """Streams chunks of an answer of chat or of a completion."""
+
+    def __init__(
+        self, shape: Shape, options: StreamWriting, *, include_usage: bool, continuous_usage: bool
+    ) -> None:
+        super().__init__(shape.job, options)
+        self._shape = shape
+        self._include_usage, self._continuous_usage = include_usage, continuous_usage
+        self._opened: set[int] = set()  # choices whose first event has been written
+
     async def _bodies(self) -> AsyncIterator[bytes]:
         try:
-            opened: set[int] = set()
             async for indexed in self._job.deltas():
                 with self._spans("format"):
-                    body = self._events(indexed, opened)
+                    body = self._events(indexed)
                 if body:
                     yield body
             yield (self._event(self._shape.usage()) if self._include_usage else b"") + DONE
@@ -91,12 +118,12 @@ class EventStream(Response):
             log.exception("a stream failed")
             yield DATA + ApiError(500, ENGINE_FAILED).body() + END
 
-    def _events(self, indexed: list[Indexed], opened: set[int]) -> bytes:
-        shape, events = self._shape, []
+    def _events(self, indexed: list[Indexed]) -> bytes:
+        shape, opened, events = self._shape, self._opened, []
         for index, delta in indexed:
             if index not in opened:
                 opened.add(index)
-                events.append(self._chunk(shape.first(index), delta, 0))
+                events.append(self._chunk(shape.first(index, delta), delta, 0))
             text = None if self._continuous_usage else shape.text_json(index, delta)
             if text is not None:
                 events.append(self._framed(joined(text, NO_USAGE) if self._include_usage else text))

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from paceline.core import FinishReason, OutputDelta, Request, RequestMetrics, SpeculationStats
 
@@ -19,6 +20,10 @@ class StreamGroup:
 
     drafter: str | None
     cohort: str
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        return cls(request.drafter, request.cohort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +42,8 @@ class Traffic:
         self.by_group: defaultdict[StreamGroup, SpeculationStats] = defaultdict(SpeculationStats)
         self.times: deque[Times] = deque(maxlen=REMEMBERED)
 
-    def note(self, request: Request, delta: OutputDelta) -> None:
-        """Count what a delta of `request` tells."""
-        group = StreamGroup(request.drafter, request.cohort)
+    def note(self, group: StreamGroup, delta: OutputDelta) -> None:
+        """Count what a delta of a stream of `group` tells."""
         if delta.round is not None:
             self.by_group[group].add(delta.round)
         if delta.metrics is not None and delta.finish_reason in ANSWERED:

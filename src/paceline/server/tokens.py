@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+
+from paceline.models.tokenizer import Tokenizer
 
 SPACE = "▁"  # SentencePiece's space
 
@@ -15,7 +16,7 @@ class TokenTexts(dict[int, tuple[str, bytes]]):
     writes it.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._added = set(tokenizer.get_added_vocab().values())
         self._byte_level = '"ByteLevel"' in tokenizer.backend_tokenizer.to_str()

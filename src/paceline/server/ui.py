@@ -24,11 +24,20 @@ from paceline.core import ModelError
 from paceline.roofline.architecture import model_names, read_architecture
 from paceline.roofline.device import FORMATS, PRESETS, hardware, hardware_names
 from paceline.roofline.scenario import KINDS, predict
-from paceline.server import errors
+from paceline.server import errors, paths
+from paceline.server.access import RequestLog
 from paceline.server.bodies import read_object, too_much
 from paceline.server.errors import ApiError
 from paceline.server.fields import JsonObject
 from paceline.server.gate import Gate
+from paceline.server.page_answers import (
+    HardwareLists,
+    ListedHardware,
+    ModelLists,
+    PageState,
+    Tab,
+)
+from paceline.server.responses import picked
 from paceline.server.settings import ServerSettings
 from paceline.server.ui_measured import measured
 from paceline.server.ui_timing import timing
@@ -74,19 +83,34 @@ HEADERS = {
 
 def create_ui_app(settings: ServerSettings) -> FastAPI:
     """Return the app of the page without a model: the calculator and the timing."""
-    app = FastAPI(title="Paceline", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Paceline",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     errors.install(app)
+    paths.install(app)
     app.add_middleware(Gate, settings=settings)
-    add_ui(app, served=False, key_needed=bool(settings.api_keys))
+    app.add_middleware(RequestLog)
+    add_ui(app, served=False, key_needed=bool(settings.api_keys), turn=CapacityLimiter(1))
     return app
 
 
-def add_ui(app: FastAPI, *, served: bool, key_needed: bool) -> None:
-    """Add the page at `/`. With `served` a model is there for the playground and the live view."""
+def add_ui(app: FastAPI, *, served: bool, key_needed: bool, turn: CapacityLimiter) -> None:
+    """Add the page at `/`. With `served` a model is there for the playground and the live view.
+    What the page computes waits for `turn`."""
     files = read_files()
     tabs = [_tab(name, title, served or not needs) for name, title, needs in TABS]
-    state = {"version": __version__, "key_needed": key_needed, "tabs": tabs}
+    state: PageState = {
+        "version": __version__,
+        "key_needed": key_needed,
+        "opens_on": "playground" if served else "calculator",
+        "tabs": tabs,
+    }
 
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def ui_page(request: Request) -> Response:
         return files["index.html"].answer(request)
@@ -101,27 +125,26 @@ def add_ui(app: FastAPI, *, served: bool, key_needed: bool) -> None:
     async def ui_state() -> Response:
         return JSONResponse(state)
 
-    # one at a time: a slider must not take the cores from a served model
-    turn = CapacityLimiter(1)
     for name, listed in LISTS.items():
         app.get(f"/ui/{name}", include_in_schema=False)(_endpoint(listed, turn))
     for name, compute in ANSWERS.items():
         app.post(f"/ui/{name}", include_in_schema=False)(_endpoint(compute, turn))
 
 
-def _tab(name: str, title: str, available: bool) -> dict[str, object]:
-    tab = {"name": name, "title": title, "available": available}
+def _tab(name: str, title: str, available: bool) -> Tab:
+    tab: Tab = {"name": name, "title": title, "available": available}
     return tab if available else {**tab, "reason": NEEDS_SERVER[name], "command": START}
 
 
 @cache
-def listed_models() -> dict[str, object]:
+def listed_models() -> ModelLists:
     """Return the listed models with their parameters, in all and by token; precisions; drafters."""
     architectures = [read_architecture(name) for name in model_names()]
     return {
         "models": [
             {
                 "name": architecture.name,
+                "max_context": architecture.max_context,
                 "parameters": architecture.parameters(),
                 "active_parameters": architecture.active_parameters(),
                 "weight_bytes": architecture.weight_bytes(),
@@ -134,11 +157,10 @@ def listed_models() -> dict[str, object]:
 
 
 @cache
-def listed_hardware() -> dict[str, object]:
+def listed_hardware() -> HardwareLists:
     """Return the listed hardware (bytes, bytes/s, FLOP/s) and the preset calibrations."""
-    shown = {"name", "memory", "memory_bandwidth", "peak", "source"}
     return {
-        "hardware": [hardware(name).model_dump(include=shown) for name in hardware_names()],
+        "hardware": [picked(ListedHardware, hardware(name)) for name in hardware_names()],
         "calibrations": {name: preset.model_dump() for name, preset in PRESETS.items()},
     }
 

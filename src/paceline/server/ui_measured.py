@@ -12,6 +12,8 @@ from paceline.core.documents import Document
 from paceline.core.errors import check_number
 from paceline.core.field_types import Whole
 from paceline.core.rounds import Row, speedup_points
+from paceline.server.page_answers import MeasuredPoints, ShownPoint
+from paceline.server.responses import picked
 
 FIELD = "measured"
 SIDES = {"drafter/throughput": "default policy", "drafter/full": "whole block"}
@@ -31,7 +33,7 @@ class MeasuredPoint(Document):
     note: str = ""
 
 
-def measured(stated: Row) -> dict[str, object]:
+def measured(stated: Row) -> MeasuredPoints:
     """Return {"points": […]} of one of FORMATS, or of {"points": […]}: the fields of MeasuredPoint.
     Raises InvalidRequest."""
     given = stated.get("format", "points" if "points" in stated else None)
@@ -49,7 +51,7 @@ def measured(stated: Row) -> dict[str, object]:
     if not 1 <= len(points) <= MOST_POINTS:
         raise InvalidRequest(FIELD, len(points), f"1 to {MOST_POINTS} measured points")
     checked = (MeasuredPoint.read(p, f"{FIELD}.points[{i}]") for i, p in enumerate(points))
-    return {"points": [point.model_dump() for point in checked]}
+    return {"points": [picked(ShownPoint, point) for point in checked]}
 
 
 def _evaluation(stated: Row) -> Iterator[dict[str, object]]:

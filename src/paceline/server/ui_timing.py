@@ -15,12 +15,14 @@ from paceline.roofline.timing import (
     EVALUATION,
     LONGEST_STEP,
     MOST_TOKENS,
+    Event,
     arrival_events,
-    as_json,
     evaluated_events,
     two_panes,
 )
 from paceline.server.fields import JsonObject
+from paceline.server.page_answers import TimedEvent, TimedRun
+from paceline.server.responses import picked
 from paceline.server.ui_measured import MALFORMED, run_name
 
 LONGEST_DRAFT = 64
@@ -43,7 +45,7 @@ class Speeds(Document):
     draft_length: Annotated[Whole, Between(0, LONGEST_DRAFT)] | None = None
     commits: list[float] | None = None
 
-    def panes(self) -> JsonObject:
+    def panes(self) -> TimedRun:
         commits = self._shares() if self.commits is None else self.commits
         panes = {
             **self.model_dump(include={"tokens", "ttft_ms", "seed"}),
@@ -53,8 +55,8 @@ class Speeds(Document):
         # a first look with any step: `commits` is checked before it is added up
         two_panes({**panes, "tokens": 1, "step_ms": 1.0})
         length = sum(count * share for count, share in enumerate(commits, 1))
-        answer = two_panes({**panes, "step_ms": 1e3 * length / self.tokens_per_second})
-        return {**answer, "acceptance_length": length, "rows": []}
+        events = two_panes({**panes, "step_ms": 1e3 * length / self.tokens_per_second})
+        return timed_run(*events, length)
 
     def _shares(self) -> list[float]:
         """Return the share of rounds that commit 1, 2, ... tokens."""
@@ -72,7 +74,7 @@ class EvaluatedRow(Document):
     evaluation: JsonObject
     row: int = 0
 
-    def panes(self) -> JsonObject:
+    def panes(self) -> TimedRun:
         if self.evaluation.get("format") != EVALUATION:
             expected = f"what `paceline evaluate` writes ({EVALUATION})"
             raise InvalidRequest("evaluation", self.evaluation.get("format"), expected)
@@ -91,7 +93,7 @@ class EvaluatedRow(Document):
             raise InvalidRequest("evaluation", "its results", expected) from error
         rounds = drafted[1:]
         length = sum(event.tokens for event in rounds) / len(rounds) if rounds else None
-        return {**as_json(plain, drafted), "acceptance_length": length, "rows": names}
+        return timed_run(plain, drafted, length, names)
 
 
 class ArrivalTimes(Document):
@@ -106,12 +108,11 @@ class Arrivals(Document):
 
     arrivals_ms: ArrivalTimes
 
-    def panes(self) -> JsonObject:
+    def panes(self) -> TimedRun:
         times = self.arrivals_ms
         for name in ("ar", "speculative"):
             _check_rising(f"arrivals_ms.{name}", getattr(times, name))
-        events = as_json(arrival_events(times.ar), arrival_events(times.speculative))
-        return {**events, "acceptance_length": None, "rows": []}
+        return timed_run(arrival_events(times.ar), arrival_events(times.speculative))
 
 
 class RecordedRow(Document):
@@ -121,7 +122,7 @@ class RecordedRow(Document):
     recorded: list[object]
     row: int = 0
 
-    def panes(self) -> JsonObject:
+    def panes(self) -> TimedRun:
         expected = f"the lines that `paceline bench --record` wrote ({ARRIVALS})"
         runs: dict[tuple[str, str], dict[str, object]] = {}
         for index, line in enumerate(self.recorded):
@@ -136,7 +137,9 @@ class RecordedRow(Document):
         run = list(pairs.values())[self.row]
         times = {"ar": run["off"], "speculative": run["on"]}
         names = [f"{prompt}, run {count}" for prompt, count in pairs]
-        return {**Arrivals.read({"arrivals_ms": times}).panes(), "rows": names}
+        answer = Arrivals.read({"arrivals_ms": times}).panes()
+        answer["rows"] = names
+        return answer
 
 
 Form = type[Speeds | EvaluatedRow | RecordedRow | Arrivals]
@@ -147,14 +150,29 @@ FORMS: dict[str, Form] = {
 }
 
 
-def timing(stated: JsonObject) -> JsonObject:
-    """Return the events of both panes as plain JSON, from one of FORMS or from Speeds.
-
-    The answer has "ar" and "speculative", lists of events; "acceptance_length" incl. bonus, null
-    where it is not known; and "rows", the names of the rows to choose from. Raises InvalidRequest.
-    """
+def timing(stated: JsonObject) -> TimedRun:
+    """Return the events of both panes, from one of FORMS or from Speeds. Raises InvalidRequest."""
     form = next((form for name, form in FORMS.items() if name in stated), Speeds)
     return form.read(stated).panes()
+
+
+def timed_run(
+    plain: Sequence[Event],
+    drafted: Sequence[Event],
+    acceptance_length: float | None = None,
+    rows: Sequence[str] = (),
+) -> TimedRun:
+    """Return the events without and with speculation as the page reads them."""
+    return {
+        "ar": [_timed(event) for event in plain],
+        "speculative": [_timed(event) for event in drafted],
+        "acceptance_length": acceptance_length,
+        "rows": list(rows),
+    }
+
+
+def _timed(event: Event) -> TimedEvent:
+    return picked(TimedEvent, event)
 
 
 def _check_row(row: int, count: int) -> None:

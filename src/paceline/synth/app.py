@@ -102,7 +102,7 @@ class App(YamlDocument):
     template: Template = about("the user's message, with `{prompt}` in it once", "{prompt}")
     grammar: GrammarSpec | None = about(
         "what an answer is bound to: `kind` is json, regex, lark or choice, and "
-        "`value` or `file` says what; see [](structured-output.md)",
+        "`value` or `file` says what; see [Structured output and tools](structured-output.md)",
         None,
         "none",
     )

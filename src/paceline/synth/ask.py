@@ -10,9 +10,11 @@ from typing import Any
 from paceline.core import Grammar, InvalidRequest, SamplingParams
 from paceline.dataset.training_set import Binding
 from paceline.engine.grammar import Compiler
-from paceline.engine.tool_calls import arguments_schema, calls_grammar, format_of
+from paceline.engine.tool_calls import Calls, answer_grammar
+from paceline.engine.tool_formats import arguments_schema, format_of
 from paceline.llm import encode_chat, render_chat
 from paceline.models.loader import LoadedModel, identity, load_model
+from paceline.models.tokenizer import template_for
 from paceline.synth.answer import Ask, TargetAnswer
 from paceline.synth.app import App
 from paceline.synth.plan import Item
@@ -246,14 +248,9 @@ class Asker:
             for index, function in enumerate(bounds.functions):
                 schema, where = arguments_schema(function), f"tools[{index}].function.parameters"
                 compiler.compile(Grammar("json_schema", json.dumps(schema), where))
-            grammar = calls_grammar(
-                format_of(self.target.tokenizer.chat_template),
-                bounds.functions,
-                required=bounds.required,
-                several=True,
-                final=None,
-                is_token=self.target.tokenizer.get_added_vocab().__contains__,
-            )
+            tool_format = format_of(template_for(self.target.tokenizer, with_tools=True))
+            calls = Calls(tool_format, bounds.functions, required=bounds.required, several=True)
+            grammar = answer_grammar(calls, None, self.target.tokenizer.get_added_vocab())
         if grammar is not None:
             compiler.compile(grammar)
         return grammar

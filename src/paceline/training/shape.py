@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
@@ -11,6 +10,7 @@ from paceline.core import InvalidRequest
 from paceline.models.config import ModelConfig
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import DFlashConfig, default_layer_ids
+from paceline.models.tokenizer import Tokenizer
 from paceline.training.config import DEFAULTS, TrainConfig
 
 CONVOLUTION = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_top_k": 16}
@@ -126,7 +126,7 @@ def check_fit(
 
 
 def mask_token(
-    tokenizer: Any, embedding: torch.Tensor, eos_ids: Iterable[int], seen: Iterable[int]
+    tokenizer: Tokenizer, embedding: torch.Tensor, eos_ids: Iterable[int], seen: Iterable[int]
 ) -> int:
     """Choose a token for the mask slots: special, without a role, and in none of the training
     texts; else a row of the embedding that no token has.

@@ -1,0 +1,126 @@
+"""Fields of a request that its model does not have.
+
+They pass where they ask for nothing. Others are refused by name; a server with --lenient leaves
+them out and says which.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, ValidationError
+
+from paceline.core import InvalidRequest
+from paceline.core.field_types import field_names
+from paceline.core.refusals import Path, refusal, unsupported_places, written
+from paceline.server.fields import JsonObject
+
+R = TypeVar("R", bound=BaseModel)
+
+MOST_IGNORED = 32  # names; a body with more of them is refused
+IGNORED_HEADER = b"x-paceline-ignored"
+# Fields of vLLM, SGLang and llama.cpp, each with the value that asks for what is done here anyway.
+ASKS_NOTHING: dict[str, object] = {
+    "cache_prompt": True,
+    "documents": [],
+    "dry_multiplier": 0,
+    "dynatemp_range": 0,
+    "early_stopping": False,
+    "epsilon_cutoff": 0,
+    "eta_cutoff": 0,
+    "include_stop_str_in_output": False,
+    "length_penalty": 1,
+    "mirostat": 0,
+    "no_stop_trim": False,
+    "repeat_penalty": 1,
+    "return_tokens_as_token_ids": False,
+    "spaces_between_special_tokens": True,
+    "tfs_z": 1,
+    "top_a": 0,
+    "top_n_sigma": -1,
+    "typical_p": 1,
+    "use_beam_search": False,
+    "xtc_probability": 0,
+}
+
+
+def without_idle_fields(stated: JsonObject, model: type[BaseModel]) -> JsonObject:
+    """Return `stated` without the fields that `model` lacks and that ask for nothing.
+
+    Raises InvalidRequest for a listed field with another value.
+    """
+    extra = stated.keys() - field_names(model)
+    idle = {name for name in extra if _asks_nothing(name, stated[name])}
+    for name in sorted(extra - idle):
+        if name in ASKS_NOTHING:
+            expected = f"{written_value(ASKS_NOTHING[name])}: this server supports no other value"
+            raise InvalidRequest(name, stated[name], expected)
+    return {name: value for name, value in stated.items() if name not in idle} if idle else stated
+
+
+def read_leniently(stated: JsonObject, model: type[R]) -> tuple[R, list[str]]:
+    """Read `stated` as a `model`, without what the model lacks or does not support. Return the
+    names of the fields that were left out, in the order in which they were found.
+
+    Raises InvalidRequest for what is wrong in another way, and for more than MOST_IGNORED names.
+    """
+    names = field_names(model)
+    extra = [name for name in stated if name not in names]
+    ignored = [written((name,)) for name in extra if not _asks_nothing(name, stated[name])]
+    rest = {name: value for name, value in stated.items() if name in names}
+    while True:
+        if len(ignored) > MOST_IGNORED:
+            expected = f"at most {MOST_IGNORED} fields that this server does not support"
+            raise InvalidRequest(ignored[-1], "one more", expected)
+        try:
+            body = model.model_validate(rest)
+        except ValidationError as error:
+            places = unsupported_places(error, rest)
+            if not places:
+                raise refusal(error, rest, model) from None
+            # each round leaves out a name in all items of a list, so that the rounds are few
+            for place in places:
+                _leave_out(rest, place)
+            ignored += dict.fromkeys(_pattern(place) for place in places)
+        else:
+            return body, ignored
+
+
+def header_value(ignored: list[str]) -> bytes:
+    """Return the names as the value of a header; what a header cannot hold is percent-encoded."""
+    return ", ".join(quote(name, safe=".[]-_") for name in ignored).encode()
+
+
+def _asks_nothing(name: str, value: object) -> bool:
+    if value is None:
+        return True
+    if name not in ASKS_NOTHING:
+        return False
+    idle = ASKS_NOTHING[name]
+    return value == idle and isinstance(value, bool) == isinstance(idle, bool)
+
+
+def written_value(value: object) -> str:
+    """Return a value as JSON writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _leave_out(document: object, place: Path) -> None:
+    """Delete what lies at `place`, in every item of the lists on the way."""
+    step, rest = place[0], place[1:]
+    if isinstance(document, list):
+        if isinstance(step, int):
+            for item in document:
+                _leave_out(item, rest)
+    elif isinstance(document, dict) and step in document:
+        if rest:
+            _leave_out(document[step], rest)
+        else:
+            del document[step]
+
+
+def _pattern(place: Path) -> str:
+    """Return a place with `[]` for each item of a list."""
+    steps = tuple("[]" if isinstance(step, int) else step for step in place)
+    return written(steps).replace(".[]", "[]")
