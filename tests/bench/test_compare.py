@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,6 +112,50 @@ def test_a_bad_prompt_file_is_refused_by_name(tmp_path: Any, text: str) -> None:
     path.write_text(text)
     with pytest.raises(InvalidRequest, match=r"prompts.*mine\.json"):
         load_prompts(str(path))
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("own.json", '[{"name": "a", "kind": "b", "messages": [{"role": "user", "content": '
+                     '"x"}]}]'),
+        ("data.jsonl", '{"prompt": "x"}\n\n{"turns": ["y", "and z"], "id": 7}\n'),
+        ("share.json", '[{"conversations": [{"from": "system", "value": "be kind"}, {"from": '
+                       '"human", "value": "x"}, {"from": "gpt", "value": "no"}]}]'),
+        ("share.jsonl", '{"conversations": [{"from": "human", "value": "x"}]}'),
+        ("lines.txt", "x\n\n  y\n"),
+        ("texts.jsonl", '"x"\n"y"\n'),
+    ],
+)  # fmt: skip
+def test_files_of_prompts_in_the_forms_of_data_sets(tmp_path: Path, file: str, text: str) -> None:
+    (tmp_path / file).write_text(text)
+    prompts = load_prompts(str(tmp_path / file))
+    asked = [prompt.messages[-1] for prompt in prompts]
+    assert asked[0] == {"role": "user", "content": "x"}
+    assert [message["content"] for message in asked[1:]] in ([], ["y"])
+    if file == "share.json":
+        assert prompts[0].messages[0] == {"role": "system", "content": "be kind"}
+    names = [(prompt.name, prompt.kind) for prompt in prompts]
+    stem = file.partition(".")[0]
+    assert names[0] == (("a", "b") if file == "own.json" else (f"{stem}#1", stem))
+    assert file not in ("data.jsonl", "lines.txt") or names[1][0] == f"{stem}#3"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "place"),
+    [
+        ("a.jsonl", '{"prompt": "x"}\n{"text": "x"}\n', "a.jsonl:2"),
+        ("a.jsonl", '{"conversations": [{"from": "martian", "value": "x"}]}', "a.jsonl:1"),
+        ("a.json", '[{"prompt": "x"}, {"prompt": ""}]', "a.json:2"),
+        ("a.txt", "\n \n", "at least one prompt"),
+    ],
+)
+def test_a_record_that_asks_nothing_is_named(
+    tmp_path: Path, file: str, text: str, place: str
+) -> None:
+    (tmp_path / file).write_text(text)
+    with pytest.raises(InvalidRequest, match=place.replace(".", r"\.")):
+        load_prompts(str(tmp_path / file))
 
 
 def test_an_unknown_prompt_set_names_the_known_ones() -> None:

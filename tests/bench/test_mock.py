@@ -12,7 +12,7 @@ import pytest
 from paceline.bench.mock import report as mock_report
 from paceline.bench.mock.measure import measure, summary
 from paceline.bench.mock.plan import WARM_UP, Cell, MockPlan
-from paceline.bench.mock.predict import CALIBRATED, CEILING, predict
+from paceline.bench.mock.predict import CALIBRATED, ROOFLINE, predict
 from paceline.bench.mock.setup import MockDrafting, read_target
 from paceline.bench.steps.grid import prompts
 from paceline.bench.steps.groups import Steady, TimedStep
@@ -180,7 +180,7 @@ def test_measured_beside_predicted_and_both_say_that_it_was_mocked(tmp_path: Pat
     slow = Calibration(step_overhead=1e-3)
     predicted = predict(measured, target, drafting, engine, DEVICE, slow)
     for each, tiers in zip(measured, predicted, strict=True):
-        assert set(tiers) == {CEILING, CALIBRATED}
+        assert set(tiers) == {ROOFLINE, CALIBRATED}
         for compared in tiers.values():
             assert compared.ratio == pytest.approx(each.speedup / compared.predicted.speedup)
             assert compared.interval[0] <= compared.ratio <= compared.interval[1]

@@ -10,7 +10,7 @@ import pytest
 
 from paceline.bench.mock import setup as mock_setup
 from paceline.bench.mock.measure import measure
-from paceline.bench.mock.predict import CEILING, predict
+from paceline.bench.mock.predict import ROOFLINE, predict
 from paceline.bench.mock.setup import MockDrafting, build, read_target
 from paceline.core import InvalidRequest, ModelError
 from paceline.models.mocked import needed_bytes
@@ -123,6 +123,6 @@ def test_a_drafter_of_random_weights_is_paid_for_and_predicted(tmp_path: Path, k
     assert 1 <= found.al <= 8
     target = read_target(str(config_file(tmp_path)))
     (predicted,) = predict([found], target, drafting, engine, DEVICE)
-    assert list(predicted) == [CEILING]
-    row = predicted[CEILING].predicted
+    assert list(predicted) == [ROOFLINE]
+    row = predicted[ROOFLINE].predicted
     assert 0 < row.draft_seconds < row.step_seconds

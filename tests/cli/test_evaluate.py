@@ -14,7 +14,7 @@ from paceline.evaluate import measure
 from tests.engine.tiny import save_tiny
 from tests.models.dflash.tiny import write_drafter
 
-FIXED = ["--dtype", "float32", "--backend", "torch", "--threads", "1", "--kv-memory", "16MiB"]
+FIXED = ["--dtype", "bfloat16", "--threads", "1", "--kv-memory", "16MiB"]
 SHORT = ["--tokens", "16", "--prompts", "3", "--temperatures", "0,1"]
 
 

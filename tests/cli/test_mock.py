@@ -30,7 +30,7 @@ def test_a_mock_is_a_table_that_says_so_and_a_file_that_says_so(
     assert main([*words, *SHORT, "--drafter-cost", "0.3", "--json", str(out)]) == 0
     said = capsys.readouterr().out
     assert "NOT lossless" in said.replace("\n", " ")
-    assert "ceiling" in said and "--calibration" in said
+    assert "roofline" in said and "--calibration" in said
     rows = [line.split() for line in said.splitlines() if "±" in line and line.split()[0] == "3"]
     assert [row[1] for row in rows] == ["1.00", "4.00"] * 2
     assert [row[2] for row in rows] == ["1.00", "4.00"] * 2  # nothing to draw: exactly so

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from paceline import __version__
-from paceline.cli import build_parser, main, options, parse
+from paceline.cli import COMMANDS, JOBS, build_parser, help, main, options, parse
 from paceline.cli.serve import ServeCommand
 from paceline.core import InvalidRequest
 from paceline.engine.config import EngineConfig
 from paceline.server.settings import ServerSettings
+from tests.docs.blocks import ROOT
 
 
 def engine_config(*arguments: str) -> EngineConfig:
@@ -49,7 +54,11 @@ def test_every_server_option_can_be_set() -> None:
             *("--served-model-name", "m", "--spec-metrics", "none", "--drain-timeout", "2"),
             *("--max-body", "3KiB", "--keep-alive", "4", "--read-timeout", "5"),
             *("--write-timeout", "6", "--max-connections", "7", "--allow-host", "a.example"),
-            *("--share-answers", "never", "--steady-stream", "50"),
+            *("--share-answers", "never", "--steady-stream", "50", "--api-key-file", "keys"),
+            *("--allow-origin", "*", "--root-path", "/llm", "--uds", "s", "--ssl-certfile", "c"),
+            *("--ssl-keyfile", "k", "--lenient", "--log-level", "error", "--log-format", "json"),
+            *("--stored-responses", "9", "--stored-responses-memory", "1MiB"),
+            *("--otlp-endpoint", "http://127.0.0.1:4318/v1/traces"),
         ]
     )
     assert isinstance(command, ServeCommand)
@@ -114,6 +123,14 @@ def test_sizes(text: str, size: int) -> None:
         (["serve", "--max-connections", "1000000"], "max_connections"),
         (["serve", "--allow-host", "http://a.example"], "allow_hosts"),
         (["ui", "--allow-host", "a.example:80"], "allow_hosts"),
+        (["serve", "--allow-origin", "chat.example"], "allow_origins"),
+        (["serve", "--root-path", "llm/"], "root_path"),
+        (["serve", "--ssl-keyfile", "key.pem"], "ssl_keyfile"),
+        (["serve", "--otlp-endpoint", "collector:4317"], "otlp_endpoint"),
+        (["serve", "--port", "0", "--ssl-certfile", "/no/such.pem"], "ssl_certfile"),
+        (["serve", "--api-key-file", "/no/such/keys"], "api_key_file"),
+        (["serve", "--api-key", "a b c"], "api_keys"),
+        (["serve", "--config", "/no/such.toml"], "config"),
         (["unknown"], "COMMAND"),
         ([], "COMMAND"),
     ],
@@ -142,6 +159,64 @@ def test_help_is_quick_because_it_imports_no_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (["serve", "--prt", "3"], ["paceline serve: error: unknown argument --prt; did you mean "
+                                   "--port?", "Try: paceline serve --help"]),
+        (["predict"], ["paceline predict: error: the following arguments are required: model, "
+                                   "--hardware, --drafter", "Try: paceline predict --help"]),
+        (["drafter", "doctr"], ["paceline drafter: error: argument JOB: got 'doctr'; did you mean "
+                                "doctor? Expected one of inspect, doctor, convert",
+                                "Try: paceline drafter --help"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_answered_in_two_lines(
+    arguments: list[str], lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main(arguments)
+    assert leaving.value.code == 2
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_every_command_is_in_a_group_of_the_help() -> None:
+    grouped = [name for names in help.GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted([*COMMANDS, *JOBS])
+
+
+def test_help_has_examples_that_work_and_pages_that_exist() -> None:
+    jobs = [f"{name} {job}" for name, (_, kinds) in JOBS.items() for job in kinds]
+    assert set(help.EXAMPLES) == {*COMMANDS, *jobs}
+    for name, lines in help.EXAMPLES.items():
+        for line in lines:
+            (command,) = [part for part in re.split("[|>]", line) if "paceline" in part]
+            words = shlex.split(command)
+            assert words[: len(name.split()) + 1] == ["paceline", *name.split()]
+            build_parser().parse_args(words[1:])
+    assert [page for page in help.PAGES.values() if not (ROOT / "docs" / page).is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("paceline dra", ["drafter "]),
+        ("paceline serve --dt", ["--dtype "]),
+        ("paceline predict qwen3-8", ["qwen3-8b "]),
+        ("paceline predict Qwen3-8B --hardware H20", ["H200 "]),
+    ],
+)
+def test_shells_complete_commands_options_and_names(
+    line: str, offered: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(out), "COMP_LINE": line,
+             "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "|"}  # fmt: skip
+    command = [sys.executable, "-m", "paceline.cli"]
+    subprocess.run(command, env={**os.environ, **asked}, check=True, cwd=tmp_path)
+    assert out.read_text().split("|") == offered
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ def test_every_number_of_the_table_is_that_of_the_json(
     answer = json.loads(path.read_text())
     assert [drafter["name"] for drafter in answer["drafters"]] == ["mtp", "dflash"]
     for drafter in answer["drafters"]:
-        for tier in ("ceiling", "calibrated"):
+        for tier in ("roofline", "calibrated"):
             for speedup in drafter["curve"][tier]["speedup"]:
                 assert f"{speedup:.2f}×" in shown
             for view in ("by_batch", "by_context"):
@@ -122,7 +122,7 @@ def test_a_chart_without_matplotlib_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main([*DENSE, *MTP, "--plot", str(tmp_path / "chart.svg")]) == 1
-    assert "pip install 'paceline[plot]'" in capsys.readouterr().err
+    assert "--plot needs the package matplotlib: pip install 'matplotlib" in capsys.readouterr().err
 
 
 def log(path: Path, ttft: float) -> str:
@@ -162,6 +162,27 @@ def test_traffic_of_prompts_is_plainly_not_worth_it(
     assert "mtp: not worth it, 1.01× from end to end: prompts and waiting dominate" in shown
 
 
+def test_numbers_come_with_their_band_and_published_measurements(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [
+        "predict",
+        "Qwen3.5-27B",
+        "--hardware",
+        "B200",
+        "--drafter",
+        "mtp,al=4.6,draft_length=7",
+    ]
+    assert main([*words, "--max-draft", "7"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "mtp: draft 7 for 210 tok/s a request (175 to 298)" in shown
+    assert "calibrated with sglang-b200: two model cards" in shown
+    assert "mtp 7 5.36 244 2.91×" in shown  # the card's mean at batch 1
+    assert "Paceline: none: Paceline does not serve the family qwen3_5" in shown
+    assert main(["predict", "Qwen3-8B", "--hardware", "EPYC-Turin", *MTP]) == 0
+    assert "never measured on EPYC-Turin" in " ".join(capsys.readouterr().out.split())
+
+
 def test_where_no_draft_pays_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*DENSE, "--drafter", "mtp:0.5,alpha=0.2"]) == 0
     shown = capsys.readouterr().out
@@ -173,8 +194,9 @@ def test_where_no_draft_fits_the_memory_it_says_that(capsys: pytest.CaptureFixtu
     words = ["predict", "Qwen3.5-35B-A3B", "--hardware", "B200", "--batch", "512"]
     assert main([*words, "--by-batch", "256,512,1024", *MTP]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "mtp is not worth it here: no draft fits the memory" in shown
-    assert "faster than none" not in shown
+    assert "mtp: no draft fits the memory beside the requests" in shown
+    assert "drafts of 1 to 16 tokens do not fit the memory" in shown
+    assert "faster than none" not in shown and "not worth it" not in shown
     assert "512 no draft fits no draft fits 1024 does not fit" in shown
 
 
@@ -184,6 +206,7 @@ def test_where_no_draft_fits_the_memory_it_says_that(capsys: pytest.CaptureFixtu
         (["predict", "gpt-9", "--hardware", "B200", *MTP], "model: got 'gpt-9'; expected a folder"),
         (["predict", "Qwen3-8B", "--hardware", "B9", *MTP], "hardware: got 'B9'; expected one of"),
         ([*DENSE, "--drafter", "mtp:0.1"], "drafters[0].acceptance: got None"),
+        ([*DENSE, "--drafter", "dflash"], "block (tokens that one pass drafts, with a cost), acc"),
         ([*DENSE, "--drafter", "medusa:0.1,alpha=1"], "drafter: got 'medusa:0.1,alpha=1'"),
         ([*DENSE, "--drafter", "mtp:0.1,speed=3"], "drafter: got 'speed'; expected one of seconds"),
         ([*DENSE, "--drafter", "mtp:./nowhere,alpha=1"], "a cost (a number), a folder or"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.cli.show import KindColours, statistics_line
+from paceline.cli.show import Figures, KindColours, statistics_line
 from paceline.core import OutputDelta, RequestMetrics, Round, SpeculationStats, TokenKind
 
 A, B = TokenKind.ACCEPTED, TokenKind.BONUS
@@ -55,8 +55,9 @@ def test_the_text_is_never_changed_even_when_tokens_decode_otherwise() -> None:
 
 def test_the_statistics_say_how_much_was_accepted() -> None:
     stats = SpeculationStats.of([Round(1, 4, 3), Round(5, 4, 0)])
-    line = statistics_line(9, stats, RequestMetrics(queue=0, ttft=0.03, tpot=0.005, total=0.1))
+    metrics = RequestMetrics(queue=0, ttft=0.03, tpot=0.005, total=0.1)
+    line = statistics_line(Figures.of(9, stats, metrics))
     assert line == (
         "9 tokens · TTFT 30 ms · TPOT 5.0 ms · AL 2.50 incl. bonus (3 of 8 drafted tokens accepted)"
     )
-    assert statistics_line(2, SpeculationStats(), None) == "2 tokens · nothing drafted"
+    assert statistics_line(Figures.of(2, SpeculationStats(), None)) == "2 tokens · nothing drafted"

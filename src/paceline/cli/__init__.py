@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK: completion in shells may ask this program
 """The `paceline` command. Every command parses, calls and prints; the work is done elsewhere."""
 
 from __future__ import annotations
@@ -5,15 +6,27 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+import argcomplete
+
 from paceline.cli.bench import BenchCommand
+from paceline.cli.catalogue import ListCommand, RemoveCommand, ShowCommand
 from paceline.cli.chat import ChatCommand
+from paceline.cli.config import add_configured, name_of
 from paceline.cli.drafter import ConvertCommand, DoctorCommand, InspectCommand
 from paceline.cli.evaluate import EvaluateCommand
 from paceline.cli.explain import ExplainCommand
 from paceline.cli.generate import GenerateCommand
+from paceline.cli.help import Formatter, Parser, epilog, overview
 from paceline.cli.mock import MockCommand
 from paceline.cli.model import PullCommand, QualityCommand
-from paceline.cli.options import Command, add_command, read_options, run_command
+from paceline.cli.options import (
+    Command,
+    add_command,
+    offered_options,
+    read_options,
+    run_command,
+    summary,
+)
 from paceline.cli.predict import PredictCommand
 from paceline.cli.profile import ProfileCommand
 from paceline.cli.roofline import FitCommand, MeasureCommand
@@ -30,7 +43,10 @@ COMMANDS: dict[str, type[Command]] = {
     "bench": BenchCommand,
     "explain": ExplainCommand,
     "profile": ProfileCommand,
+    "list": ListCommand,
     "pull": PullCommand,
+    "show": ShowCommand,
+    "rm": RemoveCommand,
     "quality": QualityCommand,
     "synth": SynthCommand,
     "train": TrainCommand,
@@ -51,28 +67,46 @@ JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
 }
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="paceline", description="Serve an open-weight language model, losslessly and faster."
+def build_parser() -> Parser:
+    summaries = {name: summary(kind) for name, kind in COMMANDS.items()}
+    summaries |= {name: text for name, (text, _) in JOBS.items()}
+    parser = Parser(
+        prog="paceline",
+        usage="paceline COMMAND [options]",
+        description="Serve an open-weight language model, losslessly and faster.",
+        epilog=overview(summaries),
+        formatter_class=Formatter,
     )
     parser.add_argument("--version", action="version", version=f"paceline {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog=parser.prog
+    )
     for name, kind in COMMANDS.items():
         add_command(commands, name, kind)
     for name, (text, kinds) in JOBS.items():
-        jobs = commands.add_parser(name, help=text, description=text).add_subparsers(
-            title="jobs", metavar="JOB", required=True
-        )
+        usage = f"{parser.prog} {name} JOB [options]"
+        place = commands.add_parser(name, description=text, usage=usage, epilog=epilog(name))
+        jobs = place.add_subparsers(title="jobs", metavar="JOB", required=True, prog=place.prog)
         for job, kind in kinds.items():
-            add_command(jobs, job, kind)
+            add_command(jobs, job, kind, name)
     return parser
 
 
 def parse(argv: Sequence[str] | None = None) -> Command:
     """Return the command that the arguments state. Raises InvalidRequest, naming the option."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    argcomplete.autocomplete(parser)
+    args = parser.parse_args(argv)
     kind: type[Command] = args.kind
+    names = [*COMMANDS, *(f"{name} {job}" for name, (_, jobs) in JOBS.items() for job in jobs)]
+    add_configured(args, kind, all_options(), names)
     return read_options(args, kind)
+
+
+def all_options() -> set[str]:
+    """Return the names of the options of every command, as `max-model-len`."""
+    kinds = [*COMMANDS.values(), *(kind for _, jobs in JOBS.values() for kind in jobs.values())]
+    return {name_of(option) for kind in kinds for _, option in offered_options(kind)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

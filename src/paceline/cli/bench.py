@@ -39,12 +39,10 @@ class BenchCommand:
     differs.
     """
 
-    model: options.Positional | None = about(
-        "what to load; with --url: its id there, by default the first", None, options.DEFAULTS.model
-    )
+    model: options.Positional | None = about(options.ASKED_MODEL, None, options.DEFAULTS.model)
     url: str | None = about("a running server, as http://127.0.0.1:8000", None)
     api_key: str | None = about("with --url: its API key", None)
-    prompts: str = about("a shipped set or a JSON file", "demo")
+    prompts: str = about(options.PROMPTS_HELP, "demo")
     runs: options.Count = about("paired runs per prompt", 5)
     concurrency: options.Count = about("with --url: requests in flight; >1 shows throughput", 1)
     lossy: Annotated[tuple[Budget, ...] | None, options.Argument(bare=BUDGETS)] = about(
@@ -71,7 +69,7 @@ class BenchCommand:
             if self.concurrency > 1:
                 raise InvalidRequest("concurrency", self.concurrency, "1 without --url")
             if self.api_key is not None:
-                raise InvalidRequest("api_key", self.api_key, "--url beside it")
+                raise InvalidRequest("api_key", "<hidden>", "--url beside it")
         else:
             options.refuse_engine_options(self.engine, options.DEFAULTS)
 

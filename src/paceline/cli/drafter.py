@@ -12,7 +12,15 @@ from pydantic import Strict
 from rich.console import Console
 from rich.table import Table
 
-from paceline.cli.options import DEFAULTS, MODEL_HELP, POSITIONAL, File, Only, Positional
+from paceline.cli.options import (
+    DEFAULTS,
+    MODEL_HELP,
+    POSITIONAL,
+    PROMPTS_HELP,
+    File,
+    Only,
+    Positional,
+)
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -58,7 +66,7 @@ class DoctorCommand:
 
     model: Positional = about(f"the target: {MODEL_HELP}")
     drafter: Positional = about("folder or hub id, with options as --drafter takes them")
-    prompts: str = about("a shipped set or a JSON file, as bench's", "demo")
+    prompts: str = about(PROMPTS_HELP, "demo")
     max_tokens: Annotated[int, Between(8)] = about("tokens of each answer", 96)
     json: bool = about("print the report as JSON", False)
     engine: Annotated[EngineConfig, Only(("dtype", "device", "draft_window"))] = DEFAULTS

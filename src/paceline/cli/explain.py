@@ -2,49 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 from rich.console import Console
 
-from paceline.bench.load.client import get_json
 from paceline.bench.report import rounds
 from paceline.cli import options
+from paceline.cli.loading import open_model
 from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 
 
 @checked
-class ExplainCommand(options.EngineCommand):
+class ExplainCommand(options.AskCommand):
     """Show, round by round, what was drafted, accepted, forced and cut.
 
-    Explains a request that a server has answered, given its id and --url, if it had "explain":
-    true; or answers a --prompt here and explains that.
+    Answers a --prompt, here or on the running server of --url, and explains the answer; or explains
+    a request that the server has answered, given its id, if it had "explain": true.
     """
 
     id: options.Positional | None = about("with --url: the id of the answer, as chatcmpl-…", None)
-    url: str | None = about("a running server, as http://127.0.0.1:8000", None)
-    api_key: str | None = about("with --url: the API key that sent the request", None)
-    prompt: str | None = about("a user's message to answer and explain here", None)
+    prompt: str | None = about("a user's message to answer and explain", None)
     html: options.OutputFile | None = about("write a timeline as HTML too", None)
     json: bool = about("print the rounds as JSON", False)
-    model: options.ModelOption = about(options.MODEL_HELP, options.DEFAULTS.model)
+    model: options.ModelOption | None = about(options.ASKED_MODEL, None, options.DEFAULTS.model)
     sampling: SamplingParams = SamplingParams(max_tokens=64, temperature=0.0)
 
     def __post_init__(self) -> None:
+        options.AskCommand.__post_init__(self)
         if (self.prompt is None) == (self.id is None):
             raise InvalidRequest("id", self.id, "the id of an answer, or --prompt; one of the two")
-        if (self.id is None) != (self.url is None):
-            raise InvalidRequest("url", self.url, "a server's URL beside an id, and only there")
+        if self.id is not None and self.url is None:
+            raise InvalidRequest("url", self.url, "the URL of the server that answered the id")
 
     def run(self) -> int:
-        if self.url is None:
-            answer = self._answer(self.prompt or "")
-        else:
-            path = f"/v1/requests/{self.id}/rounds"
-            answer = asyncio.run(get_json(self.url, path, self.api_key))
+        answer = self._explained()
         if self.json:
             print(json.dumps(answer, ensure_ascii=False))
         else:
@@ -57,12 +51,22 @@ class ExplainCommand(options.EngineCommand):
             self.html.write_text(rounds.page(answer), encoding="utf-8")
         return 0
 
+    def _explained(self) -> dict[str, Any]:
+        model, request_id = self.server(), self.id
+        if model is None:
+            return self._answer(self.prompt or "")
+        if request_id is None:
+            messages = [{"role": "user", "content": self.prompt or ""}]
+            speculative = self.speculation.stated
+            answer = model.chat(messages, self.sampling, explain=True, speculative=speculative)
+            request_id = answer["id"]
+        return model.rounds(request_id)
+
     def _answer(self, prompt: str) -> dict[str, Any]:
-        from paceline.llm import LLM
+        llm = open_model(self.engine)
         from paceline.server.rounds import round_shown
         from paceline.server.tokens import TokenTexts
 
-        llm = LLM(config=self.engine)
         engine, texts = llm.engine, TokenTexts(llm.tokenizer)
         ids = llm.encode_chat([{"role": "user", "content": prompt}])
         speculation = SpeculativeParams.parse(self.speculation.stated)

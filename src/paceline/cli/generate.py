@@ -1,25 +1,37 @@
-"""`paceline generate`: complete prompts once, offline."""
+"""`paceline generate`: complete prompts once."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from paceline.cli import show
-from paceline.cli.options import DEFAULTS, MODEL_HELP, Argument, EngineCommand, ModelOption, Strings
+from paceline.cli.loading import open_model
+from paceline.cli.options import (
+    ASKED_MODEL,
+    DEFAULTS,
+    Argument,
+    AskCommand,
+    ModelOption,
+    Strings,
+)
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.field_types import Several
 
+if TYPE_CHECKING:
+    from paceline.cli.remote import RemoteModel
+
 
 @checked
-class GenerateCommand(EngineCommand):
-    """Complete prompts once, offline.
+class GenerateCommand(AskCommand):
+    """Complete prompts once.
 
-    The text goes to stdout, statistics to stderr.
+    Loads a model, or asks the running server of --url. The text goes to stdout, statistics to
+    stderr.
     """
 
     prompts: Annotated[tuple[str, ...], Several, Argument(positional=True, metavar="PROMPT")] = (
@@ -29,20 +41,22 @@ class GenerateCommand(EngineCommand):
     stop: Strings = about("end before this string, repeatable", ())
     n: Annotated[int, Argument(flags=("-n",))] = about("answers per prompt", 1)
     logprobs: int | None = about("with --json: top log-probabilities per token", None)
-    json: bool = about("print everything, as JSON", False)
-    model: ModelOption = about(MODEL_HELP, DEFAULTS.model)
+    json: bool = about("print everything as JSON; with --url what the server sent", False)
+    model: ModelOption | None = about(ASKED_MODEL, None, DEFAULTS.model)
     sampling: SamplingParams = SamplingParams(max_tokens=256, temperature=0.0)
 
     def __post_init__(self) -> None:
+        AskCommand.__post_init__(self)
         if self.logprobs is not None and not self.json:
             raise InvalidRequest("logprobs", self.logprobs, "--json beside it, which shows them")
 
     def run(self) -> int:
         prompts = [read_stdin() if prompt == "-" else prompt for prompt in self.prompts]
+        model = self.server()
+        if model is not None:
+            return self._show_answers([self._ask(model, prompt) for prompt in prompts])
 
-        from paceline.llm import LLM
-
-        llm = LLM(config=self.engine)
+        llm = open_model(self.engine)
         if self.chat:
             conversations = [[{"role": "user", "content": prompt}] for prompt in prompts]
             results = llm.chat(conversations, self.sampling, self.speculation.stated)
@@ -52,13 +66,33 @@ class GenerateCommand(EngineCommand):
             written = [dataclasses.asdict(result) for result in results]
             print(json.dumps(written, ensure_ascii=False))
             return 0
-        console = show.stderr_console()
         for result in results:
             for choice in result.choices:
                 print(choice.text)
-                line = show.statistics_line(len(choice.token_ids), choice.stats, choice.metrics)
-                console.print(line, style="dim", soft_wrap=True)
+                _tell(show.Figures.of(len(choice.token_ids), choice.stats, choice.metrics))
         return 0
+
+    def _ask(self, model: RemoteModel, prompt: str) -> dict[str, Any]:
+        speculative, count = self.speculation.stated, self.logprobs
+        if not self.chat:
+            return model.complete(prompt, self.sampling, speculative=speculative, logprobs=count)
+        wanted = {} if count is None else {"logprobs": True, "top_logprobs": count}
+        messages = [{"role": "user", "content": prompt}]
+        return model.chat(messages, self.sampling, speculative=speculative, **wanted)
+
+    def _show_answers(self, answers: list[dict[str, Any]]) -> int:
+        if self.json:
+            print(json.dumps(answers, ensure_ascii=False))
+            return 0
+        for answer in answers:
+            for choice in answer["choices"]:
+                print(choice["message"]["content"] if self.chat else choice["text"])
+            _tell(show.Figures.of_answer(answer))
+        return 0
+
+
+def _tell(figures: show.Figures) -> None:
+    show.stderr_console().print(show.statistics_line(figures), style="dim", soft_wrap=True)
 
 
 def read_stdin() -> str:

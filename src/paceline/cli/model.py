@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Annotated
 
 from paceline.cli.options import DEFAULTS, FILE, MODEL_HELP, Network, Positional, Strings
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
+from paceline.core.names import local_path
 from paceline.engine.config import EngineConfig
 
 
@@ -61,7 +61,8 @@ class QualityCommand:
 
 
 def _read_text(name: str) -> str:
+    path = local_path(name, "text")
     try:
-        return Path(name).expanduser().read_text("utf-8")
+        return path.read_text("utf-8")
     except (OSError, ValueError) as error:
         raise InvalidRequest("text", name, f"a readable text file ({error})") from error

@@ -11,16 +11,18 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin
 
 from pydantic import Strict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from paceline.cli.completion import COMPLETERS
+from paceline.cli.help import Formatter, Parser, epilog
 from paceline.core import InvalidRequest, PacelineError
 from paceline.core.document_help import about, default_of, values_of
 from paceline.core.documents import checked
@@ -37,8 +39,15 @@ from paceline.core.field_types import (
 from paceline.core.params import DraftLength
 from paceline.engine.config import EngineConfig
 
+if TYPE_CHECKING:
+    from paceline.cli.remote import RemoteModel
+
 SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 DEFAULTS = EngineConfig()
+CONFIG_HELP = (
+    "file with options, as paceline.toml: a table for each command (TOML or YAML). Each option is "
+    "also a variable, as PACELINE_MAX_MODEL_LEN"
+)
 SHORT = 60  # characters of a list of values that a help text shows
 Parse = Callable[[str], object]
 M = TypeVar("M")
@@ -78,6 +87,10 @@ class Only:
 
 POSITIONAL = Argument(positional=True)
 MODEL_HELP = fields_of(EngineConfig)["model"].description or ""
+PROMPTS_HELP = (
+    "a shipped set, or a file of prompts: JSON, JSONL, ShareGPT's form, or a text's lines"
+)
+ASKED_MODEL = "what to load; with --url: its id there, by default the first"
 Positional = Annotated[str, POSITIONAL]
 ModelOption = Annotated[str, Argument(flags=("-m", "--model"))]
 DEVICE_OPTIONS = ("dtype", "device", "backend", "threads")
@@ -129,6 +142,33 @@ class EngineCommand:
     model: Positional = about(MODEL_HELP, DEFAULTS.model)
     speculation: Speculation = Speculation()
     engine: EngineConfig = DEFAULTS
+
+
+@checked
+class AskCommand:
+    """A command that answers with an engine of its own, or has a running server answer."""
+
+    speculation: Speculation = Speculation()
+    engine: EngineConfig = DEFAULTS
+    url: str | None = about("a running server that answers, as http://127.0.0.1:8000", None)
+    api_key: str | None = about("with --url: its API key", None)
+    model: Positional | None = about(ASKED_MODEL, None, DEFAULTS.model)
+
+    def __post_init__(self) -> None:
+        if self.url is not None:
+            refuse_engine_options(self.engine, DEFAULTS)
+        elif self.api_key is not None:
+            raise InvalidRequest("api_key", "<hidden>", "--url beside it")
+
+    def server(self) -> RemoteModel | None:
+        """Return the server's model to ask, after saying so on stderr; None without --url."""
+        from paceline.cli.remote import RemoteModel
+
+        if self.url is None:
+            return None
+        model = RemoteModel(self.url, self.api_key, self.model)
+        print(f"asking {model.name} at {model.url}", file=sys.stderr)
+        return model
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -188,6 +228,35 @@ class Option:
         return self.flags[-1].lstrip("-").replace("-", "_")
 
     @property
+    def shown(self) -> str:
+        """The name in errors: the flag, or what stands for a positional argument."""
+        return (self.argument.positional and self.argument.metavar) or self.flags[-1]
+
+    @property
+    def is_several(self) -> bool:
+        """Whether the option may be repeated."""
+        return dict in self._types or (tuple in self._types and not self._types & {int, float})
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the option stands without a value."""
+        return bool in self._types
+
+    def read(self, text: str) -> object:
+        """Read a value of the option. Raises ValueError, saying what would be right."""
+        parser, _ = self._parser()
+        try:
+            value = parser(text)
+        except argparse.ArgumentTypeError as error:
+            raise ValueError(str(error)) from None
+        except ValueError:
+            kind = "a whole number" if int in self._types else "a number"
+            raise ValueError(f"got {text!r}; expected {kind}") from None
+        if self.choices and value not in self.choices:
+            raise ValueError(f"got {text!r}; expected one of {', '.join(self.choices)}")
+        return value
+
+    @property
     def help(self) -> str:
         """The text for `--help` and the docs: what the option means, its values and its default."""
         if bool in self._types:
@@ -205,19 +274,20 @@ class Option:
         if self.argument.size and isinstance(value, int):
             return f"{value // 2**20}MiB"
         if isinstance(value, tuple):
-            return ",".join(f"{item:g}" for item in value)
-        if isinstance(value, dict) or value is self._field.default is None:
+            return ",".join(str(x) if isinstance(x, str) else f"{x:g}" for x in value)
+        if isinstance(value, dict):
             return default_of(self._field)
         if value is None:
-            return ""
+            words = default_of(self._field) if self._field.default is None else ""
+            return words or ("" if self.is_required or self.argument.positional else "none")
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Add the option to a command."""
-        argument, types = self.argument, self._types
-        several = dict in types or (tuple in types and not types & {int, float})
+        argument, types, several = self.argument, self._types, self.is_several
         help_text = self.help.replace("%", "%%").replace("`", "")
-        keywords: dict[str, Any] = {"help": help_text, "default": self.default}
+        # without defaults: the environment and the configuration come before those of the fields
+        keywords: dict[str, Any] = {"help": help_text, "default": argparse.SUPPRESS}
         if bool in types:
             keywords["action"] = argument.action or f"store_{not self.default}".lower()
         else:
@@ -228,10 +298,12 @@ class Option:
             else:
                 keywords["required"] = self.is_required
                 if several:
-                    keywords |= {"action": "append", "default": None}
+                    keywords["action"] = "append"
                 if argument.bare is not None:
                     keywords |= {"nargs": "?", "const": argument.bare}
-        parser.add_argument(*self.flags, **keywords)
+        action = parser.add_argument(*self.flags, **keywords)
+        if self.field in COMPLETERS:
+            action.completer = COMPLETERS[self.field]  # type: ignore[attr-defined]
 
     def _parser(self) -> tuple[Parse, str | None]:
         """Return what reads the text, and how help calls a value."""
@@ -264,14 +336,30 @@ def _groups(model: type) -> dict[str, type]:
 
 
 def add_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, kind: type[Command]
+    commands: argparse._SubParsersAction[Parser], name: str, kind: type[Command], place: str = ""
 ) -> None:
-    """Add a command with its options. Parsed arguments hold its `kind`."""
-    text = _help_text(kind)
-    first = text.partition(". ")[0].removesuffix(".")
-    parser = commands.add_parser(name, help=first[0].lower() + first[1:], description=text)
+    """Add a command with its options; `place` names the command that it is a job of. Parsed
+    arguments hold its `kind`."""
+    whole = f"{place} {name}".strip()
+    parser = commands.add_parser(
+        name,
+        help=summary(kind),
+        description=_help_text(kind),
+        epilog=epilog(whole),
+        formatter_class=Formatter,
+    )
     add_options(parser, kind)
-    parser.set_defaults(kind=kind)
+    parser.add_argument("--config", metavar="FILE", default=None, help=CONFIG_HELP)
+    parser.set_usage()
+    for action in parser._actions:  # the environment or the file may state what is required, and
+        action.required = False  # whatever is missing then is named at once
+    parser.set_defaults(kind=kind, command=whole, refuse=parser.error)
+
+
+def summary(kind: type[Command]) -> str:
+    """Return a command's line in a list of commands."""
+    first = _help_text(kind).partition(". ")[0].removesuffix(".")
+    return first[0].lower() + first[1:]
 
 
 def _help_text(kind: type[Command]) -> str:
@@ -295,24 +383,33 @@ def run_command(program: str, parse: Callable[[], Command]) -> int:
 
 def run_alone(module: str, kind: type[Command], argv: Sequence[str] | None = None) -> int:
     """Run a command that is a module of its own, `python -m MODULE`."""
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=_help_text(kind))
+    parser = Parser(prog=f"python -m {module}", description=_help_text(kind))
     add_options(parser, kind)
+    parser.set_usage()
     return run_command(module, lambda: read_options(parser.parse_args(argv), kind))
 
 
 def add_options(parser: argparse.ArgumentParser, model: type) -> None:
     """Add the options of the fields of `model` and of its groups."""
+    titled: dict[str, argparse._ActionsContainer] = {"": parser}
+    for title, option in offered_options(model):
+        if title not in titled:
+            titled[title] = parser.add_argument_group(title.replace("_", " "))
+        option.add_to(titled[title])
+
+
+def offered_options(model: type) -> Iterator[tuple[str, Option]]:
+    """Yield the options that a command has, each with its group: "" for the command's own."""
     groups, options = _groups(model), options_of(model)
     for name, option in sorted(options.items(), key=lambda item: item[0] in groups):
         if name not in groups:
-            option.add_to(parser)
+            yield "", option
             continue
-        group = parser.add_argument_group(name.replace("_", " "))
         only = annotation_of(fields_of(model)[name], Only)
         for inner, inner_option in options_of(groups[name], option.default).items():
             offered = inner in only.names if only else bool(inner_option.text)
             if offered and inner not in options:
-                inner_option.add_to(group)
+                yield name, inner_option
 
 
 def read_options(args: argparse.Namespace, model: type[M], default: M | None = None) -> M:
@@ -344,4 +441,4 @@ def refuse_engine_options(engine: EngineConfig, default: EngineConfig) -> None:
     stated, plain = asdict(engine), asdict(default)
     for field, value in stated.items():
         if field != "model" and value != plain[field]:
-            raise InvalidRequest(field, value, "no engine option beside --url: the server has them")
+            raise InvalidRequest(field, value, "no such option with --url: the server has its own")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
@@ -11,6 +10,7 @@ from rich.console import Console
 from paceline.cli.options import POSITIONAL, Argument, Counts, OutputFile, Strings
 from paceline.core.document_help import about
 from paceline.core.documents import checked, read_json_object
+from paceline.core.names import find_name, local_path
 from paceline.core.spec_line import parse_options
 
 if TYPE_CHECKING:
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 Named = Annotated[str, Argument(metavar="NAME|FILE")]
 Spec = Annotated[str, Argument(metavar="SPEC")]
-CALIBRATION = "a preset (ideal, dense-tuned, hybrid-sglang) or what `paceline roofline fit` wrote"
+CALIBRATION = (
+    "a preset (ideal, sglang-b200, dense-tuned, hybrid-sglang) or what `paceline roofline fit` "
+    "wrote; default sglang-b200 for GPUs"
+)
 
 
 @checked
@@ -34,7 +37,9 @@ class PredictWorkload:
     )
     traffic_seconds: float = about("how long a running server is watched", 10.0)
     precision: Spec | None = about("of the weights, as fp8, or by part: experts=fp4,kv=fp8", None)
-    tensor_parallel: int = about("devices that share each layer", 1)
+    tensor_parallel: int | None = about(
+        "devices that share each layer", None, "the fewest that hold the model and a request"
+    )
     data_parallel: int = about("groups of such devices that divide the batch", 1)
     expert_parallel: int = about("devices that divide the experts", 1)
     correlation: str = about("experts of neighbouring tokens: uniform or measured", "uniform")
@@ -50,7 +55,7 @@ class PredictWorkload:
             return None
         if self.traffic.startswith(("http://", "https://")):
             return watch(self.traffic, self.traffic_seconds)
-        return read_log(Path(self.traffic).expanduser())
+        return read_log(local_path(self.traffic, "traffic"))
 
     def stated(self, traffic: TrafficProfile | None) -> dict[str, object]:
         """Return its part of a scenario; `traffic` gives the sizes that no option does."""
@@ -96,8 +101,8 @@ class PredictOutput:
 class PredictCommand:
     """Predict what speculation would buy for a model on a device.
 
-    Speedup by draft length from the roofline model: the ceiling that no engine passes, and beside
-    it the same with an engine's efficiency and overheads. Nothing is loaded and nothing runs.
+    Tokens per second and speedup by draft length: by the roofline, whose tokens per second no
+    engine passes, and with an engine's efficiency and overheads. Nothing is loaded or runs.
     """
 
     model: Annotated[str, POSITIONAL] = about("a listed name, a Hugging Face folder or config.json")
@@ -158,10 +163,10 @@ class PredictCommand:
 def read_named(word: str, field: str) -> str | dict[str, object]:
     """Return a listed name as it is, or the object in one's own JSON file. A listed device goes
     before a file of that name."""
-    from paceline.roofline.device import hardware_names
+    from paceline.roofline.device import hardware_spellings
 
-    path = Path(word).expanduser()
-    if field == "hardware" and word in hardware_names():
+    path = local_path(word, field)
+    if field == "hardware" and find_name(field, word, hardware_spellings(), whole=True):
         return word
     return read_json_object(path, field) if path.is_file() or path.suffix == ".json" else word
 
@@ -185,7 +190,11 @@ def _judge(traffic: TrafficProfile, prediction: Prediction) -> dict[str, Worth]:
     """Return what each drafter is worth from end to end, by its name."""
     from paceline.roofline.traffic import judge
 
-    best = {d["name"]: d["optimum"]["calibrated"] for d in prediction["drafters"]}
+    best = {
+        d["name"]: optimum["calibrated"]
+        for d in prediction["drafters"]
+        if (optimum := d["optimum"]) is not None
+    }
     return {
         name: judge(traffic, optimum["draft_length"], optimum["speedup"])
         for name, optimum in best.items()

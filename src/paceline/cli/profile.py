@@ -11,7 +11,7 @@ from rich.console import Console
 
 from paceline.bench.prompts import BenchPrompt, load_prompts
 from paceline.cli import show
-from paceline.cli.options import Count, EngineCommand, OutputFile
+from paceline.cli.options import PROMPTS_HELP, Count, EngineCommand, OutputFile
 from paceline.core import SamplingParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -30,7 +30,7 @@ class ProfileCommand(EngineCommand):
     beside its bound, and the largest gap.
     """
 
-    prompts: str = about("a shipped set or a JSON file", "demo")
+    prompts: str = about(PROMPTS_HELP, "demo")
     batch: Count = about("requests at once", 1)
     steps: Count = about("decode steps to record in each pass", 100)
     trace: OutputFile | None = about("write a trace for ui.perfetto.dev or chrome://tracing", None)

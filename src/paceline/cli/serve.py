@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
 
 from paceline.cli import show
+from paceline.cli.loading import collecting_paused
 from paceline.cli.options import DEFAULTS, MODEL_HELP, Only, Positional
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
@@ -17,8 +18,12 @@ from paceline.core.documents import checked
 from paceline.engine.config import EngineConfig
 from paceline.server.settings import SHARE_ANSWERS, ServerSettings
 
-KEY_VARIABLE = "PACELINE_API_KEY"
 UI_PORT = 8800  # beside a server on its own default port
+UI_OPTIONS = (
+    "host", "port", "uds", "root_path", "ssl_certfile", "ssl_keyfile", "api_keys", "api_key_file",
+    "allow_hosts", "log_level", "log_format",
+)  # fmt: skip
+log = logging.getLogger(__name__)
 
 
 @checked
@@ -33,25 +38,28 @@ class ServeCommand:
     engine: EngineConfig = DEFAULTS
 
     def run(self) -> int:
-        settings = with_key(self.server)
+        settings = with_keys(self.server)
 
-        from paceline.engine.async_engine import AsyncEngine
-        from paceline.engine.build import build_engine
-        from paceline.engine.startup import start_up_rows
-        from paceline.server.listener import connection_bound
-        from paceline.server.run import bind, serve
+        with collecting_paused():
+            from paceline.engine.async_engine import AsyncEngine
+            from paceline.engine.build import build_engine
+            from paceline.engine.startup import start_up_rows
+            from paceline.server.listener import check_certificate, connection_bound
+            from paceline.server.logs import logging_to
+            from paceline.server.run import bind, serve
+            from paceline.server.tracing import check_tracing
 
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-        logging.getLogger("uvicorn").setLevel(
-            logging.WARNING
-        )  # its start-up lines tell nothing new
-        connection_bound(settings)  # these two before the model: what is wrong is noticed at once
+        connection_bound(settings)  # these four before the model: what is wrong shows at once
+        check_certificate(settings)
+        check_tracing(settings.otlp_endpoint)
         sock = bind(settings)
-        engine = build_engine(self.engine)
-        console = Console(highlight=False)
-        console.print(show.start_up_table(start_up_rows(engine)))
-        console.print(sharing(settings), soft_wrap=True)
-        serve(AsyncEngine(engine), settings, sock=sock)
+        with sock, logging_to(level=settings.log_level, style=settings.log_format):
+            with collecting_paused():
+                engine = build_engine(self.engine)
+            console = Console(highlight=False)
+            console.print(show.start_up_table(start_up_rows(engine)))
+            console.print(sharing(settings), soft_wrap=True)
+            serve(AsyncEngine(engine), settings, sock=sock)
         return 0
 
 
@@ -63,16 +71,19 @@ class UiCommand:
     of the served model.
     """
 
-    server: Annotated[ServerSettings, Only(("host", "port", "api_keys", "allow_hosts"))] = (
-        ServerSettings(port=UI_PORT)
-    )
+    server: Annotated[ServerSettings, Only(UI_OPTIONS)] = ServerSettings(port=UI_PORT)
 
     def run(self) -> int:
-        settings = with_key(self.server)
+        settings = with_keys(self.server)
 
-        from paceline.server.run import serve_ui
+        from paceline.server.listener import check_certificate
+        from paceline.server.logs import logging_to
+        from paceline.server.run import serve_ui, warn_of_open_server
 
-        serve_ui(settings, on_ready=lambda url: print(f"Paceline's page is at {url}/", flush=True))
+        check_certificate(settings)
+        with logging_to(level=settings.log_level, style=settings.log_format):
+            warn_of_open_server(settings)
+            serve_ui(settings, on_ready=announce_page)
         return 0
 
 
@@ -84,10 +95,22 @@ def sharing(settings: ServerSettings) -> str:
     return f"{shared} {SHARE_ANSWERS[settings.share_answers]}"
 
 
-def with_key(settings: ServerSettings) -> ServerSettings:
-    """Return settings with the API key of the environment. Raises InvalidRequest where options
-    name keys as well."""
-    key = os.environ.get(KEY_VARIABLE)
-    if key and settings.api_keys:
-        raise InvalidRequest("api_key", "<hidden>", f"--api-key or {KEY_VARIABLE}, not both")
-    return replace(settings, api_keys=(key,)) if key else settings
+def with_keys(settings: ServerSettings) -> ServerSettings:
+    """Return settings with the keys of their file. Raises InvalidRequest, without showing a key."""
+    if settings.api_key_file is None:
+        return settings
+    try:
+        text = Path(settings.api_key_file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        expected = f"a text file that can be read ({error})"
+        raise InvalidRequest("api_key_file", settings.api_key_file, expected) from None
+    lines = [line.strip() for line in text.splitlines()]
+    keys = [line for line in lines if line and line[0] != "#"]
+    if not keys or any(len(key.split()) > 2 for key in keys):
+        expected = "a file with lines `NAME KEY` or `KEY`"
+        raise InvalidRequest("api_key_file", settings.api_key_file, expected)
+    return replace(settings, api_keys=(*settings.api_keys, *keys))
+
+
+def announce_page(url: str) -> None:
+    print(f"Paceline's page is at {url}/", flush=True)

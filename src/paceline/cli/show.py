@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -17,12 +18,14 @@ from paceline.bench.load import paired
 from paceline.bench.load.paired import Ask, Pair
 from paceline.bench.prompts import BenchPrompt
 from paceline.bench.report import tables
+from paceline.cli.loading import open_model
 from paceline.core import OutputDelta, RequestMetrics, SpeculationStats, TokenKind
 from paceline.engine.config import EngineConfig
 from paceline.engine.text import TextStream
 
 if TYPE_CHECKING:
     from paceline.llm import LLM
+    from paceline.models.tokenizer import Tokenizer
 
 STYLES = {TokenKind.ACCEPTED: "green", TokenKind.FORCED: "cyan", TokenKind.BONUS: "default"}
 
@@ -33,10 +36,9 @@ def stderr_console() -> Console:
 
 def load(console: Console, config: EngineConfig) -> LLM:
     """Load a model and print its start-up table."""
+    llm = open_model(config)
     from paceline.engine.startup import start_up_rows
-    from paceline.llm import LLM
 
-    llm = LLM(config=config)
     console.print(start_up_table(start_up_rows(llm.engine)))
     return llm
 
@@ -110,7 +112,7 @@ class KindColours:
     each character, since a character may need several tokens and text may be held back.
     """
 
-    def __init__(self, tokenizer: object) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._stream = TextStream(tokenizer, [])
         self._kinds: list[TokenKind] = []  # one per decoded character that is not shown yet
 
@@ -125,16 +127,54 @@ class KindColours:
             yield "".join(character for character, _ in run), kind
 
 
-def statistics_line(tokens: int, stats: SpeculationStats, metrics: RequestMetrics | None) -> str:
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Counts and times of one answer; times in seconds, None where they are not known."""
+
+    tokens: int
+    ttft: float | None = None
+    tpot: float | None = None
+    drafted: int = 0
+    accepted: int = 0
+    acceptance_length: float | None = None
+
+    @classmethod
+    def of(cls, tokens: int, stats: SpeculationStats, metrics: RequestMetrics | None) -> Figures:
+        """Return the figures of a stream of an engine here."""
+        return cls(
+            tokens,
+            None if metrics is None else metrics.ttft,
+            None if metrics is None else metrics.tpot,
+            stats.draft_tokens,
+            stats.accepted_tokens,
+            stats.acceptance_length if stats.draft_rounds else None,
+        )
+
+    @classmethod
+    def of_answer(cls, answer: Mapping[str, Any]) -> Figures:
+        """Return the figures of a server's answer, from its `usage` and `metrics`."""
+        metrics = answer.get("metrics") or {}
+        counts = metrics.get("speculative_decoding") or {}
+        return cls(
+            answer["usage"]["completion_tokens"],
+            metrics.get("ttft"),
+            metrics.get("tpot"),
+            counts.get("num_draft_tokens", 0),
+            counts.get("num_accepted_draft_tokens", 0),
+            counts.get("mean_acceptance_length"),
+        )
+
+
+def statistics_line(figures: Figures) -> str:
     """`42 tokens · TTFT 31 ms · TPOT 5.2 ms · AL 3.10 incl. bonus (33 of 40 drafted accepted)`."""
-    parts = [f"{tokens} tokens"]
-    if metrics is not None:
-        parts.append(f"TTFT {1000 * metrics.ttft:.0f} ms")
-        if metrics.tpot is not None:
-            parts.append(f"TPOT {1000 * metrics.tpot:.1f} ms")
-    if stats.draft_rounds:
-        accepted = f"{stats.accepted_tokens} of {stats.draft_tokens} drafted tokens accepted"
-        parts.append(f"AL {stats.acceptance_length:.2f} incl. bonus ({accepted})")
+    parts = [f"{figures.tokens} tokens"]
+    if figures.ttft is not None:
+        parts.append(f"TTFT {1000 * figures.ttft:.0f} ms")
+    if figures.tpot is not None:
+        parts.append(f"TPOT {1000 * figures.tpot:.1f} ms")
+    if figures.acceptance_length is not None:
+        accepted = f"{figures.accepted} of {figures.drafted} drafted tokens accepted"
+        parts.append(f"AL {figures.acceptance_length:.2f} incl. bonus ({accepted})")
     else:
         parts.append("nothing drafted")
     return " · ".join(parts)

@@ -1,4 +1,4 @@
-"""Predictions of the roofline beside mocked measurements: ceiling and calibrated."""
+"""Predictions of the roofline beside mocked measurements: without overheads and calibrated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from paceline.roofline.cost import (
 from paceline.roofline.cost.drafters import block, small_model
 from paceline.roofline.device import IDEAL, Calibration, Hardware
 
-CEILING, CALIBRATED = "ceiling", "calibrated"
+ROOFLINE, CALIBRATED = "roofline", "calibrated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def predict(
     precision = {part: number for part in PARTS if part != "state"}
     model = read_architecture(target.config_json, precision=precision, name=target.name)
     drafter = drafter_cost(drafting, engine, model, precision)
-    tiers = {CEILING: IDEAL} if calibration is None else {CEILING: IDEAL, CALIBRATED: calibration}
+    tiers = {ROOFLINE: IDEAL} if calibration is None else {ROOFLINE: IDEAL, CALIBRATED: calibration}
 
     def compare(result: Measured, calibration: Calibration) -> Compared:
         cell = result.cell

@@ -23,7 +23,7 @@ COLUMNS = (
     "2×: a batch of 2. AL: tokens a round, incl. bonus. Speedup: AL as it was set x AR's step "
     "÷ the step with drafts, drafting included; medians of steps that took turns. ±: 95%. "
     "Ratio: measured ÷ predicted.",
-    "Ceiling: the roofline at this machine's measured bandwidth and peak.",
+    "Roofline: at this machine's measured bandwidth and peak.",
 )
 NOT_CALIBRATED = (
     "No calibrated prediction: give --calibration, which `paceline roofline fit` writes."

@@ -13,12 +13,12 @@ import torch
 from paceline.bench.mock.plan import MockPlan
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, ModelError
 from paceline.core.errors import check_integer, check_number
+from paceline.core.names import listed_model, local_path
 from paceline.drafters.mock import mock_line
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.engine.machine import available_memory
-from paceline.models.catalog import CATALOGUE
 from paceline.models.config import ModelConfig
 from paceline.models.dflash.config import read_dflash_config
 from paceline.models.families import config_from_hf
@@ -32,7 +32,7 @@ from paceline.models.mocked import (
     needed_bytes,
     refuse_too_large,
 )
-from paceline.roofline.architecture import model_config, model_names, read_architecture
+from paceline.roofline.architecture import read_architecture
 
 
 @contextmanager
@@ -87,22 +87,17 @@ class MockTarget:
 
 
 def read_target(name: str) -> MockTarget:
-    """Read a target by the name of a config that comes with Paceline, by config.json or folder, or
-    by a name of the catalogue.
+    """Read a target by config.json or folder, or by the name or hub id of a listed model.
 
     Raises InvalidRequest for what is none of these, and ModelError, naming field and family, for a
     config that the engine cannot run.
     """
-    if name.lower() in map(str.lower, model_names()) and not Path(name).exists():
-        hf = model_config(name)
+    path = find_config(name)
+    if not local_path(name, "model").exists():
+        name = listed_model(name).name
     else:
-        try:
-            path = find_config(name)
-        except InvalidRequest as error:
-            known = ", ".join([*CATALOGUE, *model_names()])
-            expected = f"a config.json, a folder that holds one, or one of {known}"
-            raise InvalidRequest("model", name, expected) from error
-        name, hf = path.parent.name if path.name == "config.json" else path.stem, read_json(path)
+        name = path.parent.name if path.name == "config.json" else path.stem
+    hf = read_json(path)
     with named(name):
         shape = config_from_hf(hf)
         read_architecture(hf)  # what the roofline cannot predict is refused before it is run

@@ -91,7 +91,8 @@ def _counted(names: Iterable[str | None]) -> str:
 def legend() -> Text:
     meanings = (Text(MEANINGS[kind], style) for kind, style in STYLES.items())
     behind = " drafted from another request's text and not in this answer"
-    return Text.assemble("tokens: ", Text(" · ").join(meanings), behind)
+    counts = "counts: tokens drafted, verified and accepted in the round\n"
+    return Text.assemble(counts, "tokens: ", Text(" · ").join(meanings), behind)
 
 
 def page(rounds: Shown) -> str:

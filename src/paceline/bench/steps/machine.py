@@ -54,6 +54,7 @@ def this_machine(device: str = "cpu", engine: Engine | None = None) -> Hardware:
         memory_bandwidth=bandwidth,
         peak=peak,
         memory=float(memory),
+        kind="cpu" if device == "cpu" else "nvidia-gpu",
         source=f"measured on {described}",
     )
 

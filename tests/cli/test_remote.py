@@ -1,0 +1,81 @@
+"""`chat`, `generate` and `explain` against a running server, without a model of their own."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from paceline.cli import main
+from tests.server.conftest import listening
+from tests.server.test_real_engine import tiny_engine
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with listening(tiny_engine(), served_model_names=("app-a", "app-b")) as running:
+        yield running.url
+
+
+SHORT = ["--max-tokens", "6", "--temperature", "0"]
+
+
+def test_generate_asks_the_server(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "hello", "--url", url, *SHORT]) == 0
+    said = capsys.readouterr()
+    assert f"asking app-a at {url}" in said.err and "6 tokens" in said.err
+    assert main(["generate", "hello", "--url", url, "-m", "APP-B", "--json", *SHORT]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)
+    assert answer["model"] == "app-b" and answer["choices"][0]["text"] + "\n" == said.out
+
+
+def test_chat_talks_to_the_server_and_its_commands_answer(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "hello\n/off\nhello\n/on\n/nonsense\n/reset\n/quit\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    assert main(["chat", "--url", url, "--no-color", *SHORT]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("6 tokens · TTFT") == 2 and "nothing drafted" in out
+    assert "speculation is off" in out and "speculation is on" in out
+    assert "no such command: /nonsense; /reset forgets" in out
+    assert "the conversation is forgotten" in out
+
+
+def test_a_prompt_is_explained_by_the_server(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--url", url, "--prompt", "hello", "--json", *SHORT]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["choices"][0]["rounds"][0]["cut_by"] == "prompt"
+    assert main(["explain", told["id"], "--url", url]) == 0
+    assert "6 tokens in" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--url", "{url}", "-m", "gpt"], 2, "model: got 'gpt'; expected one of the models at"),
+        (["--url", "{url}", "-m", "app"], 2, "begin with it: app-a, app-b"),
+        (["--url", "{url}", "--threads", "1"], 2, "threads: got 1; expected no such option"),
+        (["--url", "{url}", "--max-tokens", "100000"], 1, "400 from"),
+        (["--url", "nowhere"], 2, "url: got 'nowhere'"),
+        (["--url", "http://127.0.0.1:9"], 1, "no server at http://127.0.0.1:9"),
+        (["--api-key", "secret"], 2, "api_key: got '<hidden>'; expected --url"),
+    ],
+)
+def test_what_is_refused(
+    arguments: list[str], code: int, said: str, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "hi", *[word.format(url=url) for word in arguments]]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_asking_a_server_loads_no_torch(url: str) -> None:
+    script = (
+        f"import sys; from paceline.cli import main; main(['generate', 'hi', '--url', {url!r}]); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
