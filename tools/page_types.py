@@ -18,10 +18,21 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
-from paceline.roofline.scenario import Prediction
+from paceline.roofline.scenario import Prediction, StatedScenario
 from paceline.server.errors import ErrorResponse
+from paceline.server.page_answers import (
+    HardwareLists,
+    LiveSnapshot,
+    MeasuredPoints,
+    ModelLists,
+    PageState,
+    RecentRequests,
+    ServedScenario,
+    ServingFacts,
+    TimedRun,
+)
 from paceline.server.protocol import ChatRequest
-from paceline.server.responses import ChatCompletion, RequestRounds
+from paceline.server.responses import AnswerChunk, ChatCompletion, RequestRounds
 
 # "validation" for what the page sends, "serialization" for what it reads. In both, a field with a
 # default may be missing.
@@ -30,7 +41,18 @@ MODELS: tuple[tuple[type, JsonSchemaMode], ...] = (
     (ChatCompletion, "serialization"),
     (RequestRounds, "serialization"),
     (ErrorResponse, "serialization"),
+    (AnswerChunk, "serialization"),
+    (StatedScenario, "validation"),
     (Prediction, "serialization"),
+    (PageState, "serialization"),
+    (ServingFacts, "serialization"),
+    (ServedScenario, "serialization"),
+    (LiveSnapshot, "serialization"),
+    (RecentRequests, "serialization"),
+    (ModelLists, "serialization"),
+    (HardwareLists, "serialization"),
+    (MeasuredPoints, "serialization"),
+    (TimedRun, "serialization"),
 )
 FILE = Path(__file__).parent.parent / "src/paceline/web/types/api.d.ts"
 COMMAND = "python -m tools.page_types"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 
 from paceline.roofline.architecture import model_config
 from paceline.roofline.scenario import predict
+
+from .serving import served as served
 
 Open = Callable[..., Any]
 DFLASH = {"kind": "dflash", "name": "DFlash", "cost": 0.1, "block": 15,
@@ -38,11 +41,18 @@ def shown(page: Any) -> list[str]:
 
 def expected(**changes: Any) -> list[str]:
     answer = predict({**FIRST, **changes})
-    return [
-        f"{each['optimum']['calibrated']['speedup']:.2f}× "
-        f"ceiling {each['optimum']['ceiling']['speedup']:.2f}×"
+    rates = [
+        each["optimum"]["calibrated"]["tokens_per_second_per_request"]
         for each in answer["drafters"]
     ]
+    return [f"{three_digits(value)} tok/s a request" for value in rates]
+
+
+def three_digits(value: float) -> str:
+    """The number as the page writes it: 1,037; 386; 66.4; 7.5."""
+    places = max(2 - math.floor(math.log10(value)), 0)
+    text = f"{value:,.{places}f}"
+    return text.rstrip("0").rstrip(".") if places else text
 
 
 def changed(page: Any, act: Callable[[], Any]) -> None:
@@ -60,7 +70,14 @@ def test_it_opens_with_an_answer_of_the_model(url: str, open_page: Open) -> None
     page = opened(open_page, url)
     assert shown(page) == expected()
     assert page.query_selector_all(".plot canvas")
-    assert "γ*" in page.inner_text(".results")
+    card = page.inner_text(".result-card >> nth=0")
+    assert "γ*" in card and "at most, by the roofline" in card
+    answer = predict(FIRST)
+    told = page.inner_text(".notes")
+    for drafter in answer["drafters"]:
+        alike = drafter["evidence"] == answer["evidence"]
+        assert drafter["evidence"]["text"] in told
+        assert alike or drafter["name"] in told.partition("Band of ")[2]
 
 
 def test_a_slider_moved_by_keys_asks_again(url: str, open_page: Open) -> None:
@@ -130,13 +147,13 @@ def test_other_drafters_and_other_ways_to_say_how_good_they_are(url: str, open_p
 
 BAD = [
     # what is filled in, with what, what its error says, what makes it right again
-    ("#calculator-batch", "-3", "batch: got -3", "1"),
-    ("#calculator-batch", "60000", "expected at most", "1"),
-    ("#calculator-context", "", "context", "4096"),
-    ("#calculator-tp", "0", "tensor_parallel: got 0", "1"),
-    ("#drafter-0-block", "0", "block: got 0", "15"),
-    ("#drafter-1-cost", "-1", "cost: got -0.01", "10"),
-    ("#drafter-1-alpha", "1.5", "alpha: got 1.5", "0.75"),
+    ("#calculator-batch", "-3", "Got -3; expected", "1"),
+    ("#calculator-batch", "60000", "Got 60000; expected at most", "1"),
+    ("#calculator-context", "", "Got None; expected", "4096"),
+    ("#calculator-tp", "0", "Got 0; expected", "1"),
+    ("#drafter-0-block", "0", "Got 0; expected", "15"),
+    ("#drafter-1-cost", "-1", "Got -0.01; expected", "10"),
+    ("#drafter-1-alpha", "1.5", "Got 1.5; expected a prob", "0.75"),
 ]
 
 
@@ -149,6 +166,7 @@ def test_wrong_input_is_said_at_its_field_and_has_no_curve(url: str, open_page: 
         error.wait_for(state="visible")
         assert said in error.inner_text()
         assert page.get_attribute(field, "aria-invalid") == "true"
+        assert said not in page.inner_text(".notice")  # it is said once
         assert not page.query_selector_all(".result-card, .plot canvas")
         assert page.is_disabled("#calculator-csv")
         page.fill(field, right)
@@ -172,7 +190,7 @@ UNKNOWN = [
     ('{"model_type": "gpt2"}', "does not know the family 'gpt2'"),
     ('{"model_type": "llama", "hidden_size": -3}', "hidden_size is -3"),
     ("no json", "no JSON"),
-    ("[1, 2]", "model"),
+    ("[1, 2]", "Got [1, 2]"),
 ]
 
 
@@ -201,7 +219,7 @@ def test_the_heat_map_is_read_with_arrow_keys(url: str, open_page: Open) -> None
 def test_a_draft_that_does_not_fit_has_no_speedup(url: str, open_page: Open) -> None:
     page = opened(open_page, url)
     map_ = predict(FIRST)["drafters"][0]["heat_map"]
-    column = next(i for i, row in enumerate(map_["calibrated"]) if row and None in row)
+    column = next(i for i, row in enumerate(map_["calibrated"]) if None in row)
     row = map_["calibrated"][column].index(None)
     page.locator(".heat").scroll_into_view_if_needed()
     page.wait_for_selector(".ramp")
@@ -210,6 +228,73 @@ def test_a_draft_that_does_not_fit_has_no_speedup(url: str, open_page: Open) -> 
         page.keyboard.press(key)
     told = f"batch {map_['batch'][column]}, γ = {row}: does not fit the memory"
     assert page.inner_text(".readout") == told
+    assert "does not fit the memory" in page.inner_text(".heat-scale")
+    colours = page.evaluate(CELL_COLOURS, [column, row])
+    assert len(colours) > 1  # hatched
+    assert max(max(channels) - min(channels) for channels in colours) < 50  # greys: not "slower"
+
+
+CELL_COLOURS = """([x, y]) => {
+  const canvas = document.querySelector(".heat canvas");
+  const over = document.querySelector(".heat .u-over").getBoundingClientRect();
+  const box = canvas.getBoundingClientRect(), ratio = canvas.width / box.width;
+  const [wide, high] = [over.width / 11, over.height / 17];
+  const left = (over.left - box.left + (x + .25) * wide) * ratio;
+  const top = (over.bottom - box.top - (y + .75) * high) * ratio;
+  const { data } = canvas.getContext("2d").getImageData(left, top, wide / 2, high / 2);
+  const found = new Set();
+  for (let i = 0; i < data.length; i += 4) found.add([data[i], data[i + 1], data[i + 2]].join());
+  return [...found].map((text) => text.split(",").map(Number));
+}"""
+
+
+def test_where_no_draft_fits_nothing_is_painted_as_speculation_off(
+    url: str, open_page: Open
+) -> None:
+    page = opened(open_page, url, "?model=Qwen3.5-35B-A3B&batch=512")
+    assert shown(page) == ["No draft fits", "No draft fits"]
+    assert "1.00×" not in page.inner_text(".summary") + page.inner_text(".glance")
+    page.click("figure:has-text('Best speedup by batch') .numbers summary")
+    table = page.inner_text("figure:has-text('Best speedup by batch') .numbers table")
+    last = [line.split("\t") for line in table.splitlines() if line.startswith("512")]
+    assert last == [["512", *["does not fit"] * 4]]
+    with page.expect_download() as download:
+        page.click("#calculator-csv")
+    rows = list(csv.DictReader(io.StringIO(download.value.path().read_text("utf-8"))))
+    best = {row["batch"]: row for row in rows if row["view"] == "optimum_by_batch"}
+    assert (best["256"]["fits"], best["512"]["fits"]) == ("yes", "no draft fits")
+    assert best["1024"]["fits"] == "does not fit" and best["512"]["speedup"] == ""
+
+
+def test_a_server_s_page_starts_with_what_it_runs(served: str, open_page: Open) -> None:
+    page = opened(open_page, served)
+    assert page.input_value("#calculator-model") == "served"
+    assert page.inner_text(".facts").startswith("tiny on this-server: ")
+    assert [card.inner_text() for card in page.query_selector_all(".result-card h2")] == [
+        "ngram", "suffix",
+    ]  # fmt: skip
+    assert "has not drafted, its α is a guess" in page.inner_text("#calculator-form")
+    assert "weights are read at" in page.inner_text("#calculator-form")
+    changed(page, lambda: page.select_option("#calculator-model", "Qwen3-8B"))
+    assert page.inner_text(".facts").startswith("Qwen3-8B on this-server: ")
+
+
+def test_a_link_to_another_server_s_model_is_refused_in_plain_words(
+    url: str, open_page: Open
+) -> None:
+    page = open_page(f"{url}/#calculator?model=served")
+    page.wait_for_selector("#calculator-form .error:visible")
+    assert "This link is of a page that serves a model" in page.inner_text("#calculator-form")
+
+
+def test_a_model_that_needs_several_devices_gets_them(url: str, open_page: Open) -> None:
+    page = opened(open_page, url, "?model=Qwen3.5-27B")
+    changed(page, lambda: page.select_option("#calculator-model", "DeepSeek-V3"))
+    assert "DeepSeek-V3 on 8 × B200" in page.inner_text(".facts")
+    assert "8 devices share each layer" in page.inner_text(".notes")
+    assert page.get_attribute("#calculator-tp", "placeholder") == "8, chosen"
+    assert "does not serve the family deepseek_v3" in page.inner_text(".flags")
+    assert "has no such drafter" not in page.inner_text(".flags")
 
 
 def test_the_heat_map_is_read_with_the_pointer(url: str, open_page: Open) -> None:
@@ -250,10 +335,14 @@ def test_the_csv_has_every_curve(url: str, open_page: Open) -> None:
     found = [
         float(row["speedup"])
         for row in rows
-        if (row["view"], row["drafter"], row["tier"]) == ("by_draft_length", "MTP", "ceiling")
+        if (row["view"], row["drafter"], row["tier"]) == ("by_draft_length", "MTP", "roofline")
     ]
-    assert found == pytest.approx(answer["drafters"][1]["curve"]["ceiling"]["speedup"])
-    assert {row["view"] for row in rows} == {"ar", "by_draft_length", "optimum_by_batch"}
+    assert found == pytest.approx(answer["drafters"][1]["curve"]["roofline"]["speedup"])
+    assert {row["view"] for row in rows} == {
+        "ar", "by_draft_length", "optimum_by_batch", "optimum_by_context",
+    }  # fmt: skip
+    contexts = {row["context"] for row in rows if row["view"] == "optimum_by_context"}
+    assert {"1024", "4096", "131072"} <= contexts
 
 
 def test_feel_it_plays_the_predicted_bursts(url: str, open_page: Open) -> None:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from paceline.bench.report.rounds import summary
 from tests.server.conftest import eventually, listening
 from tests.server.fake import FakeAsyncEngine
 from tests.server.test_real_engine import PROMPT, TEXT, tiny_engine
@@ -36,6 +37,7 @@ def tile(page: Any, name: str) -> str:
 
 
 def opened(open_page: Open, base: str) -> Any:
+    open_page.expect("ERR_CONNECTION_REFUSED")  # type: ignore[attr-defined]  # the server ends first
     page = open_page(f"{base}/#live")
     page.wait_for_selector(".live .tile")
     return page
@@ -69,6 +71,35 @@ def test_its_numbers_are_those_of_metrics(open_page: Open) -> None:
         table = page.inner_text('[aria-label="By drafter and cohort"]')
         assert "ngram" in table and "app-a" in table and "app-b" in table
         assert page.locator(".live canvas").count() == 4
+
+
+def test_a_recent_request_shows_its_rounds(open_page: Open) -> None:
+    with listening(tiny_engine()) as running:
+        page = opened(open_page, running.url)
+        assert "No request with rounds" in page.inner_text(".recent")
+        asked(running.url, explain=True, speculative={"drafter": "ngram", "policy": "fixed"})
+        page.click(".recent tbody button")
+        page.wait_for_selector(".recent .tokens .token.rejected")
+        request_id = page.inner_text(".recent tbody button")
+        told = httpx.get(f"{running.url}/v1/requests/{request_id}/rounds").json()["choices"][0]
+        shown = page.inner_text(".recent .rounds > .hint")
+        assert shown.replace(";", "").split()[:4] == summary(told).replace(";", "").split()[:4]
+        page.click("text=Round by round")
+        assert page.locator(".recent .rounds tbody tr").count() == len(told["rounds"])
+        page.click(".recent tbody button")
+        assert not page.query_selector(".recent .tokens")
+
+
+def test_an_idle_server_has_axes_of_usual_numbers(url: str, open_page: Open) -> None:
+    page = open_page(f"{url}/#live")
+    range_of = """async ([axis, values]) => {
+        const { rangeOf } = await import("/web/lib/axes.js");
+        return rangeOf(axis, values, 0.08);
+    }"""
+    for values in ([], [0, 0]):
+        low, high = page.evaluate(range_of, [{"min": 0, "atLeast": 10}, values])
+        assert low == 0 and 10 <= high < 12
+    assert page.evaluate(range_of, [{"min": 0, "atLeast": 10}, [40]])[1] > 40
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.server.conftest import eventually, listening
 from tests.server.fake import FakeAsyncEngine
@@ -39,6 +40,17 @@ def ready(open_page: Open, address: str, **options: Any) -> Any:
     page = open_page(f"{address}/#playground", **options)
     page.wait_for_selector("#panel-playground .ask")
     return page
+
+
+def test_a_server_opens_on_the_playground_and_a_link_on_its_tab(
+    served: str, open_page: Open
+) -> None:
+    page = open_page(served + "/")
+    page.wait_for_selector("#panel-playground .ask")
+    assert "tiny" in page.inner_text(".start") and page.title() == "Playground · Paceline"
+    page.goto(f"{served}/#calculator")
+    page.wait_for_selector("#calculator-form")
+    assert not page.is_visible("#panel-playground")
 
 
 def said(answer: Any) -> str:
@@ -89,6 +101,196 @@ def test_off_beside_on_says_the_same_and_shows_how(served: str, open_page: Open)
     assert on.query_selector_all(".token.bonus") and on.query_selector_all(".token.rejected")
 
 
+def test_two_answers_are_replayed_as_a_race_at_their_own_pace(served: str, open_page: Open) -> None:
+    page = ready(open_page, served)
+    choose(page, "both", temperature="0", max_completion_tokens="60")
+    say(page, LOOP)
+    page.wait_for_selector(".turn .race .result:not(:empty)")  # it has played by itself
+    assert not page.is_visible(".answer") and page.is_visible(".verdict")
+    for answer, pane in zip(
+        page.query_selector_all(".answer"), page.query_selector_all(".race .pane"), strict=True
+    ):
+        tokens = int(number(answer, "tokens"))
+        assert pane.get_attribute("data-tokens") == str(tokens)
+        assert pane.query_selector(".played").text_content() == said(answer)
+        elapsed = float(pane.query_selector("dl > div:nth-child(2) dd").inner_text().split()[0])
+        first, step = (milliseconds(number(answer, name)) for name in ("TTFT", "TPOT"))
+        assert elapsed == pytest.approx((first + step * (tokens - 1)) / 1e3, abs=0.03)
+    page.click('.turn button:text-is("Rounds")')
+    assert page.is_visible(".answer .tokens") and not page.is_visible(".race")
+
+
+def milliseconds(shown: str) -> float:
+    value, unit = shown.split()
+    return float(value.replace(",", "")) * {"µs": 1e-3, "ms": 1, "s": 1e3}[unit]
+
+
+def test_answers_show_markdown_and_what_a_model_writes_runs_nowhere(
+    served: str, open_page: Open
+) -> None:
+    page = ready(open_page, served)
+    texts = [
+        "# He",
+        "llo\n<script>window.harm = 1</script>",
+        " [x](javascript:harm())\n\n``",
+        "`py\na",
+    ]
+    rounds = [
+        {**ROUND, "time": 1 + n, "committed_tokens": [{"id": n, "text": text, "kind": "bonus"}]}
+        for n, text in enumerate(texts)
+    ]
+    choices = [
+        {"delta": {"content": text}, "finish_reason": None, "round": one}
+        for text, one in zip(texts, rounds, strict=True)
+    ]
+    choices[0]["delta"]["reasoning_content"] = "I *think*."
+    choices[-1] |= {"finish_reason": "length"}
+    events = [json.dumps({"choices": [choice]}) for choice in choices] + ["[DONE]"]
+    body = "".join(f"data: {event}\n\n" for event in events)
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: route.fulfill(content_type="text/event-stream", body=body),
+    )
+    choose(page, "on")
+    say(page, "Hi")
+    (answer,) = answers(page, "done")
+    assert answer.query_selector(".prose h4").inner_text() == "Hello"
+    assert not answer.query_selector(".thought em").is_visible(), "folded once the answer is there"
+    answer.query_selector(".thought summary").click()
+    assert answer.query_selector(".thought em").inner_text() == "think"
+    told = answer.query_selector(":scope > .prose p").inner_text()
+    assert told == "<script>window.harm = 1</script> [x](javascript:harm())"
+    assert answer.query_selector(".prose pre").inner_text() == "a"
+    assert "mono" in answer.query_selector(".prose code").evaluate(
+        "(e) => getComputedStyle(e).font"
+    )
+    assert not answer.query_selector_all("script, .prose a") and not page.evaluate("window.harm")
+    page.click('.turn button:text-is("Rounds")')
+    assert not page.is_visible(".prose") and said(answer) == "".join(texts)
+
+
+def test_a_conversation_is_kept_continued_saved_answered_anew_and_deleted(
+    served: str, open_page: Open
+) -> None:
+    page = ready(open_page, served)
+    settings = {"max_completion_tokens": "12", "temperature": "0"}
+    choose(page, "on", system="Be brief.", **settings)
+    say(page, "First")
+    answers(page, "done")
+    page.reload()
+    page.click(".history summary")
+    page.click('.kept button:text-is("First")')
+    assert page.inner_text(".said") == "First" and page.query_selector('[data-state="kept"] .prose')
+    choose(page, "on", **settings)
+    with page.expect_request("**/v1/chat/completions") as asked:
+        say(page, "Second")
+    sent = asked.value.post_data_json["messages"]
+    assert [m["role"] for m in sent] == ["system", "user", "assistant", "user"]
+    answers(page, "done")
+    page.wait_for_selector('button:text-is("↻ Regenerate"):enabled')
+    with page.expect_request("**/v1/chat/completions") as again:
+        page.click('button:text-is("↻ Regenerate")')
+    assert again.value.post_data_json["messages"] == sent
+    page.wait_for_selector('button:text-is("Send"):enabled')
+    assert page.locator(".turn:visible").count() == 2
+    for kind, name in (("JSON", ".json"), ("Markdown", ".md")):
+        with page.expect_download() as file:
+            page.click(f'.history .save button:text-is("{kind}")')
+        assert file.value.suggested_filename.endswith(name)
+        text = file.value.path().read_text("utf-8")
+        assert "First" in text and "Second" in text and "Be brief." in text
+    page.click('[aria-label="Delete “First”"]')
+    page.wait_for_selector(".log .start")
+    assert page.evaluate("Object.keys(localStorage).length") == 0
+
+
+def test_old_conversations_make_room_and_a_browser_without_storage_says_so(
+    served: str, open_page: Open
+) -> None:
+    page = ready(open_page, served)
+    kept = """async ([count, size]) => {
+        const { keepConversation, keptConversations, FORMAT } =
+            await import("/web/lib/conversations.js");
+        const answers = [{ title: "on", model: "m", text: "x".repeat(size), reasoning: "",
+            tokens: 1, acceptance_length: null, tpot: null, ttft: null, seed: null }];
+        for (let n = 0; n < count; n += 1) {
+            keepConversation({ format: FORMAT, id: `${n}`, system: "",
+                updated: new Date(1e12 + 1e6 * n).toISOString(),
+                turns: [{ said: "?", answers, verdict: "" }] });
+        }
+        localStorage.setItem("paceline-conversation:damaged", "{");
+        return keptConversations().map(({ id }) => Number(id));
+    }"""
+    assert page.evaluate(kept, [60, 10]) == list(range(59, 9, -1))
+    assert page.evaluate(kept, [60, 300_000]) == list(range(59, 53, -1))
+    page.evaluate("() => { Storage.prototype.setItem = () => { throw new Error('full'); }; }")
+    choose(page, "on", max_completion_tokens="5")
+    say(page, "Hi")
+    answers(page, "done")
+    page.click(".history summary")
+    assert "cannot keep" in page.wait_for_selector(".history .error:visible").inner_text()
+
+
+ANSWERED = {
+    "title": "Speculation off", "model": "the-old-one", "text": "Forty-two.", "reasoning": "",
+    "tokens": 5, "acceptance_length": None, "tpot": 0.01, "ttft": 0.1, "seed": 7,
+}  # fmt: skip
+
+
+def keep(page: Any, name: str, **changes: Any) -> None:
+    """Stores a conversation as an earlier visit left it, and opens the page anew."""
+    turn = {"said": "What is it?", "answers": [{**ANSWERED, **changes}], "verdict": ""}
+    stored = {"format": "paceline-conversation/1", "id": name, "system": "",
+              "updated": "2026-01-01T00:00:00Z", "turns": [turn]}  # fmt: skip
+    page.evaluate(
+        "([name, text]) => localStorage.setItem(`paceline-conversation:${name}`, text)",
+        [name, json.dumps(stored)],
+    )
+    page.reload()
+    page.click(".history summary")
+
+
+def test_a_stopped_second_answer_leaves_the_first_and_each_names_its_model(
+    served: str, open_page: Open
+) -> None:
+    page = ready(open_page, served)
+    keep(page, "kept")
+    page.click('.kept button:text-is("What is it?")')
+    page.route("**/v1/chat/completions", lambda route: None)  # never answered
+    page.click('button:text-is("↻ Regenerate")')
+    page.wait_for_selector('button:text-is("Stop"):visible')
+    page.keyboard.press("Escape")
+    page.wait_for_selector('button:text-is("Send"):enabled')
+    assert page.locator(".turn").count() == 1
+    assert "Forty-two." in page.inner_text(".turn") and "the-old-one" in page.inner_text(".turn")
+    page.unroute("**/v1/chat/completions")
+    choose(page, "on", max_completion_tokens="5", temperature="0")
+    say(page, "And now?")
+    answers(page, "done")
+    page.wait_for_selector('button:text-is("Send"):enabled')
+    with page.expect_download() as file:
+        page.click('.history .save button:text-is("Markdown")')
+    text = file.value.path().read_text("utf-8")
+    assert "## the-old-one (Speculation off)\n\nForty-two." in text
+    assert "## tiny (Speculation on: ngram)" in text
+
+
+def test_a_damaged_conversation_is_not_listed_and_can_be_deleted(
+    served: str, open_page: Open
+) -> None:
+    page = ready(open_page, served)
+    for name, changes in (
+        ("kept", {}), ("number", {"tokens": "5"}), ("time", {"tpot": {}}), ("text", {"text": None}),
+    ):  # fmt: skip
+        keep(page, name, **changes)
+    told = page.wait_for_selector(".history .unreadable:visible")
+    assert told.inner_text().startswith("Cannot be read: 3 of the conversations")
+    assert page.locator(".kept li").count() == 1
+    page.click('.history .unreadable button:text-is("Delete")')
+    assert not page.is_visible(".history .unreadable")
+    assert page.evaluate("Object.keys(localStorage)") == ["paceline-conversation:kept"]
+
+
 def test_the_numbers_are_those_of_the_server(served: str, open_page: Open) -> None:
     page = ready(open_page, served)
     choose(page, "on", temperature="0", max_completion_tokens="80")
@@ -118,14 +320,14 @@ def test_each_kind_has_a_mark_without_colour_and_a_text(served: str, open_page: 
     forced = answer.query_selector(".token.forced")
     assert "forced: the only token that the grammar allowed" in forced.get_attribute("title")
     marks = page.eval_on_selector_all(
-        "#panel-playground .legend .token",
+        "#panel-playground .token-legend .token",
         """(all) => all.map((e) => {
             const s = getComputedStyle(e);
             return [s.textDecorationLine, s.textDecorationStyle, s.backgroundImage].join(" ");
         })""",
     )
     assert len(marks) == 6 and len(set(marks)) == 6
-    legend = page.inner_text("#panel-playground .legend")
+    legend = page.inner_text("#panel-playground .token-legend")
     for word in ("accepted", "bonus", "forced", "rejected", "drafted", "withheld"):
         assert word in legend
 
@@ -147,7 +349,7 @@ def test_the_conversation_goes_on(served: str, open_page: Open) -> None:
 
 def test_stop_stops_and_the_server_lets_go(served: str, open_page: Open) -> None:
     page = ready(open_page, served)
-    choose(page, "both", max_completion_tokens="900", temperature="0")
+    choose(page, "both", max_completion_tokens="450", temperature="0")
     say(page, LOOP)
     at_the_first_token(page, STOP)
     (stopped,) = answers(page, "stopped")
@@ -158,7 +360,7 @@ def test_stop_stops_and_the_server_lets_go(served: str, open_page: Open) -> None
         return float(httpx.get(f"{served}/ui/live").json()["now"]["running"])
 
     eventually(lambda: running() == 0)
-    assert int(number(stopped, "tokens")) < 900
+    assert int(number(stopped, "tokens")) < 450
     choose(page, "on", max_completion_tokens="5")
     say(page, "And now?")
     answers(page, "done")
@@ -279,6 +481,7 @@ def test_keys_and_taps_tell_of_a_token(served: str, open_page: Open) -> None:
     choose(page, "on", max_completion_tokens="8", temperature="0")
     say(page, "Hi")
     (answer,) = answers(page, "done")
+    page.click('.turn button:text-is("Rounds")')
     answer.query_selector(".tokens").focus()
     page.keyboard.press("ArrowRight")
     told = answer.wait_for_selector(".told:visible")

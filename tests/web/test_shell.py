@@ -105,6 +105,21 @@ def test_a_tab_that_could_not_open_leaves_no_trace_in_another(open_page: Open) -
         assert page.locator("#panel-calculator").count() == 1
 
 
+def test_nothing_of_a_tab_is_built_before_its_style_applies(url: str, open_page: Open) -> None:
+    page = open_page(f"{url}/#playground")
+    page.wait_for_selector("#panel-playground .notice")
+    held: list[Any] = []
+    page.route("**/web/tabs/timing.css", lambda route: held.append(route))
+    with page.expect_request("**/web/tabs/timing.js"):
+        page.click("#tab-timing")
+    page.wait_for_timeout(400)
+    assert held, "asked for beside the module"
+    assert page.inner_html("#panel-timing") == ""
+    held[0].continue_()
+    page.wait_for_selector("#timing-play:enabled")
+    assert page.evaluate("getComputedStyle(document.querySelector('.speeds')).display") == "grid"
+
+
 def test_files_are_typed_revalidated_and_nothing_else_is_served(url: str) -> None:
     page = httpx.get(url + "/")
     assert page.headers["content-type"] == "text/html; charset=utf-8"

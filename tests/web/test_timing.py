@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,12 @@ from .conftest import ui_server
 
 Open = Callable[..., Any]
 SLOW = "#timing?ar=100&spec=200&al=2&g=3&ttft=100&n=200&text=code"  # AR ends after 2.09 s
+LONG = "#timing?ar=20&spec=40&al=2&g=3&ttft=0&n=4000"  # nothing ends while a test looks
 
 
 def opened(open_page: Open, url: str, place: str = SLOW, **options: Any) -> Any:
-    page = open_page(f"{url}/{place}", **options)
+    """Opens the tab for a reader who wants no motion, so that nothing plays by itself."""
+    page = open_page(f"{url}/{place}", **{"reduced_motion": "reduce", **options})
     page.wait_for_selector("#timing-play:enabled")
     return page
 
@@ -43,7 +46,7 @@ def wound(page: Any, ms: float) -> list[int]:
 
 def test_winding_shows_what_had_arrived_by_then(url: str, open_page: Open) -> None:
     page = opened(open_page, url)
-    assert tokens(page) == [0, 0]
+    assert tokens(page) == [200, 200], "without motion the end is shown"
     seek(page, 99)
     assert tokens(page) == [0, 0]
     seek(page, 601)
@@ -60,7 +63,7 @@ def test_winding_shows_what_had_arrived_by_then(url: str, open_page: Open) -> No
 
 
 def test_it_plays_at_the_pace_of_the_clock(url: str, open_page: Open) -> None:
-    page = open_page(url + "/")
+    page = open_page(url + "/", reduced_motion="reduce")
     page.clock.install(time=0)
     page.goto(f"{url}/{SLOW}")
     page.wait_for_selector("#timing-play:enabled")
@@ -97,6 +100,59 @@ def test_a_race_stops_when_the_first_is_done(url: str, open_page: Open) -> None:
     assert page.inner_text("#timing-play").endswith("Play")
 
 
+def test_it_plays_when_it_is_first_seen_and_not_behind_another_tab(
+    url: str, open_page: Open
+) -> None:
+    page = open_page(f"{url}/#calculator")
+    page.wait_for_selector("#calculator-form")
+    page.evaluate(f"location.hash = '{LONG}'")
+    page.wait_for_function("() => document.querySelector('.pane')?.dataset.tokens > 5")
+    assert page.inner_text("#timing-play").endswith("Pause")
+    page.click("#tab-calculator")
+    page.wait_for_selector("#panel-timing", state="hidden")
+    assert "Play" in page.text_content("#timing-play")
+    page.click("#tab-timing")
+    stopped = tokens(page)
+    page.wait_for_timeout(200)
+    assert tokens(page) == stopped, "only the first sight starts it"
+
+
+def test_a_phone_shows_both_panes_and_the_controls_on_one_screen(url: str, open_page: Open) -> None:
+    page = opened(open_page, url, "#timing", viewport={"width": 390, "height": 844})
+    page.wait_for_selector(".result:not(:empty)")
+    parts = ("#timing-play", "#timing-seek", ".pane", ".pane.speculative", ".race .result")
+    boxes = [page.locator(part).first.bounding_box() for part in parts]
+    assert all(box["y"] >= 0 and box["y"] + box["height"] <= 844 for box in boxes), boxes
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes), boxes
+
+
+def test_every_preset_plays_the_speeds_that_its_label_says(url: str, open_page: Open) -> None:
+    page = opened(open_page, url, "#timing")
+    presets = page.locator(".presets button")
+    assert presets.count() == 4
+    for index in range(presets.count()):
+        label = presets.nth(index).inner_text()
+        plain, drafted = map(int, re.search(r"(\d+) against (\d+)", label).groups())
+        with page.expect_response(lambda answer: answer.url.endswith("/ui/timing")):
+            presets.nth(index).click()
+        page.wait_for_function(
+            "([plain, drafted]) => [...document.querySelectorAll('.pane dl > div:first-child dd')]"
+            ".map((rate) => rate.textContent.replace(',', '')).join() === `${plain},${drafted}`",
+            arg=[plain, drafted],
+        )
+        said = page.inner_text(".race .result")
+        first = "Speculation" if drafted > plain else "Plain decoding"
+        assert said.startswith(f"{first} was done after"), said
+        assert said.split(". ")[-1].startswith(f"{first} was "), said
+        rates, ttft = (plain, drafted), float(page.input_value("#timing-ttft")) / 1e3
+        steps = int(page.input_value("#timing-n")) - 1
+        fast, slow = sorted(ttft + steps / rate for rate in rates)
+        assert f"was {slow / fast:.2f}× as fast" in said, said
+        asked = float(page.input_value("#timing-al"))
+        shown = float(page.inner_text(".speculative dl > div:last-child dd"))
+        assert shown == pytest.approx(asked, abs=0.5 * asked**2 / steps + 0.006), label
+
+
 def test_bursts_are_marked_as_drafted_and_bonus(url: str, open_page: Open) -> None:
     page = opened(open_page, url)
     seek(page, 2100)
@@ -105,7 +161,7 @@ def test_bursts_are_marked_as_drafted_and_bonus(url: str, open_page: Open) -> No
     assert not page.query_selector_all(".pane:not(.speculative) .drafted")
     assert page.inner_text(".speculative dl > div:last-child dt") == "AL incl. bonus"
     al = float(page.inner_text(".speculative dl > div:last-child dd"))
-    assert al == pytest.approx(2, abs=0.25)  # 100 rounds of mean 2
+    assert al == pytest.approx(2, abs=0.02)  # 199 tokens in 100 rounds
 
 
 def test_a_preset_and_a_reload_give_the_same_run(url: str, open_page: Open) -> None:

@@ -1,9 +1,10 @@
 // The frame: tabs by the URL's hash, light and dark, the API key.
 //
-// A tab is a module tabs/NAME.js that exports mount(element, context), called once when the tab is
-// first opened, and may export show(params) and hide(). types/page.d.ts has their types.
+// A tab is a style sheet tabs/NAME.css and a module tabs/NAME.js that exports
+// mount(element, context), called once when the tab is first opened and its style applies, and may
+// export show(params) and hide(). types/page.d.ts has their types.
 
-import { byId, find, h } from "./lib/dom.js";
+import { byId, find, h, loadStyle } from "./lib/dom.js";
 import { errorBox } from "./lib/errors.js";
 import { HttpError, getJson, setApiKey, apiKey, KEY_NEEDED } from "./lib/http.js";
 
@@ -87,7 +88,9 @@ class Frame {
   #fromHash() {
     const [name, query = ""] = location.hash.slice(1).split(/\?(.*)/s);
     const tab = this.#state.tabs.find((candidate) => candidate.name === name);
-    return tab ? { tab, query } : { tab: this.#state.tabs[0], query: "" };
+    if (tab) return { tab, query };
+    const first = this.#state.tabs.find((candidate) => candidate.name === this.#state.opens_on);
+    return { tab: first ?? this.#state.tabs[0], query: "" };
   }
 
   async #route() {
@@ -135,8 +138,10 @@ class Frame {
       return entry;
     }
     try {
-      /** @type {TabModule} */
-      const module = await import(`./tabs/${tab.name}.js`);
+      /** @type {[TabModule, void]} */
+      const [module] = await Promise.all([
+        import(`./tabs/${tab.name}.js`), loadStyle(`tabs/${tab.name}.css`),
+      ]);
       await module.mount(panel, this.#context(tab.name, entry));
       entry.module = module;
     } catch (error) {

@@ -1,15 +1,18 @@
 // Everything that is drawn, as one long table.
 
-/** @import { Prediction } from "../types/answers" */
+/** @import { Fits, Prediction } from "../types/answers" */
 
 /** @typedef {string | number | null} Cell */
 
+/** @type {Record<Fits, string>} */
+const FITS = { drafts: "yes", "no draft": "no draft fits", nothing: "does not fit" };
+
 const HEADER = [
   "view", "drafter", "tier", "batch", "context", "draft_length", "acceptance_length_incl_bonus",
-  "speedup", "tpot_ms", "tokens_per_second_per_request", "tokens_per_second_per_device",
+  "fits", "speedup", "tpot_ms", "tokens_per_second_per_request", "tokens_per_second_per_device",
 ];
-/** @type {["ceiling", "calibrated"]} */
-const TIERS = ["ceiling", "calibrated"];
+/** @type {["roofline", "calibrated"]} */
+const TIERS = ["roofline", "calibrated"];
 
 /** Return an answer of ui/predict as CSV with a header line. @param {Prediction} answer */
 export function toCsv(answer) {
@@ -17,18 +20,24 @@ export function toCsv(answer) {
   /** @type {Cell[][]} */
   const rows = [HEADER];
   for (const tier of TIERS) {
-    rows.push(["ar", "", tier, batch, context, 0, 1, 1, ...speeds(answer.ar[tier])]);
+    rows.push(["ar", "", tier, batch, context, 0, 1, "yes", 1, ...speeds(answer.ar[tier])]);
   }
-  for (const { name, curve, by_batch: best } of answer.drafters) {
+  for (const { name, curve, by_batch: best, by_context: far } of answer.drafters) {
     for (const tier of TIERS) {
       curve.draft_length.forEach((length, index) => rows.push([
         "by_draft_length", name, tier, batch, context, length, curve.acceptance_length[index],
-        curve[tier].speedup[index], ...speedsAt(curve[tier], index),
+        curve.fits[index] ? "yes" : "does not fit", curve[tier].speedup[index],
+        ...speedsAt(curve[tier], index),
       ]));
       best.batch.forEach((size, index) => rows.push([
         "optimum_by_batch", name, tier, size, context, best[tier].draft_length[index],
-        best[tier].acceptance_length[index], best[tier].speedup[index],
+        best[tier].acceptance_length[index], FITS[best.fits[index]], best[tier].speedup[index],
         ...speedsAt(best[tier], index),
+      ]));
+      far?.context.forEach((length, index) => rows.push([
+        "optimum_by_context", name, tier, batch, length, far[tier].draft_length[index],
+        far[tier].acceptance_length[index], FITS[far.fits[index]], far[tier].speedup[index],
+        ...speedsAt(far[tier], index),
       ]));
     }
   }

@@ -3,15 +3,15 @@
 import { numeric, select, slider, text } from "../lib/controls.js";
 import { h } from "../lib/dom.js";
 import { labelled } from "../lib/errors.js";
-import { bytes, count } from "../lib/format.js";
+import { bytes, count, fixed, number, percent } from "../lib/format.js";
 import { drafterCard } from "./drafters.js";
-import { MOST_DRAFTERS, PASTE, another } from "./state.js";
+import { MOST_DRAFTERS, PASTE, SERVED, another } from "./state.js";
 
-/** @import { HardwareLists, ListedModel, ModelLists } from "../types/answers" */
+/** @import { HardwareLists, ModelFacts, ModelLists, ServedScenario } from "../types/answers" */
 /** @import { Control, Options } from "../types/page" */
 /** @import { NumberFields, State, TextFields } from "./state.js" */
 
-/** @typedef {ModelLists & HardwareLists} Lists */
+/** @typedef {ModelLists & HardwareLists & { served: ServedScenario | null }} Lists */
 
 const BATCHES = [
   1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048,
@@ -52,6 +52,12 @@ export class Form {
     this.element = this.#layout();
   }
 
+  /** Show how many devices an answer is for where no number is set. @param {number} count */
+  showDevices(count) {
+    const { element } = this.#numbers.tensor_parallel;
+    element.setAttribute("placeholder", `${count}, chosen`);
+  }
+
   /** Show another state. @param {State} state */
   show(state) {
     this.state = state;
@@ -66,14 +72,16 @@ export class Form {
   /** @returns {Record<keyof TextFields, Control<string>>} */
   #textControls() {
     const changed = () => this.#read();
-    const { hardware, precisions } = this.#lists;
+    const { hardware, precisions, served } = this.#lists;
+    const machines = hardware.map(({ name }) => named(name));
     const precisionOptions = [pair("", "as in config"), ...precisions.map(named)];
     return {
       model: select("calculator-model", this.#models(), changed),
       config: text("calculator-config", {
         rows: 6, class: "code", changed, placeholder: '{"model_type": "qwen3", "hidden_size": …}',
       }),
-      hardware: select("calculator-hardware", hardware.map(({ name }) => named(name)), changed),
+      hardware: select("calculator-hardware",
+        served ? [pair(SERVED, "this server"), ...machines] : machines, changed),
       precision: select("calculator-precision", precisionOptions, changed),
       calibration: select("calculator-calibration", this.#calibrations(), changed),
       checkpoint: text("calculator-checkpoint", { placeholder: "folder or hub id", changed }),
@@ -107,14 +115,15 @@ export class Form {
       h("fieldset", {}, h("legend", {}, "Model and hardware"),
         labelled("model", "Model", model), this.#modelHint, this.#configField,
         labelled("hardware", "Hardware", hardware), this.#hardwareHint,
-        h("div", { class: "pair" }, labelled("tensor_parallel", "Devices (TP)", devices),
+        h("div", { class: "pair" }, labelled("tensor_parallel", "Devices (TP)", devices,
+            "Empty: the fewest that hold the model"),
           labelled("precision", "Precision", precision))),
       h("fieldset", {}, h("legend", {}, "Load"),
         labelled("batch", "Batch, requests at once", batch),
         labelled("context", "Context, tokens each", context)),
       h("fieldset", {}, h("legend", {}, "Drafters"),
-        h("p", { class: "hint" }, "They start with the values of the LLM almanac's calculator. "
-          + "Put in your own."),
+        h("p", { class: "hint" }, this.#lists.served ? seenText(this.#lists.served)
+          : "They start with the values of the LLM almanac's calculator. Put in your own."),
         this.#drafters, this.#add),
       h("details", { class: "more" }, h("summary", {}, "More"),
         labelled("max_draft", "Longest draft looked at, tokens", longest),
@@ -125,13 +134,17 @@ export class Form {
 
   /** @returns {Options} */
   #models() {
-    return [[PASTE, "Paste a config.json …"],
+    const { served } = this.#lists;
+    /** @type {Options} */
+    const own = served ? [[SERVED, `${served.model.name}, on this server`]] : [];
+    return [...own, [PASTE, "Paste a config.json …"],
       ...this.#lists.models.map((model) => pair(model.name, sizeOf(model)))];
   }
 
   /** @returns {Options} */
   #calibrations() {
-    return [["", "the preset for this kind of model"],
+    return [["", "the nearest preset"],
+      ...(this.#lists.served ? [pair(SERVED, "this server's steps")] : []),
       ...Object.keys(this.#lists.calibrations).map(named), [PASTE, "a pasted fit …"]];
   }
 
@@ -151,7 +164,9 @@ export class Form {
     this.#modelHint.hidden = !listed;
     this.#modelHint.textContent = listed
       ? `${bytes(listed.weight_bytes)} of weights as the config says` : "";
-    this.#hardwareHint.textContent = device
+    const { served } = this.#lists;
+    if (served && hardware === SERVED) this.#hardwareHint.textContent = measuredText(served);
+    else this.#hardwareHint.textContent = device
       ? `${bytes(device.memory_bandwidth)}/s, ${bytes(device.memory)}, `
         + `bf16 ${count(device.peak.bf16 / 1e12)} TFLOP/s · ${device.source}` : "";
     this.#fitField.hidden = calibration !== PASTE;
@@ -194,7 +209,24 @@ const named = (name) => pair(name, name);
 /** @param {string} value @param {string} label @returns {[string, string]} */
 const pair = (value, label) => [value, label];
 
-/** @param {ListedModel} model */
+/** @param {ServedScenario} served */
+const measuredText = ({ hardware, median_error: error }) => (
+  `As this server measured: weights are read at ${bytes(hardware.memory_bandwidth)}/s, and its `
+  + `steps are explained with a median error of ${percent(error, 1)}`);
+
+/** @param {ServedScenario} served */
+function seenText({ drafters, seen }) {
+  const texts = drafters.map(({ name }) => {
+    const { [name]: found } = seen;
+    return found
+      ? `${name} had an AL of ${fixed(found.acceptance_length, 2)} in `
+        + `${number(found.rounds)} rounds`
+      : `${name} has not drafted, its α is a guess`;
+  });
+  return `In the last 10 minutes ${texts.join("; ")}. Costs are as this server measured them.`;
+}
+
+/** @param {ModelFacts} model */
 function sizeOf({ name, parameters, active_parameters: active }) {
   const sparse = active < 0.9 * parameters ? `, ${count(active)} active` : "";
   return `${name} · ${count(parameters)}${sparse}`;

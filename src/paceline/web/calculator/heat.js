@@ -8,10 +8,10 @@ import { times } from "../lib/format.js";
 /** @import { Axis, Cell, Child } from "../types/page" */
 
 /**
- * `values[b][g]` are speedups; null stands for a batch or a draft that does not fit the memory.
+ * `values[b][g]` are speedups; null stands for a draft that does not fit the memory at the batch.
  *
  * @typedef {{
- *   batches: number[], lengths: number[], values: ((number | null)[] | null)[], accent: string,
+ *   batches: number[], lengths: number[], values: (number | null)[][], accent: string,
  * }} HeatData
  */
 /** @typedef {[batch: number, length: number]} Place  indexes into batches and lengths */
@@ -87,21 +87,23 @@ export class HeatMap {
       }],
       cells: this.#cells(shade),
     });
+    const isWhole = values.flat().every((value) => value !== null);
     const gradient = `linear-gradient(to right, ${shade(0.5)}, ${shade(1)} 33%, ${shade(top)})`;
     this.#scale.replaceChildren(
       "slower than AR ", h("span", { class: "ramp", style: { background: gradient } }),
-      ` ${times(top)}`);
+      ` ${times(top)}`,
+      isWhole ? "" : h("span", { class: "not-fitting" }, h("span", { class: "hatch" }),
+        "does not fit the memory"));
   }
 
   /** @param {(value: number) => string} shade @returns {Cell[]} */
   #cells(shade) {
     if (this.#data === null) return [];
     const { lengths, values } = this.#data;
-    const missing = colour("--sunken");
     const [batch, length] = this.#place ?? [];
     return values.flatMap((column, x) => lengths.map((_, y) => {
-      const value = column?.[y] ?? null;
-      const fill = value === null ? missing : shade(value);
+      const value = column[y];
+      const fill = value === null ? null : shade(value);
       return { x, y, fill, outlined: x === batch && y === length };
     }));
   }
@@ -173,12 +175,12 @@ function indexAxis(label, space, lengthOf) {
 }
 
 /**
- * Return the index of the best speedup of a batch; null where nothing fits.
+ * Return the index of the best speedup of a batch; null where no draft fits.
  *
- * @param {(number | null)[] | null} column
+ * @param {(number | null)[]} column
  */
 function bestLength(column) {
-  if (column === null) return null;
+  if (column.slice(1).every((value) => value === null)) return null;
   const speedups = column.map((value) => value ?? 0);
   return speedups.indexOf(Math.max(...speedups));
 }

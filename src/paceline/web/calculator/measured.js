@@ -58,7 +58,7 @@ export function measuredBox(show) {
       + "them."),
     labelled("measured", "JSON", paste), file,
     h("p", { class: "actions" },
-      h("button", { type: "button", on: { click: takeAway } }, "Take away"),
+      h("button", { type: "button", on: { click: takeAway } }, "Clear"),
       h("button", {
         type: "button", class: "primary", id: "calculator-measured-show", on: { click: read },
       }, "Show them")),

@@ -1,9 +1,8 @@
-// What somebody has set in the calculator: as an object, as a link, and as a scenario.
+// What somebody has set in the calculator: as an object, and as a link.
 
-import { fieldError, messageOf } from "../lib/errors.js";
 import { pack, unpack } from "../lib/pack.js";
 
-/** @import { StatedAcceptance, StatedDrafter, StatedScenario } from "../types/answers" */
+/** @import { ServedScenario } from "../types/answers" */
 
 /** @typedef {"model" | "hardware" | "precision" | "calibration" | "checkpoint"} PlainName */
 /** @typedef {"config" | "calibration_json"} PackedName  long texts, which a link holds packed */
@@ -30,7 +29,7 @@ import { pack, unpack } from "../lib/pack.js";
 
 /** @type {{ [kind: string]: Kind }} */
 export const KINDS = {
-  dflash: { label: "DFlash block", cost: ["share", "config"], block: true },
+  dflash: { label: "DFlash", cost: ["share", "config"], block: true },
   mtp: { label: "MTP head", cost: ["share", "own"] },
   eagle3: { label: "EAGLE-3", cost: ["share", "config"] },
   draft_model: { label: "Small model", cost: ["share", "config"] },
@@ -52,7 +51,9 @@ export const COSTS = {
   own: "computed: the model's own layer",
 };
 export const MOST_DRAFTERS = 3;
-export const PASTE = "paste"; // in place of the name of a model or a calibration
+// in place of the name of a model, hardware or a calibration
+export const PASTE = "paste";
+export const SERVED = "served"; // what this server runs and has measured
 
 /** @type {DrafterState} */
 const BLANK = {
@@ -64,8 +65,8 @@ const FIRST = [
   { kind: "dflash", name: "DFlash", alpha: 0.89 },
   { kind: "mtp", name: "MTP", alpha: 0.75 },
 ];
-/** @type {Record<NumberName, number>} */
-const NUMBERS = { tensor_parallel: 1, batch: 1, context: 4096, max_draft: 16 };
+/** @type {Record<NumberName, number | null>}  null devices: the server chooses */
+const NUMBERS = { tensor_parallel: null, batch: 1, context: 4096, max_draft: 16 };
 
 /**
  * Return the state that the calculator opens with.
@@ -78,6 +79,32 @@ export const initial = (model, hardware) => ({
   model, config: "", hardware, precision: "", calibration: "", calibration_json: "",
   checkpoint: "", ...NUMBERS, drafters: FIRST.map((values) => ({ ...BLANK, ...values })),
 });
+
+/**
+ * Return the state of what this server runs.
+ *
+ * @param {ServedScenario} served
+ * @returns {State}
+ */
+export const initialServed = (served) => ({
+  ...initial(SERVED, SERVED), calibration: SERVED, context: served.context,
+  drafters: served.drafters.length ? served.drafters.map(servedDrafter)
+    : [{ ...BLANK, kind: "ideal", name: "Ideal" }],
+});
+
+/** @param {ServedScenario["drafters"][number]} drafter @returns {DrafterState} */
+function servedDrafter({ name, kind, cost, block, seconds, acceptance }) {
+  const { alpha, al, draft_length: measured } = acceptance;
+  return {
+    ...BLANK, name, kind, form: al === null ? "alpha" : "al",
+    alpha: alpha ?? BLANK.alpha, al: al ?? BLANK.al, measured: measured ?? BLANK.measured,
+    cost: cost === null ? BLANK.cost : rounded(100 * cost), block: block ?? BLANK.block,
+    seconds: seconds === null ? BLANK.seconds : rounded(1e6 * seconds),
+  };
+}
+
+/** @param {number} value */
+const rounded = (value) => Number(value.toPrecision(3));
 
 /**
  * Return one more drafter, with a name that the others do not have.
@@ -214,84 +241,5 @@ function isRelevant(drafter, name) {
     case "al": case "measured": return !ideal && drafter.form === "al";
     case "rates": return !ideal && drafter.form.endsWith("conditional");
     default: return false;
-  }
-}
-
-// -- the scenario ---------------------------------------------------------------------------------
-
-/**
- * Return what POST ui/predict takes. Throws an error with `field` where text is no JSON.
- *
- * @param {State} state
- * @returns {StatedScenario}
- */
-export function scenario(state) {
-  const { model, calibration, batch, context, tensor_parallel, max_draft } = state;
-  return {
-    hardware: state.hardware,
-    drafters: state.drafters.map(statedDrafter),
-    batch, context, tensor_parallel, max_draft,
-    model: model === PASTE
-      ? { config: parsed("model.config", state.config), name: "pasted config" } : model,
-    checkpoint: state.checkpoint || undefined,
-    precision: state.precision || undefined,
-    calibration: calibration === PASTE
-      ? parsed("calibration", state.calibration_json) : calibration || undefined,
-  };
-}
-
-/** @param {DrafterState} drafter @param {number} index @returns {StatedDrafter} */
-function statedDrafter(drafter, index) {
-  const { kind, name, cost, block, seconds } = drafter;
-  if (KINDS[kind].ideal) return { kind, name };
-  const way = costOf(drafter);
-  return {
-    kind,
-    name,
-    acceptance: statedAcceptance(drafter, index),
-    cost: way === "share" ? scaled(cost, 0.01) : undefined,
-    config: way === "config" ? drafterConfig(drafter.config, index) : undefined,
-    block: hasBlock(drafter) ? block : undefined,
-    seconds: KINDS[kind].seconds ? scaled(seconds, 1e-6) : undefined,
-  };
-}
-
-/** @param {DrafterState} drafter @param {number} index @returns {StatedAcceptance} */
-function statedAcceptance(drafter, index) {
-  switch (drafter.form) {
-    case "al": return { al: drafter.al, draft_length: drafter.measured };
-    case "conditional": return { conditional: rates(drafter, index) };
-    case "unconditional": return { unconditional: rates(drafter, index) };
-    default: return { alpha: drafter.alpha };
-  }
-}
-
-/** @param {number | null} value @param {number} factor */
-const scaled = (value, factor) => (value === null ? null : value * factor);
-
-/** Return a parsed config.json, or the name of a listed model. */
-function drafterConfig(/** @type {string} */ text, /** @type {number} */ index) {
-  const trimmed = text.trim();
-  const isName = trimmed !== "" && !trimmed.startsWith("{");
-  return isName ? trimmed : parsed(`drafters[${index}].config`, text);
-}
-
-/** @param {DrafterState} drafter @param {number} index */
-function rates(drafter, index) {
-  const values = drafter.rates.split(/[\s,;]+/).filter(Boolean).map(Number);
-  if (values.length && values.every(Number.isFinite)) return values;
-  const field = `drafters[${index}].acceptance`;
-  throw fieldError(field, `${field}: got ${JSON.stringify(drafter.rates)}; expected rates from 0 `
-    + "to 1, one for each position: 0.77 0.73 0.74");
-}
-
-/** @param {string} field @param {string} text @returns {unknown} */
-function parsed(field, text) {
-  try {
-    return JSON.parse(text);
-  } catch (error) {
-    const reason = text.trim() ? `no JSON: ${messageOf(error)}`
-      : "nothing here yet; paste the file's text";
-    throw fieldError(field, `${field}: ${reason}`);
   }
 }

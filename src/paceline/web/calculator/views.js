@@ -4,16 +4,18 @@ import { Chart } from "../lib/chart.js";
 import { seriesColour } from "../lib/colours.js";
 import { choice, select } from "../lib/controls.js";
 import { h } from "../lib/dom.js";
-import { count, fixed, number, times } from "../lib/format.js";
+import { count, fixed, number, rate, times } from "../lib/format.js";
 import { HeatMap } from "./heat.js";
+import {
+  MEASURED, NOT_FITTING, TIERS, TIER_NAMES, batchBands, byBatch, byLength, dot, fitBands, front,
+  ifWhole, inTiers, noteOf, shownPoints, style, unique,
+} from "./series.js";
 import { Stack } from "./stack.js";
 
-/** @import { BestNumbers, DrafterAnswer, MeasuredPoint } from "../types/answers" */
-/** @import { Prediction, Throughput } from "../types/answers" */
-/** @import { Axis, Dot, Mark, Series } from "../types/page" */
+/** @import { MeasuredPoint, Prediction } from "../types/answers" */
+/** @import { Axis } from "../types/page" */
+/** @import { Tier } from "./series.js" */
 
-/** @typedef {"ceiling" | "calibrated"} Tier */
-/** @typedef {{ x: number[], y: (number | null)[] }} Line */
 /**
  * A chart, and what it needs: `overBatches` needs an answer with all batches.
  *
@@ -22,15 +24,13 @@ import { Stack } from "./stack.js";
  * }} Cell
  */
 
-const TIERS = { ceiling: "ceiling", calibrated: "calibrated" };
-const TIER_NAMES = /** @type {Tier[]} */ (Object.keys(TIERS));
-const DASH = [6, 4];
 /** @type {Axis} */
 const SPEEDUP = { label: "speedup over AR (×)", min: 0, format: number };
 /** @type {Axis} */
+const LENGTH = { label: "draft length γ (tokens, bonus not counted)", format: ifWhole };
+/** @type {Axis} */
 const BATCH = { label: "batch (requests)", log: 2, format: String };
 const LEVEL = { y: 1, text: "AR" };
-const MEASURED = "--series-6";
 
 export class Views {
   /** @type {Prediction | null} the latest answer, and the latest one with all batches */
@@ -85,20 +85,34 @@ export class Views {
 
   #lineCharts() {
     return {
-      curve: new Chart(this.#cell((answer) => this.#drawCurve(answer), { wide: true }), {
-        title: "Speedup by draft length", height: 340, y: SPEEDUP,
-        note: "Solid: ceiling, the pure roofline. Dashed: calibrated with efficiencies and "
-          + "overheads. A ring marks the optimum, dots are measured.",
-        x: { label: "draft length γ (tokens, bonus not counted)", format: ifWhole },
+      rates: new Chart(this.#cell((answer) => this.#drawRates(answer)), {
+        title: "Tokens per second by draft length", height: 340, missing: NOT_FITTING,
+        note: "Solid: calibrated with an engine's efficiency and overheads. Dashed: the roofline, "
+          + "which no engine passes. A ring marks the optimum, dots are published measurements.",
+        x: LENGTH, y: { label: "tok/s of a request", min: 0, format: number },
+      }),
+      curve: new Chart(this.#cell((answer) => this.#drawCurve(answer)), {
+        title: "Speedup by draft length", height: 340, y: SPEEDUP, missing: NOT_FITTING,
+        note: "The roofline's speedup is no upper bound: overheads slow steps without drafts too. "
+          + "Dots are measured: published ones, and those that you paste below.",
+        x: LENGTH,
       }),
       gain: new Chart(this.#cell((answer) => this.#drawGain(answer), { overBatches: true }), {
-        title: "Best speedup by batch", x: BATCH, y: SPEEDUP,
+        title: "Best speedup by batch", x: BATCH, y: SPEEDUP, missing: NOT_FITTING,
         note: "At each batch with the draft length that is best there.",
       }),
       length: new Chart(this.#cell((answer) => this.#drawLength(answer), { overBatches: true }), {
         title: "Best draft length by batch", note: "0: speculation does not pay.", x: BATCH,
+        missing: NOT_FITTING,
         y: { label: "draft length γ (tokens)", min: 0, format: ifWhole },
       }),
+      context: new Chart(
+        this.#cell((answer) => this.#drawContext(answer), { overBatches: true, wide: true }), {
+          title: "Best speedup by context", y: SPEEDUP, missing: NOT_FITTING,
+          note: "At the batch that is set, and each context with the draft length that is best "
+            + "there.",
+          x: { label: "context (tokens of each request)", log: 2, format: String },
+        }),
     };
   }
 
@@ -189,13 +203,25 @@ export class Views {
   // -- drawing ------------------------------------------------------------------------------------
 
   /** @param {Prediction} answer */
-  #drawCurve({ drafters, scenario: { batch } }) {
+  #drawRates({ drafters, published, scenario: { batch } }) {
+    this.#charts.rates.draw({
+      ...byLength(drafters, "tokens_per_second_per_request", rate),
+      dots: published.filter((point) => point.batch === batch).flatMap((point) => {
+        const { tokens_per_second: all, draft_length: x } = point;
+        return all === null ? []
+          : [{
+            x, y: all / batch, note: `${rate(all / batch)}: ${noteOf(point)}`, colour: MEASURED,
+          }];
+      }),
+    });
+  }
+
+  /** @param {Prediction} answer */
+  #drawCurve({ drafters, published, scenario: { batch } }) {
+    const points = [...shownPoints(published), ...this.#points];
     this.#charts.curve.draw({
-      series: inTiers(drafters, ({ curve }, tier) => (
-        { x: curve.draft_length, y: curve[tier].speedup })),
-      marks: drafters.flatMap((drafter, index) => (
-        TIER_NAMES.map((tier) => optimumMark(drafter, tier, index)))),
-      dots: this.#points.filter((point) => (point.batch ?? batch) === batch)
+      ...byLength(drafters, "speedup", times),
+      dots: points.filter((point) => (point.batch ?? batch) === batch)
         .flatMap((point) => (point.draft_length === null ? [] : [dot(point.draft_length, point)])),
       rulers: [LEVEL],
     });
@@ -203,13 +229,28 @@ export class Views {
 
   /** @param {Prediction} answer */
   #drawGain({ drafters }) {
-    this.#charts.gain.draw({ series: byBatch(drafters, "speedup"), rulers: [LEVEL] });
+    this.#charts.gain.draw({
+      series: byBatch(drafters, "speedup"), rulers: [LEVEL], bands: batchBands(drafters),
+    });
+  }
+
+  /** @param {Prediction} answer */
+  #drawContext({ drafters }) {
+    const views = drafters.flatMap(({ by_context: view }) => (view === null ? [] : [view]));
+    this.#charts.context.draw({
+      series: inTiers(drafters, ({ by_context: view }, tier) => (
+        { x: view?.context ?? [], y: view?.[tier].speedup ?? [] })),
+      rulers: [LEVEL],
+      bands: views.length ? fitBands(views[0].context, views) : [],
+    });
   }
 
   /** @param {Prediction} answer */
   #drawLength({ drafters }) {
     const series = byBatch(drafters, "draft_length");
-    this.#charts.length.draw({ series: series.map((line) => ({ ...line, stepped: true })) });
+    this.#charts.length.draw({
+      series: series.map((line) => ({ ...line, stepped: true })), bands: batchBands(drafters),
+    });
   }
 
   /** @param {Prediction} answer */
@@ -221,11 +262,12 @@ export class Views {
   }
 
   /** @param {Prediction} answer */
-  #drawScatter({ drafters }) {
+  #drawScatter({ drafters, published }) {
     this.#charts.scatter.draw({
       series: inTiers(drafters, ({ curve }, tier) => (
         unique({ x: curve.acceptance_length, y: curve[tier].speedup }))),
-      dots: this.#points.map((point) => dot(point.acceptance_length, point)),
+      dots: [...shownPoints(published), ...this.#points]
+        .map((point) => dot(point.acceptance_length, point)),
       rulers: [{ slope: 1, text: "y = x" }],
     });
   }
@@ -235,9 +277,10 @@ export class Views {
     const tier = this.#tier;
     this.#charts.stack.draw([
       { label: "AR", components: ar[tier].components, tokens: 1 },
-      ...drafters.map(({ name, optimum }) => {
+      ...drafters.flatMap(({ name, optimum }) => {
+        if (optimum === null) return [];
         const { draft_length: length, acceptance_length: al, components } = optimum[tier];
-        return { label: `${name}, γ = ${length}, AL ${fixed(al, 2)}`, components, tokens: al };
+        return [{ label: `${name}, γ = ${length}, AL ${fixed(al, 2)}`, components, tokens: al }];
       }),
     ]);
   }
@@ -255,60 +298,4 @@ export class Views {
     const { batch, draft_length: lengths, [this.#tier]: values } = drafters[index].heat_map;
     this.#charts.heat.draw({ batches: batch, lengths, values, accent: seriesColour(index) });
   }
-}
-
-/** @param {number} value */
-const ifWhole = (value) => (Number.isInteger(value) ? String(value) : "");
-
-/** @param {Tier} tier */
-const style = (tier) => (tier === "ceiling" ? {} : { dash: DASH });
-
-/**
- * Return a series for each drafter and tier.
- *
- * @param {DrafterAnswer[]} drafters
- * @param {(drafter: DrafterAnswer, tier: Tier) => Line} line
- * @returns {Series[]}
- */
-const inTiers = (drafters, line) => drafters.flatMap((drafter, index) => TIER_NAMES.map((tier) => (
-  {
-    label: `${drafter.name}, ${tier}`, colour: seriesColour(index), ...style(tier),
-    ...line(drafter, tier),
-  })));
-
-/** @param {DrafterAnswer[]} drafters @param {keyof BestNumbers} name */
-const byBatch = (drafters, name) => inTiers(drafters, ({ by_batch: best }, tier) => (
-  { x: best.batch, y: best[tier][name] }));
-
-/** @param {DrafterAnswer} drafter @param {Tier} tier @param {number} index @returns {Mark} */
-function optimumMark({ optimum }, tier, index) {
-  const { draft_length: x, speedup: y } = optimum[tier];
-  return {
-    x, y, colour: seriesColour(index),
-    text: tier === "ceiling" ? `γ* = ${x}, ${times(y)}` : "",
-    below: optimum.calibrated.speedup >= y,
-  };
-}
-
-/** Return speeds per device over speeds per request, for the batches that fit. */
-function front(/** @type {Throughput} */ numbers) {
-  const devices = numbers.tokens_per_second_per_device;
-  /** @type {[number, number | null][]} */
-  const points = numbers.tokens_per_second_per_request.flatMap((value, index) => (
-    value === null ? [] : [[value, devices[index]]]));
-  points.sort(([left], [right]) => left - right);
-  return { x: points.map(([x]) => x), y: points.map(([, y]) => y) };
-}
-
-/** Return a line without the later of two points at the same x, which a table cannot hold. */
-function unique(/** @type {Line} */ { x, y }) {
-  const isFirst = x.map((value, index) => x.indexOf(value) === index);
-  return { x: x.filter((_, index) => isFirst[index]), y: y.filter((_, index) => isFirst[index]) };
-}
-
-/** @param {number} x @param {MeasuredPoint} point @returns {Dot} */
-function dot(x, { acceptance_length: al, speedup, note }) {
-  const about = note ? `${note}: ` : "";
-  const text = `${about}${times(speedup)} at AL ${fixed(al, 2)} incl. bonus`;
-  return { x, y: speedup, note: text, colour: MEASURED };
 }

@@ -1,69 +1,61 @@
-// One answer on the page: its tokens with their marks as they come, and its numbers.
+// One answer on the page: its text, its tokens as they come, and its numbers.
 
-import { closest, find, findAll, h } from "./dom.js";
+import { h } from "./dom.js";
 import { errorBox } from "./errors.js";
 import { fixed, NONE, number, percent, seconds } from "./format.js";
 import { isAbort } from "./http.js";
-import { Counts, isCommitted, KINDS, TokenText, tokensOf } from "./rounds.js";
+import { MarkdownView, ThoughtView } from "./markdown.js";
+import { Counts, TokenText } from "./rounds.js";
 import { streamed } from "./stream.js";
+import { TokenView } from "./token_view.js";
 
 /** @import { ChatRequest } from "../types/api" */
 /** @import { AnswerMetrics, ChatChunk, CommittedToken, Round } from "../types/answers" */
-/** @import { ShownToken } from "./rounds.js" */
+/** @import { TimedEvent } from "../types/answers" */
+/** @import { KeptAnswer } from "./conversations.js" */
+/** @import { Run } from "./race.js" */
 
-/** @type {{ [part: string]: string }} */
-const DRAFTED_BY = {
-  suffix: "a look-up in what was said before",
-  ngram: "a look-up in this text",
-  dflash: "the DFlash drafter",
-};
 /** @type {{ [reason: string]: string }} */
 const ENDED_BY = { stop: "the model ended it", length: "max tokens reached" };
-/** @type {{ [key: string]: 1 | -1 }} */
-const STEPS = { ArrowRight: 1, ArrowLeft: -1 };
-const COMMITTED = ".token:not(.rejected, .unused, .withheld)";
-const HIGHEST = 12; // tokens that a column of the strip shows
 
 export class Answer {
   counts = new Counts();
   /** @type {CommittedToken[]} tokens of the answer */
   committed = [];
   text = ""; // as the server gives it: the conversation goes on with it
+  reasoning = ""; // what a model wrote before, where its template marks it
   /** @type {AnswerMetrics | null} */
   metrics = null;
   /** @type {"waiting" | "running" | "done" | "stopped" | "failed"} */
   state = "waiting";
   element;
+  #title;
   #drafts;
+  #model;
+  /** @type {Round[]} */
+  #rounds = [];
+  #thought = new ThoughtView();
+  #prose = new MarkdownView();
   #tokens;
-  #about = h("p", { class: "told hint", role: "status", hidden: true });
   #numbers = h("dl", { class: "numbers" });
-  #columns = h("div", { class: "columns-of-rounds" });
   #note = h("p", { class: "hint" });
-  #reader = new TokenText();
   #due = false;
   /** @type {string | null} the server's reason for the end */
   #ended = null;
+  #endToken = false; // the last token ended the answer, and is no part of the text
 
-  /** @param {string} title says which answer this is @param {{ drafts: boolean }} options */
-  constructor(title, { drafts }) {
+  /**
+   * @param {string} title says which answer this is
+   * @param {{ drafts: boolean, model: string }} options `model` is the name that is asked
+   */
+  constructor(title, { drafts, model }) {
+    this.#title = title;
+    this.#model = model;
     this.#drafts = drafts;
-    this.#tokens = h("div", {
-      class: "tokens",
-      tabIndex: 0,
-      role: "region",
-      "aria-label": `${title}. Arrow keys go from token to token`,
-      on: {
-        click: (event) => this.#look(closest(event, ".token")),
-        keydown: (event) => this.#onKey(event),
-      },
-    });
-    const strip = h("figure", { class: "strip" }, this.#columns,
-      h("figcaption", { class: "hint" }, "Each round: the model's own token, accepted ones on top, "
-        + "and above them the drafted ones that were not accepted."));
+    this.#tokens = new TokenView(title, { drafts });
     this.element = h("article", { class: "answer" },
-      h("h3", {}, title), this.#tokens, this.#about, drafts ? strip : null, this.#numbers,
-      this.#note);
+      h("h3", {}, title), this.#thought.element, this.#prose.element, this.#tokens.element,
+      this.#numbers, this.#note);
     this.#show();
   }
 
@@ -96,7 +88,32 @@ export class Answer {
 
   /** Point at the token where another answer differs. @param {number} index */
   mark(index) {
-    findAll(this.#tokens, COMMITTED)[index]?.classList.add("parted");
+    this.#tokens.mark(index);
+  }
+
+  /** Return what a kept conversation has of this answer. @returns {KeptAnswer} */
+  kept() {
+    const { text, reasoning, metrics, counts: { tokens, acceptanceLength } } = this;
+    return {
+      title: this.#title, model: this.#model, text, reasoning, tokens,
+      acceptance_length: acceptanceLength,
+      tpot: metrics?.tpot ?? null, ttft: metrics?.ttft ?? null, seed: metrics?.seed ?? null,
+    };
+  }
+
+  /** Return the measured run, to be played: null where no time to its first token is known. */
+  recorded() {
+    const first = this.#rounds[0]?.time;
+    if (!this.metrics?.ttft || first === undefined) return null;
+    const start = first - this.metrics.ttft;
+    const reader = new TokenText();
+    /** @type {Run} */
+    const run = {
+      events: this.#rounds.map((round) => eventOf(round, 1e3 * (round.time - start))),
+      pieces: this.committed.map(({ text }) => reader.read(text)),
+    };
+    if (this.#endToken) run.pieces[run.pieces.length - 1] = "";
+    return run;
   }
 
   // -- inside -------------------------------------------------------------------------------------
@@ -108,11 +125,13 @@ export class Answer {
     if (!choice) return;
     const text = choice.delta?.content ?? "";
     this.text += text;
+    this.reasoning += choice.delta?.reasoning_content ?? "";
     if (text) heard(text);
     if (choice.round) this.#addRound(choice.round);
     if (choice.finish_reason) {
       this.#ended = choice.finish_reason;
-      if (choice.finish_reason === "stop" && choice.stop_reason === null) this.#markEnd();
+      this.#endToken = choice.finish_reason === "stop" && choice.stop_reason === null;
+      if (this.#endToken) this.#tokens.markEnd();
     }
     if (!this.#due) { // many rounds may come between two frames
       this.#due = true;
@@ -122,63 +141,10 @@ export class Answer {
 
   /** @param {Round} round */
   #addRound(round) {
-    const tokens = tokensOf(round);
+    this.#rounds.push(round);
     this.counts.add(round);
     this.committed.push(...round.committed_tokens);
-    const follow = isAtEnd(this.#tokens);
-    this.#tokens.append(...tokens.map((token) => this.#span(token, round)));
-    if (follow) this.#tokens.scrollTop = this.#tokens.scrollHeight;
-    if (this.#drafts) this.#columns.append(column(round, tokens));
-  }
-
-  /** @param {ShownToken} token @param {Round} round */
-  #span(token, round) {
-    const committed = isCommitted(token.kind);
-    const text = committed ? this.#reader.read(token.text) : token.text.replaceAll("\n", "⏎");
-    const marks = ["token", token.kind];
-    if (text.includes("\n")) marks.push("newline");
-    const properties = { class: marks.join(" "), title: this.#describe(token, round) };
-    return h(committed ? "span" : "del", properties, text);
-  }
-
-  /** @param {ShownToken} token @param {Round} round */
-  #describe({ kind, id, text }, round) {
-    const drafted = round.proposed && kind !== "bonus" && kind !== "forced";
-    const drafter = DRAFTED_BY[round.part ?? ""] ?? round.part ?? round.drafter;
-    const cut = round.cut_by ? ` The draft is no longer because of: ${round.cut_by}.` : "";
-    const took = fixed(round.step_ms + round.draft_ms, 1);
-    return `${KINDS[kind].name}: ${KINDS[kind].text}.${drafted ? ` Drafted by ${drafter}.` : ""}\n`
-      + `Round ${this.counts.rounds}: drafted ${round.proposed}, verified ${round.verified}, `
-      + `accepted ${round.accepted}; ${took} ms.${cut}`
-      + (id === null ? "" : `\nToken ${id} ${JSON.stringify(text)}`);
-  }
-
-  /** Describe a token below the text, for fingers and keys. @param {HTMLElement | null} span */
-  #look(span) {
-    if (!span) return;
-    find(this.#tokens, ".seen")?.classList.remove("seen");
-    span.classList.add("seen");
-    span.scrollIntoView({ block: "nearest" });
-    this.#about.textContent = span.title;
-    this.#about.hidden = false;
-  }
-
-  /** @param {KeyboardEvent} event */
-  #onKey(event) {
-    const step = STEPS[event.key];
-    if (step === undefined) return;
-    event.preventDefault();
-    const spans = findAll(this.#tokens, ".token");
-    const seen = spans.findIndex((span) => span.classList.contains("seen"));
-    this.#look(spans[seen < 0 ? 0 : seen + step] ?? null);
-  }
-
-  /** Mark the token that ended the answer: it is no part of the text. */
-  #markEnd() {
-    const last = findAll(this.#tokens, COMMITTED).at(-1);
-    if (!last) return;
-    last.classList.add("end");
-    last.title = `The model ended its answer here. ${last.title}`;
+    this.#tokens.add(round);
   }
 
   #show() {
@@ -194,6 +160,8 @@ export class Answer {
         "tokens per round with a draft, the bonus token included"]);
       shown.push(["accepted", this.#acceptedShare(), "of the drafted tokens that were verified"]);
     }
+    this.#thought.show(this.reasoning, this.text === "");
+    this.#prose.show(this.text);
     this.#numbers.replaceChildren(...shown.map(([name, value, title]) => h("div", { title },
       h("dt", {}, name), h("dd", {}, value))));
     this.#note.textContent = this.#status();
@@ -218,31 +186,10 @@ export class Answer {
   }
 }
 
-/** Return whether a box is scrolled to its end, so that it should follow. @param {Element} box */
-const isAtEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < 40;
-
-/**
- * Return the column of one round in the strip: its committed tokens, and above them the others.
- *
- * @param {Round} round
- * @param {ShownToken[]} tokens
- */
-function column(round, tokens) {
-  const committed = round.committed_tokens.length;
-  const others = tokens.length - committed;
-  /** @param {string} name @param {number} count */
-  const part = (name, count) => (
-    h("i", { class: name, style: { height: `${3 * Math.min(count, HIGHEST)}px` } }));
-  return h("span", { title: `${committed} committed, ${others} more drafted` },
-    part("lost", others),
-    part("kept", round.accepted),
-    part("sure", round.forced),
-    part("own", committed - round.accepted - round.forced));
-}
-
-/** Return the legend: each mark with its name and meaning. */
-export function tokenLegend() {
-  return h("ul", { class: "legend", "aria-label": "What the marks mean" },
-    Object.entries(KINDS).map(([kind, { name, text }]) => h("li", { title: text },
-      h("span", { class: `token ${kind}`, "aria-hidden": "true" }, "token"), ` ${name}`)));
+/** @param {Round} round @param {number} ms @returns {TimedEvent} */
+function eventOf(round, ms) {
+  const tokens = round.committed_tokens.length;
+  const drafted = round.verified - round.forced_places.length;
+  const accepted = Math.min(round.accepted, tokens);
+  return { t_ms: ms, tokens, accepted, own: tokens - accepted, drafted };
 }

@@ -8,6 +8,7 @@ import { number } from "./format.js";
 
 export const FONT_SIZE = 12;
 export const FONT = "system-ui, sans-serif";
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]; // steps between labels
 
 /**
  * Return an axis for uPlot.
@@ -16,7 +17,7 @@ export const FONT = "system-ui, sans-serif";
  * @param {number} size pixels beside the plot
  * @returns {uPlot.Axis}
  */
-export function axis({ label, ticks, format, log }, size) {
+export function axis({ label, ticks, format, log, whole }, size) {
   const font = `${FONT_SIZE}px ${FONT}`;
   const fixedTicks = log || ticks ? {
     /** @type {uPlot.Axis.Splits} */
@@ -29,6 +30,7 @@ export function axis({ label, ticks, format, log }, size) {
     grid: { stroke: colour("--grid"), width: 1 },
     ticks: { stroke: colour("--line"), width: 1, size: 5 },
     values: (_, splits) => splits.map((value) => (value === null ? "" : (format ?? number)(value))),
+    ...(whole ? { incrs: WHOLE } : {}),
     ...fixedTicks,
   };
 }
@@ -51,10 +53,10 @@ export const scale = ({ log }, range) => (
  * @param {number} air share of the range that stays free at each end
  * @returns {Range}
  */
-export function rangeOf({ log, min, max }, values, air) {
-  if (!values.length) return [0, 1];
+export function rangeOf({ log, min, max, atLeast = -Infinity }, values, air) {
+  if (!values.length) return [min ?? 0, max ?? Math.max(atLeast, 1)];
   const low = min ?? Math.min(...values);
-  const high = max ?? Math.max(...values);
+  const high = max ?? Math.max(...values, atLeast);
   if (log) return [low, low === high ? low * log : high];
   const free = air * (high - low || 1);
   return [min ?? low - free, max ?? high + free];

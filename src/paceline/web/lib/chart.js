@@ -4,7 +4,7 @@
 import uPlot from "../vendor/uPlot.esm.js";
 import { axis, rangeOf, scale } from "./axes.js";
 import { colour, onThemeChange } from "./colours.js";
-import { h, loadStyle } from "./dom.js";
+import { h } from "./dom.js";
 import { figure, Legend, swatch } from "./figure.js";
 import { number } from "./format.js";
 import { drawOverlay, drawUnderlay, nearestDot } from "./layers.js";
@@ -15,11 +15,11 @@ const AIR = { x: 0.04, y: 0.08 }; // share of the range that stays free beyond t
 
 /**
  * `table` puts the numbers below the chart as a table, `tools` are controls above it. The labels of
- * axes say the unit.
+ * axes say the unit; `missing` are the words for a null in the table.
  *
  * @typedef {{
  *   title: string, note?: string | null, x: Axis, y: Axis, height?: number, table?: boolean,
- *   tools?: Child,
+ *   tools?: Child, missing?: string,
  * }} ChartOptions
  */
 
@@ -48,8 +48,6 @@ export class Chart {
     parent.append(figure(title, note, tools, this.#legend.element, this.plot, this.#table));
     new ResizeObserver(() => this.#resize()).observe(this.plot);
     onThemeChange(() => { if (this.#data) this.#rebuild(this.#data); });
-    loadStyle("vendor/uPlot.min.css");
-    loadStyle("lib/chart.css");
   }
 
   /** @param {ChartData} data */
@@ -176,7 +174,7 @@ export class Chart {
     const table = this.#table;
     if (table === null || (!table.open && table.children.length === 1)) return;
     const [summary] = table.children;
-    const content = this.#data ? [tableOf(this.#data, this.#options.x, this.#options.y)] : [];
+    const content = this.#data ? [tableOf(this.#data, this.#options)] : [];
     table.replaceChildren(summary, ...content);
   }
 }
@@ -206,11 +204,12 @@ function uplotSeries({ label, colour: name, dash, stepped = false, circles = fal
   };
 }
 
-/** @param {ChartData} data @param {Axis} x @param {Axis} y */
-function tableOf(data, x, y) {
+/** @param {ChartData} data @param {ChartOptions} options */
+function tableOf(data, { x, y, missing = "" }) {
   const { series, dots = [] } = data;
   /** @param {Axis} axis_ @param {unknown} value */
-  const cell = ({ format = number }, value) => h("td", {}, isNumber(value) ? format(value) : "");
+  const cell = ({ format = number }, value) => h("td", {},
+    isNumber(value) ? format(value) : value === null ? missing : "");
   const [places, ...columns] = aligned(data);
   const table = h("table", {},
     h("tr", {}, [x, ...series].map(({ label }) => h("th", { scope: "col" }, label))),

@@ -95,6 +95,7 @@ const styles = new Map();
 export function loadStyle(path) {
   const loading = styles.get(path) ?? load(path);
   styles.set(path, loading);
+  loading.catch(() => styles.delete(path)); // the next visit tries again
   return loading;
 }
 
@@ -104,7 +105,10 @@ function load(path) {
     const href = new URL(`web/${path}`, document.baseURI).href;
     const link = h("link", { rel: "stylesheet", href });
     link.addEventListener("load", () => resolve());
-    link.addEventListener("error", () => reject(new Error(`could not load ${path}`)));
+    link.addEventListener("error", () => {
+      link.remove();
+      reject(new Error(`could not load ${path}`));
+    });
     document.head.append(link);
   });
 }

@@ -1,16 +1,20 @@
-// What a chart draws over uPlot's lines: filled cells, dashed rulers, measured dots, marks.
+// What a chart draws over uPlot's lines: filled and hatched cells, bands, dashed rulers, measured
+// dots, marks.
 
 import { FONT, FONT_SIZE } from "./axes.js";
 import { colour, faded } from "./colours.js";
 
 /** @import uPlot from "../vendor/uPlot.esm.js" */
-/** @import { Cell, ChartData, Dot, Mark, Ruler } from "../types/page" */
+/** @import { Band, Cell, ChartData, Dot, Mark, Ruler } from "../types/page" */
 
 const NEAR = 14; // pixels from the pointer within which a dot shows its note
 
 /** Draw what lies under the lines. @param {uPlot} plot @param {ChartData} data */
-export function drawUnderlay(plot, { cells = [] }) {
-  clipped(plot, () => { for (const cell of cells) drawCell(plot, cell); });
+export function drawUnderlay(plot, { cells = [], bands = [] }) {
+  clipped(plot, () => {
+    for (const cell of cells) drawCell(plot, cell);
+    for (const band of bands) drawBand(plot, band);
+  });
 }
 
 /** Draw what lies over the lines. @param {uPlot} plot @param {ChartData} data */
@@ -65,8 +69,48 @@ function boxOf(plot, { x, y }) {
 /** @param {uPlot} plot @param {Cell} cell */
 function drawCell(plot, cell) {
   const [left, top, width, height] = boxOf(plot, cell);
-  plot.ctx.fillStyle = cell.fill;
+  plot.ctx.fillStyle = cell.fill ?? hatch(plot.ctx);
   plot.ctx.fillRect(left, top, Math.ceil(width) - 1, Math.ceil(height) - 1);
+}
+
+/** @param {uPlot} plot @param {Band} band */
+function drawBand(plot, { from, to, text }) {
+  const { ctx, bbox } = plot;
+  const left = Math.max(plot.valToPos(from, "x", true), bbox.left);
+  const right = Math.min(plot.valToPos(to, "x", true), bbox.left + bbox.width);
+  ctx.fillStyle = hatch(ctx);
+  ctx.fillRect(left, bbox.top, right - left, bbox.height);
+  ctx.save();
+  ctx.translate((left + right) / 2, bbox.top + bbox.height / 2);
+  ctx.rotate(-Math.PI / 2);
+  ctx.font = `${FONT_SIZE * devicePixelRatio}px ${FONT}`;
+  ctx.textAlign = "center";
+  ctx.textBaseline = "middle";
+  const wide = ctx.measureText(text).width / 2 + 5 * devicePixelRatio;
+  const high = FONT_SIZE * 0.8 * devicePixelRatio;
+  ctx.fillStyle = colour("--card");
+  ctx.fillRect(-wide, -high, 2 * wide, 2 * high);
+  ctx.fillStyle = colour("--soft");
+  ctx.fillText(text, 0, 0);
+  ctx.restore();
+}
+
+/** Return the neutral pattern of what has no value. @param {CanvasRenderingContext2D} ctx */
+function hatch(ctx) {
+  const size = 7 * devicePixelRatio;
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = size;
+  const lines = /** @type {CanvasRenderingContext2D} */ (tile.getContext("2d"));
+  lines.fillStyle = colour("--sunken");
+  lines.fillRect(0, 0, size, size);
+  lines.strokeStyle = colour("--line-strong");
+  lines.lineWidth = devicePixelRatio;
+  for (const shift of [-size, 0, size]) {
+    lines.moveTo(shift, size);
+    lines.lineTo(shift + size, 0);
+  }
+  lines.stroke();
+  return ctx.createPattern(tile, "repeat") ?? colour("--sunken");
 }
 
 /** @param {uPlot} plot @param {Cell} cell */

@@ -96,7 +96,7 @@ export class Pane {
       class: "played", tabIndex: 0, role: "region", "aria-label": `Text: ${title}`,
     });
     this.#strip = h("canvas", {
-      class: "strip", role: "img", "aria-label": `Bursts over time: ${title}`,
+      class: "bursts", role: "img", "aria-label": `Bursts over time: ${title}`,
     });
     this.element = h(
       "article",

@@ -15,6 +15,7 @@ import { asError, clearErrors, fieldError, labelled, messageOf, showAtField } fr
  *
  * @typedef {{
  *   sides: Side[],
+ *   model: string,
  *   drafter: string | null,
  *   mayDiffer: string | null,
  *   body: (messages: Message[], side: Side, salt: string) => ChatRequest,
@@ -67,6 +68,14 @@ export class Settings {
     this.element = this.#layout(drafts);
   }
 
+  get system() {
+    return this.#system.value.trim();
+  }
+
+  set system(text) {
+    this.#system.value = text;
+  }
+
   /** Return the plan, or null where a field cannot be read, which then shows why. */
   read() {
     clearErrors(this.element);
@@ -116,10 +125,11 @@ export class Settings {
       response_format: this.#format(),
     };
     const speculative = this.#speculative(drafter);
-    const system = this.#system.value.trim();
+    const { system } = this;
     const { rule } = this.#facts;
     return {
       sides: SIDES[this.#mode.value()] ?? ["on"],
+      model: sampling.model,
       drafter,
       mayDiffer: rule !== "match" && temperature > 0 ? rule : null,
       body: (messages, side, salt) => ({
@@ -187,7 +197,7 @@ function radioButtons(name, options, chosen) {
     type: "radio", name, value, checked: value === chosen, disabled: !enabled,
   }));
   return {
-    element: h("div", { class: "choice" },
+    element: h("div", { class: "radios" },
       options.map(([, text], index) => h("label", {}, inputs[index], ` ${text}`))),
     value: () => inputs.find((input) => input.checked)?.value ?? chosen,
   };

@@ -10,34 +10,39 @@ const SPEEDS = [0.25, 0.5, 1, 2, 4];
 export class Transport {
   element;
   #clock;
-  #play = h("button", {
-    type: "button", class: "primary", id: "timing-play", on: { click: () => this.toggle() },
-  }, "▶ Play");
+  #play;
   /** @type {HTMLInputElement} */
-  #seek = h("input", {
-    type: "range", id: "timing-seek", min: 0, max: 1, step: 1, value: 0, "aria-label": "Position",
-    on: { input: () => this.#clock.seek(this.#seek.valueAsNumber) },
-  });
-  #time = h("output", { class: "clock", for: "timing-seek" }, "0.00 s");
+  #seek;
+  #time;
   #race;
 
   /**
+   * @param {string} name what the ids of the controls begin with
    * @param {Clock} clock
-   * @param {() => void} raceChanged
-   * @param {(shown: boolean) => void} marksChanged
+   * @param {{ raceChanged: () => void, marksChanged: (shown: boolean) => void }} options
    */
-  constructor(clock, raceChanged, marksChanged) {
+  constructor(name, clock, { raceChanged, marksChanged }) {
     this.#clock = clock;
-    this.#race = h("input", { type: "checkbox", id: "timing-race", on: { change: raceChanged } });
+    this.#play = h("button", {
+      type: "button", class: "primary play", id: `${name}-play`,
+      on: { click: () => this.toggle() },
+    }, "▶ Play");
+    this.#seek = h("input", {
+      type: "range", id: `${name}-seek`, min: 0, max: 1, step: 1, value: 0,
+      "aria-label": "Position", on: { input: () => clock.seek(this.#seek.valueAsNumber) },
+    });
+    this.#time = h("output", { class: "clock", for: `${name}-seek` }, "0.00 s");
+    this.#race = h("input", { type: "checkbox", id: `${name}-race`, on: { change: raceChanged } });
     this.element = h("div", { class: "transport card", role: "group", "aria-label": "Playback" },
       this.#play,
       h("button", {
-        type: "button", id: "timing-restart", on: { click: () => this.#restart() },
-      }, "↺ Restart"),
+        type: "button", id: `${name}-restart`, "aria-label": "Restart",
+        on: { click: () => this.restart() },
+      }, "↺", h("span", { class: "word" }, " Restart")),
       this.#seek, this.#time,
-      h("label", { class: "inline" }, "Speed ", this.#speeds()),
-      h("label", { class: "inline" }, this.#race, " Race: stop when one is done"),
-      h("label", { class: "inline" }, marksBox(marksChanged), h("span", {}, " Mark ",
+      h("label", { class: "inline" }, "Speed ", speeds(name, clock)),
+      h("label", { class: "inline" }, this.#race, " Stop when one is done"),
+      h("label", { class: "inline" }, marksBox(name, marksChanged), h("span", {}, " Mark ",
         h("span", { class: "drafted" }, "drafted"), " and ",
         h("span", { class: "own" }, "bonus"), " tokens")));
   }
@@ -50,6 +55,11 @@ export class Transport {
   toggle() {
     if (this.#clock.running) this.#clock.pause();
     else this.#clock.play();
+  }
+
+  restart() {
+    this.#clock.seek(0);
+    this.#clock.play();
   }
 
   /** Take the length of a run in milliseconds; null where there is no run to play. */
@@ -65,28 +75,22 @@ export class Transport {
     const label = this.#clock.running ? "❚❚ Pause" : "▶ Play";
     if (this.#play.textContent !== label) this.#play.textContent = label;
   }
-
-  // -- inside -------------------------------------------------------------------------------------
-
-  #restart() {
-    this.#clock.seek(0);
-    this.#clock.play();
-  }
-
-  #speeds() {
-    /** @type {HTMLSelectElement} */
-    const list = h("select", {
-      id: "timing-speed", on: { change: () => this.#clock.setSpeed(Number(list.value)) },
-    }, SPEEDS.map((value) => h("option", { value, selected: value === 1 }, `${value}×`)));
-    return list;
-  }
 }
 
-/** @param {(shown: boolean) => void} changed */
-function marksBox(changed) {
+/** @param {string} name @param {Clock} clock */
+function speeds(name, clock) {
+  /** @type {HTMLSelectElement} */
+  const list = h("select", {
+    id: `${name}-speed`, on: { change: () => clock.setSpeed(Number(list.value)) },
+  }, SPEEDS.map((value) => h("option", { value, selected: value === 1 }, `${value}×`)));
+  return list;
+}
+
+/** @param {string} name @param {(shown: boolean) => void} changed */
+function marksBox(name, changed) {
   /** @type {HTMLInputElement} */
   const box = h("input", {
-    type: "checkbox", id: "timing-marks", checked: true,
+    type: "checkbox", id: `${name}-marks`, checked: true,
     on: { change: () => changed(box.checked) },
   });
   return box;

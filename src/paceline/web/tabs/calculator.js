@@ -4,16 +4,17 @@
 import { toCsv } from "../calculator/csv.js";
 import { Form } from "../calculator/form.js";
 import { measuredBox } from "../calculator/measured.js";
-import { fromParams, initial, scenario, toParams } from "../calculator/state.js";
-import { glance, launchLines, summary } from "../calculator/summary.js";
+import { scenario } from "../calculator/scenario.js";
+import { fromParams, initial, initialServed, toParams } from "../calculator/state.js";
+import { glance, launchLines, spoken, summary } from "../calculator/summary.js";
 import { Views } from "../calculator/views.js";
-import { copyText, download, h, loadStyle } from "../lib/dom.js";
-import { asError, clearErrors, errorBox, showAtField } from "../lib/errors.js";
-import { times } from "../lib/format.js";
+import { copyText, download, h } from "../lib/dom.js";
+import { asError, clearErrors, errorBox, fieldError, showAtField } from "../lib/errors.js";
 import { getJson, newest, postJson } from "../lib/http.js";
 
-/** @import { HardwareLists, ModelLists, Prediction, StatedScenario } from "../types/answers" */
-/** @import { TabContext } from "../types/page" */
+/** @import { HardwareLists, ModelLists, Prediction, ServedScenario } from "../types/answers" */
+/** @import { StatedScenario } from "../types/answers" */
+/** @import { FieldError, TabContext } from "../types/page" */
 /** @import { Lists } from "../calculator/form.js" */
 
 const START = initial("Qwen3.5-27B", "B200");
@@ -24,11 +25,12 @@ let page = null;
 
 /** @param {HTMLElement} element @param {TabContext} context */
 export async function mount(element, context) {
-  /** @type {[ModelLists, HardwareLists, void]} */
-  const [models, hardware] = await Promise.all([
-    getJson("ui/models"), getJson("ui/hardware"), loadStyle("tabs/calculator.css"),
+  const isServing = context.state.tabs.some(({ name, available }) => name === "live" && available);
+  /** @type {[ModelLists, HardwareLists, ServedScenario | null]} */
+  const [models, hardware, served] = await Promise.all([
+    getJson("ui/models"), getJson("ui/hardware"), isServing ? getJson("ui/this-server") : null,
   ]);
-  page = new Calculator(element, context, { ...models, ...hardware });
+  page = new Calculator(element, context, { ...models, ...hardware, served });
 }
 
 /** @param {URLSearchParams} params */
@@ -36,6 +38,8 @@ export const show = (params) => page?.read(params);
 
 class Calculator {
   #context;
+  #lists;
+  #start; // what the page opens with
   /** @type {string | null} the parameters of the link, as they were last read or written */
   #query = null;
   /** @type {Prediction | null} */
@@ -64,7 +68,9 @@ class Calculator {
   /** @param {HTMLElement} root @param {TabContext} context @param {Lists} lists */
   constructor(root, context, lists) {
     this.#context = context;
-    this.#form = new Form(lists, structuredClone(START), () => this.#changed());
+    this.#lists = lists;
+    this.#start = lists.served ? initialServed(lists.served) : START;
+    this.#form = new Form(lists, structuredClone(this.#start), () => this.#changed());
     this.#views = new Views(this.#charts);
     this.#ask = newest(
       (/** @type {StatedScenario} */ body) => postJson("ui/predict", body),
@@ -74,7 +80,7 @@ class Calculator {
     root.append(
       h("header", { class: "intro" }, h("h1", {}, "What speculation would buy"),
         h("p", { class: "soft" }, "For your model, hardware and load, before you train anything. "
-          + "The ceiling is arithmetic and bandwidth alone. Calibrated is what engines reach."),
+          + "Calibrated is what engines reach; the roofline is arithmetic and bandwidth alone."),
         h("div", { class: "tools-row" }, this.#link, this.#csv, this.#json)),
       this.#form.element,
       h("div", { class: "column" }, this.#error, this.#status, this.#summary, this.#charts,
@@ -89,9 +95,9 @@ class Calculator {
     if (String(params) === this.#query) return;
     this.#query = String(params);
     try {
-      this.#form.show(structuredClone(await fromParams(params, START)));
+      this.#form.show(structuredClone(await fromParams(params, this.#start)));
     } catch {
-      this.#form.show(structuredClone(START));
+      this.#form.show(structuredClone(this.#start));
       this.#fail(new Error("This link is broken: part of it is missing. These are the values to "
         + "start with."));
       return;
@@ -129,8 +135,8 @@ class Calculator {
   /** @param {{ brief: boolean }} options */
   #askFor({ brief }) {
     try {
-      const stated = scenario(this.#form.state);
-      this.#ask(brief ? { ...stated, batches: [] } : stated);
+      const stated = scenario(this.#form.state, this.#lists);
+      this.#ask(brief ? { ...stated, batches: [], contexts: [] } : stated);
     } catch (error) {
       this.#fail(asError(error));
     }
@@ -149,6 +155,7 @@ class Calculator {
     this.#charts.hidden = false;
     const brief = answer.scenario.batches !== null;
     this.#answer = answer;
+    this.#form.showDevices(answer.hardware.devices);
     this.#csv.disabled = this.#json.disabled = brief;
     this.#views.draw(answer, brief);
     this.#summary.replaceChildren(...summary(answer, (index) => this.#feel(answer, index)));
@@ -158,13 +165,9 @@ class Calculator {
   }
 
   /** Tell screen readers the result in a sentence, once the sliders rest. */
-  #announce(/** @type {Prediction} */ { drafters }) {
+  #announce(/** @type {Prediction} */ answer) {
     clearTimeout(this.#quiet);
-    this.#quiet = setTimeout(() => {
-      this.#status.textContent = drafters.map(({ name, optimum: { calibrated } }) => (
-        `${name}: ${times(calibrated.speedup)} at draft length ${calibrated.draft_length}`
-      )).join("; ");
-    }, QUIET);
+    this.#quiet = setTimeout(() => { this.#status.textContent = spoken(answer); }, QUIET);
   }
 
   /** Show an error in place of the curves, which would belong to other input. */
@@ -175,14 +178,16 @@ class Calculator {
     this.#charts.hidden = true;
     for (const part of [this.#summary, this.#launch, this.#glance]) part.replaceChildren();
     clearErrors(this.#form.element);
-    const atField = showAtField(this.#form.element, error);
-    const message = atField ? `No curve: ${error.message}` : error.message;
+    const atField = showAtField(this.#form.element, withoutField(error));
+    const message = atField ? "No curve until the marked field is right." : error.message;
     this.#error.replaceChildren(errorBox(new Error(message)));
   }
 
   /** @param {Prediction} answer @param {number} index */
   #feel({ ar, drafters }, index) {
-    const { name, optimum: { calibrated }, commits } = drafters[index];
+    const { name, optimum, commits } = drafters[index];
+    if (optimum === null) return;
+    const { calibrated } = optimum;
     const plain = shortened(ar.calibrated.tokens_per_second_per_request);
     const tokens = Math.min(4000, Math.max(50, Math.round(6 * plain)));
     this.#context.open("timing", new URLSearchParams({
@@ -195,6 +200,12 @@ class Calculator {
       commits: rounded(commits).join(","),
     }));
   }
+}
+
+/** Return an error for the place beside its field: without the name that the field has in JSON. */
+function withoutField(/** @type {FieldError} */ error) {
+  const text = error.message.replace(/^[\w.[\]]+: /, "");
+  return fieldError(error.field ?? "", text.charAt(0).toUpperCase() + text.slice(1));
 }
 
 /** @param {number} value */

@@ -1,13 +1,15 @@
 // What the running server does: asked once a second, and only while somebody looks.
 
 import { Chart } from "../lib/chart.js";
-import { h, loadStyle } from "../lib/dom.js";
+import { h } from "../lib/dom.js";
 import { errorBox } from "../lib/errors.js";
 import { fixed, NONE, number, percent, rate, seconds, times } from "../lib/format.js";
 import { getJson, HttpError } from "../lib/http.js";
 import { groupTable, lengthBars, positionBars } from "../lib/live_tables.js";
+import { RecentRequests } from "../lib/recent.js";
 
 /** @import { LivePoint, LiveSnapshot, Quantiles } from "../types/answers" */
+/** @import { RecentRequests as RequestList } from "../types/answers" */
 /** @import { Axis, Child, TabContext } from "../types/page" */
 
 /** @typedef {Exclude<keyof LivePoint, "time">} PointName */
@@ -31,8 +33,7 @@ const SPEEDUP = "Speedup by the cost table: the time that the same tokens would 
 let live = null;
 
 /** @param {HTMLElement} element @param {TabContext} context */
-export async function mount(element, context) {
-  await loadStyle("tabs/live.css");
+export function mount(element, context) {
   live = new Live(element, context);
 }
 
@@ -57,6 +58,7 @@ class Live {
   /** @type {Axis} */
   #x = { label: "seconds ago", max: 0, format: (value) => number(Math.abs(value)) };
   #curves;
+  #recent = new RecentRequests();
 
   /** @param {HTMLElement} element @param {TabContext} context */
   constructor(element, { params, remember }) {
@@ -76,7 +78,7 @@ class Live {
       h("div", { class: "head" },
         h("h1", {}, "Live"), this.#state,
         h("label", { htmlFor: "live-window" }, "Numbers over the last "), this.#window),
-      this.#trouble, this.#tiles, ...this.#tables(), curves);
+      this.#trouble, this.#tiles, ...this.#tables(), curves, this.#recent.element);
     this.#curves = this.#makeCurves(curves);
     document.addEventListener("visibilitychange", () => this.#ask());
   }
@@ -99,7 +101,12 @@ class Live {
     this.#isAsking = true;
     try {
       const since = this.#points.at(-1)?.time ?? 0;
-      this.#draw(await getJson(`ui/live?window=${this.#window.value}&since=${since}`));
+      /** @type {[LiveSnapshot, RequestList]} */
+      const [snapshot, recent] = await Promise.all([
+        getJson(`ui/live?window=${this.#window.value}&since=${since}`), getJson("ui/requests"),
+      ]);
+      this.#draw(snapshot);
+      this.#recent.show(recent);
       this.#trouble.replaceChildren();
     } catch (error) {
       this.#state.textContent = "no news";
@@ -141,21 +148,21 @@ class Live {
       return { lines, chart: new Chart(box, options) };
     };
     return [
-      curve("Speed", { label: "tokens/s" }, [
+      curve("Speed", { label: "tokens/s", atLeast: 10 }, [
         { name: "tokens_per_second", label: "tokens per second", colour: "--series-1" },
       ]),
-      curve("Speculation", { label: "tokens" }, [
+      curve("Speculation", { label: "tokens", atLeast: 4 }, [
         { name: "acceptance_length", label: "AL incl. bonus", colour: "--series-3" },
         {
           name: "draft_length", label: "draft length, mean of all rounds", colour: "--series-2",
           dash: DASH,
         },
       ]),
-      curve("Requests", { label: "requests" }, [
+      curve("Requests", { label: "requests", atLeast: 4, whole: true }, [
         { name: "running", label: "running", colour: "--series-1" },
         { name: "waiting", label: "waiting", colour: "--series-2", dash: DASH },
       ]),
-      curve("KV in use", { label: "share of blocks", format: (value) => percent(value, 1) }, [
+      curve("KV in use", { label: "share of blocks", atLeast: 0.1, format: percentOf }, [
         { name: "kv_usage", label: "KV in use", colour: "--series-4" },
       ]),
     ];
@@ -188,6 +195,9 @@ class Live {
     }
   }
 }
+
+/** @param {number} share */
+const percentOf = (share) => percent(share);
 
 // -- tiles ----------------------------------------------------------------------------------------
 

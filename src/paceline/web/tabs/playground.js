@@ -1,17 +1,17 @@
 // Talk to the served model and see what speculation does: in a chat, or off beside on.
 
-import { Answer, tokenLegend } from "../lib/answer.js";
-import { find, h, loadStyle } from "../lib/dom.js";
+import { FORMAT } from "../lib/conversations.js";
+import { find, h } from "../lib/dom.js";
 import { asError, clearErrors, errorBox, labelled, showAtField } from "../lib/errors.js";
-import { seconds, times } from "../lib/format.js";
+import { History } from "../lib/history.js";
 import { getJson, isAbort } from "../lib/http.js";
-import { firstDifference } from "../lib/rounds.js";
 import { Settings } from "../lib/settings.js";
 import { Speaker } from "../lib/speaker.js";
+import { tokenLegend, tokenSwitches } from "../lib/token_view.js";
+import { KeptTurnView, newId, Turn } from "../lib/turn.js";
 
-/** @import { Message } from "../types/api" */
 /** @import { ServingFacts } from "../types/answers" */
-/** @import { Plan, Side } from "../lib/settings.js" */
+/** @import { Conversation } from "../lib/conversations.js" */
 
 const EXAMPLES = [
   "Give me three tips for sleeping better.",
@@ -19,20 +19,27 @@ const EXAMPLES = [
   "Write a Python function that reverses a list, then write it again with type hints.",
 ];
 
+/** @type {Playground | null} */
+let page = null;
+
 /** @param {HTMLElement} element */
 export async function mount(element) {
-  /** @type {[ServingFacts, void]} */
-  const [facts] = await Promise.all([getJson("ui/serving"), loadStyle("tabs/playground.css")]);
-  new Playground(element, facts);
+  /** @type {ServingFacts} */
+  const facts = await getJson("ui/serving");
+  page = new Playground(element, facts);
 }
+
+export const hide = () => page?.pause();
 
 class Playground {
   #facts;
   #settings;
   #speaker = new Speaker();
-  /** @type {Message[]} the conversation so far, without the system prompt */
-  #messages = [];
-  #salt = newScope();
+  #history = new History((kept) => this.#restore(kept), () => this.#reset());
+  /** @type {(Turn | KeptTurnView)[]} those that were answered */
+  #turns = [];
+  #id = newId();
+  #salt = newId();
   /** @type {AbortController | null} of the answer that is being made */
   #running = null;
   #log = h("div", { class: "log" });
@@ -44,6 +51,9 @@ class Playground {
   #stop = h("button", {
     type: "button", hidden: true, on: { click: () => this.#running?.abort() },
   }, "Stop");
+  #again = h("button", {
+    type: "button", class: "quiet", hidden: true, on: { click: () => this.#regenerate() },
+  }, "↻ Regenerate");
   #clear = h("button", {
     type: "button", class: "quiet", on: { click: () => this.#reset() },
   }, "New conversation");
@@ -57,20 +67,24 @@ class Playground {
     this.#facts = facts;
     this.#settings = new Settings(facts, () => this.#reset());
     this.#form.append(
-      h("div", { class: "key" }, tokenLegend(), views(element)),
+      h("div", { class: "key" }, tokenLegend(), tokenSwitches(element)),
       labelled("messages", "Message", this.#prompt),
       h("div", { class: "actions" },
         h("span", { class: "hint keys" }, "Enter sends, Shift+Enter makes a new line, Esc stops"),
-        this.#clear, this.#stop, this.#send));
+        this.#again, this.#clear, this.#stop, this.#send));
     element.append(
       h("h1", { class: "unseen" }, "Playground"),
       h("div", { class: "columns" },
         h("div", { class: "talk" }, this.#log, this.#form, this.#speaker.element),
-        this.#settings.element));
+        h("aside", { class: "beside" }, this.#history.element, this.#settings.element)));
     element.addEventListener("keydown", (event) => {
       if (event.key === "Escape") this.#running?.abort();
     });
     this.#reset();
+  }
+
+  pause() {
+    for (const turn of this.#turns) turn.pause();
   }
 
   // -- inside -------------------------------------------------------------------------------------
@@ -83,37 +97,88 @@ class Playground {
   }
 
   #reset() {
-    this.#running?.abort();
-    this.#messages = [];
-    this.#salt = newScope();
+    this.#leave();
+    this.#id = newId();
+    this.#history.show(null);
     const examples = EXAMPLES.map((text) => h("button", {
       type: "button", on: { click: () => { this.#prompt.value = text; this.#ask(); } },
     }, text));
     this.#log.replaceChildren(h("div", { class: "start" },
-      h("p", { class: "soft" }, `You talk to ${this.#facts.models[0]}. Every token shows how it `
-        + "came about. Point at a token, or tap it, for more."),
+      h("p", { class: "soft" }, `You talk to ${this.#facts.models[0]}. Under “Rounds”, every token `
+        + "shows how it came about. Point at a token, or tap it, for more."),
       h("div", { class: "examples" }, examples)));
   }
 
-  async #ask() {
+  /** Leave the conversation that is shown. */
+  #leave() {
+    this.#running?.abort();
+    this.pause();
+    this.#turns = [];
+    this.#salt = newId();
+    this.#again.hidden = true;
+  }
+
+  /** Show a kept conversation, and go on with it. @param {Conversation} conversation */
+  #restore(conversation) {
+    this.#leave();
+    this.#id = conversation.id;
+    this.#turns = conversation.turns.map((turn) => new KeptTurnView(turn));
+    this.#log.replaceChildren(...this.#turns.map(({ element }) => element));
+    this.#again.hidden = this.#turns.length === 0;
+    this.#settings.system = conversation.system;
+    this.#history.show(conversation);
+    this.#turns.at(-1)?.element.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Keep the conversation as it is now. */
+  #keep() {
+    const turns = this.#turns.map((turn) => turn.kept()).filter(({ answers }) => answers.length);
+    const updated = new Date().toISOString();
+    const { system } = this.#settings;
+    this.#again.hidden = turns.length === 0;
+    if (!turns.length) return;
+    this.#history.keep({ format: FORMAT, id: this.#id, system, updated, turns });
+  }
+
+  /** Answer the last message anew. */
+  #regenerate() {
+    const last = this.#turns.at(-1);
+    if (last) this.#answer(last.said, last);
+  }
+
+  #ask() {
     const text = this.#prompt.value.trim();
-    if (this.#running || !text) return;
-    clearErrors(this.#form);
-    const plan = this.#settings.read();
+    if (text) this.#answer(text, null);
+  }
+
+  /**
+   * Answer a message, and keep the conversation with it.
+   *
+   * @param {string} text
+   * @param {Turn | KeptTurnView | null} replaced the last turn, where its message is answered anew
+   */
+  async #answer(text, replaced) {
+    const plan = this.#running ? null : this.#settings.read();
     if (plan === null) return;
+    clearErrors(this.#form);
     find(this.#log, ".start")?.remove();
-    const turn = new Turn(text, plan, this.#messages);
+    const before = this.#turns.filter((turn) => turn !== replaced);
+    const turn = new Turn(text, plan, before.flatMap(({ messages }) => messages));
+    if (replaced) replaced.element.hidden = true;
+    replaced?.pause();
     this.#log.append(turn.element);
     turn.element.scrollIntoView({ block: "start" });
     const running = new AbortController();
     const salt = this.#salt; // another one when the answer has ended: a new conversation has begun
     this.#setRunning(running);
-    this.#prompt.value = "";
+    if (!replaced) this.#prompt.value = "";
     try {
       await turn.run({ salt, signal: running.signal, speaker: this.#speaker });
-      if (salt === this.#salt) this.#messages = turn.messages;
-    } catch (error) {
-      if (salt === this.#salt) this.#fail(asError(error), turn, text);
+      if (salt === this.#salt) this.#take(turn, before);
+    } catch (thrown) {
+      const error = asError(thrown);
+      if (salt === this.#salt) this.#end(error, turn, replaced, before);
+      if (isAbort(error)) this.#speaker.say("Stopped.");
     } finally {
       this.#speaker.end();
       this.#setRunning(null);
@@ -121,26 +186,54 @@ class Playground {
   }
 
   /**
+   * End a turn that was stopped, or that failed. One that was stopped before its first token leaves
+   * the turn that it should replace as it was.
+   *
+   * @param {Error} error
+   * @param {Turn} turn
+   * @param {Turn | KeptTurnView | null} replaced
+   * @param {(Turn | KeptTurnView)[]} before
+   */
+  #end(error, turn, replaced, before) {
+    if (!isAbort(error)) {
+      this.#fail(error, turn, replaced);
+    } else if (replaced && !turn.hasStarted) {
+      turn.element.remove();
+      replaced.element.hidden = false;
+    } else {
+      this.#take(turn, before);
+    }
+  }
+
+  /**
+   * Take a turn into the conversation, after those before it.
+   *
+   * @param {Turn} turn
+   * @param {(Turn | KeptTurnView)[]} before
+   */
+  #take(turn, before) {
+    for (const other of this.#turns) if (!before.includes(other)) other.element.remove();
+    this.#turns = [...before, turn];
+    this.#keep();
+  }
+
+  /**
    * Show an error. After a refusal the text is back in the box, and the reason is at its field.
    *
    * @param {Error} error
    * @param {Turn} turn
-   * @param {string} text
+   * @param {Turn | KeptTurnView | null} replaced
    */
-  #fail(error, turn, text) {
-    if (isAbort(error)) {
-      this.#messages = turn.messages;
-      this.#speaker.end();
-      this.#speaker.say("Stopped.");
-      return;
-    }
-    this.#prompt.value ||= text;
+  #fail(error, turn, replaced) {
+    if (replaced) replaced.element.hidden = false;
+    else this.#prompt.value ||= turn.said;
     const placed = showAtField(this.#settings.element, error) || showAtField(this.#form, error);
     if (turn.hasStarted) {
       turn.fail(error);
       return;
     }
-    const box = h("div", { class: "turn" }, errorBox(error, () => this.#ask()));
+    const again = () => (replaced ? this.#regenerate() : this.#ask());
+    const box = h("div", { class: "turn" }, errorBox(error, again));
     turn.element.replaceWith(placed ? "" : box);
   }
 
@@ -149,138 +242,10 @@ class Playground {
     const isRunning = controller !== null;
     this.#running = controller;
     this.#stop.hidden = !isRunning;
-    this.#send.disabled = this.#clear.disabled = isRunning;
+    this.#send.disabled = this.#clear.disabled = this.#again.disabled = isRunning;
     this.#log.setAttribute("aria-busy", String(isRunning));
     // not while somebody writes in the settings
     const inSettings = this.#settings.element.contains(document.activeElement);
     if (!inSettings) this.#prompt.focus({ preventScroll: true });
   }
 }
-
-/**
- * Return switches of what the tokens show. They set classes, so that they change shown tokens too.
- *
- * @param {HTMLElement} element
- */
-function views(element) {
-  /** @param {string} name @param {string} text @param {boolean} checked */
-  const box = (name, text, checked) => {
-    const apply = () => element.classList.toggle(`no-${name}`, !input.checked);
-    /** @type {HTMLInputElement} */
-    const input = h("input", { type: "checkbox", checked, on: { change: apply } });
-    apply();
-    return h("label", {}, input, ` ${text}`);
-  };
-  return h("div", { class: "views", role: "group", "aria-label": "Show" },
-    box("marks", "marks", true), box("rejected", "rejected", true),
-    box("unused", "drafted only", false));
-}
-
-/** One question and its answer, or its two answers. */
-class Turn {
-  element;
-  #plan;
-  /** @type {Message[]} */
-  #conversation;
-  #answers;
-  #verdict = h("p", { class: "verdict", role: "status", hidden: true });
-
-  /** @param {string} text @param {Plan} plan @param {Message[]} before */
-  constructor(text, plan, before) {
-    this.#plan = plan;
-    this.#conversation = [...before, { role: "user", content: text }];
-    this.#answers = plan.sides.map((side) => ({ side, answer: emptyAnswer(side, plan) }));
-    this.element = h("div", { class: "turn" },
-      h("p", { class: "said" }, text),
-      this.#verdict,
-      h("div", { class: this.#answers.length > 1 ? "panes" : "" },
-        this.#answers.map(({ answer }) => answer.element)));
-  }
-
-  get hasStarted() {
-    return this.#answers.some(({ answer }) => answer.committed.length > 0);
-  }
-
-  /** The conversation with the answer; without the question where nothing was answered. */
-  get messages() {
-    const { text } = this.#answers[0].answer;
-    if (!text) return this.#conversation.slice(0, -1);
-    /** @type {Message} */
-    const message = { role: "assistant", content: text };
-    return [...this.#conversation, message];
-  }
-
-  /**
-   * Run one answer after the other, so that neither slows the other down.
-   *
-   * @param {{ salt: string, signal: AbortSignal, speaker: Speaker }} options
-   */
-  async run({ salt, signal, speaker }) {
-    const isPair = this.#answers.length > 1;
-    for (const [index, { side, answer }] of this.#answers.entries()) {
-      // Each answer of a pair has its own scope: it neither finds the other's prompt in the cache,
-      // nor drafts from the other's text.
-      const body = this.#plan.body(this.#conversation, side, isPair ? newScope() : salt);
-      await answer.run(body, signal, index === 0 ? (text) => speaker.hear(text) : () => {});
-    }
-    if (!isPair) return;
-    speaker.end();
-    this.#compare(speaker);
-  }
-
-  /** @param {Error} error */
-  fail(error) {
-    const { answer } = this.#answers.find((entry) => entry.answer.state === "failed")
-      ?? this.#answers[0];
-    answer.fail(error);
-  }
-
-  /** @param {Speaker} speaker */
-  #compare(speaker) {
-    const [off, on] = this.#answers.map(({ answer }) => answer);
-    const index = firstDifference(off.committed, on.committed);
-    const isEqual = index === null && off.text === on.text;
-    const words = isEqual ? `Identical, ${off.committed.length} tokens.`
-      : this.#different(off, on, index ?? off.committed.length);
-    this.#verdict.replaceChildren(
-      h("strong", {}, `${isEqual ? "✓" : "✗"} ${words}`), ` ${pace(off, on)}`);
-    this.#verdict.classList.toggle("bad", !isEqual);
-    this.#verdict.hidden = false;
-    speaker.say(words);
-  }
-
-  /** @param {Answer} off @param {Answer} on @param {number} index */
-  #different(off, on, index) {
-    off.mark(index);
-    on.mark(index);
-    const token = (/** @type {Answer} */ { committed }) => (
-      committed[index] ? JSON.stringify(committed[index].text) : "nothing");
-    const { mayDiffer } = this.#plan;
-    return `Different from token ${index + 1} on: off says ${token(off)}, on says ${token(on)}. `
-      + (mayDiffer
-        ? `That is allowed here: under the rule ${mayDiffer} a sampled text depends on its drafts.`
-        : "That should not be: please report it.");
-  }
-}
-
-/** @param {Side} side @param {Plan} plan */
-function emptyAnswer(side, { drafter }) {
-  const drafts = side === "on" && drafter !== null;
-  return new Answer(drafts ? `Speculation on: ${drafter}` : "Speculation off", { drafts });
-}
-
-/**
- * Return the measured difference in speed of two answers.
- *
- * @param {Answer} off
- * @param {Answer} on
- */
-function pace(off, on) {
-  const [slow, fast] = [off.metrics?.tpot, on.metrics?.tpot];
-  if (!slow || !fast) return "";
-  return `TPOT ${seconds(slow)} off, ${seconds(fast)} on: ${times(slow / fast)} as fast, measured `
-    + "on this one answer, one after the other.";
-}
-
-/** Return a cache scope that nobody else is in. */
-const newScope = () => `playground-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;

@@ -1,13 +1,11 @@
 // The timing: two panes play tokens at their own pace, plain decoding beside speculation.
 
-import { closest, h, loadStyle } from "../lib/dom.js";
+import { closest, h } from "../lib/dom.js";
 import { clearErrors, errorBox, fieldError, labelled, showAtField } from "../lib/errors.js";
-import { fixed, times } from "../lib/format.js";
 import { newest, postJson } from "../lib/http.js";
-import { Clock, Pane } from "../lib/player.js";
+import { Race } from "../lib/race.js";
 import { RecordedBox } from "../lib/recorded.js";
 import { TEXTS, pieces } from "../lib/texts.js";
-import { Transport } from "../lib/transport.js";
 
 /** @import { TimedRun } from "../types/answers" */
 /** @import { FieldError, TabContext } from "../types/page" */
@@ -42,23 +40,20 @@ const FIELDS = [ // `name` in the hash, `field` in errors
 let page = null;
 
 /** @param {HTMLElement} element @param {TabContext} context */
-export async function mount(element, context) {
-  await loadStyle("tabs/timing.css");
+export function mount(element, context) {
   page = new Timing(element, context);
 }
 
 /** @param {URLSearchParams} params */
-export const show = (params) => page?.read(params);
-export const hide = () => page?.pause();
+export const show = (params) => page?.show(params);
+export const hide = () => page?.hide();
 
 class Timing {
   #root;
   #context;
-  #panes = [
-    new Pane("Plain decoding (AR)", { drafts: false }),
-    new Pane("Speculative", { drafts: true }),
-  ];
-  #clock = new Clock((ms) => this.#tick(ms));
+  #race = new Race("timing");
+  #isShown = false;
+  #isDue = false; // a run is there that was not presented yet
   #ask;
   /** @type {TimedRun | null} */
   #run = null;
@@ -80,9 +75,7 @@ class Timing {
   });
   #given = h("p", { class: "given", hidden: true });
   #error = h("div");
-  #result = h("p", { class: "result", role: "status" });
 
-  #transport = new Transport(this.#clock, () => this.#limit(), (shown) => this.#showMarks(shown));
   #recorded = new RecordedBox((body) => this.#playRecorded(body), (error) => this.#fail(error));
 
   /** @param {HTMLElement} root @param {TabContext} context */
@@ -100,19 +93,39 @@ class Timing {
         h("p", { class: "soft" }, "The same text twice at its real pace. Speculation commits "
           + "tokens in bursts: the accepted drafts, and one token of the target's own.")),
       this.#presets(),
-      this.#form(),
       this.#error,
-      this.#transport.element,
-      this.#result,
-      h("div", { class: "panes" }, this.#panes.map((pane) => pane.element)),
+      this.#race.element,
+      this.#form(),
       this.#recorded.element,
     );
     root.addEventListener("keydown", (event) => this.#onKey(event));
-    document.addEventListener("visibilitychange", () => { if (document.hidden) this.pause(); });
+    document.addEventListener("visibilitychange", () => this.#present());
+  }
+
+  show(/** @type {URLSearchParams} */ params) {
+    this.#isShown = true;
+    this.#read(params);
+    this.#present();
+  }
+
+  hide() {
+    this.#isShown = false;
+    this.#present();
+  }
+
+  // -- inside -------------------------------------------------------------------------------------
+
+  /** Present a run that is due once somebody can see it; pause while nobody can. */
+  #present() {
+    if (!this.#isShown || document.hidden) this.#race.pause();
+    else if (this.#isDue) {
+      this.#isDue = false;
+      this.#race.present();
+    }
   }
 
   /** Take over the parameters of the hash; ask only where they are new. */
-  read(/** @type {URLSearchParams} */ params) {
+  #read(/** @type {URLSearchParams} */ params) {
     if (String(params) === this.#query) return;
     for (const { name } of FIELDS) {
       this.#inputs[name].value = params.get(name) ?? String(DEFAULTS[name]);
@@ -124,10 +137,6 @@ class Timing {
     this.#commits = commits === null ? null : commits.split(",").map(Number);
     this.#source = params.get("from");
     this.#changed();
-  }
-
-  pause() {
-    this.#clock.pause();
   }
 
   // -- building -----------------------------------------------------------------------------------
@@ -240,79 +249,30 @@ class Timing {
 
   /** @param {FieldError} error */
   #fail(error) {
-    this.pause();
     clearErrors(this.#root);
     const isPasted = /^(arrivals_ms|recorded)/.test(error.field ?? "");
     const shown = isPasted ? fieldError("evaluation", error.message) : error;
     this.#error.replaceChildren(...(showAtField(this.#root, shown) ? [] : [errorBox(error)]));
     this.#run = null;
-    this.#transport.setLength(null);
-    for (const pane of this.#panes) pane.load([], [], 1);
-    this.#clock.end = 0;
-    this.#clock.seek(0);
+    this.#isDue = false;
+    this.#race.clear();
   }
 
   #reload() {
     if (!this.#run) return;
-    const runs = [this.#run.ar, this.#run.speculative];
-    const length = Math.max(...runs.map((events) => events.at(-1)?.t_ms ?? 0));
     const text = TEXTS[this.#text.value]?.text ?? (this.#ownText.value || "Paste a text. ");
-    runs.forEach((events, index) => {
+    this.#race.load([this.#run.ar, this.#run.speculative].map((events) => {
       const total = events.reduce((sum, event) => sum + event.tokens, 0);
-      this.#panes[index].load(events, pieces(text, total), length);
-    });
-    this.#transport.setLength(length);
-    this.#limit();
-    this.#clock.seek(0);
-  }
-
-  #limit() {
-    const ends = this.#panes.map((pane) => pane.end);
-    this.#clock.end = this.#transport.isRace ? Math.min(...ends) : Math.max(...ends);
-    this.#clock.seek(this.#clock.position);
-  }
-
-  // -- playing ------------------------------------------------------------------------------------
-
-  /** @param {boolean} shown */
-  #showMarks(shown) {
-    this.#root.classList.toggle("plain", !shown);
+      return { events, pieces: pieces(text, total) };
+    }));
+    this.#isDue = true;
+    this.#present();
   }
 
   /** @param {KeyboardEvent} event */
   #onKey(event) {
     if (event.key !== " " || closest(event, "input, textarea, select, button, summary")) return;
     event.preventDefault();
-    this.#transport.toggle();
-  }
-
-  /** @param {number} ms */
-  #tick(ms) {
-    for (const pane of this.#panes) pane.show(ms);
-    this.#transport.show(ms);
-    this.#showWinner(ms);
-  }
-
-  /** @param {number} ms */
-  #showWinner(ms) {
-    const ends = this.#panes.map((pane) => pane.end);
-    const first = ends[1] <= ends[0] ? 1 : 0;
-    const isDone = ends[first] > 0 && ms >= Math.min(...ends) - 1e-6;
-    this.#panes.forEach((pane, index) => {
-      pane.badge.hidden = !(isDone && index === first && ends[0] !== ends[1]);
-      pane.badge.textContent = `done first, ${fixed(ends[index] / 1e3, 2)} s`;
-    });
-    const text = isDone ? this.#winnerText(first) : "";
-    if (this.#result.textContent !== text) this.#result.textContent = text;
-  }
-
-  /** @param {number} first index of the pane that was done first */
-  #winnerText(first) {
-    const [winner, other] = [this.#panes[first], this.#panes[1 - first]];
-    const names = ["Plain decoding", "Speculation"];
-    const share = Math.round((100 * other.tokensAt(winner.end)) / other.total);
-    return `${names[first]} was done after ${fixed(winner.end / 1e3, 2)} s. `
-      + `${names[1 - first]} had shown ${share} % by then. ${names[first]} was `
-      + `${times(other.end / winner.end)} as fast to the last token.`;
+    this.#race.toggle();
   }
 }

@@ -1,9 +1,23 @@
 // Written by `python -m tools.page_types` from the server's pydantic models. Do not edit.
 
+/** One event of a streamed answer. */
+export interface AnswerChunk {
+  id: string;
+  created: number;
+  model: string;
+  system_fingerprint: string;
+  choices: ChunkChoice[];
+  prompt_token_ids?: number[];
+  usage?: Usage | null;
+  metrics?: Metrics;
+  obfuscation?: string;
+  object: "chat.completion.chunk" | "text_completion";
+}
+
 /** Throughput without speculation, over batches. */
 export interface ArByBatch {
   batch: number[];
-  ceiling: Throughput;
+  roofline: Throughput;
   calibrated: Throughput;
 }
 
@@ -20,19 +34,22 @@ export interface AssistantMessage {
   role: "assistant";
   content: string | null;
   refusal: null;
+  reasoning_content?: string;
   tool_calls?: CallMade[];
 }
 
 export interface BestByBatch {
+  fits: ("drafts" | "no draft" | "nothing")[];
   max_draft: (number | null)[];
-  ceiling: BestNumbers;
+  roofline: BestNumbers;
   calibrated: BestNumbers;
   batch: number[];
 }
 
 export interface BestByContext {
+  fits: ("drafts" | "no draft" | "nothing")[];
   max_draft: (number | null)[];
-  ceiling: BestNumbers;
+  roofline: BestNumbers;
   calibrated: BestNumbers;
   context: number[];
 }
@@ -47,11 +64,55 @@ export interface BestNumbers {
   tpot_ms: (number | null)[];
 }
 
+/** Efficiencies and overheads of an engine. Every default is the identity. */
+export interface Calibration {
+  /** share of the bandwidth that streaming weights and states reaches */
+  memory_efficiency?: number;
+  /** share of the peak that matmuls reach once they have rows enough */
+  compute_efficiency?: number;
+  /** share of the bandwidth that attention over the cache reaches */
+  attention_memory_efficiency?: number;
+  /** share of the peak that attention over the cache reaches */
+  attention_compute_efficiency?: number;
+  /** share of the bandwidth at which logits are read to choose tokens */
+  sampling_efficiency?: number;
+  /** how much of the shorter of loading and computing hides under the longer */
+  overlap?: number;
+  /** rows that a matmul computes at least; rounds the rows up to a multiple */
+  row_tile?: number;
+  /**
+   * rows at which a matmul reaches half of compute_efficiency (Hockney's n½): the cost of setting
+   * up a tile of weights, in rows
+   */
+  half_rows?: number;
+  /** seconds per forward: scheduling, launch, sampling set-up */
+  step_overhead?: number;
+  /** seconds per layer: launches, barriers, norms */
+  layer_overhead?: number;
+  /** seconds per request and layer: block tables, starting an attention */
+  request_overhead?: number;
+  /** seconds per row and layer: norms, rotary embedding, cache writes */
+  row_overhead?: number;
+  /**
+   * seconds per layer with recurrent states, where a request has more than one row: keeping the
+   * states that rejected drafts return to
+   */
+  state_overhead?: number;
+}
+
 /** A call of a tool by the model. */
 export interface CallMade {
   id: string;
   type: "function";
   function: FunctionMade;
+}
+
+/** A piece of call `index`; the first piece has the id, the type and the name. */
+export interface CallPiece {
+  index: number;
+  id?: string;
+  type?: "function";
+  function: FunctionPiece;
 }
 
 export interface CalledFunction {
@@ -95,7 +156,8 @@ export interface ChatLogprobs {
 }
 
 export interface ChatRequest {
-  model: string;
+  /** A name from /v1/models (default: the first of them). */
+  model?: string;
   /** Temperature of the sampling (default: 1); 0 is argmax. */
   temperature?: number | null;
   /** Sample from the likeliest tokens whose probabilities add up to this. */
@@ -135,34 +197,61 @@ export interface ChatRequest {
   /** The end user; works like cache_salt. */
   user?: string | null;
   metadata?: { [key: string]: string } | null;
-  service_tier?: "auto" | "default" | null;
-  store?: false | null;
+  /** Accepted without effect: this server has one tier. */
+  service_tier?: "auto" | "default" | "flex" | "scale" | "priority" | null;
+  /** Accepted without effect: requests are served in the order in which they came. */
+  priority?: number | null;
+  /** Accepted without effect: answers are not kept. */
+  store?: boolean | null;
   /** Another name of `user`, which OpenAI introduced later. */
   safety_identifier?: string | null;
   /** Accepted without effect: prefixes are cached by content. */
   prompt_cache_key?: string | null;
+  /** Accepted without effect: prefixes stay cached as long as there is room. */
+  prompt_cache_retention?: "in_memory" | "in-memory" | "24h" | null;
   messages: Message[];
   max_completion_tokens?: number | null;
   logprobs?: boolean | null;
   top_logprobs?: number | null;
+  /** End the prompt where the answer begins (default: true, without continue_final_message). */
   add_generation_prompt?: boolean | null;
+  /** Leave the last message open, so that the answer goes on with it. */
+  continue_final_message?: boolean | null;
   /** Variables for the model's chat template, which must read them. */
   chat_template_kwargs?: { [key: string]: unknown } | null;
+  /** Whether the model thinks first, where its chat template lets a request choose. */
+  enable_thinking?: boolean | null;
+  /** How long the model thinks, where its chat template reads it; `none` switches thinking off. */
+  reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | null;
   response_format?: TextFormat | JsonObjectFormat | JsonSchemaFormat | null;
   modalities?: "text"[] | null;
   tools?: Tool[] | null;
   /** Default auto, where there are tools. */
   tool_choice?: "none" | "auto" | "required" | NamedTool | null;
-  /** Default true. */
+  /** Default true, where the model's chat template has tools. */
   parallel_tool_calls?: boolean | null;
   /** Not supported. */
   functions?: unknown[] | null;
   function_call?: "none" | null;
   audio?: null;
-  prediction?: null;
-  reasoning_effort?: null;
-  verbosity?: null;
+  /** Accepted without effect: drafters do not read it. It would change no text. */
+  prediction?: PredictedOutput | null;
+  /** Accepted without effect: no chat template reads it. */
+  verbosity?: "low" | "medium" | "high" | null;
   web_search_options?: null;
+}
+
+/** One choice in a chunk: chat has `delta`, completions have `text`. */
+export interface ChunkChoice {
+  index: number;
+  delta?: MessageDelta;
+  text?: string;
+  logprobs: ChatLogprobs | CompletionLogprobs | null;
+  finish_reason: "stop" | "length" | "tool_calls" | null;
+  stop_reason?: string | number | null;
+  token_ids?: number[];
+  prompt_token_ids?: number[];
+  round?: ShownRound;
 }
 
 export interface CommittedToken {
@@ -171,11 +260,26 @@ export interface CommittedToken {
   kind: TokenKind;
 }
 
-/** Draft lengths 0 … `max_draft`; `acceptance_length` is the toy model's speedup. */
+/**
+ * Log-probabilities of a choice's tokens. `text_offset` counts the characters before each. The
+ * first token of an echoed prompt has none.
+ */
+export interface CompletionLogprobs {
+  tokens: string[];
+  token_logprobs: (number | null)[];
+  top_logprobs: ({ [key: string]: number } | null)[];
+  text_offset: number[];
+}
+
+/**
+ * Every draft length looked at, and whether it `fits`; `acceptance_length` is the toy model's
+ * speedup.
+ */
 export interface Curve {
   draft_length: number[];
+  fits: boolean[];
   acceptance_length: number[];
-  ceiling: DraftNumbers;
+  roofline: DraftNumbers;
   calibrated: DraftNumbers;
 }
 
@@ -192,38 +296,40 @@ export interface Device {
 }
 
 /**
- * Numbers by draft length. `break_even_length` is the AL at which that draft length is as fast as
- * AR.
+ * Numbers by draft length; null for drafts that do not fit. `break_even_length` is the AL at which
+ * that draft length is as fast as AR.
  */
 export interface DraftNumbers {
-  speedup: number[];
-  step_ms: number[];
-  verify_ms: number[];
-  draft_ms: number[];
-  tpot_ms: number[];
-  tokens_per_second_per_request: number[];
-  tokens_per_second_per_device: number[];
-  break_even_length: number[];
+  speedup: (number | null)[];
+  step_ms: (number | null)[];
+  verify_ms: (number | null)[];
+  draft_ms: (number | null)[];
+  tpot_ms: (number | null)[];
+  tokens_per_second_per_request: (number | null)[];
+  tokens_per_second_per_device: (number | null)[];
+  break_even_length: (number | null)[];
 }
 
 /**
- * One drafter's views. `commits` is P(a round commits 1, 2, … tokens) at the calibrated optimum;
- * `flags` are lines to launch "paceline", "vllm" and "sglang" with there, null where the engine has
- * no such drafter.
+ * One drafter's views. Where no draft `fits`, the optimum is null. `commits` is P(a round commits
+ * 1, 2, … tokens) at the calibrated optimum; `flags` are lines to launch "paceline", "vllm" and
+ * "sglang" with there.
  */
 export interface DrafterAnswer {
   name: string;
   kind: string;
   block: number | null;
+  fits: "drafts" | "no draft" | "nothing";
   max_draft: number;
   acceptance: number[];
   curve: Curve;
-  optimum: Tiers_Optimum_;
+  optimum: Tiers_Optimum_ | null;
+  evidence: Evidence;
   by_batch: BestByBatch;
   by_context: BestByContext | null;
   heat_map: HeatMap;
   commits: number[];
-  flags: { [key: string]: string | null };
+  flags: { [key: string]: LaunchLine };
 }
 
 export interface ErrorDetail {
@@ -235,6 +341,16 @@ export interface ErrorDetail {
 
 export interface ErrorResponse {
   error: ErrorDetail;
+}
+
+/**
+ * How far calibrated numbers may be off: what is measured lies between `low` and `high` times them,
+ * as far as published measurements tell; null where nothing was measured.
+ */
+export interface Evidence {
+  low: number | null;
+  high: number | null;
+  text: string;
 }
 
 export interface ExplainedChoice {
@@ -267,12 +383,49 @@ export interface FunctionName {
   name: string;
 }
 
-/** Speedups, [batch][draft_length]. */
+export interface FunctionPiece {
+  name?: string;
+  arguments: string;
+}
+
+/** One device. */
+export interface Hardware {
+  /** its name */
+  name: string;
+  /** bytes/s that the memory moves */
+  memory_bandwidth: number;
+  /** FLOP/s by rate: fp4, fp8, int8, bf16, fp32 */
+  peak: { [key: string]: number };
+  /** bytes */
+  memory: number;
+  /** bytes/s to a peer, per direction; 0: no link */
+  link_bandwidth?: number;
+  /** seconds per call over the link */
+  link_latency?: number;
+  /** one of nvidia-gpu, amd-gpu, apple-gpu, accelerator, cpu; it decides the default calibration */
+  kind?: "nvidia-gpu" | "amd-gpu" | "apple-gpu" | "accelerator" | "cpu" | null;
+  /** where the figures are from */
+  source?: string;
+}
+
+export interface HardwareLists {
+  hardware: ListedHardware[];
+  calibrations: { [key: string]: { [key: string]: unknown } };
+}
+
+/** Speedups, [batch][draft_length]; null exactly where the draft does not fit. */
 export interface HeatMap {
   batch: number[];
   draft_length: number[];
-  ceiling: ((number | null)[] | null)[];
-  calibrated: ((number | null)[] | null)[];
+  roofline: ((number | null)[])[];
+  calibrated: ((number | null)[])[];
+}
+
+/** Median TPOT of requests held back from drafting ÷ that of the others, and their numbers. */
+export interface Holdback {
+  speedup: number;
+  held_back: number;
+  others: number;
 }
 
 export interface JsonObjectFormat {
@@ -282,6 +435,101 @@ export interface JsonObjectFormat {
 export interface JsonSchemaFormat {
   type: "json_schema";
   json_schema: NamedSchema;
+}
+
+/** Latencies of the streams that ended; null where no stream has the number. */
+export interface Latency {
+  streams: number;
+  queue: Quantiles | null;
+  ttft: Quantiles | null;
+  tpot: Quantiles | null;
+  total: Quantiles | null;
+}
+
+/** A command that launches an engine; `missing` says what the engine lacks where there is none. */
+export interface LaunchLine {
+  command: string | null;
+  missing: string | null;
+}
+
+/** Hardware with bytes, bytes per second, and FLOP/s by number format. */
+export interface ListedHardware {
+  name: string;
+  memory: number;
+  memory_bandwidth: number;
+  peak: { [key: string]: number };
+  source: string;
+}
+
+export interface LiveGauges {
+  running: number;
+  waiting: number;
+  kv_usage: number;
+}
+
+/** The requests of one drafter and cohort; `drafter` is null for requests without drafts. */
+export interface LiveGroup {
+  drafter: string | null;
+  cohort: string;
+  tokens: number;
+  speedup_vs_ar: number | null;
+  speculation: LiveSpeculation;
+  latency: Latency;
+}
+
+/** One point of the curves: gauges at `time`, the rest over the seconds before. */
+export interface LivePoint {
+  running: number;
+  waiting: number;
+  kv_usage: number;
+  time: number;
+  tokens_per_second: number;
+  acceptance_length: number | null;
+  draft_length: number | null;
+  speedup_vs_ar: number | null;
+}
+
+export interface LiveRounds {
+  rounds: number;
+  draft_rounds: number;
+  draft_tokens: number;
+  accepted_tokens: number;
+  acceptance_length: number | null;
+  draft_length: number | null;
+  rounds_by_draft_length: number[];
+  positions: PositionCount[];
+}
+
+/** The numbers of the Live tab. `time` is in seconds since the epoch. */
+export interface LiveSnapshot {
+  tokens_per_second: number;
+  prompt_tokens_per_second: number;
+  generation_tokens: number;
+  prefix_hit_rate: number | null;
+  preemptions: number;
+  speedup_vs_ar: number | null;
+  speculation: LiveSpeculation;
+  time: number;
+  window: number;
+  now: LiveGauges;
+  latency: Latency;
+  holdback: Holdback | null;
+  groups: LiveGroup[];
+  history: LivePoint[];
+}
+
+/** Counts of rounds, and those of each part of a composed drafter. */
+export interface LiveSpeculation {
+  rounds: number;
+  draft_rounds: number;
+  draft_tokens: number;
+  accepted_tokens: number;
+  acceptance_length: number | null;
+  draft_length: number | null;
+  rounds_by_draft_length: number[];
+  positions: PositionCount[];
+  forced_tokens: number;
+  parts: { [key: string]: LiveRounds };
 }
 
 /**
@@ -294,17 +542,31 @@ export interface Lossy {
   replaced_tokens: number;
 }
 
+export interface MeasuredPoints {
+  points: ShownPoint[];
+}
+
 export interface Message {
   role: "system" | "developer" | "user" | "assistant" | "tool";
   content?: string | TextPart[] | null;
   name?: string | null;
   tool_call_id?: string | null;
+  reasoning_content?: string | null;
   refusal?: null;
   tool_calls?: ToolCall[] | null;
   function_call?: null;
   audio?: null;
   /** Not supported. */
   annotations?: unknown[] | null;
+}
+
+/** Text or calls that a chunk adds to the message. */
+export interface MessageDelta {
+  role?: "assistant";
+  content?: string;
+  reasoning_content?: string;
+  refusal?: null;
+  tool_calls?: CallPiece[];
 }
 
 /**
@@ -327,6 +589,21 @@ export interface Metrics {
   speculative_decoding: SpeculativeDecoding | null;
 }
 
+/** A listed model; `max_context` is 0 where its config states none. */
+export interface ModelFacts {
+  name: string;
+  max_context: number;
+  parameters: number;
+  active_parameters: number;
+  weight_bytes: number;
+}
+
+export interface ModelLists {
+  models: ModelFacts[];
+  precisions: string[];
+  drafters: string[];
+}
+
 /** The model; `state_bytes` are of one request's recurrent states. */
 export interface ModelSize {
   name: string;
@@ -336,6 +613,11 @@ export interface ModelSize {
   weight_bytes: number;
   kv_bytes_per_token: number;
   state_bytes: number;
+}
+
+export interface NamedConfig {
+  config: { [key: string]: unknown };
+  name: string;
 }
 
 export interface NamedSchema {
@@ -366,6 +648,13 @@ export interface Optimum {
   components: { [key: string]: number };
 }
 
+export interface PageState {
+  version: string;
+  key_needed: boolean;
+  opens_on: string;
+  tabs: Tab[];
+}
+
 /** The rounds in which one part of a composed drafter made the draft. */
 export interface PartDecoding {
   num_spec_steps: number;
@@ -373,16 +662,30 @@ export interface PartDecoding {
   num_draft_tokens: number;
 }
 
+export interface PositionCount {
+  drafted: number;
+  accepted: number;
+}
+
+/** A guess of the answer, which OpenAI's servers use to answer sooner. */
+export interface PredictedOutput {
+  type: "content";
+  content: string | TextPart[];
+}
+
 /**
- * The answer of a prediction. `scenario` is the question with its defaults filled in; `calibration`
- * is its name and its numbers; `notes` are sentences to show beside the numbers.
+ * The answer of a prediction. `scenario` is the question with its defaults filled in, the number of
+ * devices too; `calibration` is its name and its numbers, `evidence` that of plain decoding;
+ * `published` are measurements of others; `notes` are sentences to show beside the numbers.
  */
 export interface Prediction {
-  format: "paceline-prediction/1";
+  format: "paceline-prediction/2";
   scenario: { [key: string]: unknown };
   model: ModelSize;
   hardware: Device;
   calibration: { [key: string]: string | number };
+  evidence: Evidence;
+  published: PublishedPoint[];
   capacity: Fitting;
   ar: Tiers_ArStep_;
   ar_by_batch: ArByBatch;
@@ -392,6 +695,48 @@ export interface Prediction {
 
 export interface PromptTokensDetails {
   cached_tokens: number;
+}
+
+/**
+ * A published measurement of this model on these devices. `tokens_per_second` and `batch` are of
+ * all requests; null where the source does not tell.
+ */
+export interface PublishedPoint {
+  source: string;
+  url: string | null;
+  set: string;
+  kind: string | null;
+  batch: number;
+  draft_length: number;
+  acceptance_length: number;
+  tokens_per_second: number | null;
+  speedup: number | null;
+}
+
+/** Seconds at quantiles of the requests that ended. */
+export interface Quantiles {
+  p50: number;
+  p90: number;
+  p99: number;
+}
+
+/**
+ * A request whose rounds are kept. A choice that still runs has no finish reason yet;
+ * `acceptance_length` includes the bonus token, and is null where nothing was drafted.
+ */
+export interface RecentRequest {
+  id: string;
+  created: number;
+  model: string;
+  finish_reasons: (string | null)[];
+  tokens: number;
+  rounds: number;
+  acceptance_length: number | null;
+}
+
+/** The latest requests whose rounds the server keeps, the newest first. */
+export interface RecentRequests {
+  requests: RecentRequest[];
 }
 
 /** The rounds of every choice of one request. */
@@ -406,6 +751,85 @@ export interface RequestRounds {
 export interface RoundToken {
   id: number;
   text: string;
+}
+
+/** What Live has seen of a drafter: `acceptance_length` includes the bonus token. */
+export interface SeenAcceptance {
+  rounds: number;
+  acceptance_length: number;
+  draft_length: number;
+}
+
+/** As a scenario states it: `alpha`, or `al` at a draft length. */
+export interface ServedAcceptance {
+  alpha: number | null;
+  al: number | null;
+  draft_length: number | null;
+}
+
+/** A drafter's measured cost, as a scenario states it: a share of an AR step, or seconds. */
+export interface ServedCost {
+  name: string;
+  kind: string;
+  cost: number | null;
+  block: number | null;
+  seconds: number | null;
+  acceptance: ServedAcceptance;
+}
+
+export interface ServedDrafter {
+  name: string;
+  version: string;
+  max_draft_len: number;
+}
+
+/** The machine, as a scenario states a device. */
+export interface ServedMachine {
+  name: string;
+  kind: string;
+  memory_bandwidth: number;
+  peak: { [key: string]: number };
+  memory: number;
+  source: string;
+}
+
+/**
+ * What runs here, as parts of a scenario. `median_error` is that of the calibration at the steps
+ * that it was fitted to; `seen` has the drafters that have drafted, by name.
+ */
+export interface ServedScenario {
+  model: NamedConfig;
+  hardware: ServedMachine;
+  precision: string;
+  calibration: { [key: string]: number };
+  median_error: number;
+  drafters: ServedCost[];
+  seen: { [key: string]: SeenAcceptance };
+  context: number;
+}
+
+/** What the page needs to know about the server. */
+export interface ServingFacts {
+  models: string[];
+  max_model_len: number;
+  drafters: ServedDrafter[];
+  default_drafter: string | null;
+  draft_policy: string;
+  rule: string;
+  holdback: number;
+  max_num_seqs: number;
+}
+
+/**
+ * A measured speedup over AR. `acceptance_length` includes the bonus token; `draft_length` and
+ * `batch` are null where they differ within it.
+ */
+export interface ShownPoint {
+  acceptance_length: number;
+  speedup: number;
+  draft_length: number | null;
+  batch: number | null;
+  note: string;
 }
 
 /**
@@ -478,6 +902,116 @@ export interface SpeculativeDecoding {
   parts?: { [key: string]: PartDecoding };
 }
 
+/**
+ * The quality of drafts, in one of these forms: alpha; al and draft_length; conditional;
+ * unconditional; first, al and draft_length; beta; accepted and drafted.
+ */
+export interface StatedAcceptance {
+  /** every position is accepted alike */
+  alpha?: number | null;
+  /** tokens per round, incl. bonus */
+  al?: number | null;
+  /** the draft length of `al` */
+  draft_length?: number | null;
+  /** by position: accepted ÷ drafts that came to it */
+  conditional?: number[] | null;
+  /** by position: accepted so far ÷ all drafts */
+  unconditional?: number[] | null;
+  /** acceptance of the first position */
+  first?: number | null;
+  /** a and b of the law that each round's alpha is drawn from */
+  beta?: [number, number] | null;
+  /** tokens accepted, by round */
+  accepted?: number[] | null;
+  /** tokens drafted, by round, or one number for all rounds */
+  drafted?: number | number[] | null;
+}
+
+/** A drafter: its cost, and how well it drafts. */
+export interface StatedDrafter {
+  /** ideal, mtp, eagle3, draft_model, dflash, ngram, suffix */
+  kind: "ideal" | "mtp" | "eagle3" | "draft_model" | "dflash" | "ngram" | "suffix";
+  /** default: the kind */
+  name?: string;
+  /** cost of one pass, as a share of the target's AR step */
+  cost?: number | null;
+  /**
+   * the drafter's config, or a listed model's name, to compute the cost from (eagle3, draft_model,
+   * dflash); mtp without a cost is computed from the model's own layer
+   */
+  config?: string | { [key: string]: unknown } | null;
+  /** seconds of one look-up (ngram, suffix; default 0) */
+  seconds?: number | null;
+  /**
+   * tokens that one pass drafts (dflash without a config; the anchor is not counted: 15 for what
+   * checkpoints call a block of 16)
+   */
+  block?: number | null;
+  /** its longest draft, where that is less than the scenario's */
+  max_draft?: number | null;
+  /** folder or hub id, for the launch lines */
+  checkpoint?: string | null;
+  /** how well it drafts; ideal accepts all by default */
+  acceptance?: StatedAcceptance | null;
+}
+
+/** A model of your own. */
+export interface StatedModel {
+  /** a Hugging Face config.json */
+  config: { [key: string]: unknown };
+  /** its name in the answer */
+  name?: string;
+}
+
+/** A question to the roofline: what would speculation buy? */
+export interface StatedScenario {
+  /** a listed name, or `{"config": {a Hugging Face config.json}, "name": "mine"}` */
+  model: string | StatedModel;
+  /** a listed name, or an object with the fields of a device */
+  hardware: string | Hardware;
+  /** 1 to 3 drafters */
+  drafters: StatedDrafter[];
+  /** the model's folder or hub id, for the launch lines; default MODEL */
+  checkpoint?: string | null;
+  /**
+   * one name for all matrices ("bf16", "fp8", …), or an object by component; default: the config's
+   */
+  precision?: string | { [key: string]: unknown } | null;
+  /** requests decoded together */
+  batch?: number;
+  /** tokens in each request's cache */
+  context?: number;
+  /** devices that share each layer; default: the fewest that hold the model and one request */
+  tensor_parallel?: number | null;
+  /** groups of such devices that share the batch out */
+  data_parallel?: number;
+  /**
+   * devices among which whole experts are dealt; 1 cuts each expert up (loads are taken as even:
+   * without data_parallel it changes the launch lines alone)
+   */
+  expert_parallel?: number;
+  /**
+   * experts of neighbouring tokens: uniform (drawn independently, the most that can be touched) or
+   * measured (as alike as in real text)
+   */
+  correlation?: "uniform" | "measured";
+  /** of recurrent states when verifying: per-token or replay */
+  snapshots?: "per-token" | "replay";
+  /** format of recurrent states: bf16 or fp32; default: the config's */
+  state_precision?: "bf16" | "fp32" | null;
+  /** longest draft length looked at, 1 to 64 */
+  max_draft?: number;
+  /**
+   * a preset's name, or the object that `paceline roofline fit` writes; default: sglang-b200 for
+   * GPUs of NVIDIA and AMD, else the preset of the nearest kind of model
+   */
+  calibration?: string | Calibration | null;
+  /** of `by_batch` and `heat_map`; default 1, 2, 4, … 1024 and `batch` */
+  batches?: number[] | null;
+  /** of `by_context`; default none, and then there is no such view */
+  contexts?: number[] | null;
+}
+
 export interface StreamOptions {
   include_usage?: boolean | null;
   /** With include_usage: every event has the usage of its choice so far. */
@@ -497,6 +1031,18 @@ export interface StructuredOutputs {
   choice?: string[] | null;
 }
 
+/**
+ * A tab of the page. One that is not available has the reason, and the command that starts what the
+ * tab needs.
+ */
+export interface Tab {
+  name: string;
+  title: string;
+  available: boolean;
+  reason?: string;
+  command?: string;
+}
+
 export interface TextFormat {
   type: "text";
 }
@@ -514,14 +1060,34 @@ export interface Throughput {
 
 /** One answer for each tier. */
 export interface Tiers_ArStep_ {
-  ceiling: ArStep;
+  roofline: ArStep;
   calibrated: ArStep;
 }
 
 /** One answer for each tier. */
 export interface Tiers_Optimum_ {
-  ceiling: Optimum;
+  roofline: Optimum;
   calibrated: Optimum;
+}
+
+/** One step of a request as its reader sees it: `tokens` = `accepted` + `own`, at `t_ms`. */
+export interface TimedEvent {
+  t_ms: number;
+  tokens: number;
+  accepted: number;
+  own: number;
+  drafted: number;
+}
+
+/**
+ * Events of both panes. `acceptance_length` includes the bonus token, and is null where it is not
+ * known; `rows` names the rows of a file to choose from.
+ */
+export interface TimedRun {
+  ar: TimedEvent[];
+  speculative: TimedEvent[];
+  acceptance_length: number | null;
+  rows: string[];
 }
 
 /** The reason why a token was committed. */

@@ -75,6 +75,10 @@ export interface Axis {
   log?: 2 | 10;
   min?: number;
   max?: number;
+  /** The axis reaches at least this far: small values do not fill it. */
+  atLeast?: number;
+  /** Only whole numbers get a label. */
+  whole?: boolean;
   format?: (value: number) => string;
   /** Returns the values that get a label, for an axis that is `width` pixels long. */
   ticks?: (width: number) => number[];
@@ -112,12 +116,19 @@ export interface Dot {
 /** A dashed level, or the line y = slope · x. */
 export type Ruler = { y: number; text: string } | { slope: number; text: string };
 
-/** Fills the rectangle of one unit around (x, y) with a colour. */
+/** Fills the rectangle of one unit around (x, y) with a colour, or hatches it. */
 export interface Cell {
   x: number;
   y: number;
-  fill: string;
+  fill: string | null;
   outlined?: boolean;
+}
+
+/** Hatches the chart from one x to another, with words. */
+export interface Band {
+  from: number;
+  to: number;
+  text: string;
 }
 
 export interface ChartData {
@@ -126,4 +137,5 @@ export interface ChartData {
   dots?: Dot[];
   rulers?: Ruler[];
   cells?: Cell[];
+  bands?: Band[];
 }
