@@ -71,7 +71,7 @@ def _cell(value: object) -> str:
 
 
 def machine() -> str:
-    """One line about where this runs, for the table's caption."""
+    """One line about where this runs and on which commit, for the table's caption."""
     model = platform.processor()
     flags: set[str] = set()
     try:
@@ -83,4 +83,14 @@ def machine() -> str:
         pass
     isa = "AMX" if "amx_bf16" in flags else "AVX512-BF16" if "avx512_bf16" in flags else "portable"
     cores = len(os.sched_getaffinity(0))
-    return f"{date.today()}, {model}, {cores} cores, {isa}"
+    return f"{date.today()}, {model}, {cores} cores, {isa}, {commit()}"
+
+
+def commit() -> str:
+    """The commit of the code that is measured; `+` where files differ from it."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "commit not known"
+    return f"commit {done.stdout.strip()}"

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from harness import machine
 
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch
 from paceline.models.loader import load_model
@@ -133,7 +134,7 @@ def main() -> None:
     longest = max(lengths + contexts)
     network = NativeNetwork(loaded.config, loaded.weights, longest)
     network.allocate_kv(-(-longest // BLOCK_SIZE))
-    print(f"{loaded.name}, kernel path {network.path}, {options.threads} threads")
+    print(f"{loaded.name}, kernel path {network.path}, {options.threads} threads ({machine()})")
     if contexts:
         small_steps(network, contexts, options.repeats)
     if lengths:

@@ -17,7 +17,7 @@ from harness import machine, table
 from paceline.bench.report.charts import Labels, lines
 from paceline.core import InvalidRequest
 
-TIERS = ("ceiling", "calibrated")
+TIERS = ("roofline", "calibrated")
 
 
 def cells(path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,6 +1,7 @@
 """Is the default policy ever slower? Throughput against AR and against every fixed draft length.
 
     python benchmarks/never_slower.py run MODEL DFLASH --out results.jsonl [--cells chat/8/suffix …]
+    python benchmarks/never_slower.py run MODEL --out auto.jsonl [--cells chat/8/auto/T=1 …]
     python benchmarks/never_slower.py show --out results.jsonl [--svg heat_map.svg]
 
 Cells are {chat, code, json, random} x {1, 8, 32 at once} x {suffix, dflash}. In each round the same
@@ -8,7 +9,8 @@ requests, two or three for each place, run under AR, under the policy and under 
 order that changes: every number is a ratio of runs that were neighbours. After a few rounds with
 all fixed lengths only the best of them goes on. A cell that is in the file already is skipped,
 unless it is named: then its new rounds join the old ones. DFLASH is what overfit_drafter.py wrote,
-or any drafter for MODEL.
+or any drafter for MODEL. Without DFLASH the engine is the one that `paceline serve` starts, with
+the drafter `auto`, against AR alone, at each of TEMPERATURES.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness import machine, table
 from prompts import encoded
@@ -32,6 +34,7 @@ from paceline import LLM, SamplingParams
 from paceline.core import SpeculativeParams
 
 KINDS, TOGETHER, DRAFTERS = ("chat", "code", "json", "random"), (1, 8, 32), ("suffix", "dflash")
+TEMPERATURES = (0.0, 0.7, 1.0)  # of `auto`; the others run at 0
 TOKENS = 96
 REQUESTS = {1: 1, 8: 24, 32: 64}  # of a run, one after another in so many places
 ROUNDS = {1: 20, 8: 10, 32: 7}
@@ -44,11 +47,28 @@ Speeds = dict[str, list[float | None]]  # by side: of every round, None where it
 _names = itertools.count()
 
 
-class Bench:
-    """One engine with both drafters; every request has a cache scope of its own."""
+class Cell(NamedTuple):
+    """Traffic, requests at once, drafter, temperature."""
 
-    def __init__(self, model: str, dflash: str) -> None:
-        drafters = ["suffix", f"dflash={dflash}"]
+    kind: str
+    together: int
+    drafter: str
+    temperature: float = 0.0
+
+    def __str__(self) -> str:
+        name = f"{self.kind}/{self.together}/{self.drafter}"
+        return f"{name}/T={self.temperature:g}" if self.drafter == "auto" else name
+
+
+ALL = [Cell(*cell) for cell in itertools.product(KINDS, TOGETHER, DRAFTERS)]
+DEFAULT = [Cell(*cell) for cell in itertools.product(KINDS, TOGETHER, ("auto",), TEMPERATURES)]
+
+
+class Bench:
+    """One engine with both drafters, or with `auto`; every request has a cache scope of its own."""
+
+    def __init__(self, model: str, dflash: str | None) -> None:
+        drafters = ["suffix", f"dflash={dflash}"] if dflash else ["auto"]
         self.llm = LLM(model, drafters, max_model_len=1024, kv_memory=2**30)
         gc.collect()
         gc.freeze()  # as the server does: no run pays for walking through all that is loaded
@@ -64,14 +84,14 @@ class Bench:
         start = turn * count % len(self.prompts[kind])
         return list(itertools.islice(prompts, start, start + count))
 
-    def run(
-        self, kind: str, together: int, batch: Sequence[list[int]], wish: SpeculativeParams
-    ) -> float:
+    def run(self, cell: Cell, batch: Sequence[list[int]], wish: SpeculativeParams) -> float:
         """Tokens per second from the first prompt to the last token, so many requests at once."""
-        engine = self.llm.engine
-        params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
+        engine, kind, together = self.llm.engine, cell.kind, cell.together
         requests = []
-        for prompt in batch:
+        for seed, prompt in enumerate(batch):
+            params = SamplingParams(
+                temperature=cell.temperature, seed=seed, max_tokens=TOKENS, ignore_eos=True
+            )
             name = f"run{next(_names)}"
             requests += engine.make_requests(
                 prompt, params, wish, request_id=name, salt=name.encode(), cohort=kind
@@ -86,12 +106,14 @@ class Bench:
             running -= sum(delta.finished for delta in engine.step())
         return sum(request.output_len for request in requests) / (time.perf_counter() - start)
 
-    def cell(self, kind: str, together: int, drafter: str, rounds: int) -> dict[str, Any]:
+    def cell(self, cell: Cell, rounds: int) -> dict[str, Any]:
         """Tokens per second of every side, by round; None where a side did not run."""
+        kind, together, drafter, _ = cell
         sides = {"ar": SpeculativeParams(off=True), "policy": SpeculativeParams(drafter=drafter)}
+        lengths = () if drafter == "auto" else LENGTHS[together]
         fixed = {
             f"fixed:{length}": SpeculativeParams(drafter=drafter, policy=f"fixed:{length}")
-            for length in LENGTHS[together]
+            for length in lengths
         }
         speeds: Speeds = {name: [] for name in [*sides, *fixed]}
         rng = random.Random(0)
@@ -100,14 +122,14 @@ class Bench:
             batch = self.batch(kind, together, turn)
             now = {**sides, **(fixed if turn >= warm_up else {})}
             order = rng.sample(list(now), len(now))
-            found = {name: self.run(kind, together, batch, now[name]) for name in order}
+            found = {name: self.run(cell, batch, now[name]) for name in order}
             if turn >= warm_up:
                 for name in speeds:
                     speeds[name].append(found.get(name))
-            if turn == warm_up + PICKING - 1:
+            if fixed and turn == warm_up + PICKING - 1:
                 best = max(fixed, key=lambda name: statistics.median(ratios(speeds, name, "ar")))
                 fixed = {best: fixed[best]}
-        return {"kind": kind, "together": together, "drafter": drafter, "speeds": speeds}
+        return {**cell._asdict(), "speeds": speeds}
 
 
 # -- what the rounds say ---------------------------------------------------------------------------
@@ -144,7 +166,7 @@ def summary(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def name_of(cell: dict[str, Any]) -> str:
-    return f"{cell['kind']}/{cell['together']}/{cell['drafter']}"
+    return str(Cell(**{name: cell[name] for name in Cell._fields if name in cell}))
 
 
 def show(cells: list[dict[str, Any]], svg: Path | None) -> None:
@@ -153,7 +175,7 @@ def show(cells: list[dict[str, Any]], svg: Path | None) -> None:
         (s["cell"], s["ar"], s["ar_bound"], s["fixed"], s["best_bound"], verdict(s)) for s in found
     ]
     header = ["cell", "policy ÷ AR", "lower bound", "best fixed", "÷ best: lower bound", "holds"]
-    table(f"default policy, T=0, {TOKENS} tokens, paired runs ({machine()})", header, rows)
+    table(f"default policy, {TOKENS} tokens, paired runs ({machine()})", header, rows)
     kept = sum(verdict(s) == "yes" for s in found)
     print(f"\n{kept} of {len(found)} cells hold: ≥ {FLOORS['ar']} × AR, ≥ {FLOORS['best']} × best")
     if svg is not None:
@@ -230,31 +252,30 @@ def read(out: Path) -> list[dict[str, Any]]:
     return list(cells.values())
 
 
-def wanted(args: argparse.Namespace) -> list[tuple[str, int, str]]:
+def wanted(args: argparse.Namespace) -> list[Cell]:
     done = {name_of(cell) for cell in read(args.out)}
-    cells = itertools.product(KINDS, TOGETHER, DRAFTERS)
-    named = [(f"{kind}/{together}/{drafter}", (kind, together, drafter))
-             for kind, together, drafter in cells]  # fmt: skip
-    unknown = set(args.cells or ()) - {name for name, _ in named}
+    named = {str(cell): cell for cell in (ALL if args.dflash else DEFAULT)}
+    unknown = set(args.cells or ()) - named.keys()
     if unknown:
         raise SystemExit(f"no such cell: {', '.join(sorted(unknown))}")
-    chosen = [(name, cell) for name, cell in named if not args.cells or name in args.cells]
-    return [cell for name, cell in chosen if args.cells or name not in done]
+    names = args.cells or [name for name in named if name not in done]
+    return [named[name] for name in names]
 
 
 def run(args: argparse.Namespace) -> None:
     todo, bench = wanted(args), Bench(args.model, args.dflash)
     seconds = {}
-    for together in sorted({together for _, together, _ in todo}):
+    for together in sorted({cell.together for cell in todo}):
         batch = bench.batch("chat", together, 0)
-        speed = bench.run("chat", together, batch, SpeculativeParams(off=True))
-        seconds[together] = len(batch) * TOKENS / speed * COSTS[together]
+        speed = bench.run(Cell("chat", together, ""), batch, SpeculativeParams(off=True))
+        costs = COSTS[together] if args.dflash else 2
+        seconds[together] = len(batch) * TOKENS / speed * costs
     rounds = {n: args.rounds or ROUNDS[n] for n in TOGETHER}
-    estimate = sum(seconds[n] * (rounds[n] + WARM_UP[n]) for _, n, _ in todo)
+    estimate = sum(seconds[n] * (rounds[n] + WARM_UP[n]) for _, n, *_ in todo)
     print(f"{len(todo)} cells to go, about {estimate / 60:.0f} minutes", flush=True)
-    for index, (kind, together, drafter) in enumerate(todo, 1):
+    for index, asked in enumerate(todo, 1):
         start = time.perf_counter()
-        cell = bench.cell(kind, together, drafter, rounds[together])
+        cell = bench.cell(asked, rounds[asked.together])
         with args.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(cell) + "\n")
         found, took = summary(cell), time.perf_counter() - start
@@ -270,7 +291,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?")
     parser.add_argument("dflash", nargs="?")
     parser.add_argument("--out", type=Path, required=True, help="results, one cell a line")
-    parser.add_argument("--cells", nargs="+", help="as chat/8/suffix; default: all")
+    parser.add_argument("--cells", nargs="+", help="as chat/8/suffix; default: all new ones")
     parser.add_argument("--rounds", type=int, help="counted rounds of each cell")
     parser.add_argument("--svg", type=Path, help="where to draw the heat map")
     args = parser.parse_args()

@@ -136,7 +136,7 @@ def screenshot(
     if tab == "timing":
         page.evaluate(WIND, 1400)
     if name.endswith("views"):
-        page.evaluate("document.querySelector('.charts .card:nth-child(4)').scrollIntoView()")
+        page.evaluate("document.querySelector('.charts .card:nth-child(6)').scrollIntoView()")
         page.mouse.wheel(0, -75)  # from under the bar
     page.wait_for_timeout(500)
     path = folder / f"{name}.png"

@@ -98,11 +98,10 @@ def prompt_set(name: str) -> list[str]:
 
 def encoded(tokenizer: Any, name: str) -> list[list[int]]:
     """The set as token ids under the model's chat template."""
-    return [
-        list(
-            tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=True
-            )["input_ids"]
+    texts = (
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
         )
         for text in prompt_set(name)
-    ]
+    )
+    return [list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]

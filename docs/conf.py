@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from paceline import __version__
@@ -28,5 +29,25 @@ def verbatim(app: Any, what: str, name: str, thing: Any, options: Any, lines: li
         lines[:] = ["::", "", *(f"   {line}" for line in lines), ""]
 
 
+def plain_markdown(app: Any, page: str, source: list[str]) -> None:
+    """Add what only Sphinx needs to pages that are plain Markdown for other readers: the index's
+    lists become the contents of the sidebar, and the table of classes their documentation."""
+    if page == "index":
+        _, _, pages = source[0].partition("## Pages")
+        for part in pages.partition("\n## ")[0].split("\n### ")[1:]:
+            caption = part.partition("\n")[0]
+            names = "\n".join(re.findall(r"^- \[.*?\]\((.*?)\.md\)", part, re.M))
+            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{names}\n```\n"
+    if page == "python-api":
+        rows = re.findall(r"^\| `(paceline\.[\w.]+)` \| (.*?) ?\|", source[0], re.M)
+        classes = []
+        for name, members in rows:
+            listed = f"\n   :members: {members.replace('`', '')}" if members else ""
+            classes.append(f".. autoclass:: {name}{listed}\n")
+        joined = "\n".join(classes)
+        source[0] = source[0].replace("## Errors", f"```{{eval-rst}}\n{joined}```\n\n## Errors")
+
+
 def setup(app: Any) -> None:
+    app.connect("source-read", plain_markdown)
     app.connect("autodoc-process-docstring", verbatim)

@@ -16,9 +16,18 @@ from paceline.bench.load.server_process import ServerProcess
 from paceline.cli import build_parser
 from tests.docs.blocks import ROOT, SERVER, Block, all_blocks, blocks, commands, pages
 
-PYTHON_PAGES = [p for p in pages() if any(b.runs and b.language == "python" for b in blocks(p))]
+README = "README.md"  # test_readme.py runs it, with fewer packages
+PYTHON_PAGES = [
+    page
+    for page in pages()
+    if page.name != README and any(b.runs and b.language == "python" for b in blocks(page))
+]
 LONGEST = 800  # seconds: training takes minutes where the CPU has no bfloat16 instructions
-SHELL_BLOCKS = [block for block in all_blocks() if block.runs and block.language == "bash"]
+SHELL_BLOCKS = [
+    block
+    for block in all_blocks()
+    if block.runs and block.language == "bash" and block.page != README
+]
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,10 @@ import pytest
 from paceline.cli import main
 from paceline.core.documents import Document
 from paceline.roofline.acceptance import StatedAcceptance
-from paceline.roofline.device import Calibration, Hardware
-from paceline.roofline.scenario import StatedDrafter, StatedScenario, predict
+from paceline.roofline.device import PRESETS, Calibration, Hardware
+from paceline.roofline.scenario import StatedDrafter, StatedScenario
+from paceline.roofline.scenario.evidence import GPU
+from paceline.roofline.scenario.judging import cells
 from paceline.roofline.traffic.log import LogLine
 from tests.docs.blocks import ROOT, Block, blocks, commands
 from tests.docs.tables import json_field_table
@@ -61,27 +63,27 @@ def test_there_are_examples_of_a_dense_model_of_experts_of_fitting_and_of_traffi
         assert part in asked
 
 
-def cards_table(cost: float, al: float) -> list[str]:
-    """Speedups at draft length 15 with 1, 8, 16 and 32 requests, as the prose has them."""
-    drafter = {"kind": "dflash", "cost": cost, "block": 15}
-    drafter["acceptance"] = {"al": al, "draft_length": 15}
-    answer = predict(
-        {
-            "model": "Qwen3.5-27B",
-            "hardware": "B200",
-            "batches": [1, 8, 16, 32],
-            "drafters": [drafter],
-        }
-    )
-    rows = answer["drafters"][0]["heat_map"]["calibrated"]
-    return [f"{row[15]:.1f}×" for row in rows]
+def error_rows() -> list[str]:
+    """The rows of the table of errors: what `benchmarks/published.py` computes."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for cell in cells():
+        name = f"{cell.table.name}, fitted" if cell.table.fitted else cell.table.name
+        for what, error in cell.errors(PRESETS[GPU]).items():
+            found.setdefault((name, what.replace("_", " ")), []).append(error)
+    return [
+        f"| {name} | {what} | {len(errors)} | {spread(errors)} |"
+        for (name, what), errors in found.items()
+    ]
 
 
-@pytest.mark.parametrize(("cost", "al"), [(0.1, 5.47), (0.77, 5.47), (0.77, 7.93)])
-def test_the_prose_has_the_numbers_of_the_model(cost: float, al: float) -> None:
-    first, second, third, last = cards_table(cost, al)
-    text = " ".join(PAGE.read_text("utf-8").split())
-    assert f"{first}, {second}, {third} and {last}" in text
+def spread(errors: list[float]) -> str:
+    ends = (f"{min(errors):+.0%}", f"{max(errors):+.0%}")
+    return " to ".join(ends) if len(errors) > 1 else ends[0]
+
+
+def test_the_table_of_published_errors_is_the_computed_one() -> None:
+    _, _, after = PAGE.read_text("utf-8").partition("<!-- published: errors -->\n\n")
+    assert after.partition("\n\n")[0].splitlines()[2:] == error_rows()
 
 
 DOCUMENTS: tuple[type[Document], ...] = (
