@@ -29,7 +29,7 @@ NATIVE = $(wildcard src/paceline/kernels/native/*.h src/paceline/kernels/native/
 HAS_TORCH := 'import sys, torch; v = torch.__version__.split(".")[:2]; sys.exit(list(map(int, v)) < [2, 11])'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-picture demo-train test test-docs test-all lint format types bench soak fuzz docs clean
+.PHONY: help demo demo-picture demo-train test test-docs test-all clients lint format types bench soak fuzz docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -49,10 +49,13 @@ test: $(VENV)/.ready-test ## the tests, without the slow ones, on WORKERS cores 
 	$(if $(COVERAGE),$(PY) -m coverage json -q -o - | $(PY) -m tools.coverage_by_room)
 
 test-docs: $(VENV)/.ready-test ## every code block of README and docs, as a reader would copy it
-	$(PYTEST) -m docs tests/docs $(ARGS)
+	$(PYTEST) -m docs -n $(WORKERS) --dist loadfile tests/docs $(ARGS)
 
 test-all: $(VENV)/.ready-test ## every test
 	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
+
+clients: $(VENV)/.ready-core ## ask other makers' clients what a first user asks; ARGS="--write" updates docs/clients.md
+	$(PY) -m tools.clients $(ARGS)
 
 lint: $(VENV)/.ready-dev ## rules and format of Python and C++; who may import whom; the page's types
 	$(PY) -m ruff check .
@@ -78,6 +81,8 @@ bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (long; 
 	$(PY) benchmarks/decode.py "$$folder" $(PEER); \
 	for what in speed quality; do $(PY) benchmarks/int8.py $$what "$$folder"; done; \
 	for what in replay overhead drafters; do $(PY) benchmarks/speculation.py $$what "$$folder"; done; \
+	mkdir -p build; $(PY) benchmarks/never_slower.py run "$(MODEL)" \
+		--out "build/never_slower_auto_$$(git rev-parse --short HEAD).jsonl"; \
 	for what in throughput prefill join http memory; do \
 		$(PY) benchmarks/serving.py $$what "$$folder" $(PEER); done
 	$(if $(SMALL),$(PY) benchmarks/speculation.py draft-model "$(MODEL)" "$(SMALL)")
