@@ -14,6 +14,7 @@ import pytest
 
 from paceline import __version__
 from paceline.cli import COMMANDS, JOBS, build_parser, help, main, options, parse
+from paceline.cli.option import options_of, parse_bytes
 from paceline.cli.serve import ServeCommand
 from paceline.core import InvalidRequest
 from paceline.engine.config import EngineConfig
@@ -70,7 +71,7 @@ def test_every_server_option_can_be_set() -> None:
 
 @pytest.mark.parametrize("model", [EngineConfig, ServerSettings])
 def test_every_field_says_what_it_means(model: type) -> None:
-    assert [option.field for option in options.options_of(model).values() if not option.text] == []
+    assert [option.field for option in options_of(model).values() if not option.text] == []
 
 
 def test_help_shows_the_defaults_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +98,7 @@ def test_drafter_none_stands_alone() -> None:
     [("1024", 1024), ("1.5G", 1_500_000_000), ("2GiB", 2**31), ("512mib", 2**29), ("3 KB", 3000)],
 )
 def test_sizes(text: str, size: int) -> None:
-    assert options.parse_bytes(text) == size
+    assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize(

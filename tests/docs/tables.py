@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from paceline.cli.options import Option
+from paceline.cli.option import Option
 from paceline.core.document_help import default_of, values_of
 from paceline.core.field_types import fields_of
 from tests.docs.blocks import ROOT

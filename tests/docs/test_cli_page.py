@@ -8,7 +8,7 @@ import re
 import pytest
 
 from paceline.cli import build_parser
-from paceline.cli.options import options_of
+from paceline.cli.option import options_of
 from paceline.engine.config import EngineConfig
 from paceline.server.settings import ServerSettings
 from tests.docs.blocks import ROOT

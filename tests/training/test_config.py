@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from paceline.cli import build_parser, parse
-from paceline.cli.options import options_of
+from paceline.cli.option import options_of
 from paceline.cli.train import TrainCommand
 from paceline.core import InvalidRequest
 from paceline.core.field_types import fields_of

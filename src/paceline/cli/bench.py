@@ -17,6 +17,7 @@ from paceline.bench.prompts import BenchPrompt, load_prompts
 from paceline.bench.report import tables
 from paceline.bench.report.charts import Labels, scatter
 from paceline.cli import options, show
+from paceline.cli.option import Argument, Only
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -45,7 +46,7 @@ class BenchCommand:
     prompts: str = about(options.PROMPTS_HELP, "demo")
     runs: options.Count = about("paired runs per prompt", 5)
     concurrency: options.Count = about("with --url: requests in flight; >1 shows throughput", 1)
-    lossy: Annotated[tuple[Budget, ...] | None, options.Argument(bare=BUDGETS)] = about(
+    lossy: Annotated[tuple[Budget, ...] | None, Argument(bare=BUDGETS)] = about(
         "speed against measured quality under each of these lossy budgets, total variation per "
         f"token (default of the option alone: {','.join(f'{budget:g}' for budget in BUDGETS)})",
         None,
@@ -53,9 +54,7 @@ class BenchCommand:
     svg: options.OutputFile | None = about("with --lossy: draw speedup over perplexity here", None)
     record: options.OutputFile | None = about("write when each token arrived (JSONL)", None)
     sampling: SamplingParams = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0, seed=0)
-    speculation: Annotated[options.Speculation, options.Only(("max_draft_len",))] = (
-        options.Speculation()
-    )
+    speculation: Annotated[options.Speculation, Only(("max_draft_len",))] = options.Speculation()
     engine: EngineConfig = options.DEFAULTS
 
     def __post_init__(self) -> None:

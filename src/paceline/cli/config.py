@@ -16,7 +16,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from paceline.cli.options import Command, Option, offered_options
+from paceline.cli.option import Option
+from paceline.cli.options import Command, offered_options
 from paceline.core import InvalidRequest
 
 PREFIX = "PACELINE_"

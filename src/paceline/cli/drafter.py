@@ -12,15 +12,8 @@ from pydantic import Strict
 from rich.console import Console
 from rich.table import Table
 
-from paceline.cli.options import (
-    DEFAULTS,
-    MODEL_HELP,
-    POSITIONAL,
-    PROMPTS_HELP,
-    File,
-    Only,
-    Positional,
-)
+from paceline.cli.option import Only
+from paceline.cli.options import DEFAULTS, MODEL_HELP, POSITIONAL, PROMPTS_HELP, File, Positional
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from paceline.cli import options, show
+from paceline.cli.option import Only
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -54,7 +55,7 @@ class EvaluateCommand:
         f"with --before: exit code {REGRESSED} when a set's AL fell by more than 5%", False
     )
     card: bool = about("put the table into the card of a drafter that `train` wrote", False)
-    engine: Annotated[EngineConfig, options.Only(ENGINE_OPTIONS)] = options.DEFAULTS
+    engine: Annotated[EngineConfig, Only(ENGINE_OPTIONS)] = options.DEFAULTS
 
     def __post_init__(self) -> None:
         if self.out.suffix != ".html":

@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from paceline.cli import show
 from paceline.cli.loading import open_model
-from paceline.cli.options import (
-    ASKED_MODEL,
-    DEFAULTS,
-    Argument,
-    AskCommand,
-    ModelOption,
-    Strings,
-)
+from paceline.cli.option import Argument
+from paceline.cli.options import ASKED_MODEL, DEFAULTS, AskCommand, ModelOption, Strings
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.document_help import about
 from paceline.core.documents import checked

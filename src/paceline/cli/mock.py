@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 from paceline.cli import options
+from paceline.cli.option import Argument
 from paceline.cli.predict import CALIBRATION, Named, read_device, read_named
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
@@ -59,7 +60,7 @@ class MockCommand:
     launch: Annotated[str, OneOf(("vllm", "sglang"))] | None = about(
         "print lines for it, run nothing", None
     )
-    drafter: Annotated[str, options.Argument(metavar="KIND[:CHECKPOINT]")] | None = about(
+    drafter: Annotated[str, Argument(metavar="KIND[:CHECKPOINT]")] | None = about(
         "with --launch: how it drafts: dflash:FOLDER, eagle3:FOLDER, draft_model:FOLDER or mtp",
         None,
     )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
-from paceline.cli.options import POSITIONAL, Argument, Counts, OutputFile, Strings
+from paceline.cli.option import Argument
+from paceline.cli.options import POSITIONAL, Counts, OutputFile, Strings
 from paceline.core.document_help import about
 from paceline.core.documents import checked, read_json_object
 from paceline.core.names import find_name, local_path

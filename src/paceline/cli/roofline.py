@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.cli import options, show
+from paceline.cli.option import Argument
 from paceline.cli.predict import Named, Spec, read_device, read_precision
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -48,7 +49,7 @@ class FitCommand:
     points: Annotated[
         tuple[Annotated[Path, Strict(False)], ...],
         Several,
-        options.Argument(positional=True, metavar="POINTS"),
+        Argument(positional=True, metavar="POINTS"),
     ] = about(
         "CSV or JSON with batch, rows, context, ms; or results of vLLM's `bench serve`, SGLang's "
         "bench_serving or bench_one_batch"

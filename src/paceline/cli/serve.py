@@ -11,7 +11,8 @@ from rich.console import Console
 
 from paceline.cli import show
 from paceline.cli.loading import collecting_paused
-from paceline.cli.options import DEFAULTS, MODEL_HELP, Only, Positional
+from paceline.cli.option import Only
+from paceline.cli.options import DEFAULTS, MODEL_HELP, Positional
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked

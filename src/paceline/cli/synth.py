@@ -18,7 +18,8 @@ from rich.table import Table
 
 from paceline.bench.load.client import served_model
 from paceline.cli import show
-from paceline.cli.options import Argument, Count, ModelOption, Only, Strings, refuse_engine_options
+from paceline.cli.option import Argument, Only
+from paceline.cli.options import Count, ModelOption, Strings, refuse_engine_options
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked

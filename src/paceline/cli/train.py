@@ -8,7 +8,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, ValidationInfo
 from rich.console import Console
 
-from paceline.cli.options import DEFAULTS, Argument
+from paceline.cli.option import Argument
+from paceline.cli.options import DEFAULTS
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
