@@ -30,7 +30,7 @@ from paceline.drafters.kinds import (
     whole,
 )
 from paceline.drafters.packing import Stretch, pack
-from paceline.models.loader import read_json
+from paceline.models.json_files import read_json
 from paceline.models.mocked import (
     find_config,
     is_dflash,

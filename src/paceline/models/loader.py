@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +17,7 @@ from paceline.core.names import local_path
 from paceline.models.catalog import canonical, pull
 from paceline.models.config import ModelConfig, token_ids
 from paceline.models.families import config_from_hf
+from paceline.models.json_files import read_json, read_optional_json
 from paceline.models.tensors import EMBEDDING, HEAD
 from paceline.models.tokenizer import Tokenizer, load_tokenizer
 from paceline.models.weights import SafetensorWeights, check_weights, weight_files
@@ -63,8 +63,7 @@ def load_folder(folder: Path, name: str) -> LoadedModel:
             f"{name}: the tokenizer has {len(tokenizer)} tokens, "
             f"more than the network's vocabulary of {config.vocab_size}"
         )
-    file = folder / "generation_config.json"
-    generation = read_json(file) if file.is_file() else {}
+    generation = read_optional_json(folder / "generation_config.json")
     ends = (generation.get("eos_token_id"), hf.get("eos_token_id"), tokenizer.eos_token_id)
     eos_ids = frozenset(token for end in ends for token in token_ids(end))
     return LoadedModel(name, config, weights, tokenizer, eos_ids, config.max_context, folder)
@@ -79,19 +78,6 @@ def _resolve_head(weights: SafetensorWeights, config: ModelConfig) -> ModelConfi
         weights.discard(HEAD)
         return config
     return replace(config, tie_word_embeddings=False)
-
-
-def read_json(path: Path) -> dict[str, object]:
-    """Read a JSON object from a file of a model's folder. Raises ModelError."""
-    if not path.is_file():
-        raise ModelError(f"{path.parent}: no {path.name}; expected a Hugging Face model folder")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: expected a JSON object")
-    return value
 
 
 def identity(loaded: LoadedModel) -> dict[str, str]:

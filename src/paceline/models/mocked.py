@@ -21,7 +21,8 @@ from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import read_dflash_config
 from paceline.models.dflash.tensors import dflash_tensors
 from paceline.models.families import config_from_hf
-from paceline.models.loader import LoadedModel, read_json
+from paceline.models.json_files import read_json
+from paceline.models.loader import LoadedModel
 from paceline.models.networks import DTYPES
 from paceline.models.tensors import expected_tensors
 from paceline.models.tokenizer import Tokenizer

@@ -6,7 +6,6 @@ does. Only folders without a tokenizer.json need it: it converts their older fil
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 
 from paceline.core import ModelError
 from paceline.models.chat_template import Message, render
+from paceline.models.json_files import read_optional_json
 
 FILE, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 NAMED_TEMPLATE = Path("additional_chat_templates") / "tool_use.jinja"
@@ -148,7 +148,7 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
     tokenizer.json. Raises ModelError saying what is missing or cannot be read."""
     if not (folder / FILE).is_file():
         return _converted(folder, name)
-    config = {**_optional(folder / LEGACY[1]), **_optional(folder / CONFIG)}
+    config = {**read_optional_json(folder / LEGACY[1]), **read_optional_json(folder / CONFIG)}
     try:
         backend = Backend.from_file(str(folder / FILE))
     except Exception as error:  # the library raises nothing more precise
@@ -177,19 +177,6 @@ def _converted(folder: Path, name: str) -> Tokenizer:
     stated = tokenizer.chat_template
     templates = _by_name(stated) if isinstance(stated, Mapping) else (stated, None)
     return Tokenizer(tokenizer.backend_tokenizer, tokenizer.special_tokens_map, *templates)
-
-
-def _optional(path: Path) -> dict[str, Any]:
-    """Read a JSON object that may not be there."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: expected a JSON object")
-    return value
 
 
 def _text(token: Any) -> str:
@@ -235,7 +222,8 @@ def _chat_templates(folder: Path, config: Mapping[str, Any]) -> tuple[str | None
         named = folder / NAMED_TEMPLATE
         tools = named.read_text(encoding="utf-8") if named.is_file() else None
         return (folder / TEMPLATE).read_text(encoding="utf-8"), tools
-    template = _optional(folder / LEGACY[0]).get("chat_template", config.get("chat_template"))
+    legacy = read_optional_json(folder / LEGACY[0])
+    template = legacy.get("chat_template", config.get("chat_template"))
     if isinstance(template, list):
         return _by_name({entry["name"]: entry["template"] for entry in template})
     return (None if template is None else str(template)), None

@@ -19,7 +19,8 @@ from paceline.core import ModelError
 from paceline.core.config_fields import ConfigFields
 from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.config import ModelConfig
-from paceline.models.loader import LoadedModel, read_json
+from paceline.models.json_files import read_json
+from paceline.models.loader import LoadedModel
 from paceline.models.networks import sequence_outputs
 from paceline.training.packs import Text
 from paceline.training.workers import Workers

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from paceline.models.dflash.config import read_dflash_config
 from paceline.models.dflash.module import DFlashModule
-from paceline.models.loader import read_json
+from paceline.models.json_files import read_json
 from tests.models.dflash.tiny import authors_model, write_drafter
 
 SHAPES = [

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from paceline.models.dflash.checkpoint import save_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
 from paceline.models.dflash.tensors import dflash_tensors
-from paceline.models.loader import read_json
+from paceline.models.json_files import read_json
 
 SECOND = {
     "conv_kernel_size": 2,

@@ -10,7 +10,7 @@ from paceline.bench.mock.setup import MockDrafting, MockTarget, named
 from paceline.bench.steps.machine import NUMBERS
 from paceline.drafters.mock import MockDrafter
 from paceline.engine.engine import Engine
-from paceline.models.loader import read_json
+from paceline.models.json_files import read_json
 from paceline.models.mocked import is_dflash
 from paceline.roofline.architecture import Architecture, read_architecture
 from paceline.roofline.architecture.config import PARTS

@@ -22,7 +22,7 @@ from paceline.engine.machine import available_memory
 from paceline.models.config import ModelConfig
 from paceline.models.dflash.config import read_dflash_config
 from paceline.models.families import config_from_hf
-from paceline.models.loader import read_json
+from paceline.models.json_files import read_json
 from paceline.models.mocked import (
     drafter_bytes,
     find_config,

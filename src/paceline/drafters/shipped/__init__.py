@@ -13,7 +13,8 @@ from pathlib import Path
 
 from paceline.core import ModelError
 from paceline.models.catalog import CATALOGUE
-from paceline.models.loader import LoadedModel, identity, read_json
+from paceline.models.json_files import read_json
+from paceline.models.loader import LoadedModel, identity
 from paceline.models.weights import SafetensorWeights
 
 FOLDERS = Path(__file__).parent

@@ -27,7 +27,7 @@ from paceline.models.catalog import pull
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
 from paceline.models.dflash.formats import from_speculators, is_speculators, refuse_foreign_tensors
 from paceline.models.dflash.tensors import dflash_tensors
-from paceline.models.loader import read_json
+from paceline.models.json_files import read_json, read_optional_json
 from paceline.models.rope import rope_frequencies
 from paceline.models.weights import (
     INDEX,
@@ -204,7 +204,7 @@ def _digest(folder: Path, config_json: Mapping[str, object]) -> str:
 def _read_own_file(path: Path, config: DFlashConfig, digest: str) -> OwnFile:
     """Read paceline.json. Raises ModelError where it contradicts the config or the digest."""
     try:
-        own = OwnFile.read(read_json(path)) if path.is_file() else OwnFile()
+        own = OwnFile.read(read_optional_json(path))
     except InvalidRequest as error:
         raise ModelError(f"{OWN_FILE}: {error}") from error
     if own.sha256 not in (None, digest):
