@@ -1,9 +1,8 @@
-"""Cache entries: verified at each use, written whole or not at all, cleared after a kill."""
+"""Cache entries: verified at each use, written whole or not at all."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import subprocess
@@ -20,32 +19,8 @@ from paceline.core import cache as room
 from paceline.core.cache import cache_dir, cached_folder, load_json, save_json
 from paceline.core.checksums import MANIFEST, PIECE_BYTES, damage, write_manifest
 
-CONTENT = {"weights.bin": b"w" * 100_000, "config.json": b"{}", "more/template.txt": b"hello"}
-
-
-class Maker:
-    """Fills an entry with CONTENT and counts how often that was asked for."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, folder: Path) -> None:
-        self.calls += 1
-        for name, content in CONTENT.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_bytes(content)
-
-
-@pytest.fixture
-def entry(tmp_path: Path) -> Path:
-    return tmp_path / "cache" / "models" / "m-1.5b"
-
-
-def check_content(folder: Path) -> None:
-    for name, content in CONTENT.items():
-        assert (folder / name).read_bytes() == content
-    assert damage(folder) is None
-    assert os.listdir(folder.parent) == [folder.name]
+from .cache_entries import CONTENT, Maker, check_content
+from .cache_entries import entry as entry
 
 
 def zeros(folder: Path) -> None:
@@ -230,116 +205,17 @@ def test_a_json_entry_reads_back_and_its_damage_is_noticed(tmp_path: Path) -> No
         load_json(path)
 
 
-# -- processes ------------------------------------------------------------------------------------
-
-FILL = """
-import sys, time
-from pathlib import Path
-from paceline.core.cache import cached_folder
-entry, seconds = Path(sys.argv[1]), float(sys.argv[2])
-def fill(folder):
-    print("filling", flush=True)
-    (folder / "weights.bin").write_bytes(b"w" * 1000)
-    time.sleep(seconds)
-cached_folder(entry, fill)
-print("ready", flush=True)
-"""
-
-
-def process(entry: Path, seconds: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", FILL, str(entry), str(seconds)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
-
-
-def wait_for_line(job: subprocess.Popen[str], line: str) -> None:
-    assert job.stdout is not None and job.stdout.readline().strip() == line
-
-
-def test_two_processes_do_the_work_once_and_the_second_says_that_it_waits(entry: Path) -> None:
-    first = process(entry, 5)
-    wait_for_line(first, "filling")
-    second = process(entry, 0)
-    said, complained = second.communicate(timeout=60)
-    assert said.split() == ["ready"]  # it never filled
-    assert f"waiting for process {first.pid}" in complained and str(entry) in complained
-    assert first.communicate(timeout=60)[0].split() == ["ready"]
-    assert os.listdir(entry.parent) == [entry.name]
-
-
-def test_a_waiting_process_takes_over_from_a_killed_one(entry: Path) -> None:
-    first = process(entry, 600)
-    wait_for_line(first, "filling")
-    second = process(entry, 0)
-    time.sleep(1)
-    assert second.poll() is None
-    first.kill()
-    first.wait()
-    assert second.communicate(timeout=60)[0].split() == ["filling", "ready"]
-    assert damage(entry) is None and os.listdir(entry.parent) == [entry.name]
-
-
-def test_what_a_killed_process_left_is_cleared_by_a_start_with_another_model(
-    entry: Path,
-) -> None:
-    killed, alive = process(entry, 600), process(entry.with_name("other"), 600)
-    try:
-        for job in (killed, alive):
-            wait_for_line(job, "filling")
-        killed.kill()
-        killed.wait()
-        assert len(os.listdir(entry.parent)) == 2
-        cached_folder(entry.with_name("third"), Maker())
-        left = sorted(os.listdir(entry.parent))
-        assert len(left) == 2 and left[0].startswith(".other.") and left[1] == "third"
-    finally:
-        alive.kill()
-        alive.communicate()
-
-
-def test_what_older_versions_left_is_cleared_at_a_day_and_models_with_such_names_stay(
-    entry: Path,
-) -> None:
-    cached_folder(entry, Maker())
-    left = [".fetch.a1b2c3d4", ".smollm2-135m-b179c952-1.abcd_123", "tmp0123abcd", f"{'a' * 24}.77"]
-    stays = ["qwen2.5-0.5b-0123456789abcdef", "tmp-model-0123456789abcdef", ".m-0123456789abcdef"]
-    stays += [f"{'b' * 24}.json", "int8-58f75025111e5c09.json"]
-    for name in [*left, *stays]:
-        (entry.parent / name).mkdir()
-    cached_folder(entry, Maker())
-    assert sorted(os.listdir(entry.parent)) == sorted([*left, *stays, entry.name])
-    for name in [*left, *stays]:
-        (entry.parent / name / "file").write_bytes(b"x")
-        os.utime(entry.parent / name, (time.time() - 90_000,) * 2)
-    cached_folder(entry, Maker())
-    assert sorted(os.listdir(entry.parent)) == sorted([*stays, entry.name])
-
-
-def test_a_file_system_without_locks_still_serves(
-    entry: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_locks(*_: Any) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    entry.parent.mkdir(parents=True)
-    others = entry.with_name(f".{entry.name}.abcdefgh{room.UNFINISHED}")
-    others.mkdir()  # its process may live: nothing tells
-    cached_folder(entry, Maker())
-    assert damage(entry) is None and others.is_dir()
-
-
 # -- a cache that cannot be written ---------------------------------------------------------------
 
 
 def test_a_cache_below_a_file_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    for entry in (tmp_path / "file" / "models" / "m", tmp_path / "file" / "below" / "models" / "m"):
+    for path in (tmp_path / "file" / "models" / "m", tmp_path / "file" / "below" / "models" / "m"):
         with pytest.raises(CacheError, match=r"file.* cannot be used .*PACELINE_CACHE") as caught:
-            cached_folder(entry, Maker())
+            cached_folder(path, Maker())
         assert "\n" not in str(caught.value)
         with pytest.raises(CacheError, match="PACELINE_CACHE"):
-            save_json(entry, {})
+            save_json(path, {})
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT])

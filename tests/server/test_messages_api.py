@@ -15,7 +15,7 @@ from paceline.server.settings import ServerSettings
 
 from .conftest import Client, check_body, listening
 from .fake import REPLY, FakeAsyncEngine
-from .test_responses_api import ARGUMENTS, CALL, REASONED, prompt_of, thinking_tokenizer
+from .response_calls import ARGUMENTS, CALL, REASONED, prompt_of, thinking_tokenizer
 
 ASKED = [{"role": "user", "content": "Hi"}]
 CALLED = {"type": "tool_use", "id": "x", "name": "get_weather", "input": {}}

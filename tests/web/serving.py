@@ -11,12 +11,20 @@ from tests.server.conftest import listening
 from tests.server.test_real_engine import tiny_engine
 
 Open = Callable[..., Any]
+LOOP = "abcabcabcabcabcabcabcabcabcabc"  # a prompt that repeats itself, so that n-grams draft
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
     with listening(tiny_engine()) as running:
         yield running.url
+
+
+def ready(open_page: Open, address: str, **options: Any) -> Any:
+    """Opens the playground, and waits until it takes a question."""
+    page = open_page(f"{address}/#playground", **options)
+    page.wait_for_selector("#panel-playground .ask")
+    return page
 
 
 def choose(page: Any, mode: str, **fields: str) -> None:
