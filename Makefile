@@ -83,7 +83,7 @@ bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (long; 
 	for what in replay overhead drafters; do $(PY) benchmarks/speculation.py $$what "$$folder"; done; \
 	mkdir -p build; $(PY) benchmarks/never_slower.py run "$(MODEL)" \
 		--out "build/never_slower_auto_$$(git rev-parse --short HEAD).jsonl"; \
-	for what in throughput prefill join http memory; do \
+	for what in throughput prefill join http log memory; do \
 		$(PY) benchmarks/serving.py $$what "$$folder" $(PEER); done
 	$(if $(SMALL),$(PY) benchmarks/speculation.py draft-model "$(MODEL)" "$(SMALL)")
 	$(if $(SMALL),$(PY) benchmarks/int8.py acceptance "$(MODEL)" "$(SMALL)")

@@ -3,15 +3,14 @@
 python benchmarks/serving.py throughput MODEL [--vllm PYTHON]   8 and 32 concurrent requests
 python benchmarks/serving.py prefill MODEL [--vllm PYTHON]      prompts of 512 and 4096 tokens
 python benchmarks/serving.py join MODEL                         others' TPOT while a prompt joins
-python benchmarks/serving.py http MODEL                         streaming against in process
+python benchmarks/serving.py http MODEL [--quantize int8]       streaming against in process
+python benchmarks/serving.py log MODEL                          a log line for each request
 python benchmarks/serving.py memory MODEL…                      resident memory against the plan
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import socket
 import statistics
 import tempfile
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from harness import Worker, machine, table
 from prompts import encoded, prompt_set
+from streams import Streamed, in_process, over_http
 
 from paceline.bench.turns import in_turns, ratio, ratio_interval
 
@@ -151,60 +151,81 @@ def _timed(work) -> float:
 
 
 def http(args: argparse.Namespace) -> None:
-    """TPOT of a streamed chat completion over HTTP against the same engine in process."""
-    from paceline import LLM, SamplingParams
+    """Streamed chat completions over HTTP against the same engine in process: the seconds from
+    token to token, and the throughput, without drafts and prefix cache."""
+    from paceline import LLM
     from paceline.bench.load.server_process import ServerProcess
 
     (model,) = args.models
-    llm = LLM(model, None, prefix_cache=False)
-    params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
+    options = {} if args.quantize is None else {"quantize": args.quantize}
+    llm = LLM(model, None, prefix_cache=False, **options)
+    flags = [arg for name, value in options.items() for arg in (f"--{name}", value)]
+    texts = prompt_set("chat")
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        server = ServerProcess([model, "--drafter", "none"], Path(folder) / "log")
+        server = ServerProcess(
+            [model, "--drafter", "none", "--no-prefix-cache", *flags], Path(folder) / "log"
+        )
         server.wait_until_healthy(300)
-        texts = prompt_set("chat")
-        times: dict[str, list[float]] = {"http": [], "in process": []}
-        for index, text in enumerate(texts * args.rounds):
-            sides = [
-                ("http", lambda: streamed_tpot(server.port, name_of(model), text)),  # noqa: B023
-                ("in process", lambda: in_process_tpot(llm, params, text)),  # noqa: B023
-            ]
-            for name, side in sides if index % 2 else reversed(sides):
-                times[name].append(side())
+        for at_once in args.at_once:
+            turns = args.rounds if at_once > 1 else args.rounds * len(texts)
+            measured: dict[str, list[Streamed]] = {"http": [], "in process": []}
+            for turn in range(-1, turns):
+                asked = [texts[(turn + i) % len(texts)] for i in range(at_once)]
+                sides = [
+                    ("http", partial(over_http, server.port, name_of(model), asked, TOKENS)),
+                    ("in process", partial(in_process, llm, asked, TOKENS)),
+                ]
+                for name, side in sides if turn % 2 else reversed(sides):
+                    streamed = side()
+                    if turn >= 0:  # the first turn warms up
+                        measured[name].append(streamed)
+            rows.append((at_once, *_http_row(measured["http"], measured["in process"])))
         server.stop()
-    middle, low, high = ratio_interval(times["http"], times["in process"])
-    table(f"TPOT over HTTP streaming ÷ in process, {name_of(model)}, {len(texts)} chat prompts x "
-          f"{args.rounds} ({machine()})", ["ratio", "95% interval", "TPOT in process, ms"],
-          [(f"{middle:.3f}", f"{low:.3f} to {high:.3f}",
-            f"{statistics.median(times['in process']) * 1e3:.1f}")])  # fmt: skip
+    precision = args.quantize or "bfloat16"
+    table(f"HTTP streaming ÷ in process, {name_of(model)}, {precision}, {TOKENS} tokens of chat "
+          f"prompts ({machine()})",
+          ["at once", "TPOT ÷", "95% interval", "throughput ÷", "95% interval",
+           "TPOT in process, ms", "turns"], rows)  # fmt: skip
 
 
-def streamed_tpot(port: int, model: str, text: str) -> float:
-    """By a client that notes when bytes come and reads them later: it shares the server's cores,
-    and http.client takes as long for a chunk as the server does."""
-    body = {
-        "model": model, "messages": [{"role": "user", "content": text}], "stream": True,
-        "max_completion_tokens": TOKENS, "temperature": 0, "ignore_eos": True,
-        "return_token_ids": True,
-    }  # fmt: skip
-    content, chunks = json.dumps(body).encode(), []
-    head = f"Host: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b"
-                           % (head.encode(), len(content), content))  # fmt: skip
-        while chunk := connection.recv(65536):
-            chunks.append((time.perf_counter(), chunk))
-    compact = [(at, chunk.replace(b": ", b":")) for at, chunk in chunks]
-    counts = [(at, chunk.count(b'"token_ids":[') - chunk.count(b'"token_ids":[]'))
-              for at, chunk in compact]  # fmt: skip
-    arrivals = [at for at, count in counts for _ in range(count)]
-    assert len(arrivals) == TOKENS, f"{len(arrivals)} tokens: {chunks[:3]}"
-    return (arrivals[-1] - arrivals[0]) / (TOKENS - 1)
+def _http_row(over: list[Streamed], within: list[Streamed]) -> tuple[object, ...]:
+    tpot = ratio_interval([s.tpot for s in over], [s.tpot for s in within])
+    rate = ratio_interval(
+        [s.seconds_per_token for s in within], [s.seconds_per_token for s in over]
+    )
+    cells = [(f"{middle:.3f}", f"{low:.3f} to {high:.3f}") for middle, low, high in (tpot, rate)]
+    base = statistics.median(s.tpot for s in within)
+    return (*cells[0], *cells[1], f"{base * 1e3:.1f}", len(over))
 
 
-def in_process_tpot(llm, params, text: str) -> float:
-    deltas = llm.stream([{"role": "user", "content": text}], params)
-    arrivals = [time.perf_counter() for _ in deltas]
-    return (arrivals[-1] - arrivals[0]) / (len(arrivals) - 1)
+def log(args: argparse.Namespace) -> None:
+    """Short streamed answers from a server that logs each request against one that does not."""
+    from paceline.bench.load.server_process import ServerProcess
+
+    (model,) = args.models
+    texts, tokens = prompt_set("chat")[:8], 16
+    with tempfile.TemporaryDirectory() as folder:
+        servers = {
+            level: ServerProcess(
+                [model, "--drafter", "none", "--log-level", level], Path(folder) / level
+            )
+            for level in ("info", "error")
+        }
+        for server in servers.values():
+            server.wait_until_healthy(300)
+        sides = {
+            level: partial(over_http, server.port, name_of(model), texts, tokens)
+            for level, server in servers.items()
+        }
+        streamed = in_turns(sides, 20 * args.rounds)
+        for server in servers.values():
+            server.stop()
+    seconds = {level: [s.seconds_per_token for s in each] for level, each in streamed.items()}
+    middle, low, high = ratio_interval(seconds["info"], seconds["error"])
+    table(f"a log line for each request ÷ none, {name_of(model)}, {len(texts)} requests at once of "
+          f"{tokens} tokens ({machine()})", ["seconds per token ÷", "95% interval", "turns"],
+          [(f"{middle:.3f}", f"{low:.3f} to {high:.3f}", len(seconds["info"]))])  # fmt: skip
 
 
 def memory(args: argparse.Namespace) -> None:
@@ -223,7 +244,7 @@ def memory(args: argparse.Namespace) -> None:
     table(f"memory ({machine()})", header, rows)
 
 
-COMMANDS = {c.__name__: c for c in (throughput, prefill, join, http, memory)}
+COMMANDS = {c.__name__: c for c in (throughput, prefill, join, http, log, memory)}
 
 
 def main() -> None:
@@ -232,6 +253,8 @@ def main() -> None:
     parser.add_argument("models", nargs="+")
     parser.add_argument("--vllm", help="Python interpreter of an environment with vllm")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 8, 32], help="of http")
+    parser.add_argument("--quantize", help="of http: int8")
     args = parser.parse_args()
     COMMANDS[args.what](args)
 

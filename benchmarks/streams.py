@@ -1,0 +1,99 @@
+"""The same streams in two ways: over HTTP from a server, and in process from an engine."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline import LLM, SamplingParams
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """The tokens of streams that began together: when each came, in seconds."""
+
+    arrivals: list[list[float]]
+    start: float
+
+    @property
+    def tpot(self) -> float:
+        """Median over the streams of the seconds from one token to the next."""
+        return statistics.median((each[-1] - each[0]) / (len(each) - 1) for each in self.arrivals)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Of all streams together: the inverse of the throughput."""
+        last = max(each[-1] for each in self.arrivals)
+        return (last - self.start) / sum(map(len, self.arrivals))
+
+
+def over_http(port: int, model: str, texts: Sequence[str], tokens: int) -> Streamed:
+    """Ask for all texts at once, each on a connection of its own.
+
+    The client shares the server's cores, so it only notes when bytes come and reads them later:
+    http.client takes as long for a chunk as the server does.
+    """
+    start = time.perf_counter()
+    chunks: list[list[tuple[float, bytes]]] = [[] for _ in texts]
+    with selectors.DefaultSelector() as selector:
+        for text, received in zip(texts, chunks, strict=True):
+            connection = socket.create_connection(("127.0.0.1", port))
+            connection.sendall(_request(port, model, text, tokens))
+            selector.register(connection, selectors.EVENT_READ, received)
+        while selector.get_map():
+            for key, _ in selector.select():
+                assert isinstance(key.fileobj, socket.socket)
+                chunk = key.fileobj.recv(65536)
+                key.data.append((time.perf_counter(), chunk))
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                    key.fileobj.close()
+    arrivals = [_token_times(received) for received in chunks]
+    for times, received in zip(arrivals, chunks, strict=True):
+        assert len(times) == tokens, f"{len(times)} tokens: {received[:3]}"
+    return Streamed(arrivals, start)
+
+
+def _request(port: int, model: str, text: str, tokens: int) -> bytes:
+    body = {
+        "model": model, "messages": [{"role": "user", "content": text}], "stream": True,
+        "max_completion_tokens": tokens, "temperature": 0, "ignore_eos": True,
+        "return_token_ids": True,
+    }  # fmt: skip
+    content = json.dumps(body).encode()
+    head = f"Host: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    return b"POST /v1/chat/completions HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (
+        head.encode(), len(content), content,
+    )  # fmt: skip
+
+
+def _token_times(chunks: Sequence[tuple[float, bytes]]) -> list[float]:
+    times: list[float] = []
+    for at, chunk in chunks:
+        compact = chunk.replace(b": ", b":")
+        count = compact.count(b'"token_ids":[') - compact.count(b'"token_ids":[]')
+        times += [at] * count
+    return times
+
+
+def in_process(llm: LLM, texts: Sequence[str], tokens: int) -> Streamed:
+    """Run the same requests on an engine of this process, step by step."""
+    params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+    engine, start = llm.engine, time.perf_counter()
+    arrivals: dict[str, list[float]] = {}
+    for index, text in enumerate(texts):
+        prompt = llm.encode_chat([{"role": "user", "content": text}])
+        requests = engine.make_requests(prompt, params, request_id=f"{start}.{index}")
+        arrivals[requests[0].id] = []
+        engine.add(requests)
+    while engine.has_work:
+        deltas = engine.step()
+        now = time.perf_counter()
+        for delta in deltas:
+            arrivals[delta.request_id] += [now] * len(delta.token_ids)
+    return Streamed(list(arrivals.values()), start)
