@@ -1,4 +1,4 @@
-"""What a shell offers for a word that is half typed: names of models and devices, and files."""
+"""Complete a word that is half typed in a shell: names of models and devices, and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--help` says besides the options: groups of commands, examples, pages; and short errors."""
+"""Write the help of commands besides their options (groups, examples, pages), and short errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands do while a model loads: show its stages on a terminal, and leave garbage alone."""
+"""Load a model for a command: show its stages on a terminal, and pause garbage collection."""
 
 from __future__ import annotations
 

@@ -75,12 +75,12 @@ class Option:
 
     @property
     def is_several(self) -> bool:
-        """Whether the option may be repeated."""
+        """Return whether the option may be repeated."""
         return dict in self._types or (tuple in self._types and not self._types & {int, float})
 
     @property
     def is_switch(self) -> bool:
-        """Whether the option stands without a value."""
+        """Return whether the option stands without a value."""
         return bool in self._types
 
     def read(self, text: str) -> object:

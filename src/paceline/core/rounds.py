@@ -17,7 +17,7 @@ Row = Mapping[str, Any]  # one prompt of an evaluation, as its JSON has it
 
 
 class CutReason(StrEnum):
-    """Why a round verified fewer draft tokens than its request had asked for."""
+    """Says why a round verified fewer draft tokens than its request had asked for."""
 
     PROMPT = "prompt"  # the step computed the prompt: there was nothing to draft from
     OFF = "off"  # speculation is off for the request

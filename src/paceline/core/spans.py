@@ -34,10 +34,10 @@ class Spans:
         ns of time.monotonic_ns()."""
 
     def count(self, counts: Callable[..., Mapping[str, int]], *of: object) -> None:
-        """Numbers about the open span: counts(*of), which is called only if they are kept."""
+        """Note numbers about the open span: counts(*of), which is called only if they are kept."""
 
     def lane(self, name: str) -> Spans:
-        """Where another thread, or a task that takes turns with others, records its own spans."""
+        """Return the lane of another thread, or of a task that takes turns with others."""
         return self
 
 

@@ -23,7 +23,7 @@ ANCHORS = 48  # of each text, at most, for judging a reading of the checkpoint
 
 @dataclass(slots=True)
 class RecordedDraft:
-    """What one request was drafted from, and the logits of its mask slots."""
+    """Holds what one request was drafted from, and the logits of its mask slots."""
 
     request: str
     tokens: list[int]

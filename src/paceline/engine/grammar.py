@@ -241,13 +241,13 @@ class GrammarState:
             raise GrammarFailed(self._gave_up[1])
 
     def advance(self, token: int) -> None:
-        """A token was committed. Raises GrammarFailed when the grammar gives up on it."""
+        """Take a token that was committed. Raises GrammarFailed when the grammar gives up on it."""
         if not self._matcher.consume_token(token):
             raise GrammarFailed(self._matcher.get_error())
 
     def forced(self) -> list[int]:
-        """What must come next, as far as there is no choice. At the end of the grammar that is the
-        end of the text, whichever of the model's tokens for it."""
+        """Return the tokens that must come next, as far as there is no choice. At the end of the
+        grammar that is the end of the text, whichever of the model's tokens for it."""
         tokens = self._matcher.compute_ff_tokens()
         if not tokens and self._matcher.is_stopped():
             if self._matcher.is_error():

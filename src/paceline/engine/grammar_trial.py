@@ -57,7 +57,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Why a grammar cannot be served: llguidance's `reason`, or `weight` says what is too heavy."""
+    """Says why a grammar is not served: llguidance's `reason`, or as `weight` what is too heavy."""
 
     reason: str = ""
     weight: str = ""

@@ -1,4 +1,4 @@
-"""Which block of KV memory belongs to whom: allocation, sharing of equal prefixes, eviction.
+"""Assign blocks of KV memory to requests: allocation, sharing of equal prefixes, eviction.
 
 Only block numbers live here; the KV itself is the network's. A block holds BLOCK_SIZE tokens and is
 shared by reference count. A full block of verified tokens is hashed together with everything before

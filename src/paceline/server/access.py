@@ -39,7 +39,7 @@ Fields = dict[str, str | int | float]
 
 @dataclass(slots=True)
 class RequestRecord:
-    """What the log says of one request. Those who serve the request fill it in."""
+    """Holds what the log says of one request. Those who serve the request fill it in."""
 
     method: str = ""
     path: str = ""

@@ -225,7 +225,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class _DirectWriting:
-    """What a job's stream gives its deltas to."""
+    """Writes the deltas of a job's stream as they come."""
 
     job: Job
     write: Callable[[list[Indexed]], None]

@@ -1,4 +1,4 @@
-"""Where log lines go: a thread of their own writes them, as text or as JSON.
+"""Write log lines in a thread of their own, as text or as JSON.
 
 A log whose reader has stopped, such as a terminal that is held, must not stop the server. Lines
 wait in a bounded queue; those beyond it are counted and left out.

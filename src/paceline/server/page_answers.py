@@ -34,7 +34,7 @@ class ServedDrafter(TypedDict):
 
 
 class ServingFacts(TypedDict):
-    """What the page needs to know about the server."""
+    """Describes the server to the page."""
 
     models: list[str]
     max_model_len: int
@@ -47,7 +47,7 @@ class ServingFacts(TypedDict):
 
 
 class SeenAcceptance(TypedDict):
-    """What Live has seen of a drafter: `acceptance_length` includes the bonus token."""
+    """Sums up what Live has seen of a drafter: `acceptance_length` includes the bonus token."""
 
     rounds: int
     acceptance_length: float
@@ -60,7 +60,7 @@ class NamedConfig(TypedDict):
 
 
 class ServedAcceptance(TypedDict):
-    """As a scenario states it: `alpha`, or `al` at a draft length."""
+    """States acceptance as a scenario does: `alpha`, or `al` at a draft length."""
 
     alpha: float | None
     al: float | None
@@ -90,8 +90,8 @@ class ServedMachine(TypedDict):
 
 
 class ServedScenario(TypedDict):
-    """What runs here, as parts of a scenario. `median_error` is that of the calibration at the
-    steps that it was fitted to; `seen` has the drafters that have drafted, by name."""
+    """Describes what runs here, as parts of a scenario. `median_error` is that of the calibration
+    at the steps that it was fitted to; `seen` has the drafters that have drafted, by name."""
 
     model: NamedConfig
     hardware: ServedMachine

@@ -32,7 +32,7 @@ HEADERS = [
 
 @dataclass(frozen=True, slots=True)
 class StreamWriting:
-    """How events are written. All have sizes of a multiple of `unit`. With `frames` they are
+    """Says how events are written. All have sizes of a multiple of `unit`. With `frames` they are
     written in frames, one every `frame_seconds`."""
 
     unit: int = 1

@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 
 class ThinkingControl:
-    """What a chat template lets a request say about thinking."""
+    """Reads from a chat template what a request may say about thinking."""
 
     def __init__(self, template: str) -> None:
         read = _variables_of(template)

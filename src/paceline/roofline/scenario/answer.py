@@ -168,8 +168,8 @@ class HeatMap(TypedDict):
 
 
 class Evidence(TypedDict):
-    """How far calibrated numbers may be off: what is measured lies between `low` and `high` times
-    them, as far as published measurements tell; null where nothing was measured."""
+    """States how far calibrated numbers may be off: what is measured lies between `low` and `high`
+    times them, as far as published measurements tell; null where nothing was measured."""
 
     low: float | None
     high: float | None

@@ -1,4 +1,4 @@
-"""How far calibrated numbers may be from measured ones: what published tables say of a preset.
+"""Say how far a preset's calibrated numbers may be from measured ones, by published tables.
 
 The bands were measured: `tests/roofline/test_published.py` holds each published table to its band,
 and `python benchmarks/published.py` prints the errors.

@@ -70,13 +70,13 @@ class DrafterView:
     tiers: Mapping[Tier, Mapping[str, np.ndarray]]
 
     def fitting(self) -> list[Fits]:
-        """What the memory of each place holds."""
+        """Return what the memory of each place holds."""
         held: list[Fits] = ["drafts" if row[1:].any() else "no draft" for row in self.fits]
         beyond: list[Fits] = ["nothing"] * (len(self.steps.places) - len(held))
         return held + beyond
 
     def lengths(self, tier: Tier) -> np.ndarray:
-        """The best draft length of each load; of equally good ones the shortest."""
+        """Return the best draft length of each load; of equally good ones the shortest."""
         speedup = np.where(self.fits, self.tiers[tier]["speedup"], 0.0)
         return cast(np.ndarray, np.argmax(speedup, axis=1))
 

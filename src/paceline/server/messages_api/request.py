@@ -259,7 +259,7 @@ class TurnMessages:
 
     @property
     def is_begun(self) -> bool:
-        """Whether the last turn begins the answer: it is a text of the assistant."""
+        """Return whether the last turn begins the answer: it is a text of the assistant."""
         last = self.messages[-1] if self.messages else {}
         has_text = bool(last.get("content")) and "tool_calls" not in last
         return last.get("role") == "assistant" and has_text

@@ -1,5 +1,5 @@
-"""What is kept of a response: the items of its input for a listing, and those that a follow-up's
-prompt is made of."""
+"""Keep a response: the items of its input for a listing, and those that a follow-up's prompt is
+made of."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ export interface Curve {
   calibrated: DraftNumbers;
 }
 
-/** Why a round verified fewer draft tokens than its request had asked for. */
+/** Says why a round verified fewer draft tokens than its request had asked for. */
 export type CutReason = "prompt" | "off" | "held back" | "failed" | "room" | "context" | "drafter" | "grammar" | "cost" | "rest";
 
 /** The device, and how many of them the deployment has. */
@@ -344,8 +344,8 @@ export interface ErrorResponse {
 }
 
 /**
- * How far calibrated numbers may be off: what is measured lies between `low` and `high` times them,
- * as far as published measurements tell; null where nothing was measured.
+ * States how far calibrated numbers may be off: what is measured lies between `low` and `high`
+ * times them, as far as published measurements tell; null where nothing was measured.
  */
 export interface Evidence {
   low: number | null;
@@ -753,14 +753,14 @@ export interface RoundToken {
   text: string;
 }
 
-/** What Live has seen of a drafter: `acceptance_length` includes the bonus token. */
+/** Sums up what Live has seen of a drafter: `acceptance_length` includes the bonus token. */
 export interface SeenAcceptance {
   rounds: number;
   acceptance_length: number;
   draft_length: number;
 }
 
-/** As a scenario states it: `alpha`, or `al` at a draft length. */
+/** States acceptance as a scenario does: `alpha`, or `al` at a draft length. */
 export interface ServedAcceptance {
   alpha: number | null;
   al: number | null;
@@ -794,8 +794,8 @@ export interface ServedMachine {
 }
 
 /**
- * What runs here, as parts of a scenario. `median_error` is that of the calibration at the steps
- * that it was fitted to; `seen` has the drafters that have drafted, by name.
+ * Describes what runs here, as parts of a scenario. `median_error` is that of the calibration at
+ * the steps that it was fitted to; `seen` has the drafters that have drafted, by name.
  */
 export interface ServedScenario {
   model: NamedConfig;
@@ -808,7 +808,7 @@ export interface ServedScenario {
   context: number;
 }
 
-/** What the page needs to know about the server. */
+/** Describes the server to the page. */
 export interface ServingFacts {
   models: string[];
   max_model_len: number;
