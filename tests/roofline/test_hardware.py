@@ -32,7 +32,8 @@ def test_every_device_of_the_table_can_compute_and_says_where_it_is_from() -> No
     for name in hardware_names():
         device = hardware(name)
         assert device.source, name
-        assert 100 < device.peak_of("fp4") / device.memory_bandwidth * 10 < 30000, name
+        # two cores without a matrix unit have the fewest operations for each byte
+        assert 5 < device.peak_of("fp4") / device.memory_bandwidth < 3000, name
 
 
 def test_a_rate_that_is_missing_falls_to_the_next_wider() -> None:

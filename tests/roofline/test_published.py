@@ -113,7 +113,7 @@ def test_the_block_is_chosen_wrongly_less_often_than_by_presets_of_plain_decodin
         ({"hardware": "EPYC-Turin"}, "never measured on EPYC-Turin"),
         ({"hardware": "MI300X"}, "never measured on MI300X"),
         ({"calibration": "dense-tuned"}, "without drafts alone; with drafts it promises too much"),
-        ({"calibration": {"memory_efficiency": 0.5}}, "your own fit"),
+        ({"calibration": {"memory_efficiency": 0.5}}, "a fit to measured steps"),
         ({"calibration": "ideal"}, "no engine reaches"),
     ],
 )

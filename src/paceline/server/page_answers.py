@@ -6,6 +6,8 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
+from paceline.roofline.scenario import Preset
+
 # -- /ui/state and /ui/serving ---------------------------------------------------------------------
 
 
@@ -250,6 +252,7 @@ class ModelLists(TypedDict):
     models: list[ModelFacts]
     precisions: list[str]
     drafters: list[str]
+    presets: list[Preset]
 
 
 class ListedHardware(TypedDict):

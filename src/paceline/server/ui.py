@@ -23,7 +23,7 @@ from fastapi.responses import JSONResponse, Response
 from paceline.core import ModelError
 from paceline.roofline.architecture import model_names, read_architecture
 from paceline.roofline.device import FORMATS, PRESETS, hardware, hardware_names
-from paceline.roofline.scenario import KINDS, predict
+from paceline.roofline.scenario import KINDS, listed_presets, predict
 from paceline.server import errors, paths
 from paceline.server.access import RequestLog
 from paceline.server.bodies import read_object, too_much
@@ -138,7 +138,8 @@ def _tab(name: str, title: str, available: bool) -> Tab:
 
 @cache
 def listed_models() -> ModelLists:
-    """Return the listed models with their parameters, in all and by token; precisions; drafters."""
+    """Return the listed models with their parameters, in all and by token; precisions; drafters;
+    presets."""
     architectures = [read_architecture(name) for name in model_names()]
     return {
         "models": [
@@ -153,6 +154,7 @@ def listed_models() -> ModelLists:
         ],
         "precisions": list(FORMATS),
         "drafters": list(KINDS),
+        "presets": list(listed_presets()),
     }
 
 

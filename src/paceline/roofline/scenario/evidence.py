@@ -45,7 +45,7 @@ def evidence(
 ) -> Evidence:
     """Return the band of calibrated numbers with a drafter of `kind` (None: plain decoding)."""
     if preset == FITTED:
-        return _unknown("your own fit, which has told its error")
+        return _unknown("a fit to measured steps, which told its own error")
     if preset == "ideal":
         return _unknown("the roofline itself, which no engine reaches")
     if hardware.kind != "nvidia-gpu":

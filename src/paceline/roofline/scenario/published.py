@@ -82,15 +82,17 @@ class PublishedTable(Document):
                 }
             )
 
+    def drafter(self, row: PublishedRow) -> dict[str, object]:
+        """Return the drafter of a row (`StatedDrafter`); the ideal one for plain decoding."""
+        if row.drafter is None:
+            return {"kind": "ideal"}
+        acceptance = {"al": row.acceptance_length, "draft_length": row.draft_length}
+        config = {} if row.config is None else {"config": drafter_config(row.config)}
+        return {"kind": row.drafter, "acceptance": acceptance, **config}
+
     def scenario(self, row: PublishedRow, batch: int) -> dict[str, object]:
         """Return the scenario (`StatedScenario`) whose prediction a row is to be compared with, at
         one of the batches."""
-        drafter: dict[str, object] = {"kind": "ideal"}
-        if row.drafter is not None:
-            acceptance = {"al": row.acceptance_length, "draft_length": row.draft_length}
-            drafter = {"kind": row.drafter, "acceptance": acceptance}
-            if row.config is not None:
-                drafter["config"] = drafter_config(row.config)
         return {
             "model": self.model,
             "hardware": self.hardware,
@@ -99,7 +101,7 @@ class PublishedTable(Document):
             "batch": batch,
             "batches": [],
             "max_draft": max(row.draft_length, 1),
-            "drafters": [drafter],
+            "drafters": [self.drafter(row)],
         }
 
 

@@ -123,7 +123,8 @@ export class Form {
         labelled("context", "Context, tokens each", context)),
       h("fieldset", {}, h("legend", {}, "Drafters"),
         h("p", { class: "hint" }, this.#lists.served ? seenText(this.#lists.served)
-          : "They start with the values of the LLM almanac's calculator. Put in your own."),
+          : "How well they draft, and what that costs. The first values are assumptions: put in "
+            + "your own, or start from a preset that was measured."),
         this.#drafters, this.#add),
       h("details", { class: "more" }, h("summary", {}, "More"),
         labelled("max_draft", "Longest draft looked at, tokens", longest),

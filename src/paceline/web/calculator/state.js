@@ -2,7 +2,8 @@
 
 import { pack, unpack } from "../lib/pack.js";
 
-/** @import { ServedScenario } from "../types/answers" */
+/** @import { Preset, ServedScenario } from "../types/answers" */
+/** @import { StatedDrafter } from "../types/api" */
 
 /** @typedef {"model" | "hardware" | "precision" | "calibration" | "checkpoint"} PlainName */
 /** @typedef {"config" | "calibration_json"} PackedName  long texts, which a link holds packed */
@@ -60,7 +61,7 @@ const BLANK = {
   kind: "mtp", name: "", form: "alpha", alpha: 0.8, al: 3.5, measured: 7, rates: "",
   costed: "share", cost: 10, config: "", block: 15, seconds: 20,
 };
-// the two drafters that the almanac's calculator starts with
+// assumptions, for somebody who has measured nothing yet
 const FIRST = [
   { kind: "dflash", name: "DFlash", alpha: 0.89 },
   { kind: "mtp", name: "MTP", alpha: 0.75 },
@@ -88,20 +89,44 @@ export const initial = (model, hardware) => ({
  */
 export const initialServed = (served) => ({
   ...initial(SERVED, SERVED), calibration: SERVED, context: served.context,
-  drafters: served.drafters.length ? served.drafters.map(servedDrafter)
+  drafters: served.drafters.length ? served.drafters.map(drafterState)
     : [{ ...BLANK, kind: "ideal", name: "Ideal" }],
 });
 
-/** @param {ServedScenario["drafters"][number]} drafter @returns {DrafterState} */
-function servedDrafter({ name, kind, cost, block, seconds, acceptance }) {
-  const { alpha, al, draft_length: measured } = acceptance;
+/**
+ * Return the state of a preset.
+ *
+ * @param {Preset["scenario"]} scenario
+ * @returns {State}
+ */
+export function presetState({ model, hardware, calibration, drafters, ...numbers }) {
+  const { tensor_parallel = null, batch, context, max_draft } = numbers;
+  const fit = calibration ? JSON.stringify(calibration, null, 1) : "";
   return {
-    ...BLANK, name, kind, form: al === null ? "alpha" : "al",
-    alpha: alpha ?? BLANK.alpha, al: al ?? BLANK.al, measured: measured ?? BLANK.measured,
-    cost: cost === null ? BLANK.cost : rounded(100 * cost), block: block ?? BLANK.block,
-    seconds: seconds === null ? BLANK.seconds : rounded(1e6 * seconds),
+    ...initial(model, hardware), calibration: fit && PASTE, calibration_json: fit, tensor_parallel,
+    batch: batch ?? NUMBERS.batch, context: context ?? NUMBERS.context,
+    max_draft: max_draft ?? NUMBERS.max_draft, drafters: drafters.map(drafterState),
   };
 }
+
+/** @param {ServedScenario["drafters"][number] | StatedDrafter} drafter @returns {DrafterState} */
+function drafterState(drafter) {
+  const { name = "", kind, cost, block, seconds, acceptance } = drafter;
+  const { alpha, al, draft_length: measured } = acceptance ?? {};
+  const config = "config" in drafter ? drafter.config ?? null : null;
+  const own = cost === undefined && KINDS[kind].cost?.includes("own");
+  return {
+    ...BLANK, name, kind, form: isKnown(al) ? "al" : "alpha",
+    alpha: alpha ?? BLANK.alpha, al: al ?? BLANK.al, measured: measured ?? BLANK.measured,
+    costed: config ? "config" : own ? "own" : "share",
+    cost: isKnown(cost) ? rounded(100 * cost) : BLANK.cost,
+    config: config ? JSON.stringify(config) : "", block: block ?? BLANK.block,
+    seconds: isKnown(seconds) ? rounded(1e6 * seconds) : BLANK.seconds,
+  };
+}
+
+/** @param {number | null | undefined} value @returns {value is number} */
+const isKnown = (value) => value !== null && value !== undefined;
 
 /** @param {number} value */
 const rounded = (value) => Number(value.toPrecision(3));

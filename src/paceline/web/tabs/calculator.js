@@ -4,8 +4,11 @@
 import { toCsv } from "../calculator/csv.js";
 import { Form } from "../calculator/form.js";
 import { measuredBox } from "../calculator/measured.js";
+import { Presets } from "../calculator/presets.js";
 import { scenario } from "../calculator/scenario.js";
-import { fromParams, initial, initialServed, toParams } from "../calculator/state.js";
+import {
+  fromParams, initial, initialServed, presetState, toParams,
+} from "../calculator/state.js";
 import { glance, launchLines, spoken, summary } from "../calculator/summary.js";
 import { Views } from "../calculator/views.js";
 import { copyText, download, h } from "../lib/dom.js";
@@ -16,8 +19,14 @@ import { getJson, newest, postJson } from "../lib/http.js";
 /** @import { StatedScenario } from "../types/answers" */
 /** @import { FieldError, TabContext } from "../types/page" */
 /** @import { Lists } from "../calculator/form.js" */
+/** @import { State } from "../calculator/state.js" */
 
 const START = initial("Qwen3.5-27B", "B200");
+const THIS_SERVER = {
+  name: "This server",
+  see: "What runs here, with the step times and costs that this server measured and the AL that "
+    + "Live has seen.",
+};
 const REST = 150; // milliseconds without a change, after which the complete answer is asked for
 const QUIET = 700; // and after which a screen reader hears the result
 /** @type {Calculator | null} */
@@ -44,6 +53,7 @@ class Calculator {
   #query = null;
   /** @type {Prediction | null} */
   #answer = null;
+  #presets;
   #form;
   #views;
   #ask;
@@ -70,6 +80,7 @@ class Calculator {
     this.#context = context;
     this.#lists = lists;
     this.#start = lists.served ? initialServed(lists.served) : START;
+    this.#presets = new Presets(this.#choices(), (state) => this.#take(state));
     this.#form = new Form(lists, structuredClone(this.#start), () => this.#changed());
     this.#views = new Views(this.#charts);
     this.#ask = newest(
@@ -82,6 +93,7 @@ class Calculator {
         h("p", { class: "soft" }, "For your model, hardware and load, before you train anything. "
           + "Calibrated is what engines reach; the roofline is arithmetic and bandwidth alone."),
         h("div", { class: "tools-row" }, this.#link, this.#csv, this.#json)),
+      this.#presets.element,
       this.#form.element,
       h("div", { class: "column" }, this.#error, this.#status, this.#summary, this.#charts,
         measuredBox((points) => this.#views.setPoints(points)),
@@ -106,6 +118,19 @@ class Calculator {
   }
 
   // -- inside -------------------------------------------------------------------------------------
+
+  /** Return the presets: what this server runs first, where it serves. */
+  #choices() {
+    const listed = this.#lists.presets.map(({ name, see, scenario: stated }) => (
+      { name, see, state: presetState(stated) }));
+    return this.#lists.served ? [{ ...THIS_SERVER, state: this.#start }, ...listed] : listed;
+  }
+
+  /** Show a preset in the form and ask for its answer. @param {State} state */
+  #take(state) {
+    this.#form.show(structuredClone(state));
+    this.#changed();
+  }
 
   #saveCsv() {
     if (this.#answer === null) return;
@@ -134,6 +159,7 @@ class Calculator {
 
   /** @param {{ brief: boolean }} options */
   #askFor({ brief }) {
+    this.#presets.mark(this.#form.state);
     try {
       const stated = scenario(this.#form.state, this.#lists);
       this.#ask(brief ? { ...stated, batches: [], contexts: [] } : stated);

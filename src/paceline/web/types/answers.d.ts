@@ -6,7 +6,9 @@ import type {
   ErrorResponse,
   LiveRounds,
   Metrics,
+  ModelLists as Lists,
   Prediction as Answer,
+  Preset as ListedPreset,
   RequestRounds,
   ShownPoint,
   StatedAcceptance as CheckedAcceptance,
@@ -25,7 +27,6 @@ export type {
   LiveSnapshot,
   MeasuredPoints,
   ModelFacts,
-  ModelLists,
   PageState,
   PublishedPoint,
   Quantiles,
@@ -63,6 +64,12 @@ type Typed<Type> = Type extends number ? number | null
 export type StatedScenario = Typed<CheckedScenario>;
 export type StatedDrafter = Typed<CheckedDrafter>;
 export type StatedAcceptance = Typed<CheckedAcceptance>;
+
+/** A preset names what the lists have. */
+export type Preset = Omit<ListedPreset, "scenario"> & {
+  scenario: CheckedScenario & { model: string; hardware: string };
+};
+export type ModelLists = Omit<Lists, "presets"> & { presets: Preset[] };
 
 /** `scenario` is the question with its defaults filled in; the page reads these of it. */
 export type Prediction = Omit<Answer, "scenario"> & {

@@ -602,6 +602,7 @@ export interface ModelLists {
   models: ModelFacts[];
   precisions: string[];
   drafters: string[];
+  presets: Preset[];
 }
 
 /** The model; `state_bytes` are of one request's recurrent states. */
@@ -691,6 +692,13 @@ export interface Prediction {
   ar_by_batch: ArByBatch;
   drafters: DrafterAnswer[];
   notes: string[];
+}
+
+/** A scenario (`StatedScenario`) with a name; `see` are the words to show beside its answer. */
+export interface Preset {
+  name: string;
+  see: string;
+  scenario: { [key: string]: unknown };
 }
 
 export interface PromptTokensDetails {
