@@ -37,3 +37,51 @@ def test_a_preset_is_left_by_another_model_and_not_by_another_load(
     changed(page, lambda: page.select_option("#calculator-model", "Qwen3.5-27B"))
     assert not page.is_visible("#calculator-see")
     assert not page.query_selector_all(".presets [aria-pressed=true]")
+
+
+def best_by_batch(page: Any) -> dict[str, list[str]]:
+    """The columns of the table under “Best speedup by batch”."""
+    figure = page.locator("figure:has(h3:text-is('Best speedup by batch'))")
+    figure.scroll_into_view_if_needed()
+    if not figure.locator("table").count():
+        figure.locator(".numbers summary").click()
+    lines = figure.locator("table").inner_text().splitlines()
+    rows = [line.split("\t") for line in lines]
+    return {head.strip(): [row[index] for row in rows[1:]] for index, head in enumerate(rows[0])}
+
+
+def test_a_pinned_curve_stays_when_the_model_changes_and_in_the_link(
+    url: str, open_page: Open
+) -> None:
+    page = opened(open_page, url)
+    changed(page, lambda: page.click(".presets >> text=DeepSeek-V4-Pro"))
+    page.click("#calculator-pin")
+    told = "Pinned: DeepSeek-V4-Pro, 8 devices (batch 8, context 4096)"
+    page.wait_for_selector(f".pinned:text-is('{told}')")
+    before = best_by_batch(page)
+    assert before["DFlash, pinned"] == before["DFlash, calibrated"]
+    changed(page, lambda: page.select_option("#calculator-model", "Qwen3.5-27B"))
+    after = best_by_batch(page)
+    assert after["MTP, pinned"] == before["MTP, pinned"]
+    assert after["DFlash, calibrated"] != after["DFlash, pinned"] == before["DFlash, pinned"]
+    page.wait_for_timeout(300)
+    page.reload()
+    settled(page)
+    page.wait_for_selector(f".pinned:text-is('{told}')")
+    assert best_by_batch(page) == after
+    page.click("#calculator-unpin")
+    page.wait_for_function("!location.hash.includes('pin=')")
+    assert "DFlash, pinned" not in best_by_batch(page) and not page.is_visible(".pinned")
+
+
+def test_a_pin_that_cannot_be_drawn_says_so(url: str, open_page: Open) -> None:
+    page = opened(open_page, url)
+    packed = page.evaluate(
+        "import('./web/lib/pack.js').then(({ pack }) => pack('model=served&hardware=B200'))"
+    )
+    page.goto(f"{url}/#calculator?batch=8&pin={packed}")
+    page.wait_for_selector(".pinned:has-text('This link is of a page that serves a model')")
+    assert shown(page) == expected(batch=8)
+    page.goto(f"{url}/#calculator?batch=4&pin=broken")
+    page.wait_for_selector(".notice:has-text('This link is broken')")
+    assert not page.is_visible(".pinned")

@@ -73,8 +73,8 @@ def listed_presets() -> tuple[Preset, ...]:
         {
             "name": "DeepSeek-V4-Pro, 8 devices",
             "see": f"The U-shape in “Best speedup by batch”, deepest at 8 to 16 requests. "
-            f"{U_SHAPE} α and costs are assumptions here. Choose the model Qwen3.5-27B: without "
-            "experts the gain only falls.",
+            f"{U_SHAPE} α and costs are assumptions here. Pin its curves and choose the model "
+            "Qwen3.5-27B: without experts the gain only falls.",
             "scenario": {
                 "model": "DeepSeek-V4-Pro",
                 "hardware": "B200",

@@ -2,9 +2,10 @@
 
 import { seriesColour } from "../lib/colours.js";
 import { fixed, times } from "../lib/format.js";
+import { MOST_DRAFTERS } from "./state.js";
 
 /** @import { BestNumbers, DrafterAnswer, Fits, MeasuredPoint } from "../types/answers" */
-/** @import { PublishedPoint, Throughput } from "../types/answers" */
+/** @import { Prediction, PublishedPoint, Throughput } from "../types/answers" */
 /** @import { Band, Dot, Mark, Series } from "../types/page" */
 
 /** @typedef {"roofline" | "calibrated"} Tier */
@@ -33,6 +34,17 @@ export const inTiers = (drafters, line) => (
     label: `${drafter.name}, ${tier}`, colour: seriesColour(index), ...style(tier),
     ...line(drafter, tier),
   }))));
+
+/**
+ * Return a calibrated series for each drafter of a pinned scenario, in colours of their own.
+ *
+ * @param {Prediction | null} pinned
+ * @param {(drafter: DrafterAnswer) => Line} line
+ * @returns {Series[]}
+ */
+export const pinnedLines = (pinned, line) => (pinned?.drafters ?? []).map((drafter, index) => ({
+  label: `${drafter.name}, pinned`, colour: seriesColour(MOST_DRAFTERS + index), ...line(drafter),
+}));
 
 /** @param {DrafterAnswer[]} drafters @param {keyof BestNumbers} name */
 export const byBatch = (drafters, name) => inTiers(drafters, ({ by_batch: best }, tier) => (

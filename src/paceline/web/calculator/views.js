@@ -8,7 +8,7 @@ import { count, fixed, number, rate, times } from "../lib/format.js";
 import { HeatMap } from "./heat.js";
 import {
   MEASURED, NOT_FITTING, TIERS, TIER_NAMES, batchBands, byBatch, byLength, dot, fitBands, front,
-  ifWhole, inTiers, noteOf, shownPoints, style, unique,
+  ifWhole, inTiers, noteOf, pinnedLines, shownPoints, style, unique,
 } from "./series.js";
 import { Stack } from "./stack.js";
 
@@ -37,6 +37,8 @@ export class Views {
   #answer = null;
   /** @type {Prediction | null} */
   #batches = null;
+  /** @type {Prediction | null} */
+  #pinned = null;
   /** @type {MeasuredPoint[]} */
   #points = [];
   /** @type {Tier} */
@@ -50,10 +52,12 @@ export class Views {
   // a chart is drawn when it comes into sight: a slider waits for none that nobody sees
   #sight = new IntersectionObserver((entries) => this.#see(entries), { rootMargin: "80px" });
   #parent;
+  #pin;
 
-  /** @param {HTMLElement} parent */
-  constructor(parent) {
+  /** @param {HTMLElement} parent @param {HTMLElement} pin controls of the pinned scenario */
+  constructor(parent, pin) {
     this.#parent = parent;
+    this.#pin = pin;
     this.#heatDrafter.element.setAttribute("aria-label", "Drafter of the heat map");
     this.#charts = { ...this.#lineCharts(), ...this.#componentCharts(), ...this.#lastCharts() };
   }
@@ -73,6 +77,12 @@ export class Views {
   /** @param {MeasuredPoint[]} points */
   setPoints(points) {
     this.#points = points;
+    this.#refresh();
+  }
+
+  /** Draw the curves of another scenario beside those of the answer. */
+  setPinned(/** @type {Prediction | null} */ pinned) {
+    this.#pinned = pinned;
     this.#refresh();
   }
 
@@ -99,7 +109,7 @@ export class Views {
       }),
       gain: new Chart(this.#cell((answer) => this.#drawGain(answer), { overBatches: true }), {
         title: "Best speedup by batch", x: BATCH, y: SPEEDUP, missing: NOT_FITTING,
-        note: "At each batch with the draft length that is best there.",
+        note: "At each batch with the draft length that is best there.", tools: this.#pin,
       }),
       length: new Chart(this.#cell((answer) => this.#drawLength(answer), { overBatches: true }), {
         title: "Best draft length by batch", note: "0: speculation does not pay.", x: BATCH,
@@ -109,8 +119,8 @@ export class Views {
       context: new Chart(
         this.#cell((answer) => this.#drawContext(answer), { overBatches: true, wide: true }), {
           title: "Best speedup by context", y: SPEEDUP, missing: NOT_FITTING,
-          note: "At the batch that is set, and each context with the draft length that is best "
-            + "there.",
+          note: "At the batch that is set (of pinned curves: that was set), and each context with "
+            + "the draft length that is best there.",
           x: { label: "context (tokens of each request)", log: 2, format: String },
         }),
     };
@@ -230,7 +240,13 @@ export class Views {
   /** @param {Prediction} answer */
   #drawGain({ drafters }) {
     this.#charts.gain.draw({
-      series: byBatch(drafters, "speedup"), rulers: [LEVEL], bands: batchBands(drafters),
+      series: [
+        ...pinnedLines(this.#pinned, ({ by_batch: best }) => (
+          { x: best.batch, y: best.calibrated.speedup })),
+        ...byBatch(drafters, "speedup"),
+      ],
+      rulers: [LEVEL],
+      bands: batchBands(drafters),
     });
   }
 
@@ -238,8 +254,12 @@ export class Views {
   #drawContext({ drafters }) {
     const views = drafters.flatMap(({ by_context: view }) => (view === null ? [] : [view]));
     this.#charts.context.draw({
-      series: inTiers(drafters, ({ by_context: view }, tier) => (
-        { x: view?.context ?? [], y: view?.[tier].speedup ?? [] })),
+      series: [
+        ...pinnedLines(this.#pinned, ({ by_context: view }) => (
+          { x: view?.context ?? [], y: view?.calibrated.speedup ?? [] })),
+        ...inTiers(drafters, ({ by_context: view }, tier) => (
+          { x: view?.context ?? [], y: view?.[tier].speedup ?? [] })),
+      ],
       rulers: [LEVEL],
       bands: views.length ? fitBands(views[0].context, views) : [],
     });

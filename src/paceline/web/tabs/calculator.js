@@ -4,6 +4,7 @@
 import { toCsv } from "../calculator/csv.js";
 import { Form } from "../calculator/form.js";
 import { measuredBox } from "../calculator/measured.js";
+import { Pin } from "../calculator/pin.js";
 import { Presets } from "../calculator/presets.js";
 import { scenario } from "../calculator/scenario.js";
 import {
@@ -14,6 +15,7 @@ import { Views } from "../calculator/views.js";
 import { copyText, download, h } from "../lib/dom.js";
 import { asError, clearErrors, errorBox, fieldError, showAtField } from "../lib/errors.js";
 import { getJson, newest, postJson } from "../lib/http.js";
+import { pack, unpack } from "../lib/pack.js";
 
 /** @import { HardwareLists, ModelLists, Prediction, ServedScenario } from "../types/answers" */
 /** @import { StatedScenario } from "../types/answers" */
@@ -55,6 +57,7 @@ class Calculator {
   #answer = null;
   #presets;
   #form;
+  #pin;
   #views;
   #ask;
   #resting = 0; // timers
@@ -82,7 +85,14 @@ class Calculator {
     this.#start = lists.served ? initialServed(lists.served) : START;
     this.#presets = new Presets(this.#choices(), (state) => this.#take(state));
     this.#form = new Form(lists, structuredClone(this.#start), () => this.#changed());
-    this.#views = new Views(this.#charts);
+    this.#pin = new Pin({
+      ask: async (state) => postJson("ui/predict", scenario(state, lists)),
+      nameOf: (state) => this.#presets.nameOf(state),
+      current: () => this.#form.state,
+      show: (answer) => this.#views?.setPinned(answer),
+      changed: () => this.#remember(),
+    });
+    this.#views = new Views(this.#charts, this.#pin.element);
     this.#ask = newest(
       (/** @type {StatedScenario} */ body) => postJson("ui/predict", body),
       (/** @type {Prediction} */ answer) => this.#draw(answer),
@@ -107,9 +117,15 @@ class Calculator {
     if (String(params) === this.#query) return;
     this.#query = String(params);
     try {
-      this.#form.show(structuredClone(await fromParams(params, this.#start)));
+      const pinned = params.get("pin");
+      const state = await fromParams(params, this.#start);
+      const kept = pinned === null ? null
+        : await fromParams(new URLSearchParams(await unpack(pinned)), this.#start);
+      this.#form.show(structuredClone(state));
+      this.#pin.set(kept);
     } catch {
       this.#form.show(structuredClone(this.#start));
+      this.#pin.set(null);
       this.#fail(new Error("This link is broken: part of it is missing. These are the values to "
         + "start with."));
       return;
@@ -170,6 +186,8 @@ class Calculator {
 
   async #remember() {
     const params = await toParams(this.#form.state);
+    const { state: pinned } = this.#pin;
+    if (pinned !== null) params.set("pin", await pack(String(await toParams(pinned))));
     this.#query = String(params);
     this.#context.remember(params);
   }
