@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,7 @@ from paceline.engine.async_engine import AsyncEngine, EngineDead
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
+from paceline.engine.machine import usable_cores
 from tests.engine.faults import FaultySpans
 from tests.engine.tiny import tiny_model
 
@@ -21,8 +23,10 @@ LONG = SamplingParams(temperature=0, max_tokens=900, ignore_eos=True)
 SHORT = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 
 
-def tiny_engine(**options: object) -> Engine:
-    config = EngineConfig(model="tiny", drafter="ngram", dtype="bfloat16", threads=1, **options)
+def tiny_engine(*, threads: int = 1, **options: object) -> Engine:
+    config = EngineConfig(
+        model="tiny", drafter="ngram", dtype="bfloat16", threads=threads, **options
+    )
     return build_engine(config, tiny_model("bfloat16"))
 
 
@@ -61,6 +65,21 @@ def test_all_choices_stream_and_end() -> None:
                 assert mine[-1].finish_reason is FinishReason.LENGTH
 
     run(test)
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="one core: OpenMP keeps no other thread")
+def test_the_threads_that_helped_to_build_an_engine_end_when_it_starts() -> None:
+    """Two teams of threads on the same cores make each other sleep: over HTTP a step took 1.15
+    times as long."""
+
+    def threads() -> set[str]:
+        return set(os.listdir("/proc/self/task"))
+
+    engine = AsyncEngine(tiny_engine(threads=2))
+    before = threads()
+    engine.start()
+    assert len(before - threads()) == 1
+    engine.shutdown()
 
 
 def test_leaving_the_stream_frees_the_request_at_once() -> None:

@@ -25,6 +25,7 @@ from paceline.core.spans import Spans
 from paceline.engine.config import EngineStats
 from paceline.engine.engine import Engine
 from paceline.engine.reservations import Reservation, StreamLimit
+from paceline.kernels.openmp import release_threads
 
 log = logging.getLogger(__name__)
 STATS_EVERY = 0.02  # seconds between two snapshots of the statistics while the same streams run
@@ -142,9 +143,11 @@ class AsyncEngine:
         self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread. Objects made so far stay: the collector need not walk them."""
+        """Starts the thread. Objects made so far stay: the collector need not walk them. The caller
+        has built the engine and computes no more: its OpenMP threads end."""
         gc.collect()
         gc.freeze()
+        release_threads()
         self._thread.start()
 
     @property

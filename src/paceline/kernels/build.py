@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import torch
-
 from paceline.core import CacheError
 from paceline.core.cache import cache_dir, cached_folder, tell_unkept
+from paceline.kernels.openmp import openmp_runtime
 
 log = logging.getLogger(__name__)
 
@@ -102,22 +101,12 @@ def _compiler() -> str:
     raise BuildError("no C++ compiler found (looked for $CXX, g++, clang++, c++): install one")
 
 
-def _openmp_library() -> str:
-    """Return the OpenMP runtime that torch loaded: a second one would fight over cores."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        file = line.split()[-1]
-        if Path(file).name.startswith(("libgomp", "libiomp5", "libomp")):
-            return file
-    bundled = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
-    if bundled:
-        return str(bundled[0])
-    raise BuildError("torch was built without OpenMP")
-
-
 def _library(compiler: str, macros: str, path: str, flags: tuple[str, ...]) -> ctypes.CDLL:
     """Load the library from the cache, where it is built first if it is missing or damaged; for
     this process alone where the cache cannot be written."""
-    openmp = _openmp_library()
+    openmp = openmp_runtime()
+    if openmp is None:
+        raise BuildError("torch was built without OpenMP")
     key = (compiler, macros, path, openmp, SOURCES, COMMON_FLAGS, flags)
     digest = hashlib.sha256(repr(key).encode())
     for source in sorted(NATIVE.iterdir()):
