@@ -68,5 +68,7 @@ def prompt_of(engine: FakeAsyncEngine) -> str:
 
 def thinking_tokenizer(tokenizer: Any) -> Any:
     made = copy.deepcopy(tokenizer)
-    made.chat_template += "{# <think></think> #}"
+    content = "{{ m.content }}"
+    thought = "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    made.chat_template = made.chat_template.replace(content, thought + content)
     return made

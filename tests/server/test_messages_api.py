@@ -113,6 +113,14 @@ def test_tools_are_called_and_answered(
         assert part in prompt_of(engine)
 
 
+def test_a_call_that_opens_brackets_to_the_end_has_no_arguments() -> None:
+    deep = CALL.partition("{")[0] + '{"name": "get_weather", "arguments": {"a": ' + "[" * 1500
+    engine = FakeAsyncEngine(reply=deep, bursts=(500,), max_model_len=4096)
+    client = Client(engine, ServerSettings())
+    body = create(client, tools=[WEATHER], max_tokens=len(deep)).json()
+    assert (body["content"][1]["input"], body["stop_reason"]) == ({}, "max_tokens")
+
+
 def test_a_tool_can_be_required(sdk: anthropic.Anthropic, engine: FakeAsyncEngine) -> None:
     options = {**BODY, "tools": [WEATHER]}
     for choice in ({"type": "any"}, {"type": "tool", "name": "get_weather"}):
@@ -149,13 +157,20 @@ def test_a_last_turn_of_the_assistant_begins_the_answer(
     assert prompt_of(engine).endswith("<|im_start|>assistant\n")
 
 
-def test_a_lone_thought_can_be_sent_back() -> None:
+def test_thoughts_can_be_sent_back() -> None:
+    """A thought may be alone, and a turn may have several, between its texts and calls."""
     engine = FakeAsyncEngine(max_model_len=4096)
     engine.engine.tokenizer = thinking_tokenizer(engine.engine.tokenizer)
-    thought = {"type": "thinking", "thinking": "Hm", "signature": ""}
-    turns = [*ASKED, {"role": "assistant", "content": [thought]}, *ASKED]
-    response = create(Client(engine, ServerSettings()), messages=turns)
-    assert response.status_code == 200, response.text
+    client = Client(engine, ServerSettings())
+    first, second = (
+        {"type": "thinking", "thinking": text, "signature": ""} for text in ("Hm", "Or not")
+    )
+    said = {"type": "text", "text": "Yes."}
+    for content, thought in (([first], "Hm"), ([first, said, second, CALLED], "Hm\nOr not")):
+        turns = [*ASKED, {"role": "assistant", "content": content}, *ASKED]
+        response = create(client, messages=turns)
+        assert response.status_code == 200, response.text
+        assert f"<think>{thought}</think>" in prompt_of(engine)
 
 
 def test_tokens_are_counted(sdk: anthropic.Anthropic, engine: FakeAsyncEngine) -> None:

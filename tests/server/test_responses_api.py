@@ -157,6 +157,21 @@ def test_reasoning_is_an_item_of_its_own() -> None:
     assert body["usage"]["output_tokens_details"] == {"reasoning_tokens": 3}
 
 
+def test_a_thought_that_was_cut_short_is_not_given_to_a_later_answer() -> None:
+    engine = FakeAsyncEngine(reply=REASONED, max_model_len=4096)
+    engine.engine.tokenizer = thinking_tokenizer(engine.engine.tokenizer)
+    client, asked = Client(engine, ServerSettings()), [{"role": "user", "content": "Hi"}]
+    cut = create(client, input=asked, max_output_tokens=len("<think>\nH")).json()
+    assert [item["type"] for item in cut["output"]] == ["reasoning"]
+    more = {"max_output_tokens": len(REASONED), "previous_response_id": cut["id"]}
+    whole = create(client, input=asked, **more).json()
+    create(client, input=asked, previous_response_id=whole["id"])
+    followed = prompt_of(engine)
+    create(client, input=[*asked, *cut["output"], *asked, *whole["output"], *asked])
+    assert prompt_of(engine) == followed
+    assert followed.count("<think>") == 1 and "<think>Hm.</think>Yes." in followed
+
+
 @pytest.mark.parametrize("burst", [1, 3, 7, 100])
 def test_logprobs_are_those_of_the_text_beside_reasoning_and_calls(burst: int) -> None:
     reply = f"<think>\nHm.\n</think>\n\nGruß! {CALL}"

@@ -299,6 +299,8 @@ SAID = [
     (HARMONY, f"<|channel|>commentary<|message|>First.<|end|><|start|>assistant{TO_F}", "First.",
      [("f", "{}")]),
     (HARMONY, "no header", "no header", []),
+    (HARMONY, "<|channel|>fi", "", []),
+    (HARMONY, f"{HM}<|channel|>fi", "", []),
 ]  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field, PlainValidator, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import PydanticCustomError
@@ -13,6 +14,20 @@ from paceline.core.params import MAX_STOPS, MAX_TOKEN_ID
 JsonObject = dict[str, Any]  # as json.loads() gives it
 MAX_PROMPTS = 128
 MAX_TABLE = 65536  # entries of logit_bias and of stop_token_ids
+
+
+class TextBearing(Protocol):
+    """A part of a content that has a text."""
+
+    @property
+    def text(self) -> str: ...
+
+
+def joined_text(content: str | Sequence[TextBearing] | None) -> str:
+    """Return the text of a content: that of its parts, one a line."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.text for part in content or ())
 
 
 def _are_ids(value: object) -> bool:

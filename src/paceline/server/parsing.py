@@ -305,8 +305,10 @@ class ChannelParser(AnswerParser):
     def _finish(self) -> None:
         if self._state == self._analysis:
             self._give_reasoning(self._pending.rstrip())
-        elif self._state in (self._content, self._begin, self._header):
+        elif self._state == self._content:
             self._give(self._pending)
+        elif self._state == self._begin and "<|channel|>" not in self._pending:
+            self._give(self._pending)  # a text without headers; a header that was cut is no text
 
 
 @cache

@@ -35,7 +35,15 @@ from paceline.core.params import (
     TopP,
 )
 from paceline.core.refusals import UNSUPPORTED
-from paceline.server.fields import MAX_PROMPTS, Biases, JsonObject, Prompt, StopIds, Stops
+from paceline.server.fields import (
+    MAX_PROMPTS,
+    Biases,
+    JsonObject,
+    Prompt,
+    StopIds,
+    Stops,
+    joined_text,
+)
 from paceline.server.structured import (
     MAX_TOOLS,
     NamedTool,
@@ -247,8 +255,7 @@ class Message(Document):
 
     @property
     def text(self) -> str:
-        content = self.content or ""
-        return content if isinstance(content, str) else "\n".join(part.text for part in content)
+        return joined_text(self.content)
 
 
 class ChatRequest(GenerationRequest):

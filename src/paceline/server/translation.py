@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from paceline.core import InvalidRequest
+from paceline.core.params import Speculative
 from paceline.server.errors import ApiError, invalid
 from paceline.server.protocol import ChatRequest
 
@@ -17,6 +19,20 @@ SAME = (
     "model", "temperature", "top_p", "top_k", "min_p", "seed", "speculative", "explain",
     "cache_salt", "chat_template_kwargs",
 )  # fmt: skip
+
+
+class SharesFields(Protocol):
+    """A request of another API, with the fields of SAME."""
+
+    speculative: Literal["off"] | Speculative | None
+
+
+def shared_fields(body: SharesFields) -> dict[str, Any]:
+    """Return the fields of a chat request that `body` has under the same name."""
+    stated = {name: getattr(body, name) for name in SAME}
+    if isinstance(body.speculative, Speculative):
+        stated["speculative"] = body.speculative.model_dump(exclude_unset=True)
+    return stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +65,13 @@ class Translation:
         return self.places[name] + field.removeprefix(name) if name else field
 
 
-def translated(stated: dict[str, object], places: Mapping[str, str], size: int) -> Translation:
-    """Make the chat request `stated`, read from a body of `size` bytes. Raises ApiError."""
+def translated(stated: dict[str, Any], places: Mapping[str, str], size: int) -> Translation:
+    """Make the chat request `stated`, read from a body of `size` bytes. Raises ApiError.
+
+    The other APIs have no object `function` within a tool.
+    """
+    tools = range(len(stated.get("tools") or ()))
+    places = {**{f"tools[{i}].function": f"tools[{i}]" for i in tools}, **places}
     chat = ChatRequest.model_construct()
     try:
         chat = ChatRequest.read({k: value for k, value in stated.items() if value is not None})

@@ -127,6 +127,6 @@ def _arguments(text: str) -> dict[str, object]:
     """Return the arguments of a call; none where max_tokens cut them off."""
     try:
         arguments = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # a small model may open brackets to the end
         return {}
     return arguments if isinstance(arguments, dict) else {}

@@ -12,7 +12,7 @@ from paceline.core import InvalidRequest
 from paceline.core.documents import Document
 from paceline.core.field_types import AtMost, Expected, Whole
 from paceline.core.params import MaxTokens, MinP, Seed, Speculative, Temperature, TopK, TopP
-from paceline.server.fields import JsonObject, Stops
+from paceline.server.fields import JsonObject, Stops, joined_text
 from paceline.server.protocol import (
     MAX_MESSAGES,
     NoList,
@@ -21,7 +21,7 @@ from paceline.server.protocol import (
     Unsupported,
 )
 from paceline.server.structured import MAX_TOOLS, Name, Schema
-from paceline.server.translation import SAME, Translation, translated
+from paceline.server.translation import Translation, shared_fields, translated
 
 
 class CacheControl(RequestObject):
@@ -180,11 +180,8 @@ class TokenCountRequest(RequestBody):
         }
 
     def _tool_places(self) -> dict[str, str]:
-        places = {}
-        for index in range(len(self.tools or ())):
-            places[f"tools[{index}].function"] = f"tools[{index}]"
-            places[f"tools[{index}].function.parameters"] = f"tools[{index}].input_schema"
-        return places
+        tools = range(len(self.tools or ()))
+        return {f"tools[{i}].function.parameters": f"tools[{i}].input_schema" for i in tools}
 
 
 class MessagesRequest(TokenCountRequest):
@@ -207,11 +204,9 @@ class MessagesRequest(TokenCountRequest):
     cache_salt: str | None = None
 
     def _for_chat(self) -> dict[str, Any]:
-        stated = {**super()._for_chat(), **{name: getattr(self, name) for name in SAME}}
-        if isinstance(self.speculative, Speculative):
-            stated["speculative"] = self.speculative.model_dump(exclude_unset=True)
         return {
-            **stated,
+            **super()._for_chat(),
+            **shared_fields(self),
             "max_tokens": self.max_tokens,
             "stop": self.stop_sequences,
             "user": self.metadata.user_id if self.metadata else None,
@@ -242,6 +237,7 @@ class TurnMessages:
             self._add({"role": role, "content": content}, place)
             return
         texts: list[str] = []
+        thoughts: list[str] = []
         spoken: dict[str, Any] = {"role": role}
         for index, block in enumerate(content):
             at = f"{place}[{index}]"
@@ -251,9 +247,11 @@ class TurnMessages:
                 case ToolResultBlock():
                     self._result(role, block, at)
                 case ThinkingBlock():
-                    spoken["reasoning_content"] = block.thinking
+                    thoughts.append(block.thinking)
                 case ToolUseBlock():
                     spoken.setdefault("tool_calls", []).append(_call(role, block, at))
+        if thoughts:
+            spoken["reasoning_content"] = "\n".join(thoughts)
         if texts or len(spoken) > 1:
             self._add({**spoken, "content": "\n".join(texts) if texts else None}, place)
 
@@ -267,9 +265,8 @@ class TurnMessages:
     def _result(self, role: str, block: ToolResultBlock, place: str) -> None:
         if role != "user":
             raise InvalidRequest(f"{place}.type", block.type, "a tool_result in a turn of the user")
-        content = block.content or ""
-        text = content if isinstance(content, str) else "\n".join(part.text for part in content)
-        self._add({"role": "tool", "tool_call_id": block.tool_use_id, "content": text}, place)
+        result = {"role": "tool", "tool_call_id": block.tool_use_id}
+        self._add({**result, "content": joined_text(block.content)}, place)
 
     def _add(self, message: dict[str, Any], place: str) -> None:
         at = f"messages[{len(self.messages)}]"

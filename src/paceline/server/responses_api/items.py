@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 
 from paceline.core.documents import Document
 from paceline.core.field_types import AtMost
+from paceline.server.fields import joined_text
 from paceline.server.protocol import MAX_MESSAGES
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -50,7 +51,7 @@ class MessageItem(ConversationItem):
 
     @property
     def text(self) -> str:
-        return joined(self.content)
+        return joined_text(self.content)
 
 
 class CallItem(ConversationItem):
@@ -93,11 +94,6 @@ Items = Annotated[list[AnyItem], AtMost(MAX_MESSAGES, "items")]
 ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(Items)
 
 
-def joined(content: str | Sequence[TextContent | RefusalContent]) -> str:
-    """Return the text of a content."""
-    return content if isinstance(content, str) else "\n".join(part.text for part in content)
-
-
 class Conversation:
     """Makes the messages of a chat request from items, and notes where each comes from."""
 
@@ -123,13 +119,13 @@ class Conversation:
         match item:
             case ReasoningItem():
                 parts = item.content or item.summary or ()
-                if text := "\n".join(part.text for part in parts):
+                if text := joined_text(parts):
                     self._reasoning.append(text)
             case CallItem():
                 self._call(item, place)
             case OutputItem():
                 output = {"role": "tool", "tool_call_id": item.call_id}
-                self._add({**output, "content": joined(item.output)}, place)
+                self._add({**output, "content": joined_text(item.output)}, place)
             case MessageItem():
                 self._add({"role": item.role, "content": item.text}, place)
 
@@ -148,7 +144,7 @@ class Conversation:
     def _add(self, message: dict[str, Any], place: str, *, field: str | None = None) -> None:
         if self._reasoning and message["role"] == "assistant":
             message = {**message, "reasoning_content": "".join(self._reasoning)}
-            self._reasoning = []
+        self._reasoning = []  # a thought that another's message follows was cut short
         at = f"messages[{len(self.messages)}]"
         self.messages.append(message)
         self.places[at] = place

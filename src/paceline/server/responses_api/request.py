@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -25,7 +25,7 @@ from paceline.server.fields import JsonObject
 from paceline.server.protocol import NoList, RequestBody, RequestObject, Unsupported
 from paceline.server.responses_api.items import AnyItem, Conversation, Items
 from paceline.server.structured import MAX_TOOLS, JsonObjectFormat, Name, Schema, TextFormat
-from paceline.server.translation import SAME, Translation, translated
+from paceline.server.translation import Translation, shared_fields, translated
 
 LOGPROBS = "message.output_text.logprobs"
 Function = Annotated[Literal["function"], Expected("function: this server has no tools of its own")]
@@ -171,9 +171,7 @@ class ResponsesRequest(RequestBody):
             conversation.add_text(self.input, "input")
         else:
             conversation.add(self.input, "input")
-        stated: dict[str, Any] = {name: getattr(self, name) for name in SAME}
-        if isinstance(self.speculative, Speculative):
-            stated["speculative"] = self.speculative.model_dump(exclude_unset=True)
+        stated = shared_fields(self)
         choice = self.tool_choice
         if isinstance(choice, ChosenFunction):
             stated["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
@@ -191,12 +189,7 @@ class ResponsesRequest(RequestBody):
             "user": self.user,
             "safety_identifier": self.safety_identifier,
         }
-        return translated(
-            stated, {**PLACES, **self._tool_places(), **conversation.places}, self.size + size
-        )
-
-    def _tool_places(self) -> dict[str, str]:
-        return {f"tools[{i}].function": f"tools[{i}]" for i in range(len(self.tools or ()))}
+        return translated(stated, {**PLACES, **conversation.places}, self.size + size)
 
 
 PLACES = {
