@@ -9,7 +9,8 @@ from typing import Any
 from soak_http import Reply
 from soak_traffic import Ask, Bad
 
-REASONS = ("stop", "length")
+ENDED = ("stop", "tool_calls")  # of itself
+REASONS = (*ENDED, "length")
 
 
 class Problem(Exception):
@@ -109,9 +110,10 @@ def _add(answer: Answer, choice: dict[str, Any]) -> None:
 
 
 def _text(choice: dict[str, Any]) -> str:
-    """Of an answer or an event, of either endpoint."""
+    """Of an answer or an event, of either endpoint: what was said, and the arguments of calls."""
     said = choice.get("message") or choice.get("delta") or choice
-    return str(said.get("content") or said.get("text") or "")
+    calls = "".join(call["function"]["arguments"] for call in said.get("tool_calls") or ())
+    return f"{said.get('content') or said.get('text') or ''}{calls}"
 
 
 def _judged(ask: Ask, answer: Answer) -> Answer:
@@ -120,7 +122,7 @@ def _judged(ask: Ask, answer: Answer) -> Answer:
     if answer.tokens > ask.choices * ask.body["max_tokens"]:
         raise Problem(f"{answer.tokens} tokens for max_tokens {ask.body['max_tokens']}")
     for text, reason in zip(answer.texts, answer.reasons, strict=True):
-        if ask.fits is not None and reason == "stop":
+        if ask.fits is not None and reason in ENDED:
             _check_fit(ask, text)
     return answer
 

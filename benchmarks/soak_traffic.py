@@ -97,6 +97,7 @@ GRAMMARS: tuple[tuple[Change, Fits], ...] = (
 )
 FORMATS: tuple[tuple[Change, Fits], ...] = (  # in chat only
     (format_of(SCHEMA), schema_fits),
+    ({"tools": [TOOL], "tool_choice": "required"}, schema_fits),
     ({"response_format": {"type": "json_object"}}, lambda t: isinstance(json.loads(t), dict)),
 )
 SPECULATION: tuple[Any, ...] = (
@@ -221,8 +222,8 @@ def bad_requests(model: str) -> Sequence[Bad]:
         ({"reasoning_effort": "low"}, "reasoning_effort"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"chat_template_kwargs": {"depth": 1}}, "chat_template_kwargs"),
-        ({"tools": [TOOL]}, "tools"),  # SmolLM2's template has none
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL, TOOL]}, "tools[1].function.name"),
         ({"speculative": {"drafter": "nobody"}}, "speculative.drafter"),
         ({"speculative": {"policy": "luck"}}, "speculative.policy"),
         ({"speculative": {"lossy": 2}}, "speculative.lossy"),
@@ -239,7 +240,7 @@ def bad_requests(model: str) -> Sequence[Bad]:
         ({"prompt": []}, "prompt"),
         ({"prompt": [10**8]}, "prompt"),
         ({"prompt": ["Hi"] * 128}, "prompt"),
-        ({"echo": True}, "echo"),
+        ({"echo": True, "logprobs": 2, "n": 2}, "n"),
         ({"logprobs": 21}, "logprobs"),
     ]
     refused = [
@@ -252,7 +253,7 @@ def bad_requests(model: str) -> Sequence[Bad]:
     return [
         *refused,
         Bad(404, "model", json.dumps({**chat, "model": "gpt-7"}).encode()),
-        Bad(400, "model", b'{"messages": [{"role": "user", "content": "Hi"}]}'),
+        Bad(400, "messages", json.dumps({"model": model}).encode()),
         Bad(400, None, b'{"model": '),
         Bad(400, None, b'["no object"]'),
         Bad(413, None, b" " * (LONGEST_BODY + 1)),

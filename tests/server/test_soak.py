@@ -62,6 +62,18 @@ def test_a_good_stream_passes(scripts: SimpleNamespace) -> None:
     assert (answer.texts, answer.reasons, answer.tokens) == (["red"], ["stop"], 3)
 
 
+def test_a_streamed_call_is_judged_by_its_arguments(scripts: SimpleNamespace) -> None:
+    def piece(text: str, reason: str | None = None) -> str:
+        calls = [{"index": 0, "function": {"arguments": text}}]
+        delta = {"content": None, "tool_calls": calls}
+        return event(choices=[{"index": 0, "delta": delta, "finish_reason": reason}])
+
+    called = [piece("re"), piece("d", "tool_calls"), *GOOD[2:]]
+    assert judged(scripts, "".join(called)).texts == ["red"]
+    with pytest.raises(scripts.soak_answers.Problem, match="conform"):
+        judged(scripts, "".join([piece("blue"), *called[1:]]))
+
+
 @pytest.mark.parametrize(
     "body",
     [
