@@ -18,10 +18,10 @@ import numpy as np
 from harness import machine, table
 
 from paceline.core import InvalidRequest
+from paceline.roofline.architecture import read_architecture
 from paceline.roofline.cost import Deployment
 from paceline.roofline.device import Hardware
 from paceline.roofline.fit import Case, Judged, fit_and_judge, read_points, summary
-from paceline.roofline.scenario.lines import architecture_of_word
 
 BAND = 0.15  # drawn about y = x
 COLOURS = ("#2563ad", "#c2620e", "#2e8555", "#8a4fae")
@@ -34,7 +34,7 @@ def judged(word: str, share: Fraction) -> tuple[str, Judged]:
     told = json.loads(Path(path).read_text("utf-8"))
     if not {"model", "hardware", "precision"} <= set(told):
         raise InvalidRequest("points", path, "what `paceline roofline measure` wrote")
-    model = architecture_of_word(named, told["precision"])
+    model = read_architecture(named, precision=told["precision"])
     case = Case(points, Deployment(model, Hardware.read(told["hardware"], "hardware")))
     return told["model"], fit_and_judge(case, share)
 

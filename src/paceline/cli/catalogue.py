@@ -132,6 +132,8 @@ class ShowCommand:
         }
         if stored is not None:
             rows["on disk"] = f"{size_text(stored.size)} in {stored.folder}"
+        elif (path := local_path(self.model, "model")).exists():
+            rows["on disk"] = str(path)
         if self.json:
             print(json.dumps(rows, indent=1))
             return 0
@@ -201,6 +203,8 @@ def find_shape(word: str, stored: list[StoredModel]) -> tuple[str, ModelConfig, 
     """Return the name, the shape and the copy on disk of a model, without fetching it. Raises
     ModelError and InvalidRequest."""
     from paceline.models.catalog import CATALOGUE, canonical, refuse_unserved
+    from paceline.models.described import GGUF, describe
+    from paceline.models.families import config_from_hf
     from paceline.models.mocked import read_config_file
 
     spellings = {model.name: model.name for model in stored}
@@ -212,10 +216,12 @@ def find_shape(word: str, stored: list[StoredModel]) -> tuple[str, ModelConfig, 
         return name, read_config_file(copy.folder / "config.json"), copy
     if path.is_dir():
         return path.resolve().name, read_config_file(path / "config.json"), None
+    if path.is_file() and path.suffix == GGUF:
+        return path.name, config_from_hf(describe(name).config), None
     hub_id = CATALOGUE[name].hub_id if name in CATALOGUE else name
     listed = next((m for m in listed_models().values() if m.hub_id == hub_id), None)
     if listed is None:
-        expected = "a listed model, a folder, or a model on disk; `paceline pull` fetches others"
+        expected = "a listed model, a path, or a model on disk; `paceline pull` fetches others"
         raise InvalidRequest("model", word, expected)
     refuse_unserved(listed)
     return name, read_config_file(listed.path), None

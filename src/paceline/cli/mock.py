@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from paceline.cli import options
 from paceline.cli.option import Argument
-from paceline.cli.predict import CALIBRATION, Named, read_device, read_named
+from paceline.cli.predict import CALIBRATION, DESCRIBED, Named, read_device, read_named
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked, read_json_object
@@ -29,13 +29,12 @@ class MockCommand:
     """Measure what drafts of a given acceptance would buy, on random weights.
 
     Runs the real engine on random weights of a model's shape, accepts drafts by plan, and sets the
-    measured speedup beside the predicted one. Nothing is downloaded, and what is said means
+    measured speedup beside the predicted one. No weights are downloaded, and what is said means
     nothing. Or writes the lines that do the same on vLLM or SGLang.
     """
 
     model: Annotated[str, options.POSITIONAL] = about(
-        "config.json, a folder that holds one, the name of a config that comes with Paceline or of "
-        "the catalogue; with --launch whatever that engine takes"
+        f"{DESCRIBED}; with --launch whatever that engine takes"
     )
     acceptance_length: options.Numbers | None = about(
         "one or several AL incl. bonus", None, "1,2,4,8"
@@ -52,7 +51,9 @@ class MockCommand:
     drafter_cost: float = about("share of the target's layers that a drafting pass runs", 0.0)
     drafter_block: int = about("drafted tokens per such pass", 1)
     drafter_config: Annotated[str, options.FILE] | None = about(
-        "a drafter's config.json (DFlash, or a small model), run with random weights", None
+        "a drafter's config.json (DFlash, or a small model), its folder or hub id, run with random "
+        "weights",
+        None,
     )
     hardware: Named | None = about("device to predict with", None, "this machine, measured")
     calibration: Named | None = about(CALIBRATION, None)
@@ -143,7 +144,7 @@ class MockCommand:
         from paceline.bench.mock.setup import MockDrafting, build, read_target
         from paceline.bench.steps.machine import this_machine
         from paceline.cli import show
-        from paceline.models.mocked import find_config
+        from paceline.models.described import find_config
 
         path = self.drafter_config
         config = None if path is None else find_config(path, "drafter_config")

@@ -15,12 +15,17 @@ from paceline.core.names import find_name, local_path
 from paceline.core.spec_line import parse_options
 
 if TYPE_CHECKING:
+    from paceline.models.described import DescribedModel
+    from paceline.roofline.architecture import Architecture
+    from paceline.roofline.architecture.config import Precision
     from paceline.roofline.device import Hardware
     from paceline.roofline.scenario import Prediction
     from paceline.roofline.traffic import TrafficProfile, Worth
 
+KEPT = ("int4", "int4-g32", "int8", "bf16", "fp32")  # formats that weights of GGUF files are like
 Named = Annotated[str, Argument(metavar="NAME|FILE")]
 Spec = Annotated[str, Argument(metavar="SPEC")]
+DESCRIBED = "a listed name, a hub id, a Hugging Face folder, config.json or GGUF file"
 CALIBRATION = (
     "a preset (ideal, sglang-b200, dense-tuned, hybrid-sglang) or what `paceline roofline fit` "
     "wrote; default sglang-b200 for GPUs"
@@ -103,10 +108,11 @@ class PredictCommand:
     """Predict what speculation would buy for a model on a device.
 
     Tokens per second and speedup by draft length: by the roofline, whose tokens per second no
-    engine passes, and with an engine's efficiency and overheads. Nothing is loaded or runs.
+    engine passes, and with an engine's efficiency and overheads. Nothing is loaded or runs: of a
+    model on the hub only the config is fetched.
     """
 
-    model: Annotated[str, POSITIONAL] = about("a listed name, a Hugging Face folder or config.json")
+    model: Annotated[str, POSITIONAL] = about(DESCRIBED)
     hardware: Named = about("a listed device, or your own (JSON)")
     drafter: Annotated[Strings, Argument(metavar="SPEC")] = about(
         "[NAME=]KIND[:COST|FOLDER][,key=value...], up to three times; kinds ideal, mtp, eagle3, "
@@ -119,13 +125,17 @@ class PredictCommand:
 
     def run(self) -> int:
         from paceline.cli import predict_show
+        from paceline.models.described import describe
         from paceline.roofline.scenario import predict
 
         output, console = self.output, Console(highlight=False)
         if output.plot is not None:
             predict_show.check_chart(output.plot)
         traffic = self.workload.read_traffic()
-        prediction = predict(self._scenario(traffic))
+        model = describe(self.model)
+        prediction = predict(self._scenario(model, traffic))
+        if model.stored_bits is not None and self.workload.precision is None:
+            prediction["notes"] += precision_notes(model.name, model.stored_bits)
         result: dict[str, object] = {**prediction}
         by_batch, components = output.by_batch is not None, output.components
         for part in predict_show.tables(prediction, by_batch=by_batch, components=components):
@@ -146,19 +156,50 @@ class PredictCommand:
         output.write(console, prediction, result)
         return 0
 
-    def _scenario(self, traffic: TrafficProfile | None) -> dict[str, object]:
+    def _scenario(self, model: DescribedModel, traffic: TrafficProfile | None) -> dict[str, object]:
         from paceline.roofline.scenario import lines
 
         otherwise = None if self.acceptance is None else lines.acceptance_of_line(self.acceptance)
         batches, contexts = self.output.by_batch, self.output.by_context
         return {
-            **lines.model_of_word(self.model),
+            "model": stated_model(model),
+            "checkpoint": model.checkpoint,
             "hardware": read_named(self.hardware, "hardware"),
             "drafters": [lines.drafter_of_line(text, otherwise) for text in self.drafter],
             **self.workload.stated(traffic),
             "batches": list(batches) if batches else None,
             "contexts": list(contexts) if contexts else None,
         }
+
+
+def stated_model(model: DescribedModel) -> str | dict[str, object]:
+    """Return the model as a scenario states it: a listed name, or a config with its name."""
+    if model.checkpoint is None:
+        return model.name
+    return {"config": dict(model.config), "name": model.name}
+
+
+def architecture_of(model: DescribedModel, precision: Precision | None) -> Architecture:
+    """Return a model's architecture. Raises ModelError for a family that is not known."""
+    from paceline.roofline.scenario.documents import StatedModel
+    from paceline.roofline.scenario.scenario import read_model
+
+    if model.checkpoint is None:
+        return read_model(model.name, precision)
+    return read_model(StatedModel(config=dict(model.config), name=model.name), precision)
+
+
+def precision_notes(name: str, stored_bits: float) -> list[str]:
+    """Return what to say of a file of so many bits a weight that is predicted in bf16."""
+    from paceline.roofline.device import FORMATS
+
+    nearest = min(KEPT, key=lambda kept: abs(8 * FORMATS[kept].bytes - stored_bits))
+    if nearest == "bf16":
+        return []
+    return [
+        f"{name} stores {stored_bits:.1f} bits a weight; predicted in bf16, as `paceline serve` "
+        f"runs it; for an engine that keeps the weights as stored, --precision {nearest} is nearest"
+    ]
 
 
 def read_named(word: str, field: str) -> str | dict[str, object]:

@@ -15,7 +15,14 @@ from rich.table import Table
 
 from paceline.cli import options, show
 from paceline.cli.option import Argument
-from paceline.cli.predict import Named, Spec, read_device, read_precision
+from paceline.cli.predict import (
+    DESCRIBED,
+    Named,
+    Spec,
+    architecture_of,
+    read_device,
+    read_precision,
+)
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.field_types import Several
@@ -54,7 +61,7 @@ class FitCommand:
         "CSV or JSON with batch, rows, context, ms; or results of vLLM's `bench serve`, SGLang's "
         "bench_serving or bench_one_batch"
     )
-    model: str = about("a listed name, a folder or a config.json")
+    model: str = about(DESCRIBED)
     hardware: Named = about("a listed device, or your own (JSON)")
     out: options.OutputFile = about("the calibration (JSON)")
     fit_on: Annotated[InstanceOf[Fraction], BeforeValidator(_share)] = about(
@@ -64,11 +71,11 @@ class FitCommand:
     tensor_parallel: int = about("devices that share each layer", 1)
 
     def run(self) -> int:
+        from paceline.models.described import describe
         from paceline.roofline.cost import Deployment, Options
         from paceline.roofline.fit import Case, fit_and_judge, read_points
-        from paceline.roofline.scenario.lines import architecture_of_word
 
-        model = architecture_of_word(self.model, read_precision(self.precision))
+        model = architecture_of(describe(self.model), read_precision(self.precision))
         parallel = Options(tensor_parallel=self.tensor_parallel)
         deployment = Deployment(model, read_device(self.hardware), parallel)
         points = [point for path in self.points for point in read_points(path)]

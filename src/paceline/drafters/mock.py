@@ -30,9 +30,9 @@ from paceline.drafters.kinds import (
     whole,
 )
 from paceline.drafters.packing import Stretch, pack
+from paceline.models.described import find_config
 from paceline.models.json_files import read_json
 from paceline.models.mocked import (
-    find_config,
     is_dflash,
     mocked_dflash,
     mocked_model,

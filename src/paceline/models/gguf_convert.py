@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,16 +59,33 @@ def convert_cached(path: Path) -> Path:
     return cached_folder(folder, lambda unfinished: convert(path, unfinished))
 
 
-def convert(path: Path, folder: Path) -> None:
-    """Write a GGUF file's Hugging Face folder. Raises ModelError for what cannot be served."""
+@dataclass(frozen=True, slots=True)
+class GGUFFile:
+    """What a GGUF file holds. `tensors` are by their Hugging Face names, `config` is that of a
+    config.json, and `metadata` is without the long lists that the tokenizer's own reader reads."""
+
+    metadata: Mapping[str, object]
+    config: dict[str, object]
+    tensors: Mapping[str, gguf.ReaderTensor]
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits that the file stores for a weight, on average, the scales of blocks included."""
+        stored = sum(int(tensor.n_bytes) for tensor in self.tensors.values())
+        return 8 * stored / sum(int(tensor.n_elements) for tensor in self.tensors.values())
+
+
+def read_gguf(path: Path) -> GGUFFile:
+    """Read a GGUF file's metadata, without its weights. Raises ModelError, naming the file, for
+    one that is damaged and for what cannot be served."""
     import gguf  # here, since most starts convert nothing
 
     try:
         reader = gguf.GGUFReader(path)
     except (ValueError, OSError, KeyError, IndexError) as error:
-        raise ModelError(f"{path}: not a readable GGUF file ({error})") from error
+        raise ModelError(f"{path}: not a readable GGUF file, or cut off ({error})") from error
     lists = gguf.GGUFValueType.ARRAY
-    metadata = {  # without the long lists that the tokenizer's own reader reads
+    metadata = {
         name: field.contents()
         for name, field in reader.fields.items()
         if not (name.startswith("tokenizer.") and field.types[:1] == [lists])
@@ -82,14 +100,18 @@ def convert(path: Path, folder: Path) -> None:
         check_shapes(named_shapes, config_from_hf(config), "GGUF")
     except ModelError as error:
         raise ModelError(f"{path.name}: {error}") from error
-    _write_json(folder / "config.json", config)
-    _write_tokenizer(path, metadata, folder)  # first: it is quick to fail
-    _write_weights([(tensors[name], target) for name, target in names.items()], config, folder)
+    return GGUFFile(metadata, config, {target: tensors[name] for name, target in names.items()})
 
 
-def _write_weights(
-    tensors: list[tuple[gguf.ReaderTensor, str]], config: dict[str, object], folder: Path
-) -> None:
+def convert(path: Path, folder: Path) -> None:
+    """Write a GGUF file's Hugging Face folder. Raises ModelError for what cannot be served."""
+    file = read_gguf(path)
+    _write_json(folder / "config.json", file.config)
+    _write_tokenizer(path, file.metadata, folder)  # first: it is quick to fail
+    _write_weights(file, folder)
+
+
+def _write_weights(file: GGUFFile, folder: Path) -> None:
     """Write the tensors into shards, so that memory holds one shard and not the model."""
     shards: list[list[str]] = []
     shard: dict[str, Tensor] = {}
@@ -102,10 +124,10 @@ def _write_weights(
         path.chmod(0o644)  # others on the machine may read the rest of the folder too
         shard.clear()
 
-    total = sum(int(tensor.n_bytes) for tensor, _ in tensors)
+    total = sum(int(tensor.n_bytes) for tensor in file.tensors.values())
     with byte_progress("converting GGUF", total) as advance:
-        for tensor, target in tensors:
-            shard[target] = _dequantise(tensor, _permuted_heads(target, config))
+        for target, tensor in file.tensors.items():
+            shard[target] = _dequantise(tensor, _permuted_heads(target, file.config))
             if sum(t.nbytes for t in shard.values()) >= SHARD_BYTES:
                 flush()
             advance(int(tensor.n_bytes))

@@ -14,7 +14,6 @@ from tokenizers import decoders, models
 
 from paceline.core import InvalidRequest, ModelError
 from paceline.core.config_fields import ConfigFields
-from paceline.core.names import listed_model, local_path
 from paceline.models.batch import BLOCK_SIZE
 from paceline.models.config import ModelConfig
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
@@ -30,20 +29,6 @@ from paceline.models.weights import RandomTensors
 
 READABLE = 20000  # ids that print as one character each, from here on:
 FIRST_CHARACTER = 0x4E00
-
-
-def find_config(name: str, field: str = "model") -> Path:
-    """Return the config.json that `name` means: the file itself, the one in a folder, or that of a
-    listed model. Nothing is fetched: for a mock nobody waits for weights. Raises InvalidRequest
-    naming `field`."""
-    path = local_path(name, field)
-    if not path.exists():
-        return listed_model(name, field).path
-    if path.is_dir():
-        path = path / "config.json"
-    if not path.is_file() or path.suffix != ".json":
-        raise InvalidRequest(field, name, "a config.json, or a folder that holds one")
-    return path
 
 
 def read_config_file(path: Path) -> ModelConfig:

@@ -13,19 +13,18 @@ import torch
 from paceline.bench.mock.plan import MockPlan
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, ModelError
 from paceline.core.errors import check_integer, check_number
-from paceline.core.names import listed_model, local_path
 from paceline.drafters.mock import mock_line
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.engine.machine import available_memory
 from paceline.models.config import ModelConfig
+from paceline.models.described import describe
 from paceline.models.dflash.config import read_dflash_config
 from paceline.models.families import config_from_hf
 from paceline.models.json_files import read_json
 from paceline.models.mocked import (
     drafter_bytes,
-    find_config,
     is_dflash,
     kv_bytes,
     mocked_model,
@@ -86,22 +85,17 @@ class MockTarget:
     shape: ModelConfig
 
 
-def read_target(name: str) -> MockTarget:
-    """Read a target by config.json or folder, or by the name or hub id of a listed model.
+def read_target(word: str) -> MockTarget:
+    """Read a target as `describe` finds it: by path, by name or by hub id.
 
-    Raises InvalidRequest for what is none of these, and ModelError, naming field and family, for a
-    config that the engine cannot run.
+    Raises InvalidRequest and ModelError for what is no model, and ModelError, naming field and
+    family, for a config that the engine cannot run.
     """
-    path = find_config(name)
-    if not local_path(name, "model").exists():
-        name = listed_model(name).name
-    else:
-        name = path.parent.name if path.name == "config.json" else path.stem
-    hf = read_json(path)
-    with named(name):
-        shape = config_from_hf(hf)
-        read_architecture(hf)  # what the roofline cannot predict is refused before it is run
-    return MockTarget(name, hf, shape)
+    model = describe(word)
+    with named(model.name):
+        shape = config_from_hf(model.config)
+        read_architecture(model.config)  # what the roofline cannot predict is not run
+    return MockTarget(model.name, model.config, shape)
 
 
 def build(target: MockTarget, plan: MockPlan, drafting: MockDrafting, **options: Any) -> Engine:

@@ -112,8 +112,9 @@ def load_config(source: str | Path) -> dict[str, object]:
     Raises ModelError for a file that holds no config, InvalidRequest for an unknown name.
     """
     path = Path(source)
-    path = path / "config.json" if path.is_dir() else path
-    if not path.is_file():
+    if path.is_dir():
+        path = path / "config.json"
+    elif not path.is_file():
         return model_config(str(source))
     try:
         config = json.loads(path.read_text("utf-8"))

@@ -15,14 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.core import InvalidRequest
-from paceline.core.names import find_name, listed_model, listed_spellings, local_path
+from paceline.core.names import local_path
 from paceline.core.spec_line import GRAMMAR, SpecLine, parse_options
 from paceline.roofline.acceptance import StatedAcceptance
-from paceline.roofline.architecture import Architecture, load_config
-from paceline.roofline.architecture.config import Precision
-from paceline.roofline.scenario.documents import StatedModel
+from paceline.roofline.architecture import load_config
 from paceline.roofline.scenario.kinds import KINDS
-from paceline.roofline.scenario.scenario import read_model
 from paceline.roofline.timing import read_trace
 
 COSTS = ("seconds", "block", "max_draft", "checkpoint", "cost")
@@ -86,24 +83,6 @@ def _number_or_text(text: str) -> float | int | str:
         except ValueError:
             continue
     return text
-
-
-def model_of_word(word: str) -> Json:
-    """Read `model` and `checkpoint` of a scenario: a listed name, a folder or a config.json."""
-    path = local_path(word, "model")
-    if not path.exists() or find_name("model", word, listed_spellings(), whole=True):
-        return {"model": listed_model(word).name}
-    folder = path if path.is_dir() else path.parent
-    config = load_config(path)
-    return {"model": {"config": config, "name": folder.resolve().name}, "checkpoint": str(folder)}
-
-
-def architecture_of_word(word: str, precision: Precision | None = None) -> Architecture:
-    """Read the architecture of a listed name, a folder or a config.json."""
-    model = model_of_word(word)["model"]
-    return read_model(
-        model if isinstance(model, str) else StatedModel.read(model, "model"), precision
-    )
 
 
 def _cost_of(value: str) -> Json:
