@@ -183,6 +183,34 @@ def test_a_wrong_argument_is_answered_in_two_lines(
     assert capsys.readouterr().err.splitlines() == lines
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ([], ["set: got '/nope'", "the following arguments are required: --out, --steps or "
+                                  "--epochs", "Try: paceline train --help"]),
+        (["--out", "run", "--steps", "1"], ["set: got '/nope'"]),
+        (["--out", "run", "--epochs", "1", "--init", "/gone", "--held-out", "a=/lost"],
+         ["set: got '/nope'", "set: got '/lost'", "'/gone': no such drafter"]),
+        (["--out", "run", "--epochs", "1", "--held-out", "a"],
+         ["set: got '/nope'", "held_out: got 'a'; expected NAME=FOLDER"]),
+        (["--out", "run", "--steps", "1", "--epochs", "1", "--micro", "3", "--model", "/gone"],
+         ["'/gone': no such model", "set: got '/nope'", "steps: got 1; expected either",
+          "micro: got 3"]),
+    ],
+)  # fmt: skip
+def test_train_tells_at_once_what_is_not_there_what_is_missing_and_what_is_wrong(
+    more: list[str], told: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(["train", "/nope", *more])
+    except SystemExit as leaving:
+        code = leaving.code
+    assert code == 2
+    lines = capsys.readouterr().err.removeprefix("paceline train: error: ")
+    lines = lines.removeprefix("paceline: error: ").splitlines()
+    assert [line[: len(start)] for line, start in zip(lines, told, strict=True)] == told
+
+
 def test_every_command_is_in_a_group_of_the_help() -> None:
     grouped = [name for names in help.GROUPS.values() for name in names]
     assert sorted(grouped) == sorted([*COMMANDS, *JOBS])

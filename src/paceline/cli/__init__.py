@@ -21,6 +21,7 @@ from paceline.cli.mock import MockCommand
 from paceline.cli.model import PullCommand, QualityCommand
 from paceline.cli.options import (
     Command,
+    absent_inputs,
     add_command,
     offered_options,
     read_options,
@@ -33,6 +34,8 @@ from paceline.cli.roofline import FitCommand, MeasureCommand
 from paceline.cli.serve import ServeCommand, UiCommand
 from paceline.cli.synth import SynthCommand
 from paceline.cli.train import TrainCommand
+from paceline.core import InvalidRequest
+from paceline.core.errors import together
 from paceline.version import __version__
 
 COMMANDS: dict[str, type[Command]] = {
@@ -92,15 +95,23 @@ def build_parser() -> Parser:
     return parser
 
 
-def parse(argv: Sequence[str] | None = None) -> Command:
-    """Return the command that the arguments state. Raises InvalidRequest, naming the option."""
+def parse(argv: Sequence[str] | None = None, *, find_inputs: bool = False) -> Command:
+    """Return the command that the arguments state. Raises InvalidRequest, naming the option; it
+    also names the inputs that are not there, which with `find_inputs` are an error by themselves.
+    """
     parser = build_parser()
     argcomplete.autocomplete(parser)
     args = parser.parse_args(argv)
     kind: type[Command] = args.kind
     names = [*COMMANDS, *(f"{name} {job}" for name, (_, jobs) in JOBS.items() for job in jobs)]
     add_configured(args, kind, all_options(), names)
-    return read_options(args, kind)
+    try:
+        command = read_options(args, kind)
+    except InvalidRequest as error:
+        raise together([*absent_inputs(args, kind), error]) from None
+    if find_inputs and (absent := absent_inputs(args, kind)):
+        raise together(absent)
+    return command
 
 
 def all_options() -> set[str]:
@@ -111,4 +122,4 @@ def all_options() -> set[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Return the exit code."""
-    return run_command("paceline", lambda: parse(argv))
+    return run_command("paceline", lambda: parse(argv, find_inputs=True))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from paceline.cli.option import Option
-from paceline.cli.options import Command, offered_options
+from paceline.cli.options import Command, absent_inputs, offered_options
 from paceline.core import InvalidRequest
 
 PREFIX = "PACELINE_"
@@ -67,9 +67,10 @@ def add_configured(
             key, value = stated[name]
             value = _from_value(option, value, f"{path}: {args.command}.{key}")
             setattr(args, option.dest, value)
-    missing = [o.shown for o in options.values() if o.is_required and not hasattr(args, o.dest)]
+    missing = [name for option in options.values() if (name := option.missing(args))]
     if missing:
-        args.refuse(f"the following arguments are required: {', '.join(missing)}")
+        required = f"the following arguments are required: {', '.join(missing)}"
+        args.refuse("\n".join([*map(str, absent_inputs(args, kind)), required]))
 
 
 def _applies(name: str, options: Collection[str], asks: bool) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar, get_args, get_origin
@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from paceline.cli.completion import COMPLETERS
+from paceline.core import PacelineError
 from paceline.core.document_help import default_of, values_of
 from paceline.core.field_types import ENDLESS, Between, Flag, OneOf, annotation_of, fields_of
 
@@ -29,12 +30,16 @@ class Argument(Flag):
     flags        in place of the one that `name` makes, such as ("-o", "--out")
     positional   an argument without a flag
     bare         the value of the flag alone, which may then stand without one
+    look_up      raises PacelineError where what a value names is not there
+    instead      the option that may stand in place of this one: one of both is required
     """
 
     flags: tuple[str, ...] = ()
     positional: bool = False
     bare: object = None
     action: type[argparse.Action] | None = None
+    look_up: Callable[[str], object] | None = None
+    instead: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,24 @@ class Option:
     def is_switch(self) -> bool:
         """Return whether the option stands without a value."""
         return bool in self._types
+
+    def absent(self, args: argparse.Namespace) -> Iterator[PacelineError]:
+        """Yield a refusal for each value in parsed arguments that names what is not there."""
+        stated = getattr(args, self.dest, None)
+        if self.argument.look_up is None or stated is None:
+            return
+        for text in stated if isinstance(stated, list) else [stated]:
+            try:
+                self.argument.look_up(text)
+            except PacelineError as error:
+                yield error
+
+    def missing(self, args: argparse.Namespace) -> str:
+        """Return the option's name for errors where parsed arguments lack it, and else ""."""
+        other = self.argument.instead
+        if hasattr(args, self.dest) or not (self.is_required or other) or hasattr(args, other):
+            return ""
+        return f"{self.shown} or --{other}" if other else self.shown
 
     def read(self, text: str) -> object:
         """Read a value of the option. Raises ValueError, saying what would be right."""

@@ -219,6 +219,11 @@ def offered_options(model: type) -> Iterator[tuple[str, Option]]:
                 yield name, inner_option
 
 
+def absent_inputs(args: argparse.Namespace, kind: type) -> list[PacelineError]:
+    """Return a refusal for each input that parsed arguments name and that is not there."""
+    return [error for _, option in offered_options(kind) for error in option.absent(args)]
+
+
 def read_options(args: argparse.Namespace, model: type[M], default: M | None = None) -> M:
     """Make a `model` of the options that a command has.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, ValidationInfo
@@ -14,7 +15,7 @@ from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.field_types import fields_of
-from paceline.training.config import Sets, Tracker, TrainConfig
+from paceline.training.config import Count, Sets, Tracker, TrainConfig
 
 ABOUT = {name: field.description or "" for name, field in fields_of(TrainConfig).items()}
 
@@ -51,8 +52,34 @@ def _words(texts: object) -> object:
     return tuple(word for text in texts for word in text.split(",") if word)
 
 
+def _find_target(word: str) -> None:
+    from paceline.models.catalog import canonical
+
+    canonical(word)
+
+
+def _find_drafter(word: str) -> None:
+    from paceline.models.catalog import canonical
+
+    canonical(word, "drafter")
+
+
+def _find_set(text: str) -> None:
+    from paceline.dataset.training_set import read_manifest
+
+    read_manifest(Path(text))
+
+
+def _find_named_set(text: str) -> None:
+    _, _, folder = text.partition("=")
+    if folder:  # else the form is wrong, which is refused elsewhere
+        _find_set(folder)
+
+
 NamedFolders = Annotated[
-    dict[str, str], BeforeValidator(_named_folders), Argument(metavar="NAME=FOLDER")
+    dict[str, str],
+    BeforeValidator(_named_folders),
+    Argument(metavar="NAME=FOLDER", look_up=_find_named_set),
 ]
 LIST = Argument(metavar="LIST")
 
@@ -65,10 +92,16 @@ class TrainCommand(TrainConfig):
     same command is given again.
     """
 
-    model: str = about(ABOUT["model"], DEFAULTS.model)
-    sets: Annotated[Sets, Argument(positional=True, metavar="SET")] = about(ABOUT["sets"])
+    model: Annotated[str, Argument(look_up=_find_target)] = about(ABOUT["model"], DEFAULTS.model)
+    sets: Annotated[Sets, Argument(positional=True, metavar="SET", look_up=_find_set)] = about(
+        ABOUT["sets"]
+    )
     held_out: NamedFolders = about(ABOUT["held_out"], dict)
     out_of_domain: NamedFolders = about(ABOUT["out_of_domain"], dict)
+    init: Annotated[str, Argument(look_up=_find_drafter)] | None = about(
+        ABOUT["init"], None, "random weights"
+    )
+    steps: Annotated[Count, Argument(instead="epochs")] | None = about(ABOUT["steps"], None)
     mix: Annotated[dict[str, float], BeforeValidator(_shares), LIST] = about(
         ABOUT["mix"], lambda: {"ce": 1.0}
     )

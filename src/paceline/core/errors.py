@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 LONGEST_SHOWN = 120  # characters of a value that an error quotes
 DEEPEST_SHOWN = 20  # levels of nesting
@@ -32,6 +32,15 @@ class InvalidRequest(PacelineError, ValueError):
         separator = "" if self.field.startswith("[") or not self.field else "."
         place = f"{where}{separator}"
         return InvalidRequest(place + self.field, self.value, self.expected, f"{place}{self}")
+
+
+def together(problems: Sequence[PacelineError]) -> PacelineError:
+    """Return one refusal that tells several, a line each; a single one is returned as it is."""
+    if len(problems) == 1:
+        return problems[0]
+    first = next((error for error in problems if isinstance(error, InvalidRequest)), None)
+    field, value, expected = (first.field, first.value, first.expected) if first else ("", None, "")
+    return InvalidRequest(field, value, expected, "\n".join(map(str, problems)))
 
 
 class Amount(str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from pydantic import BeforeValidator
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
+from paceline.core.errors import together
 from paceline.core.field_types import Between, Expected, as_tuple
 
 OBJECTIVES = ("ce", "kl", "tv", "nla", "lk_hybrid")
@@ -143,15 +145,19 @@ class TrainConfig:
     threads: Annotated[int, Between(1, 4096)] | None = about("threads of the CPU", None, "all")
 
     def __post_init__(self) -> None:
+        if problems := list(self._problems()):
+            raise together(problems)
+
+    def _problems(self) -> Iterator[InvalidRequest]:
         if not self.mix:
-            raise InvalidRequest("mix", self.mix, "at least one objective, like ce=1")
+            yield InvalidRequest("mix", self.mix, "at least one objective, like ce=1")
         for name in self.mix:
             if name not in OBJECTIVES:
-                raise InvalidRequest("mix", name, f"objectives among {', '.join(OBJECTIVES)}")
+                yield InvalidRequest("mix", name, f"objectives among {', '.join(OBJECTIVES)}")
         if (self.steps is None) == (self.epochs is None):
-            raise InvalidRequest("steps", self.steps, "either steps or epochs, and not both")
+            yield InvalidRequest("steps", self.steps, "either steps or epochs, and not both")
         if self.texts % self.micro:
-            raise InvalidRequest("micro", self.micro, f"a divisor of texts ({self.texts})")
+            yield InvalidRequest("micro", self.micro, f"a divisor of texts ({self.texts})")
         for name, effective, needed in (
             ("matrix_lr", self.optimizer == "muon", "optimizer muon beside it"),
             ("soft_tokens", self.soft, "an objective or labels of the target's beside it"),
@@ -159,7 +165,7 @@ class TrainConfig:
             ("features_gb", not self.shard_target, "no shard_target beside it, which keeps none"),
         ):
             if getattr(self, name) is not None and not effective:
-                raise InvalidRequest(name, getattr(self, name), needed)
+                yield InvalidRequest(name, getattr(self, name), needed)
 
     @property
     def soft(self) -> bool:
