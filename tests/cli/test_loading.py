@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli.loading import collecting_paused, open_model
+from paceline.cli.loading import open_model
+from paceline.core.garbage import collecting_paused
 from paceline.engine.config import EngineConfig
 from tests.engine.tiny import save_tiny
 

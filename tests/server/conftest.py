@@ -17,8 +17,9 @@ import uvloop
 from pydantic import TypeAdapter
 
 from paceline.server.app import create_app
-from paceline.server.run import Server, UiServer, bind
+from paceline.server.run import Server, UiServer
 from paceline.server.settings import ServerSettings
+from paceline.server.sockets import bind
 
 from .fake import FakeAsyncEngine
 

@@ -14,8 +14,8 @@ import pytest
 
 from paceline.core import InvalidRequest
 from paceline.server.connection import MAX_PIPELINED
-from paceline.server.listener import connection_bound
 from paceline.server.settings import ServerSettings
+from paceline.server.sockets import connection_bound
 
 from .conftest import LONG_STREAM, TEXT, eventually, healthy, listening
 from .fake import FakeAsyncEngine

@@ -20,8 +20,9 @@ import pytest
 
 from paceline.core import PacelineError
 from paceline.server import run
-from paceline.server.run import UiServer, bind
+from paceline.server.run import UiServer
 from paceline.server.settings import ServerSettings
+from paceline.server.sockets import bind
 
 from .conftest import TEXT, eventually, listening
 from .fake import FakeAsyncEngine

@@ -14,9 +14,8 @@ import httpx
 import pytest
 
 from paceline.core import InvalidRequest, PacelineError
-from paceline.server.listener import check_certificate
-from paceline.server.run import announcement, bind
 from paceline.server.settings import ServerSettings
+from paceline.server.sockets import announcement, bind, check_certificate
 
 from .conftest import TEXT, Client, listening
 from .fake import FakeAsyncEngine

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import gc
+import importlib
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.status import Status
 
+from paceline.core.garbage import collecting_paused
 from paceline.engine.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -26,18 +28,17 @@ def open_model(config: EngineConfig) -> LLM:
 
 
 @contextmanager
-def collecting_paused() -> Iterator[None]:
-    """Collect no garbage meanwhile, and never look again at what lives by then.
+def importing(*modules: str) -> Iterator[None]:
+    """Import modules on a thread meanwhile: most of loading a model runs outside of Python."""
 
-    Imports and loading make hundreds of thousands of objects that stay: to look for cycles among
-    them takes a tenth of a start, and later milliseconds of a step.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
+    def work() -> None:
+        for module in modules:
+            importlib.import_module(module)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    yield
+    thread.join()
 
 
 @contextmanager

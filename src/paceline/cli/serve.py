@@ -10,14 +10,17 @@ from typing import Annotated
 from rich.console import Console
 
 from paceline.cli import show
-from paceline.cli.loading import collecting_paused
+from paceline.cli.loading import importing
 from paceline.cli.option import Only
 from paceline.cli.options import DEFAULTS, MODEL_HELP, Positional
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
+from paceline.core.garbage import collecting_paused
 from paceline.engine.config import EngineConfig
+from paceline.server.logs import logging_to
 from paceline.server.settings import SHARE_ANSWERS, ServerSettings
+from paceline.server.sockets import bind, check_certificate, connection_bound
 
 UI_PORT = 8800  # beside a server on its own default port
 UI_OPTIONS = (
@@ -41,22 +44,24 @@ class ServeCommand:
     def run(self) -> int:
         settings = with_keys(self.server)
 
-        with collecting_paused():
-            from paceline.engine.async_engine import AsyncEngine
-            from paceline.engine.build import build_engine
-            from paceline.engine.startup import start_up_rows
-            from paceline.server.listener import check_certificate, connection_bound
-            from paceline.server.logs import logging_to
-            from paceline.server.run import bind, serve
+        # before the model: what is wrong shows at once
+        connection_bound(settings)
+        check_certificate(settings)
+        if settings.otlp_endpoint is not None:
             from paceline.server.tracing import check_tracing
 
-        connection_bound(settings)  # these four before the model: what is wrong shows at once
-        check_certificate(settings)
-        check_tracing(settings.otlp_endpoint)
+            check_tracing()
         sock = bind(settings)
         with sock, logging_to(level=settings.log_level, style=settings.log_format):
             with collecting_paused():
-                engine = build_engine(self.engine)
+                from paceline.engine.async_engine import AsyncEngine
+                from paceline.engine.build import build_engine
+                from paceline.engine.startup import start_up_rows
+
+                # the second is FastAPI's, which asks for it when a route is made
+                with importing("paceline.server.run", "pydantic.v1"):
+                    engine = build_engine(self.engine)
+                from paceline.server.run import serve
             console = Console(highlight=False)
             console.print(show.start_up_table(start_up_rows(engine)))
             console.print(sharing(settings), soft_wrap=True)
@@ -77,8 +82,6 @@ class UiCommand:
     def run(self) -> int:
         settings = with_keys(self.server)
 
-        from paceline.server.listener import check_certificate
-        from paceline.server.logs import logging_to
         from paceline.server.run import serve_ui, warn_of_open_server
 
         check_certificate(settings)

@@ -19,8 +19,9 @@ from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.engine import Engine
 from paceline.profiling.client import Body, ClientPlan
 from paceline.profiling.run import ENGINE, Pass, ProfilePlan
-from paceline.server.run import Server, bind
+from paceline.server.run import Server
 from paceline.server.settings import ServerSettings
+from paceline.server.sockets import bind
 
 SERVED = "served"
 LOOK_EVERY = 0.05  # seconds between two looks at the progress of the others

@@ -16,6 +16,7 @@ from paceline.server.access import RequestLog
 from paceline.server.bodies import body_route
 from paceline.server.gate import Gate
 from paceline.server.live import asked
+from paceline.server.messages_api.objects import MessagesError
 from paceline.server.messages_api.routes import add_messages
 from paceline.server.metrics import CONTENT_TYPE
 from paceline.server.protocol import ChatRequest, CompletionRequest
@@ -29,6 +30,8 @@ from paceline.server.tokenising import DetokenizeRequest, TokenizeRequest
 from paceline.server.tracing import tracing_to
 from paceline.server.ui import add_ui
 from paceline.version import __version__
+
+NAMED_TYPES: tuple[type, ...] = (AnswerChunk, errors.ErrorResponse, MessagesError)
 
 
 def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
@@ -178,13 +181,14 @@ def _add_operations(app: FastAPI, serving: Serving) -> None:
     @app.get("/openapi.json", include_in_schema=False)
     async def schema() -> Response:
         # it takes half a second to make, so a thread makes it
-        return await run_in_threadpool(lambda: JSONResponse(_schema_with_chunks(app)))
+        return await run_in_threadpool(lambda: JSONResponse(_whole_schema(app)))
 
 
-def _schema_with_chunks(app: FastAPI) -> dict[str, object]:
-    """Return the schema of `app` and of AnswerChunk, which no route returns by itself."""
+def _whole_schema(app: FastAPI) -> dict[str, object]:
+    """Return the schema of `app`, with the types that paths name and none of them returns."""
     described = app.openapi()
-    chunk = TypeAdapter(AnswerChunk).json_schema(ref_template="#/components/schemas/{model}")
-    parts = chunk.pop("$defs", {})
-    described["components"]["schemas"] |= {**parts, "AnswerChunk": chunk}
+    for kind in NAMED_TYPES:
+        schema = TypeAdapter(kind).json_schema(ref_template="#/components/schemas/{model}")
+        parts = schema.pop("$defs", {})
+        described["components"]["schemas"] |= {**parts, kind.__name__: schema}
     return described

@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import resource
 import socket
-import ssl
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -17,14 +13,12 @@ from functools import partial
 import uvicorn
 from fastapi import FastAPI
 
-from paceline.core import InvalidRequest, PacelineError
 from paceline.server.connection import Connection
 from paceline.server.errors import ApiError
 from paceline.server.settings import ServerSettings
+from paceline.server.sockets import connection_bound
 
 log = logging.getLogger(__name__)
-MOST = 1024  # connections by default: three times the requests that a default queue takes
-RESERVE = 32  # open files that are kept for the server itself, and for clients that get a refusal
 INTERVAL = 0.25  # seconds between two looks at the time limits
 WARN_EVERY = 60.0  # seconds between two log lines about a full server
 
@@ -121,43 +115,3 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals alone: uvicorn would end the process by the signal, without a drain."""
         yield
-
-
-def check_certificate(settings: ServerSettings) -> None:
-    """Raise InvalidRequest where the server could not speak HTTPS with its certificate."""
-    if settings.ssl_certfile is None:
-        return
-    files = {"ssl_certfile": settings.ssl_certfile, "ssl_keyfile": settings.ssl_keyfile}
-    for field, path in files.items():
-        if path is not None and not os.access(path, os.R_OK):
-            raise InvalidRequest(field, path, "a file that can be read")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, _no_password)
-    except (ssl.SSLError, OSError) as error:
-        expected = f"a certificate chain and its private key, both PEM ({error})"
-        raise InvalidRequest("ssl_certfile", settings.ssl_certfile, expected) from None
-
-
-def _no_password() -> str:
-    raise OSError("the key has a password; store it without one")
-
-
-def connection_bound(settings: ServerSettings) -> int:
-    """Return how many connections may be open, so that files remain for the server itself.
-
-    Raises InvalidRequest naming max_connections when it is more than the process may open, and
-    PacelineError when no connection is left.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    limit = sys.maxsize if limit == resource.RLIM_INFINITY else limit
-    most = limit - len(os.listdir("/dev/fd")) - RESERVE
-    if most < 1:
-        raise PacelineError(
-            f"the limit of {limit} open files (ulimit -n) leaves none for connections; raise it"
-        )
-    wanted = settings.max_connections
-    if wanted is not None and wanted > most:
-        expected = f"at most {most} under the limit of {limit} open files (ulimit -n)"
-        raise InvalidRequest("max_connections", wanted, expected)
-    return wanted if wanted is not None else min(most, MOST)

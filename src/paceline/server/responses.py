@@ -344,8 +344,14 @@ Statuses = dict[int | str, dict[str, Any]]  # as FastAPI takes them
 
 
 def refusals(*statuses: int, model: type = ErrorResponse) -> Statuses:
-    """Return the OpenAPI entries of error statuses, whose bodies are a `model`."""
-    return {status: {"model": model, "description": MEANINGS[status]} for status in statuses}
+    """Return the OpenAPI entries of error statuses, whose bodies are a `model`.
+
+    They name its schema, which whoever writes the document adds: FastAPI would make it at the start
+    for each status of each path.
+    """
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    content = {"application/json": {"schema": schema}}
+    return {status: {"description": MEANINGS[status], "content": content} for status in statuses}
 
 
 MEANINGS = {

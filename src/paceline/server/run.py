@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import math
 import signal
@@ -17,73 +16,19 @@ from collections.abc import Callable, Coroutine, Iterator
 import uvloop
 from fastapi import FastAPI
 
-from paceline.core import InvalidRequest, PacelineError
+from paceline.core import PacelineError
+from paceline.core.garbage import collecting_paused
 from paceline.engine.async_engine import AsyncEngine, EngineDead
 from paceline.server.app import create_app
 from paceline.server.listener import HttpServer
 from paceline.server.live import Live
 from paceline.server.settings import ServerSettings
+from paceline.server.sockets import announcement, bind, url_of
 from paceline.server.ui import create_ui_app
-from paceline.server.unix_socket import UnixSocket
 
 log = logging.getLogger(__name__)
-EVERYWHERE = ("0.0.0.0", "::", "")
 LAST_WRITES = 5.0  # seconds, at least, that answers get to reach their clients from a done engine
 PAGE_WRITES = 2  # the same for a server of the page alone
-
-
-def bind(settings: ServerSettings) -> socket.socket:
-    """Take the port or the Unix socket, and refuse connections until the server is up.
-
-    Call it before a model is loaded, so that a port in use is noticed at once.
-
-    Raises PacelineError naming host and port, or the path; InvalidRequest, which is one, for a port
-    that this process may not take.
-    """
-    if settings.uds is not None:
-        return UnixSocket(settings.uds)
-    host, port = settings.host, settings.port
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise PacelineError(f"cannot listen on host {host!r}: {error}") from None
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-    except OSError as error:
-        sock.close()
-        told = f"cannot listen on port {port} of {host}:"
-        if error.errno == errno.EADDRINUSE:  # perhaps not for long: another start may go well
-            reason = "it is in use; choose another port, or 0 for any free one"
-            raise PacelineError(f"{told} {reason}") from None
-        message = f"{told} {error.strerror}"
-        raise InvalidRequest("port", port, "a port that is free", message) from None
-    return sock
-
-
-def url_of(sock: socket.socket, settings: ServerSettings) -> str:
-    """Return the URL under which a client on this machine reaches the server."""
-    if settings.uds is not None:
-        return f"unix:{settings.uds}"
-    scheme = "https" if settings.ssl_certfile else "http"
-    host, port = sock.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
-def announcement(url: str, settings: ServerSettings) -> str:
-    """Say where the server is reached, and from where."""
-    if settings.uds is not None:
-        return f"Paceline is serving at {url}"
-    said = f"Paceline is serving at {url}/ (its web page) and {url}/v1"
-    if settings.on_loopback:
-        return said
-    everywhere = settings.host in EVERYWHERE
-    reach = "every network that this machine is on" if everywhere else "other machines"
-    return f"{said}, reachable from {reach} (--host {settings.host})"
 
 
 def serve(
@@ -103,7 +48,8 @@ def serve(
     that waited has been answered by then.
     """
     ready = on_ready or (lambda url: print(announcement(url, settings), flush=True))
-    server = Server(async_engine, settings, sock or bind(settings), ready)
+    with collecting_paused():
+        server = Server(async_engine, settings, sock or bind(settings), ready)
     warn_of_open_server(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.run())
@@ -226,6 +172,10 @@ class Server(Listener):
         finally:
             sampling.cancel()
             self._engine.shutdown()
+
+    async def _until_ready(self, http: asyncio.Task[None]) -> None:
+        await super()._until_ready(http)
+        self._engine.compiler.warm_up()  # Python for a while: earlier it would hold up the start
 
     async def _until_done(self, http: asyncio.Task[None]) -> None:
         left = await self._until_stopped(http)

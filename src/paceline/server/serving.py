@@ -64,7 +64,6 @@ class Serving:
         self.bodies = BodyReader(size, settings)
         self.encoder = PromptEncoder(engine.tokenizer, size)
         self._grammars = GrammarReader(engine.tokenizer, engine.compiler)
-        engine.compiler.warm_up()
         self.texts = TokenTexts(engine.tokenizer)
         self._rounds = RoundStore(self.texts)
         # changes when the same seed might give another text

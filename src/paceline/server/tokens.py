@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 
 from paceline.models.tokenizer import Tokenizer
 
@@ -19,7 +19,10 @@ class TokenTexts(dict[int, tuple[str, bytes]]):
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._added = set(tokenizer.get_added_vocab().values())
-        self._byte_level = '"ByteLevel"' in tokenizer.backend_tokenizer.to_str()
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        return '"ByteLevel"' in self._tokenizer.backend_tokenizer.to_str()
 
     def __missing__(self, token: int) -> tuple[str, bytes]:
         raw = self._bytes(token)

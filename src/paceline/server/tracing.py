@@ -133,10 +133,9 @@ def tracing_to(endpoint: str | None) -> Tracing | None:
     return None if endpoint is None else Tracing(exporter_to(endpoint))
 
 
-def check_tracing(endpoint: str | None) -> None:
-    """Raise MissingPackage where traces are wanted and their packages are not installed."""
-    if endpoint is not None:
-        _exporter_type()
+def check_tracing() -> None:
+    """Raise MissingPackage where the packages that send traces are not installed."""
+    _exporter_type()
 
 
 def exporter_to(endpoint: str) -> SpanExporter:
