@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from paceline.roofline.scenario import listed_presets
 
@@ -85,3 +88,56 @@ def test_a_pin_that_cannot_be_drawn_says_so(url: str, open_page: Open) -> None:
     page.goto(f"{url}/#calculator?batch=4&pin=broken")
     page.wait_for_selector(".notice:has-text('This link is broken')")
     assert not page.is_visible(".pinned")
+
+
+# the colours of a picture, by how many pixels have them, in its upper part (title and legend) and
+# below it (the plot); the style sheet's colours as the canvas has them
+PIXELS = """async ([data, names]) => {
+  const image = new Image();
+  image.src = `data:image/png;base64,${data}`;
+  await image.decode();
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [image.width, image.height];
+  const ctx = canvas.getContext("2d");
+  ctx.drawImage(image, 0, 0);
+  const counts = (top, bottom) => {
+    const { data } = ctx.getImageData(0, top, image.width, bottom - top);
+    const found = {};
+    for (let i = 0; i < data.length; i += 4) {
+      const text = `rgb(${data[i]}, ${data[i + 1]}, ${data[i + 2]})${data[i + 3] < 255}`;
+      found[text] = (found[text] ?? 0) + 1;
+    }
+    return found;
+  };
+  const { colour } = await import("./web/lib/colours.js");
+  const plot = image.height - 400;
+  return {
+    width: image.width, head: counts(0, plot), plot: counts(plot, image.height),
+    named: Object.fromEntries(names.map((name) => [name, `${colour(name)}false`])),
+  };
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_chart_is_saved_as_a_picture_with_title_legend_and_background(
+    url: str, open_page: Open, scheme: str
+) -> None:
+    page = opened(open_page, url, color_scheme=scheme)
+    for title, colours in {
+        "Best speedup by batch": ["--series-1", "--series-2"],
+        "Speedup by batch and draft length": ["--ink"],
+    }.items():
+        figure = page.locator(f"figure:has(h3:text-is('{title}'))")
+        figure.scroll_into_view_if_needed()
+        with page.expect_download() as download:
+            figure.get_by_role("button", name=f"Save PNG of “{title}”").press("Enter")
+        assert download.value.suggested_filename == f"{title.lower().replace(' ', '-')}.png"
+        content = base64.b64encode(download.value.path().read_bytes()).decode()
+        names = ["--card", "--ink", "--soft", *colours]
+        found = page.evaluate(PIXELS, [content, names])
+        named, head, plot = found["named"], found["head"], found["plot"]
+        assert found["width"] == 760 + 2 * 16
+        assert all(colour.endswith("false") for colour in {**head, **plot})  # nothing transparent
+        assert max(head, key=head.get) == named["--card"]
+        assert head[named["--ink"]] > 50 and head[named["--soft"]] > 50
+        assert all(plot.get(named[colour], 0) > 50 for colour in colours)

@@ -5,7 +5,7 @@ import { channels, colour, onThemeChange } from "../lib/colours.js";
 import { h } from "../lib/dom.js";
 import { times } from "../lib/format.js";
 
-/** @import { Axis, Cell, Child } from "../types/page" */
+/** @import { Axis, Cell, Child, Ramp } from "../types/page" */
 
 /**
  * `values[b][g]` are speedups; null stands for a draft that does not fit the memory at the batch.
@@ -34,13 +34,13 @@ export class HeatMap {
 
   /**
    * @param {HTMLElement} parent
-   * @param {{ title: string, note: string, tools: Child }} options
+   * @param {{ title: string, note: string, tools: Child, subject: () => string }} options
    */
-  constructor(parent, { title, note, tools }) {
+  constructor(parent, { title, note, tools, subject }) {
     this.#x = indexAxis("batch (requests)", 40, (width) => width);
     this.#y = indexAxis("draft length γ (tokens)", 18, () => HEIGHT);
     this.#chart = new Chart(parent, {
-      title, note, height: HEIGHT, table: false, x: this.#x.axis, y: this.#y.axis,
+      title, note, subject, height: HEIGHT, table: false, x: this.#x.axis, y: this.#y.axis,
       tools: h("div", { class: "heat-tools" }, tools),
     });
     const { plot } = this.#chart;
@@ -80,20 +80,26 @@ export class HeatMap {
     const { values, accent } = this.#data;
     const top = Math.max(1.05, ...values.flat().filter((value) => value !== null));
     const shade = shader(colour("--card"), colour(accent), colour("--bad"), top);
+    const isWhole = values.flat().every((value) => value !== null);
+    /** @type {Ramp} */
+    const ramp = {
+      low: "slower than AR", high: times(top), hatched: isWhole ? "" : "does not fit the memory",
+      stops: [[0, shade(0.5)], [0.33, shade(1)], [1, shade(top)]],
+    };
     this.#chart.draw({
       series: [{
         label: "best draft length", colour: "--ink", circles: true,
         x: values.map((_, batch) => batch), y: values.map(bestLength),
       }],
       cells: this.#cells(shade),
+      ramp,
     });
-    const isWhole = values.flat().every((value) => value !== null);
-    const gradient = `linear-gradient(to right, ${shade(0.5)}, ${shade(1)} 33%, ${shade(top)})`;
+    const stops = ramp.stops.map(([place, fill]) => `${fill} ${100 * place}%`);
+    const background = `linear-gradient(to right, ${stops.join(", ")})`;
     this.#scale.replaceChildren(
-      "slower than AR ", h("span", { class: "ramp", style: { background: gradient } }),
-      ` ${times(top)}`,
-      isWhole ? "" : h("span", { class: "not-fitting" }, h("span", { class: "hatch" }),
-        "does not fit the memory"));
+      `${ramp.low} `, h("span", { class: "ramp", style: { background } }), ` ${ramp.high}`,
+      ramp.hatched && h("span", { class: "not-fitting" }, h("span", { class: "hatch" }),
+        ramp.hatched));
   }
 
   /** @param {(value: number) => string} shade @returns {Cell[]} */

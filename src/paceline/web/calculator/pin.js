@@ -2,17 +2,20 @@
 
 import { h } from "../lib/dom.js";
 import { messageOf } from "../lib/errors.js";
+import { deployment } from "./summary.js";
 
 /** @import { Prediction } from "../types/answers" */
 /** @import { State } from "./state.js" */
 
 /**
  * `ask` predicts a state, `nameOf` knows the names of presets, `current` returns what is set now.
- * `show` gets the answer to draw, null for none; `changed` is called when somebody pins or unpins.
+ * `show` gets the answer to draw, null for none, and its name; `changed` is called when somebody
+ * pins or unpins.
  *
  * @typedef {{
  *   ask: (state: State) => Promise<Prediction>, nameOf: (state: State) => string | null,
- *   current: () => State, show: (answer: Prediction | null) => void, changed: () => void,
+ *   current: () => State, show: (answer: Prediction | null, name: string) => void,
+ *   changed: () => void,
  * }} Use
  */
 
@@ -69,13 +72,13 @@ export class Pin {
   /** @param {string} text @param {Prediction | null} answer */
   #show(text, answer) {
     this.#name.textContent = text;
-    this.#use.show(answer);
+    this.#use.show(answer, text);
   }
 
   /** @param {State} state @param {Prediction} answer */
-  #describe(state, { model, hardware, scenario: { batch, context } }) {
-    const devices = hardware.devices > 1 ? `${hardware.devices} × ` : "";
-    const name = this.#use.nameOf(state) ?? `${model.name} on ${devices}${hardware.name}`;
+  #describe(state, answer) {
+    const { batch, context } = answer.scenario;
+    const name = this.#use.nameOf(state) ?? deployment(answer);
     return `Pinned: ${name} (batch ${batch}, context ${context})`;
   }
 }

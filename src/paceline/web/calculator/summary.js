@@ -33,10 +33,16 @@ export function summary(answer, feel) {
   ];
 }
 
-/** @param {Prediction} answer */
-function facts({ model, hardware, capacity, ar: { calibrated, roofline }, evidence }) {
+/** Return the model and its devices in words. @param {Prediction} answer */
+export function deployment({ model, hardware }) {
   const devices = hardware.devices > 1 ? `${hardware.devices} × ` : "";
-  return `${model.name} on ${devices}${hardware.name}: ${bytes(model.weight_bytes)} of weights, `
+  return `${model.name} on ${devices}${hardware.name}`;
+}
+
+/** @param {Prediction} answer */
+function facts(answer) {
+  const { model, capacity, ar: { calibrated, roofline }, evidence } = answer;
+  return `${deployment(answer)}: ${bytes(model.weight_bytes)} of weights, `
     + `${bytes(model.kv_bytes_per_token)} of KV a token, memory for `
     + `${number(capacity.max_batch)} requests. Without speculation: `
     + `${rate(calibrated.tokens_per_second_per_request)} a request`

@@ -11,6 +11,7 @@ import {
   ifWhole, inTiers, noteOf, pinnedLines, shownPoints, style, unique,
 } from "./series.js";
 import { Stack } from "./stack.js";
+import { deployment } from "./summary.js";
 
 /** @import { MeasuredPoint, Prediction } from "../types/answers" */
 /** @import { Axis } from "../types/page" */
@@ -39,6 +40,7 @@ export class Views {
   #batches = null;
   /** @type {Prediction | null} */
   #pinned = null;
+  #pinnedName = "";
   /** @type {MeasuredPoint[]} */
   #points = [];
   /** @type {Tier} */
@@ -81,8 +83,9 @@ export class Views {
   }
 
   /** Draw the curves of another scenario beside those of the answer. */
-  setPinned(/** @type {Prediction | null} */ pinned) {
+  setPinned(/** @type {Prediction | null} */ pinned, /** @type {string} */ name) {
     this.#pinned = pinned;
+    this.#pinnedName = name;
     this.#refresh();
   }
 
@@ -99,26 +102,29 @@ export class Views {
         title: "Tokens per second by draft length", height: 340, missing: NOT_FITTING,
         note: "Solid: calibrated with an engine's efficiency and overheads. Dashed: the roofline, "
           + "which no engine passes. A ring marks the optimum, dots are published measurements.",
+        subject: () => this.#subject("batch", "context"),
         x: LENGTH, y: { label: "tok/s of a request", min: 0, format: number },
       }),
       curve: new Chart(this.#cell((answer) => this.#drawCurve(answer)), {
         title: "Speedup by draft length", height: 340, y: SPEEDUP, missing: NOT_FITTING,
         note: "The roofline's speedup is no upper bound: overheads slow steps without drafts too. "
           + "Dots are measured: published ones, and those that you paste below.",
-        x: LENGTH,
+        x: LENGTH, subject: () => this.#subject("batch", "context"),
       }),
       gain: new Chart(this.#cell((answer) => this.#drawGain(answer), { overBatches: true }), {
         title: "Best speedup by batch", x: BATCH, y: SPEEDUP, missing: NOT_FITTING,
         note: "At each batch with the draft length that is best there.", tools: this.#pin,
+        subject: () => `${this.#subject("context")} ${this.#pinnedName}`,
       }),
       length: new Chart(this.#cell((answer) => this.#drawLength(answer), { overBatches: true }), {
         title: "Best draft length by batch", note: "0: speculation does not pay.", x: BATCH,
-        missing: NOT_FITTING,
+        missing: NOT_FITTING, subject: () => this.#subject("context"),
         y: { label: "draft length γ (tokens)", min: 0, format: ifWhole },
       }),
       context: new Chart(
         this.#cell((answer) => this.#drawContext(answer), { overBatches: true, wide: true }), {
           title: "Best speedup by context", y: SPEEDUP, missing: NOT_FITTING,
+          subject: () => `${this.#subject("batch")} ${this.#pinnedName}`,
           note: "At the batch that is set (of pinned curves: that was set), and each context with "
             + "the draft length that is best there.",
           x: { label: "context (tokens of each request)", log: 2, format: String },
@@ -135,6 +141,8 @@ export class Views {
       heat: new HeatMap(this.#cell((answer) => this.#drawHeat(answer), { overBatches: true }), {
         title: "Speedup by batch and draft length",
         note: "Circles: the best draft length of each batch.",
+        subject: () => (
+          `${this.#subject("context")} ${this.#heatDrafter.element.value}, ${this.#tier}.`),
         tools: [this.#heatDrafter.element, this.#tiers("Tier of the heat map")],
       }),
     };
@@ -145,11 +153,13 @@ export class Views {
       pareto: new Chart(this.#cell((answer) => this.#drawPareto(answer), { overBatches: true }), {
         title: "Per user against per device",
         note: "Each line runs over the batches. Up and to the right is better.",
+        subject: () => this.#subject("context"),
         x: { label: "tok/s of one request", min: 0, format: number },
         y: { label: "tok/s of one device", log: 10, format: count },
       }),
       scatter: new Chart(this.#cell((answer) => this.#drawScatter(answer)), {
         title: "Speedup against AL", y: SPEEDUP,
+        subject: () => this.#subject("batch", "context"),
         note: "The line y = x is what free drafts would give. Curves: this scenario by draft "
           + "length. Dots: measured, paste them below.",
         x: { label: "AL incl. bonus (tokens a round)", min: 1, format: number },
@@ -173,6 +183,14 @@ export class Views {
     this.#parent.append(card);
     this.#sight.observe(card);
     return card;
+  }
+
+  /** Return what a saved picture shows. @param {("batch" | "context")[]} load that is no axis */
+  #subject(...load) {
+    if (this.#answer === null) return "";
+    const { scenario } = this.#answer;
+    const sizes = load.map((name) => `, ${name} ${scenario[name]}`);
+    return `${deployment(this.#answer)}${sizes.join("")}.`;
   }
 
   /** @param {string} label */

@@ -4,22 +4,25 @@
 import uPlot from "../vendor/uPlot.esm.js";
 import { axis, rangeOf, scale } from "./axes.js";
 import { colour, onThemeChange } from "./colours.js";
-import { h } from "./dom.js";
+import { download, h } from "./dom.js";
 import { figure, Legend, swatch } from "./figure.js";
 import { number } from "./format.js";
 import { drawOverlay, drawUnderlay, nearestDot } from "./layers.js";
+import { picture } from "./picture.js";
 
 /** @import { Axis, ChartData, Child, Range, Series } from "../types/page" */
 
+const PICTURE = { width: 760, height: 400 }; // of a saved chart, whatever the page's width
 const AIR = { x: 0.04, y: 0.08 }; // share of the range that stays free beyond the values
 
 /**
  * `table` puts the numbers below the chart as a table, `tools` are controls above it. The labels of
- * axes say the unit; `missing` are the words for a null in the table.
+ * axes say the unit; `missing` are the words for a null in the table, `subject` those below the
+ * title of a saved picture.
  *
  * @typedef {{
  *   title: string, note?: string | null, x: Axis, y: Axis, height?: number, table?: boolean,
- *   tools?: Child, missing?: string,
+ *   tools?: Child, missing?: string, subject?: () => string,
  * }} ChartOptions
  */
 
@@ -29,6 +32,7 @@ export class Chart {
   #legend = new Legend();
   #tip = h("div", { class: "tip", hidden: true });
   #table;
+  #picture;
   /** @type {ChartData | null} */
   #data = null;
   /** @type {string | null} the series as they were when the plot was made */
@@ -45,7 +49,12 @@ export class Chart {
     });
     this.#table = table ? h("details", { class: "numbers" }, h("summary", {}, "Numbers")) : null;
     this.#table?.addEventListener("toggle", () => this.#fillTable());
-    parent.append(figure(title, note, tools, this.#legend.element, this.plot, this.#table));
+    this.#picture = h("button", {
+      type: "button", class: "quiet", disabled: true, "aria-label": `Save PNG of “${title}”`,
+      on: { click: () => this.#save() },
+    }, "Save PNG");
+    const foot = h("div", { class: "chart-foot" }, this.#table, this.#picture);
+    parent.append(figure(title, note, tools, this.#legend.element, this.plot, foot));
     new ResizeObserver(() => this.#resize()).observe(this.plot);
     onThemeChange(() => { if (this.#data) this.#rebuild(this.#data); });
   }
@@ -53,6 +62,7 @@ export class Chart {
   /** @param {ChartData} data */
   draw(data) {
     this.#data = data;
+    this.#picture.disabled = false;
     const shape = JSON.stringify(data.series.map((series) => ({ ...series, x: [], y: [] })));
     if (this.#uplot === null || shape !== this.#shape) {
       this.#shape = shape;
@@ -67,6 +77,7 @@ export class Chart {
   clear() {
     this.#uplot?.destroy();
     this.#uplot = this.#data = this.#shape = null;
+    this.#picture.disabled = true;
     this.#legend.show([]);
     this.#fillTable();
   }
@@ -168,6 +179,28 @@ export class Chart {
       const value = index === null ? null : column[index];
       return isNumber(value) ? format(value) : "";
     }));
+  }
+
+  async #save() {
+    const data = this.#data;
+    if (data === null) return;
+    const { title, subject = () => "" } = this.#options;
+    const words = { title, subject: subject(), series: data.series, ramp: data.ramp };
+    const plot = await this.#drawn(data);
+    const name = title.toLowerCase().replaceAll(" ", "-");
+    download(`${name}.png`, await picture(plot.ctx.canvas, words), "image/png");
+    plot.destroy();
+  }
+
+  /** Draw the chart off the page, in the size of pictures. @param {ChartData} data */
+  #drawn(data) {
+    const { hooks, ...options } = this.#uplotOptions(data);
+    return new Promise((/** @type {(plot: uPlot) => void} */ resolve) => {
+      const draw = [(/** @type {uPlot} */ plot) => drawOverlay(plot, data), resolve];
+      new uPlot({
+        ...options, ...PICTURE, hooks: { drawAxes: hooks?.drawAxes, draw },
+      }, aligned(data), h("div"));
+    });
   }
 
   #fillTable() {

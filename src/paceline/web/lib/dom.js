@@ -131,14 +131,14 @@ export async function copyText(text, button) {
 }
 
 /**
- * Offer text as a file.
+ * Offer text, or other content, as a file.
  *
  * @param {string} name
- * @param {string} text
+ * @param {BlobPart} content
  * @param {string} type
  */
-export function download(name, text, type = "text/plain") {
-  const url = URL.createObjectURL(new Blob([text], { type }));
+export function download(name, content, type = "text/plain") {
+  const url = URL.createObjectURL(new Blob([content], { type }));
   const link = h("a", { href: url, download: name });
   document.body.append(link);
   link.click();

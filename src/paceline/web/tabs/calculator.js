@@ -89,7 +89,7 @@ class Calculator {
       ask: async (state) => postJson("ui/predict", scenario(state, lists)),
       nameOf: (state) => this.#presets.nameOf(state),
       current: () => this.#form.state,
-      show: (answer) => this.#views?.setPinned(answer),
+      show: (answer, name) => this.#views?.setPinned(answer, name),
       changed: () => this.#remember(),
     });
     this.#views = new Views(this.#charts, this.#pin.element);

@@ -124,6 +124,14 @@ export interface Cell {
   outlined?: boolean;
 }
 
+/** What the colours of cells mean: a gradient by shares from 0 to 1; `hatched` may be "". */
+export interface Ramp {
+  low: string;
+  high: string;
+  stops: [share: number, colour: string][];
+  hatched: string;
+}
+
 /** Hatches the chart from one x to another, with words. */
 export interface Band {
   from: number;
@@ -137,5 +145,6 @@ export interface ChartData {
   dots?: Dot[];
   rulers?: Ruler[];
   cells?: Cell[];
+  ramp?: Ramp;
   bands?: Band[];
 }
