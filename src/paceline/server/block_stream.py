@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from starlette.concurrency import run_in_threadpool
@@ -13,15 +12,14 @@ from starlette.responses import Response
 from paceline.core import InvalidRequest, OutputDelta
 from paceline.server.blocks import AnswerBlocks
 from paceline.server.bodies import LARGE
-from paceline.server.errors import ENGINE_FAILED, ApiError
+from paceline.server.errors import ApiError
 from paceline.server.job import Indexed, Job
 from paceline.server.responses import write_json
-from paceline.server.serving import CLIENT_CLOSED_REQUEST, OpenedJob, Serving
+from paceline.server.serving import OpenedJob, Serving, answered
 from paceline.server.streaming import DATA, END, JobStream, StreamWriting
 from paceline.server.translation import Translation
 from paceline.server.wire import EventSizes, padded
 
-log = logging.getLogger(__name__)
 HEAD_BYTES = 160  # of an event with a piece of text: names and places
 Event = dict[str, Any]  # has a `type`, which names the event
 
@@ -57,18 +55,18 @@ async def start(serving: Serving, wish: Translation, http: Request, prefix: str)
 
 async def finished(job: Job, writer: AnswerWriter, wish: Translation, http: Request) -> Response:
     """Return the answer of a job as one object, when it has ended. Raises ApiError."""
+
+    async def written() -> bytes:
+        answer = await writer.whole()
+        if job.params.logprobs is None and wish.chat.size <= LARGE:
+            return write_json(answer)
+        # it repeats parts of the request, and has the log-probabilities
+        return await run_in_threadpool(write_json, answer)
+
     try:
-        await job.finish(http.receive)
+        return await answered(job, http, written)
     except ApiError as error:
         raise wish.refusal(error) from None
-    if job.gone:
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
-    answer = await writer.whole()
-    if job.params.logprobs is None and wish.chat.size <= LARGE:
-        return Response(write_json(answer), media_type="application/json")
-    # it repeats parts of the request, and has the log-probabilities
-    written = await run_in_threadpool(write_json, answer)
-    return Response(written, media_type="application/json")
 
 
 def event_sizes() -> EventSizes:
@@ -85,24 +83,17 @@ class BlockStream(JobStream):
         super().__init__(job, options)
         self._writer, self._wish = writer, wish
 
-    async def _bodies(self) -> AsyncIterator[bytes]:
-        try:
-            yield self._written(self._writer.begin())
-            async for indexed in self._job.deltas():
-                with self._spans("format"):
-                    body = self._events(indexed)
-                if body:
-                    yield body
-            if not self._job.gone:
-                yield self._written(await self._writer.end())
-        except ApiError as error:
-            yield self._written(self._writer.failed(self._wish.refusal(error)))
-        except Exception:  # the status has been sent: an event is the only way left to say so
-            log.exception("a stream failed")
-            yield self._written(self._writer.failed(ApiError(500, ENGINE_FAILED)))
+    def _begin(self) -> bytes:
+        return self._written(self._writer.begin())
 
     def _events(self, indexed: list[Indexed]) -> bytes:
         return self._written([event for _, delta in indexed for event in self._writer.add(delta)])
+
+    async def _end(self) -> bytes:
+        return self._written(await self._writer.end())
+
+    def _failed(self, error: ApiError) -> bytes:
+        return self._written(self._writer.failed(self._wish.refusal(error)))
 
     def _written(self, events: Sequence[Event]) -> bytes:
         return b"".join(map(self._framed, events))

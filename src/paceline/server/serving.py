@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from starlette.concurrency import run_in_threadpool
@@ -87,14 +87,14 @@ class Serving:
             shape.echo = opened.echo
         if body.stream:
             return self._stream(body, shape, job.params)
-        await job.finish(http.receive)
-        if job.gone:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        if job.params.prompt_logprobs is None:
-            return Response(write_json(shape.answer()), media_type="application/json")
-        # the log-probabilities of long prompts take long to write
-        written = await run_in_threadpool(lambda: write_json(shape.answer()))
-        return Response(written, media_type="application/json")
+
+        async def written() -> bytes:
+            if job.params.prompt_logprobs is None:
+                return write_json(shape.answer())
+            # the log-probabilities of long prompts take long to write
+            return await run_in_threadpool(lambda: write_json(shape.answer()))
+
+        return await answered(job, http, written)
 
     async def open(
         self, body: ChatRequest | CompletionRequest, http: Request, kind: str
@@ -262,6 +262,14 @@ class Serving:
         code = "context_length_exceeded" if error.field in names and too_long else None
         field = names.get(error.field, error.field)
         return invalid(InvalidRequest(field, error.value, error.expected), code)
+
+
+async def answered(job: Job, http: Request, write: Callable[[], Awaitable[bytes]]) -> Response:
+    """Return the answer of a job, encoded by `write`, when the job has ended. Raises ApiError."""
+    await job.finish(http.receive)
+    if job.gone:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    return Response(await write(), media_type="application/json")
 
 
 def with_form(params: SamplingParams, form: AnswerForm) -> SamplingParams:

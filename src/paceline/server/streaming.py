@@ -83,13 +83,39 @@ class JobStream(Response):
             with self._spans("send"):
                 writer.write(body)
 
-    def _bodies(self) -> AsyncIterator[bytes]:
+    async def _bodies(self) -> AsyncIterator[bytes]:
         """Yield all events in order but those that were written directly. It raises nothing: an
         event says what went wrong."""
-        raise NotImplementedError
+        try:
+            if opening := self._begin():
+                yield opening
+            async for indexed in self._job.deltas():
+                with self._spans("format"):
+                    body = self._events(indexed)
+                if body:
+                    yield body
+            if not self._job.gone:
+                yield await self._end()
+        except ApiError as error:
+            yield self._failed(error)
+        except Exception:  # the status has been sent: an event is the only way left to say so
+            log.exception("a stream failed")
+            yield self._failed(ApiError(500, ENGINE_FAILED))
+
+    def _begin(self) -> bytes:
+        """Encode what comes before all deltas."""
+        return b""
 
     def _events(self, indexed: list[Indexed]) -> bytes:
         """Encode what a step adds; nothing where there is nothing to show yet."""
+        raise NotImplementedError
+
+    async def _end(self) -> bytes:
+        """Encode what comes after all deltas."""
+        raise NotImplementedError
+
+    def _failed(self, error: ApiError) -> bytes:
+        """Encode the end of a stream that failed."""
         raise NotImplementedError
 
 
@@ -103,20 +129,6 @@ class EventStream(JobStream):
         self._shape = shape
         self._include_usage, self._continuous_usage = include_usage, continuous_usage
         self._opened: set[int] = set()  # choices whose first event has been written
-
-    async def _bodies(self) -> AsyncIterator[bytes]:
-        try:
-            async for indexed in self._job.deltas():
-                with self._spans("format"):
-                    body = self._events(indexed)
-                if body:
-                    yield body
-            yield (self._event(self._shape.usage()) if self._include_usage else b"") + DONE
-        except ApiError as error:
-            yield DATA + error.body() + END
-        except Exception:  # the status has been sent: an event is the only way left to say so
-            log.exception("a stream failed")
-            yield DATA + ApiError(500, ENGINE_FAILED).body() + END
 
     def _events(self, indexed: list[Indexed]) -> bytes:
         shape, opened, events = self._shape, self._opened, []
@@ -132,6 +144,12 @@ class EventStream(JobStream):
             if delta.finished:
                 events.append(self._chunk(shape.last(index, delta), delta))
         return b"".join(events)
+
+    async def _end(self) -> bytes:
+        return (self._event(self._shape.usage()) if self._include_usage else b"") + DONE
+
+    def _failed(self, error: ApiError) -> bytes:
+        return DATA + error.body() + END
 
     def _chunk(
         self, body: ChunkBody | None, delta: OutputDelta, tokens: int | None = None
