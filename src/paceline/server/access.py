@@ -19,7 +19,7 @@ from urllib.parse import quote
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from paceline.core import FinishReason, SpeculationStats
+from paceline.core import FinishReason
 from paceline.server.extra_fields import IGNORED_HEADER, header_value
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ class RequestRecord:
             return logging.ERROR if self.status == 500 else logging.WARNING
         if self.status >= 400:
             return logging.WARNING
-        lasts = [choice.last for choice in self.job.choices] if self.job is not None else []
-        if any(last is not None and last.finish_reason is FinishReason.ERROR for last in lasts):
+        if self.job is not None and FinishReason.ERROR in self.job.finish_reasons:
             return logging.WARNING  # a stream that failed after its first event
         is_quiet = self.path == "/" or self.path.startswith(QUIET)
         return logging.DEBUG if is_quiet and self.job is None else logging.INFO
@@ -164,21 +163,18 @@ def write_refusal(client: str, refusal: ApiError) -> None:
 def generation_fields(job: Job) -> Fields:
     """Return the tokens of a job, and the latencies and the acceptance length where it has one
     stream. AL counts the bonus token."""
-    lasts = [choice.last for choice in job.choices if choice.last is not None]
-    reasons = dict.fromkeys(str(d.finish_reason.value) for d in lasts if d.finish_reason)
+    usage, times, acceptance_length = job.usage(), job.times, job.stats.acceptance_length
     shown: Fields = {
-        "prompt_tokens": sum(map(len, job.prompts)),
-        "output_tokens": sum(delta.completion_tokens for delta in lasts),
-        "finish": ",".join(reasons) or "none",
+        "prompt_tokens": usage["prompt_tokens"],
+        "output_tokens": usage["completion_tokens"],
+        "finish": ",".join(dict.fromkeys(job.finish_reasons)) or "none",
     }
-    times = lasts[0].metrics if len(job.choices) == 1 and lasts else None
     if times is not None:
         shown["ttft"] = round(times.ttft, 4)
         if times.tpot is not None:
             shown["tpot"] = round(times.tpot, 5)
-    stats = sum((choice.stats for choice in job.choices), SpeculationStats())
-    if stats.acceptance_length is not None:
-        shown["al"] = round(stats.acceptance_length, 2)
+    if acceptance_length is not None:
+        shown["al"] = round(acceptance_length, 2)
     return shown
 
 

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 
 from starlette.types import Receive
 
-from paceline.core import FinishReason, Grammar, OutputDelta, Round, SpeculationStats, TokenLogprobs
+from paceline.core import (
+    FinishReason,
+    Grammar,
+    OutputDelta,
+    RequestMetrics,
+    Round,
+    SpeculationStats,
+    TokenLogprobs,
+)
 from paceline.engine.async_engine import Stream
 from paceline.engine.output import GRAMMAR_FAILED
 from paceline.engine.roster import NOT_FINITE
@@ -138,11 +146,31 @@ class Job:
         finally:
             watch.cancel()
 
+    @property
+    def lasts(self) -> list[OutputDelta]:
+        """Return the latest delta of each choice that has one."""
+        return [choice.last for choice in self.choices if choice.last is not None]
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Return why choices ended, one reason for each that has."""
+        return [d.finish_reason.value for d in self.lasts if d.finish_reason is not None]
+
+    @property
+    def stats(self) -> SpeculationStats:
+        """Return the counts of the rounds of all choices."""
+        return sum((choice.stats for choice in self.choices), SpeculationStats())
+
+    @property
+    def times(self) -> RequestMetrics | None:
+        """Return the latencies of a single choice that has ended; None for several."""
+        return self.lasts[0].metrics if len(self.choices) == 1 and self.lasts else None
+
     def usage(self) -> Usage:
         firsts = [c.last for c in self.choices[:: self.n] if c.last is not None]
-        prompt = sum(len(ids) for ids in self.prompts)
-        completion = sum(c.last.completion_tokens for c in self.choices if c.last is not None)
-        return self.count_usage(prompt, completion, sum(d.cached_tokens for d in firsts))
+        completion = sum(delta.completion_tokens for delta in self.lasts)
+        cached = sum(delta.cached_tokens for delta in firsts)
+        return self.count_usage(sum(map(len, self.prompts)), completion, cached)
 
     def count_usage(self, prompt: int, completion: int, cached: int) -> Usage:
         """Return OpenAI's `usage` object, in tokens. What was cached may come from other requests,
@@ -155,16 +183,14 @@ class Job:
         }
 
     def measured(self) -> Metrics:
-        """Return the `metrics` object. Times are those of one stream: left out for more."""
-        lasts = [choice.last for choice in self.choices if choice.last is not None]
-        seeds = [last.seed for last in lasts[:: self.n]]  # the choices of a prompt share one
-        stats = sum((choice.stats for choice in self.choices), SpeculationStats())
+        """Return the `metrics` object."""
+        seeds = [last.seed for last in self.lasts[:: self.n]]  # the choices of a prompt share one
+        stats, times = self.stats, self.times
         shown: Metrics = {
             "seed": seeds[0] if len(set(seeds)) == 1 else seeds,
             "drafter": self.drafter,
             "speculative_decoding": self._speculation(stats),
         }
-        times = lasts[0].metrics if len(self.choices) == 1 else None
         if times is not None:
             shown["queue_time"], shown["ttft"] = times.queue, times.ttft
             shown["tpot"], shown["e2e_latency"] = times.tpot, times.total

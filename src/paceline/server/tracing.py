@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 
-from paceline.core import SpeculationStats
+from paceline.core import FinishReason
 from paceline.core.packages import MissingPackage
 from paceline.server.access import RequestRecord
 from paceline.version import __version__
@@ -71,7 +71,7 @@ class Tracing:
             },
             start_time=start,
         )
-        failed = record.status >= 500 or "error" in finish_reasons(job)
+        failed = record.status >= 500 or FinishReason.ERROR in job.finish_reasons
         if failed:
             code = record.refusal.code if record.refusal else None
             span.set_attribute("error.type", code or str(record.status))
@@ -81,22 +81,21 @@ class Tracing:
 
 def generation_attributes(job: Job) -> Attributes:
     """Return what a span tells of a job; latencies and AL (incl. bonus) for one choice only."""
-    lasts = [choice.last for choice in job.choices if choice.last is not None]
+    usage, times = job.usage(), job.times
     shown: Attributes = {
         "gen_ai.provider.name": PROVIDER,
         "gen_ai.request.model": job.model,
         "gen_ai.response.model": job.model,
         "gen_ai.response.id": job.id,
-        "gen_ai.response.finish_reasons": finish_reasons(job),
-        "gen_ai.usage.input_tokens": sum(map(len, job.prompts)),
-        "gen_ai.usage.output_tokens": sum(delta.completion_tokens for delta in lasts),
+        "gen_ai.response.finish_reasons": job.finish_reasons,
+        "gen_ai.usage.input_tokens": usage["prompt_tokens"],
+        "gen_ai.usage.output_tokens": usage["completion_tokens"],
         "gen_ai.request.choice.count": len(job.choices),
     }
     for name in REQUESTED:
         value = getattr(job.params, name)
         if value is not None:  # OTLP's whole numbers have 64 bits with a sign; seeds need all 64
             shown[f"gen_ai.request.{name}"] = value if value <= MOST_INT else str(value)
-    times = lasts[0].metrics if len(job.choices) == 1 and lasts else None
     if times is not None:
         shown["gen_ai.latency.time_in_queue"] = times.queue
         shown["gen_ai.latency.time_to_first_token"] = times.ttft
@@ -105,7 +104,7 @@ def generation_attributes(job: Job) -> Attributes:
 
 
 def speculation_attributes(job: Job) -> Attributes:
-    stats = sum((choice.stats for choice in job.choices), SpeculationStats())
+    stats = job.stats
     shown: Attributes = {
         "spec.drafter": job.drafter or "none",
         "spec.rounds": stats.rounds,
@@ -118,11 +117,6 @@ def speculation_attributes(job: Job) -> Attributes:
     if len(job.choices) == 1 and job.drafter and stats.speedup_vs_ar is not None:
         shown["spec.speedup_vs_ar"] = stats.speedup_vs_ar
     return shown
-
-
-def finish_reasons(job: Job) -> list[str]:
-    lasts = (choice.last for choice in job.choices)
-    return [d.finish_reason.value for d in lasts if d is not None and d.finish_reason is not None]
 
 
 def tracing_to(endpoint: str | None) -> Tracing | None:
