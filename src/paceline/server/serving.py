@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from starlette.concurrency import run_in_threadpool
@@ -125,6 +126,13 @@ class Serving:
                 job.id, owner, created=job.created, model=job.model, choices=len(job.choices)
             )
         return OpenedJob(job, form, echo)
+
+    @contextmanager
+    def turn(self, http: Request) -> Iterator[str]:
+        """Reserve room for a request that only has something encoded, and give its client, for
+        taking turns: what waits is bounded as the queue is. Raises QueueFull."""
+        with self.engine.reserve(1):
+            yield client_of(http, self.settings)
 
     async def _echo(
         self, body: ChatRequest | CompletionRequest, prompts: list[list[int]], client: str

@@ -12,7 +12,6 @@ from typing_extensions import TypedDict
 from paceline.core.errors import Amount, InvalidRequest
 from paceline.core.field_types import AtMost
 from paceline.server.fields import JsonObject, TokenIds
-from paceline.server.gate import client_of
 from paceline.server.protocol import MAX_MESSAGES, ChatRequest, Message, RequestBody
 from paceline.server.responses import write_json
 from paceline.server.serving import Serving
@@ -89,8 +88,7 @@ async def tokenize(serving: Serving, body: TokenizeRequest, http: Request) -> by
     """
     serving.settle_model(body)
     body.check()
-    client = client_of(http, serving.settings)
-    with serving.engine.reserve(1):  # what waits to be encoded is bounded as the queue is
+    with serving.turn(http) as client:
         if body.prompt is None:
             (ids,) = await serving.encoder.encode(body.conversation, client)
         else:
@@ -116,7 +114,6 @@ async def detokenize(serving: Serving, body: DetokenizeRequest, http: Request) -
     last = serving.engine.vocab_size - 1
     if (largest := max(body.tokens, default=0)) > last:
         raise InvalidRequest("tokens", largest, f"token ids from 0 to {last}")
-    with serving.engine.reserve(1):
-        client = client_of(http, serving.settings)
+    with serving.turn(http) as client:
         (text,) = await serving.encoder.texts([body.tokens], client, special=True)
         return await run_in_threadpool(lambda: write_json(Detokenized(prompt=text)))

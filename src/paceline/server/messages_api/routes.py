@@ -9,7 +9,6 @@ from starlette.responses import JSONResponse, Response
 from paceline.core import InvalidRequest
 from paceline.server.block_stream import BlockStream, event_sizes, finished, start
 from paceline.server.errors import ApiError
-from paceline.server.gate import client_of
 from paceline.server.messages_api import objects
 from paceline.server.messages_api.answer import MessageWriter
 from paceline.server.messages_api.request import MessagesRequest, TokenCountRequest
@@ -42,9 +41,8 @@ def add_messages(routes: APIRouter, serving: Serving) -> None:
         """Count the tokens of a conversation in Anthropic's form."""
         wish = body.translation
         serving.settle_model(wish.chat)
-        with serving.engine.reserve(1):  # what waits to be encoded is bounded as the queue is
+        with serving.turn(http) as client:
             try:
-                client = client_of(http, serving.settings)
                 (ids,) = await serving.encoder.encode(wish.chat, client)
             except (InvalidRequest, ApiError) as error:
                 raise wish.refusal(error) from None

@@ -69,8 +69,7 @@ class ResponsesApi:
         serving, chain = self._serving, self.store.chain(body.previous_response_id, owner)
         size = sum(entry.turn_size for entry in chain)
         self._check_length(sum(len(entry.turn) for entry in chain), size)
-        client = client_of(http, serving.settings)
-        with serving.engine.reserve(1):  # what waits for its turn is bounded as the queue is
+        with serving.turn(http) as client:
             return await serving.encoder.run(
                 lambda: body.translate(items_of(chain), size), client, size
             )
