@@ -48,7 +48,7 @@ test: $(VENV)/.ready-test ## the tests, without the slow ones, on WORKERS cores 
 	$(if $(COVERAGE),$(PY) -m coverage combine -q)
 	$(if $(COVERAGE),$(PY) -m coverage json -q -o - | $(PY) -m tools.coverage_by_room)
 
-test-docs: $(VENV)/.ready-test ## every code block of README and docs, as a reader would copy it
+test-docs: $(VENV)/.ready-test ## the README's commands, Python blocks of the docs, and shell blocks marked `run`
 	$(PYTEST) -m docs -n $(WORKERS) --dist loadfile tests/docs $(ARGS)
 
 test-all: $(VENV)/.ready-test ## every test

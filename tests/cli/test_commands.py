@@ -81,7 +81,8 @@ def test_serve_says_in_one_line_what_requests_share() -> None:
     }
     assert len(lines) == 6 and not any("\n" in line or "secret" in line for line in lines)
     by_default = serve.sharing(ServerSettings())
-    assert "no API keys" in by_default and "if both name that cache_salt or user" in by_default
+    assert by_default.startswith("Requests with the same cache_salt, user and safety_identifier ")
+    assert "If they set one of these fields" in by_default
 
 
 @pytest.mark.model

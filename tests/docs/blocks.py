@@ -1,8 +1,8 @@
 """Find the code blocks of README and docs.
 
 The Python blocks of a page run in order, as one script, except those below `<!-- not run: why -->`.
-A shell block runs below `<!-- run -->`. In all other shell blocks the `paceline` and `make`
-commands must parse.
+A shell block runs below `<!-- run -->`. All other shell blocks must be bash, and their `paceline`
+and `make` commands must parse. Every block states its language.
 """
 
 from __future__ import annotations

@@ -73,6 +73,24 @@ def test_marked_shell_blocks_run(block: Block, server: str, tmp_path: Path) -> N
     run(["bash", "-euo", "pipefail", "-c"], block.text.replace(SERVER, server), tmp_path)
 
 
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_every_block_states_its_language(page: Path) -> None:
+    fences = re.findall(r"^```.*$", page.read_text("utf-8"), re.M)
+    assert len(fences) == 2 * len(blocks(page)), fences
+
+
+def test_every_shell_block_is_bash_and_names_files_that_exist() -> None:
+    script = "\n".join(block.text for block in all_blocks() if block.language == "bash")
+    done = subprocess.run(
+        ["bash", "-n"], input=script, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    named = set(re.findall(r"(?<![\w/.])(?:apps|deploy|examples)/[\w./-]+", script))
+    made = set(re.findall(r"> (\S+)", script))
+    assert len(named) > 5
+    assert [name for name in sorted(named - made) if not (ROOT / name).exists()] == []
+
+
 def test_every_paceline_command_in_the_pages_would_be_accepted() -> None:
     lines = [line for block in all_blocks() for line in commands(block, "paceline")]
     assert len(lines) >= 5

@@ -60,7 +60,8 @@ COMMANDS: dict[str, type[Command]] = {
 # commands that have jobs below them, and what they do
 JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
     "drafter": (
-        "inspect, examine or convert a DFlash drafter: a folder or hub id, z-lab's or speculators'",
+        "inspect, check (doctor) or convert a DFlash drafter: a folder or hub id, in z-lab's or "
+        "speculators' format",
         {"inspect": InspectCommand, "doctor": DoctorCommand, "convert": ConvertCommand},
     ),
     "roofline": (

@@ -101,7 +101,7 @@ class ListCommand:
 
 @checked
 class ShowCommand:
-    """Show what a model is, what it needs and what is on disk of it. Nothing is fetched."""
+    """Show a model's network, the memory that it needs, and its files on disk. Fetch nothing."""
 
     model: Positional = about(MODEL_HELP, DEFAULTS.model)
     json: bool = about("print it as JSON", False)

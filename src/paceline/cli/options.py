@@ -52,7 +52,7 @@ MODEL_HELP = fields_of(EngineConfig)["model"].description or ""
 PROMPTS_HELP = (
     "a shipped set, or a file of prompts: JSON, JSONL, ShareGPT's form, or a text's lines"
 )
-ASKED_MODEL = "what to load; with --url: its id there, by default the first"
+ASKED_MODEL = "model to load; with --url, the server's name of a model, by default its first"
 Positional = Annotated[str, POSITIONAL]
 ModelOption = Annotated[str, Argument(flags=("-m", "--model"))]
 DEVICE_OPTIONS = ("dtype", "device", "backend", "threads")

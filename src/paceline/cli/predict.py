@@ -50,7 +50,7 @@ class PredictWorkload:
     expert_parallel: int = about("devices that divide the experts", 1)
     correlation: str = about("experts of neighbouring tokens: uniform or measured", "uniform")
     snapshots: str = about("of recurrent states when verifying: per-token or replay", "per-token")
-    state_precision: str | None = about("of those states, as bf16", None)
+    state_precision: str | None = about("format of recurrent states, as bf16", None)
     calibration: Named | None = about(CALIBRATION, None)
     max_draft: int = about("longest draft", 16)
 
@@ -87,7 +87,9 @@ class PredictOutput:
     by_batch: Annotated[Counts, Argument(metavar="LIST", bare=())] | None = about(
         "the optimum for each batch too (default of the option alone: 1, 2, 4, … 1024)", None
     )
-    by_context: Counts | None = about("the same, as 1024,16384,131072", None)
+    by_context: Counts | None = about(
+        "the optimum for each context too, as 1024,16384,131072", None
+    )
     components: bool = about("where a step's time goes", False)
     plot: OutputFile | None = about("draw it (.svg or .png; needs matplotlib)", None)
     json: OutputFile | None = about("write every number", None)

@@ -1,4 +1,4 @@
-"""`paceline roofline`: time an engine's steps, and learn its efficiency and overheads of them."""
+"""`paceline roofline`: time steps, and learn the engine's efficiency and overheads from them."""
 
 from __future__ import annotations
 

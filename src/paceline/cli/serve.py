@@ -94,9 +94,9 @@ class UiCommand:
 def sharing(settings: ServerSettings) -> str:
     """Say in one line what requests share."""
     key = "API key, " if settings.api_keys else ""
-    nobody = "" if settings.api_keys else " (there are no API keys)"
-    shared = f"Requests with the same {key}cache_salt and user{nobody} share cached prompts."
-    return f"{shared} {SHARE_ANSWERS[settings.share_answers]}"
+    scope = f"{key}cache_salt, user and safety_identifier"
+    answers = SHARE_ANSWERS[settings.share_answers]
+    return f"Requests with the same {scope} share cached prompts. {answers}"
 
 
 def with_keys(settings: ServerSettings) -> ServerSettings:

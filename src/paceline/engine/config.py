@@ -25,7 +25,7 @@ class EngineConfig:
     """
 
     model: str = "smollm2-135m"
-    """catalogue name, Hugging Face folder, GGUF file or hub id"""
+    """a name that `paceline list` shows, hub id, Hugging Face folder or GGUF file"""
     drafter: Annotated[
         str | Annotated[tuple[str, ...], Several] | None, Flag("drafter", "SPEC")
     ] = DEFAULT_SPEC

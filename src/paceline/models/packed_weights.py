@@ -61,7 +61,7 @@ class Packer:
         recipe: Recipe,
         key: Mapping[str, object] | None = None,
     ) -> None:
-        """Allocate memory for matrices of these `shapes`, which are packed later; or map what was
+        """Allocate memory for matrices of these `shapes`, which are packed later; or read what was
         packed before for the same `key` (see PackedFile)."""
         self.library, self.recipe = library, recipe
         self.bytes_by_part: Counter[str] = Counter()
@@ -73,7 +73,7 @@ class Packer:
         self.arena, self._scales = kept or (Arena(size), [])
         self._packs = kept is None
         if self._packs and self._file is not None and size >= LEAST_BYTES:
-            log.info("packing weights for the kernels; the next start maps them")
+            log.info("packing weights for the kernels; the next start reads them from the cache")
         self._given_scales = iter(self._scales)
         self.kept: list[Tensor] = []
 

@@ -279,7 +279,7 @@ class ChatRequest(GenerationRequest):
     tool_choice: ToolChoice | None = None
     """Default auto, where there are tools."""
     parallel_tool_calls: bool | None = None
-    """Default true, where the model's chat template has tools."""
+    """Default: true where the format of the model's calls allows several in one answer."""
     functions: NoList = None
     function_call: Literal["none"] | None = None
     audio: Unsupported = None

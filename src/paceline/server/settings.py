@@ -14,9 +14,9 @@ from paceline.core.documents import checked
 from paceline.core.field_types import Between, Flag, OneOf, Several
 
 SHARE_ANSWERS = {  # choices, and what the start-up line says of each
-    "named": "Drafts are looked up in each other's answers if both name that cache_salt or user.",
-    "always": "Drafts are looked up in each other's answers too.",
-    "never": "Drafts are never looked up in each other's answers.",
+    "named": "If they set one of these fields, they also draft from each other's answers.",
+    "always": "They also draft from each other's answers.",
+    "never": "No request drafts from another's answer.",
 }
 STEADY_MS = (5.0, 1000.0)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -94,9 +94,9 @@ class ServerSettings:
     ] = 4 * 2**20
     """longest request body"""
     share_answers: Annotated[str, OneOf(tuple(SHARE_ANSWERS))] = "named"
-    """whose answers drafts are looked up in, besides the request's own text: those of requests that
-    name the same cache_salt or user (named), of all with the same API key (always), or nobody's
-    (never)"""
+    """whose answers drafts are looked up in, besides the request's own text: those of the same
+    scope if it names a cache_salt, user or safety_identifier (named), of the same scope in any case
+    (always), or nobody's (never)"""
     steady_stream: Annotated[float, Flag(metavar="MS")] = 0.0
     """milliseconds between the writes of a stream, all of one size, which hide from the network how
     many tokens a round committed; 0 writes events as they come"""

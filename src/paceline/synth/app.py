@@ -93,7 +93,8 @@ class App(YamlDocument):
 
     name: NonEmpty = about("what the application is called")
     model: NonEmpty = about(
-        "the target: catalogue name, folder, GGUF file or hub id (`--model` overrides it)",
+        "the target: a name that `paceline list` shows, folder, GGUF file or hub id (`--model` "
+        "overrides it)",
         "smollm2-135m",
     )
     system: NonEmpty | None = about(

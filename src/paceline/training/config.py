@@ -55,7 +55,7 @@ class TrainConfig:
     """Everything that decides what a run computes, and where it writes. The descriptions of the
     fields are the help texts of `paceline train`."""
 
-    model: str = about("the target: catalogue name, folder or hub id")
+    model: str = about("the target: a name that `paceline list` shows, folder or hub id")
     sets: Sets = about("folders that `paceline synth` wrote")
     out: str = about("folder of the run; the best drafter is kept in its `drafter`")
     held_out: dict[str, str] = about(

@@ -54,10 +54,10 @@ def evidence(
     if preset in SET_BY_AR:
         drafts = "" if kind is None else "; with drafts it promises too much"
         return _unknown(f"the preset {preset} was set on decoding without drafts alone{drafts}")
-    batch, context = _most_measured()
+    batch = _largest_batch()
     if load.batch > batch or load.context > MOST_CONTEXT:
-        measured = f"batch up to {batch}, context up to {context}"
-        return _unknown(f"no band: this is beyond what was measured ({measured})")
+        beyond = f"a batch above {batch} or a context above {MOST_CONTEXT}"
+        return _unknown(f"no band: {beyond} is too far from what was measured")
     near = devices == 1 and (kind is None or kind in FITTED_KINDS)
     if near and _place(model, hardware) in _places(fitted=True):
         return _near(again=kind is not None and _place(model, hardware) in _places(fitted=False))
@@ -76,8 +76,7 @@ def evidence(
 def _near(*, again: bool) -> Evidence:
     """Return the band of a model that the preset was fitted to; `again` where another source has
     measured the same model with drafts, further from the prediction."""
-    batch, _ = _most_measured()
-    cards = f"two model cards that it was fitted to (SGLang, batch 1 to {batch})"
+    cards = f"two model cards that it was fitted to (SGLang, batch 1 to {_largest_batch()})"
     band = _band(IN_FIT, f"{cards} lie within {IN_FIT:.0%} of it")
     if not again:
         return band
@@ -95,10 +94,9 @@ def _unknown(text: str) -> Evidence:
 
 
 @cache
-def _most_measured() -> tuple[int, int]:
-    """Return the largest published batch, and the longest context."""
-    tables = published_tables()
-    return max(max(table.batch) for table in tables), max(table.context for table in tables)
+def _largest_batch() -> int:
+    """Return the largest batch of the published tables."""
+    return max(max(table.batch) for table in published_tables())
 
 
 @cache

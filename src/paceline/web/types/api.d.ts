@@ -228,7 +228,7 @@ export interface ChatRequest {
   tools?: Tool[] | null;
   /** Default auto, where there are tools. */
   tool_choice?: "none" | "auto" | "required" | NamedTool | null;
-  /** Default true, where the model's chat template has tools. */
+  /** Default: true where the format of the model's calls allows several in one answer. */
   parallel_tool_calls?: boolean | null;
   /** Not supported. */
   functions?: unknown[] | null;
