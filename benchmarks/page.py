@@ -40,21 +40,16 @@ WIND = """ms => {
   seek.value = ms;
   seek.dispatchEvent(new Event('input'));
 }"""
-SCENE = (
-    "#calculator?model=Qwen3.5-27B&hardware=B200&batch=8&context=8192"
-    "&drafter=kind:dflash~name:DFlash~form:al~al:4.42~measured:15~cost:10~block:15"
-    "&drafter=kind:mtp~name:MTP~form:al~al:4~measured:8~cost:10"
-)
-MIXTURE = (
-    "#calculator?model=DeepSeek-V4-Flash&hardware=B200&batch=8"
+SCENE = (  # the preset of a large mixture of experts
+    "#calculator?model=DeepSeek-V4-Pro&hardware=B200&tensor_parallel=8&batch=8"
     "&drafter=kind:dflash~name:DFlash~form:alpha~alpha:0.89~cost:10~block:15"
     "&drafter=kind:mtp~name:MTP~form:alpha~alpha:0.75~cost:10"
 )
 # name, place, width, height, colours
 SHOTS = (
-    ("web-calculator", SCENE, 1280, 1040, "light"),
-    ("web-calculator-views", MIXTURE, 1280, 1000, "light"),
-    ("web-calculator-dark", SCENE, 1280, 1040, "dark"),
+    ("web-calculator", SCENE, 1280, 1140, "light"),
+    ("web-calculator-views", SCENE, 1280, 1000, "light"),
+    ("web-calculator-dark", SCENE, 1280, 1140, "dark"),
     ("web-calculator-phone", SCENE, 390, 844, "light"),
     ("web-timing", "#timing", 1280, 960, "light"),
     ("web-timing-dark", "#timing", 1280, 960, "dark"),
