@@ -54,7 +54,7 @@ test-docs: $(VENV)/.ready-test ## the README's commands, Python blocks of the do
 test-all: $(VENV)/.ready-test ## every test
 	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
-clients: $(VENV)/.ready-core ## ask other makers' clients what a first user asks; ARGS="--write" updates docs/clients.md
+clients: $(VENV)/.ready-core ## send a first user's requests with other makers' clients; ARGS="--write" updates docs/clients.md
 	$(PY) -m tools.clients $(ARGS)
 
 lint: $(VENV)/.ready-dev ## rules and format of Python and C++; who may import whom; the page's types

@@ -151,7 +151,7 @@ def test_traffic_sets_batch_and_context_and_tells_the_gain_from_end_to_end(
     speedup = answer["drafters"][0]["optimum"]["calibrated"]["speedup"]
     assert answer["end_to_end"][0]["gain"] == pytest.approx(1 / (0.25 + 0.75 / speedup))
     shown = capsys.readouterr().out
-    assert "time in decode: 75%; concurrency 3.7" in shown and "from end to end" in shown
+    assert "time in decode: 75%; 3.7 requests at once" in shown and "from end to end" in shown
 
 
 def test_traffic_of_prompts_is_plainly_not_worth_it(

@@ -127,7 +127,7 @@ class ShowCommand:
                 for mode, size in needs.items()
             },
             "KV per 1000 tokens": size_text(_kv(shape)),
-            "drafter that ships": "yes" if _ships_drafter(name) else "no",
+            "shipped drafter": "yes" if _ships_drafter(name) else "no",
             "on disk": "nothing: `paceline pull` fetches it",
         }
         if stored is not None:

@@ -213,8 +213,9 @@ def worth_lines(traffic: TrafficProfile, worths: Mapping[str, Worth]) -> Iterato
     share = traffic.decode_share
     decoding = "unknown" if share is None else f"{share:.0%}"
     yield (
-        f"time in decode: {decoding}; concurrency {traffic.concurrency:.1f}, of which "
-        f"{traffic.decoding:.1f} decode at once while any does; context {traffic.context:.0f}"
+        f"time in decode: {decoding}; {traffic.concurrency:.1f} requests at once "
+        f"(while any decodes, {traffic.decoding:.1f} decode together); "
+        f"context {traffic.context:.0f}"
     )
     if traffic.acceptance_length is not None:
         length = f"{traffic.acceptance_length:.2f}"
