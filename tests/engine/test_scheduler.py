@@ -5,14 +5,32 @@ from __future__ import annotations
 import pytest
 
 from paceline.core import Request, SamplingParams
+from paceline.engine.draft import Draft
 from paceline.engine.kv_cache import KVCache
+from paceline.engine.prompt_share import PromptShare
 from paceline.engine.scheduler import Plan, Scheduler
 from paceline.engine.step_cost import StepCost
 from paceline.models.batch import BLOCK_SIZE
 
 
-def scheduler(blocks: int = 64, seqs: int = 8, budget: int = 64) -> Scheduler:
-    return Scheduler(KVCache(blocks), max_num_seqs=seqs, token_budget=budget, max_stretch=1.5)
+def scheduler(blocks: int = 64, seqs: int = 8, budget: int = 64, **goals: float) -> Scheduler:
+    share = PromptShare(max_stretch=1.5, **goals)
+    return Scheduler(KVCache(blocks), max_num_seqs=seqs, token_budget=budget, share=share)
+
+
+def busy_scheduler(decoding: int, **goals: float) -> Scheduler:
+    """So many requests decode, at one second a step up to 8 rows and 1/16 more for each row past
+    16."""
+    s = scheduler(budget=200, **goals)
+    for index in range(decoding):
+        s.add(request(f"decoding{index}", 3))
+    run(s, s.plan(no_draft))
+    s.cost = StepCost([1, 8, 16, 64], [1.0, 1.0, 1.5, 4.5])
+    return s
+
+
+def counts(plan: Plan) -> dict[str, int]:
+    return {e.request.id: e.count for e in plan.scheduled if "decoding" not in e.request.id}
 
 
 def request(name: str, length: int) -> Request:
@@ -55,17 +73,66 @@ def test_decoding_requests_go_first_and_a_prompt_takes_what_is_left() -> None:
     assert [(e.request.id, e.count) for e in plan.scheduled] == [("a", 1), ("b", 1), ("long", 8)]
 
 
-def test_a_chunk_stretches_the_step_of_others_no_further_than_allowed() -> None:
-    s = scheduler(budget=64)
-    s.cost = StepCost([1, 8, 16, 64], [1.0, 1.0, 1.5, 4.5])
-    s.add(request("a", 3))
-    run(s, s.plan(no_draft))
+@pytest.mark.parametrize(("decoding", "seconds"), [(1, 2.0), (4, 1.5)])
+def test_a_long_prompt_and_those_who_decode_share_the_time(decoding: int, seconds: float) -> None:
+    s = busy_scheduler(decoding)
     s.add(request("long", 500))
     plan = s.plan(no_draft)
-    assert sum(e.count for e in plan.scheduled) == 16  # 1.5 times the cost of the decode row
+    assert s.cost(sum(e.count for e in plan.scheduled)) == seconds
     run(s, plan)
-    s.remove(s.running[0])
-    assert s.plan(no_draft).scheduled[0].count == 64  # nobody waits for a token any more
+    for entry in s.running[:decoding]:
+        s.remove(entry)
+    assert s.plan(no_draft).scheduled[0].count == 200  # nobody waits for a token any more
+
+
+def test_a_short_prompt_is_computed_in_one_step_and_passes_a_long_one() -> None:
+    s = busy_scheduler(4)
+    s.add(request("long", 500))
+    s.add(request("short", 90))
+    plan = s.plan(no_draft)
+    assert counts(plan) == {"long": 12, "short": 90}
+    run(s, plan)
+    s.add(request("shorter", 50))
+    s.add(request("next", 60))  # with it the step would take more than 8 seconds
+    assert counts(s.plan(no_draft)) == {"short": 1, "long": 12, "shorter": 50}
+
+
+def test_the_rest_of_a_long_prompt_stays_in_chunks() -> None:
+    s = busy_scheduler(4)
+    s.add(long := request("long", 130))
+    while not long.decoding:
+        run(s, plan := s.plan(no_draft))
+        assert s.cost(sum(e.count for e in plan.scheduled)) <= 1.5
+
+
+def test_prompts_leave_room_for_the_drafts_of_others() -> None:
+    s = busy_scheduler(4)
+    plan = s.plan(lambda _: 5)
+    for entry in plan.scheduled:
+        entry.draft = Draft(tokens=[7] * 5, length=5)
+    for _ in range(40):
+        s.observe_drafts(plan)
+    s.add(request("long", 500))
+    (count,) = counts(s.plan(lambda _: 5)).values()
+    assert s.cost(4 + 20 + count) == pytest.approx(1.5 * s.cost(4 + 20), rel=0.05)
+
+
+def test_with_a_goal_for_tpot_prompts_make_steps_that_long() -> None:
+    s = busy_scheduler(4, tpot_goal=3.0)
+    s.add(request("long", 500))
+    s.add(request("short", 90))
+    plan = s.plan(no_draft)
+    assert s.cost(sum(e.count for e in plan.scheduled)) == 3.0
+
+
+def test_a_prompt_that_would_miss_its_goal_gets_more() -> None:
+    s = busy_scheduler(4, ttft_goal=1000.0)
+    s.add(long := request("long", 500))
+    plan = s.plan(no_draft)
+    assert counts(plan) == {"long": 12}
+    run(s, plan)
+    long.arrival -= 950.0
+    assert counts(s.plan(no_draft))["long"] > 100
 
 
 def test_drafts_get_slots_and_give_way_when_memory_is_short() -> None:
@@ -157,8 +224,8 @@ def test_step_cost_is_linear_between_and_beyond_and_never_falls() -> None:
     cost = StepCost([1, 8, 16], [1.0, 0.9, 2.0])
     assert cost(1) == cost(8) == 1.0
     assert cost(12) == 1.5 and abs(cost(32) - 4.0) < 1e-9
-    assert cost.chunk_rows(decode_rows=8, stretch=1.5, most=64) == 4
-    assert cost.chunk_rows(decode_rows=60, stretch=1.0001, most=64) == 1
+    assert cost.rows_within(1.5 * cost(8), 8, most=56) == 4
+    assert cost.rows_within(1.0001 * cost(60), 60, most=4) == 1
 
 
 def test_step_cost_learns_from_steps_without_forgetting_its_shape() -> None:

@@ -68,7 +68,8 @@ def test_speculation_changes_nothing_but_the_metrics(http: httpx.Client, tempera
     for wish in ({"drafter": "ngram"}, {"drafter": "suffix", "max_draft_len": 3}, None):
         drafted = complete(http, speculative=wish, **options)
         assert drafted["choices"] == plain["choices"]
-    counts = complete(http, temperature=0, speculative={"drafter": "ngram"})["metrics"]
+    wish = {"drafter": "ngram", "policy": "fixed"}
+    counts = complete(http, temperature=0, speculative=wish)["metrics"]
     assert counts["speculative_decoding"]["num_draft_tokens"] > 0
 
 

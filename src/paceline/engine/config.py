@@ -54,7 +54,13 @@ class EngineConfig:
     token_budget: Positive = 512
     """most rows in one step; at least --max-num-seqs"""
     max_stretch: Annotated[float, Between(1, open=True), Flag(metavar="FACTOR")] = 1.5
-    """how much longer a prompt chunk may make a step while others decode"""
+    """how much longer a chunk of a long prompt may make a step while others decode"""
+    ttft_goal: Annotated[float, Between(0, open=True), Flag(metavar="SECONDS")] | None = None
+    """time to first token to keep to: prompts that would take longer get more of each step"""
+    tpot_goal: Annotated[float, Between(0, open=True), Flag(metavar="SECONDS")] | None = None
+    """time per output token to keep to: prompts make steps this long while others decode (default:
+    short prompts up to 8 times as long as without them, long ones by --max-stretch, or more where
+    many prompts wait beside few requests that decode)"""
     draft_policy: Annotated[str, Flag(metavar="POLICY")] = "throughput"
     """draft lengths of requests that name no policy: `throughput` drafts as long as measured costs
     make it pay, `fixed` as long as the request allows, `fixed:k` up to k tokens, `off` never"""
@@ -102,6 +108,7 @@ class EngineStats:
 
     running: int = 0
     waiting: int = 0
+    prompting: int = 0  # of those that run: their prompt is not computed yet
     kv_usage: float = 0.0
     kv_blocks_total: int = 0
     kv_blocks_free: int = 0

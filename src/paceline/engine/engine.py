@@ -31,6 +31,7 @@ from paceline.engine.kv_cache import KVCache
 from paceline.engine.masks import Grammars, RowMasks
 from paceline.engine.memory import MemoryPlan
 from paceline.engine.output import Commit
+from paceline.engine.prompt_share import PromptShare
 from paceline.engine.quality import Quality
 from paceline.engine.roster import Roster, recover, try_out_target
 from paceline.engine.rounds import RoundMaker, explained
@@ -92,7 +93,7 @@ class Engine:
             self.cache,
             max_num_seqs=config.max_num_seqs,
             token_budget=config.token_budget,
-            max_stretch=config.max_stretch,
+            share=PromptShare(config.max_stretch, config.ttft_goal, config.tpot_goal),
             most_scored=max(1, SCORED_BYTES // (4 * network.vocab_size)),
         )
         self.runner = Runner(network, max_num_seqs=config.max_num_seqs, max_model_len=max_model_len)
@@ -168,6 +169,7 @@ class Engine:
             counters,
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting),
+            prompting=sum(not request.decoding for request in self.scheduler.running),
             kv_usage=self.cache.usage,
             kv_blocks_total=self.cache.num_blocks,
             kv_blocks_free=self.cache.free_blocks,
@@ -215,6 +217,7 @@ class Engine:
             return []
         drafting = self.drafting.seconds
         self._draft(plan.scheduled)
+        self.scheduler.observe_drafts(plan)
         start = time.perf_counter()
         building = self.grammars.build(plan.scheduled)
         layers = self.drafting.choose_taps(plan.scheduled)

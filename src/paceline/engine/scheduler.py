@@ -11,13 +11,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import islice
 
 from paceline.core import CutReason, OutputDelta, Request
 from paceline.engine.draft import Draft, no_draft
 from paceline.engine.kv_cache import KVCache
+from paceline.engine.prompt_share import PromptRows, PromptShare
 from paceline.engine.step_cost import StepCost
 from paceline.models.batch import BLOCK_SIZE
 
+DRAFT_NEWS = 0.2  # share of a step's news that goes into the rows of drafts
 SCORED_BESIDE = 16  # rows of prompts that a step scores beside decoding requests
 
 
@@ -106,11 +109,12 @@ class Scheduler:
     _: KW_ONLY
     max_num_seqs: int
     token_budget: int
-    max_stretch: float
+    share: PromptShare
     most_scored: int = 64  # rows of prompts whose logits a step may hold
     cost: StepCost | None = None
     waiting: deque[Request] = field(default_factory=deque)
     running: list[Request] = field(default_factory=list)
+    draft_rows: float = 0.0  # that a decoding request verifies in a step, on average of late
 
     def add(self, request: Request) -> None:
         self.waiting.append(request)
@@ -152,21 +156,32 @@ class Scheduler:
         if plan.scheduled:  # others wait for their next tokens
             plan.most_scored = min(self.most_scored, SCORED_BESIDE)
         if prompts or self.waiting:
-            budget = self._prompt_budget(sum(entry.rows for entry in plan.scheduled))
+            rows = self._prompt_rows(plan, prompts)
             for request in prompts:
-                if budget > 0 and request not in plan.preempted:
-                    budget -= self._schedule_chunk(request, budget, plan)
+                if rows.whole > 0 and request not in plan.preempted:
+                    self._schedule_chunk(request, rows, plan)
             if not plan.preempted:
-                self._admit(budget, plan)
+                self._admit(rows, plan)
         self._limit_drafts(plan, {request.id for request in decoding}, draft_length)
         return plan
 
-    def _prompt_budget(self, decode_rows: int) -> int:
-        """Rows for prompts beside so many rows of decoding requests."""
-        left = self.token_budget - decode_rows
-        if decode_rows == 0 or self.cost is None:
-            return left
-        return min(left, self.cost.chunk_rows(decode_rows, self.max_stretch, self.token_budget))
+    def observe_drafts(self, plan: Plan) -> None:
+        """Learn from the drafts of a step how many rows those of the next one will take."""
+        decoding = [entry for entry in plan.scheduled if entry.draft_limit]
+        if decoding:
+            mean = sum(entry.draft.length for entry in decoding) / len(decoding)
+            self.draft_rows += DRAFT_NEWS * (mean - self.draft_rows)
+
+    def _prompt_rows(self, plan: Plan, prompts: list[Request]) -> PromptRows:
+        """Rows for prompts beside the decoding requests of `plan`, and beside their drafts."""
+        decoding = len(plan.scheduled)
+        rows = sum(entry.rows for entry in plan.scheduled)
+        left = self.token_budget - rows
+        if not decoding or self.cost is None:
+            return PromptRows(left, left)
+        drafts = min(left, round(decoding * self.draft_rows))
+        waiting = [*prompts, *islice(self.waiting, self.max_num_seqs - len(self.running))]
+        return self.share.rows(self.cost, rows + drafts, decoding, waiting, left - drafts)
 
     def _limit_drafts(
         self, plan: Plan, decoding: set[str], draft_length: Callable[[Request], int]
@@ -184,16 +199,15 @@ class Scheduler:
                 entry.draft = no_draft(CutReason.ROOM)
             left -= wanted
 
-    def _schedule_chunk(self, request: Request, budget: int, plan: Plan) -> int:
-        count = min(len(request.tokens) - request.computed, budget)
+    def _schedule_chunk(self, request: Request, rows: PromptRows, plan: Plan) -> None:
+        count = min(len(request.tokens) - request.computed, rows.of(request))
         if request.unscored:
             left = plan.most_scored - sum(len(entry.scored) for entry in plan.scheduled)
             if request.unscored > left:
                 count = min(count, request.scored + left - request.computed)
-        if not count or not self._make_room(request, request.computed + count, plan):
-            return 0
-        plan.scheduled.append(Scheduled(request, request.computed, count))
-        return count
+        if count and self._make_room(request, request.computed + count, plan):
+            plan.scheduled.append(Scheduled(request, request.computed, count))
+            rows.take(count)
 
     def _make_room(self, request: Request, num_tokens: int, plan: Plan) -> bool:
         """Find slots for so many tokens, preempting the youngest; False if that is `request`."""
@@ -212,9 +226,9 @@ class Scheduler:
         plan.scheduled = [s for s in plan.scheduled if s.request is not request]
         plan.preempted.append(request)
 
-    def _admit(self, budget: int, plan: Plan) -> None:
+    def _admit(self, rows: PromptRows, plan: Plan) -> None:
         held_back: list[Request] = []
-        while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
+        while self.waiting and rows.whole > 0 and len(self.running) < self.max_num_seqs:
             request = self.waiting.popleft()
             if self._leader_is_busy(request):
                 held_back.append(request)
@@ -222,7 +236,7 @@ class Scheduler:
             if not self._enter(request, plan):
                 self.waiting.appendleft(request)
                 break
-            budget -= self._schedule_chunk(request, budget, plan)
+            self._schedule_chunk(request, rows, plan)
         self.waiting.extendleft(reversed(held_back))
 
     def _enter(self, request: Request, plan: Plan) -> bool:

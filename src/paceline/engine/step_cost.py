@@ -1,9 +1,7 @@
 """Seconds of a step by its rows: timed at the start, then learned from the steps themselves.
 
 A step costs little more for a few rows than for one, then grows with every row. Draft lengths
-follow this cost (`engine.lengths`), and so does the share of a joining prompt: while somebody is
-decoding, it gets as many rows as keep the step within `max_stretch` of a plain decode step; with
-nobody waiting for a token it gets the whole budget.
+follow this cost (`engine.lengths`), and so does the share of prompts (`engine.prompt_share`).
 """
 
 from __future__ import annotations
@@ -130,13 +128,13 @@ class StepCost:
         rise = seconds[above] - seconds[above - 1]
         return above, rise / (self.rows[above] - self.rows[above - 1])
 
-    def chunk_rows(self, decode_rows: int, stretch: float, most: int) -> int:
-        """Rows, at least 1, that a prompt may add to a step of `decode_rows` rows."""
-        allowed = stretch * self(decode_rows)
-        low, high = 1, max(1, most - decode_rows)
+    def rows_within(self, seconds: float, rows: int, most: int) -> int:
+        """Return how many rows, 1 to `most`, a step of `rows` rows can have beside them within
+        `seconds`."""
+        low, high = 1, max(1, most)
         while low < high:
             middle = (low + high + 1) // 2
-            if self(decode_rows + middle) <= allowed:
+            if self(rows + middle) <= seconds:
                 low = middle
             else:
                 high = middle - 1

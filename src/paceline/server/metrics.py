@@ -27,6 +27,11 @@ TOKENS = tuple(2**power for power in range(0, 18))
 GAUGES = (
     ("vllm:num_requests_running", "Requests in the batch.", "running"),
     ("vllm:num_requests_waiting", "Requests in the queue.", "waiting"),
+    (
+        "paceline:num_requests_in_prompt",
+        "Requests in the batch whose prompt is not computed yet.",
+        "prompting",
+    ),
     ("vllm:kv_cache_usage_perc", "Share of KV blocks in use; 1 is all.", "kv_usage"),
     (
         "paceline:speedup_vs_ar",
