@@ -12,6 +12,8 @@ import pytest
 
 from paceline.cli import main
 from tests.server.conftest import listening
+from tests.server.fake import FakeAsyncEngine
+from tests.server.response_calls import REASONED, prompt_of, thinking_tokenizer
 from tests.server.test_real_engine import tiny_engine
 
 
@@ -44,6 +46,22 @@ def test_chat_talks_to_the_server_and_its_commands_answer(
     assert "speculation is off" in out and "speculation is on" in out
     assert "no such command: /nonsense; /reset forgets" in out
     assert "the conversation is forgotten" in out
+
+
+def test_the_reasoning_of_a_server_is_shown_and_is_no_part_of_the_conversation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeAsyncEngine(reply=REASONED)
+    engine.engine.tokenizer = thinking_tokenizer(engine.engine.tokenizer)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\nand now?\n"))
+    with listening(engine) as running:
+        for most, said in ((len("<think>\nH"), "H\n"), (len(REASONED), "Hm.\n\nYes.\n")):
+            asked = ["--url", running.url, "--max-tokens", str(most)]
+            assert main(["generate", "hello", "--chat", *asked]) == 0
+            assert capsys.readouterr().out == said
+        assert main(["chat", "--no-color", *asked]) == 0
+    assert capsys.readouterr().out.count("Hm.\n\nYes.\n") == 2
+    assert "assistant\nYes.<|im_end|>" in prompt_of(engine)
 
 
 def test_a_prompt_is_explained_by_the_server(url: str, capsys: pytest.CaptureFixture[str]) -> None:

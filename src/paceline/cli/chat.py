@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from itertools import starmap
 from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
 from paceline.cli import show
 from paceline.cli.options import AskCommand
-from paceline.cli.remote import Messages, Speculative
-from paceline.core import FinishReason, PacelineError, SamplingParams, SpeculationStats, TokenKind
+from paceline.cli.remote import AnswerPiece, Messages, Speculative
+from paceline.core import FinishReason, PacelineError, SamplingParams, SpeculationStats
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 
@@ -27,8 +28,8 @@ class Partner(Protocol):
 
     def stream(
         self, messages: Messages, params: SamplingParams, speculative: Speculative
-    ) -> Generator[tuple[str, TokenKind], None, None]:
-        """Yield pieces of the answer and where their tokens came from."""
+    ) -> Generator[AnswerPiece, None, None]:
+        """Yield the pieces of an answer."""
 
 
 class LocalModel:
@@ -39,13 +40,13 @@ class LocalModel:
 
     def stream(
         self, messages: Messages, params: SamplingParams, speculative: Speculative
-    ) -> Generator[tuple[str, TokenKind], None, None]:
-        """Yield pieces of the answer. Raises PacelineError where the engine fails."""
+    ) -> Generator[AnswerPiece, None, None]:
+        """Yield the pieces of an answer. Raises PacelineError where the engine fails."""
         colours, stats = show.KindColours(self._llm.tokenizer), SpeculationStats()
         for delta in self._llm.stream([*messages], params, speculative):
             if delta.round is not None:
                 stats.add(delta.round)
-            yield from colours.feed(delta)
+            yield from starmap(AnswerPiece, colours.feed(delta))
             if delta.finish_reason is FinishReason.ERROR:
                 raise PacelineError(f"the engine failed: {delta.error}")
             self.figures = show.Figures.of(delta.completion_tokens, stats, delta.metrics)
@@ -119,12 +120,16 @@ class ChatSession:
 
     def _answer(self, line: str) -> None:
         messages = [*self._messages, {"role": "user", "content": line}]
-        text, failed, figures = "", None, self._partner.figures
+        text, thinks, failed, figures = "", False, None, self._partner.figures
         stream = self._partner.stream(messages, self._params, self._speculative)
         try:
-            for piece, kind in stream:
-                text += piece
-                self._print(piece, kind)
+            for piece in stream:
+                if thinks and not piece.is_thought:
+                    self._console.print("\n")
+                thinks = piece.is_thought
+                if not thinks:
+                    text += piece.text
+                self._print(piece)
         except KeyboardInterrupt:
             stream.close()  # aborts the request; the conversation goes on with what was said
         except PacelineError as error:
@@ -138,7 +143,7 @@ class ChatSession:
             line = show.statistics_line(self._partner.figures)
             self._console.print(line, style="dim", soft_wrap=True)
 
-    def _print(self, piece: str, kind: TokenKind) -> None:
+    def _print(self, piece: AnswerPiece) -> None:
         # soft_wrap: the terminal breaks lines, so that copied text keeps its own
-        style = show.STYLES[kind]
-        self._console.print(piece, style=style, end="", markup=False, soft_wrap=True)
+        style = show.STYLES[piece.kind]
+        self._console.print(piece.text, style=style, end="", markup=False, soft_wrap=True)

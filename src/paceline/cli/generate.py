@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from paceline.cli import show
@@ -80,9 +81,16 @@ class GenerateCommand(AskCommand):
             return 0
         for answer in answers:
             for choice in answer["choices"]:
-                print(choice["message"]["content"] if self.chat else choice["text"])
+                print(_said(choice["message"]) if self.chat else choice["text"])
             _tell(show.Figures.of_answer(answer))
         return 0
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    """Return the text of a server's message: the reasoning, where it tells it apart, and the
+    answer, which is null where max_tokens cut the reasoning."""
+    parts = (message.get("reasoning_content"), message["content"])
+    return "\n\n".join(part for part in parts if part)
 
 
 def _tell(figures: show.Figures) -> None:

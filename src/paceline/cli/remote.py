@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -18,6 +18,15 @@ Messages = Sequence[Mapping[str, str]]
 Speculative = Mapping[str, object] | str | None  # as a request states it
 # Fields of SamplingParams that the API takes under the same name.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "n")
+
+
+class AnswerPiece(NamedTuple):
+    """A piece of an answer, and where its tokens came from. Reasoning that a server tells apart from
+    the answer `is_thought`: it is no part of the conversation."""
+
+    text: str
+    kind: TokenKind
+    is_thought: bool = False
 
 
 class RemoteModel:
@@ -59,8 +68,8 @@ class RemoteModel:
 
     def stream(
         self, messages: Messages, params: SamplingParams, speculative: Speculative
-    ) -> Generator[tuple[str, TokenKind], None, None]:
-        """Yield pieces of the answer and where their tokens came from."""
+    ) -> Generator[AnswerPiece, None, None]:
+        """Yield the pieces of an answer."""
         body = {
             "messages": [*messages],
             "max_completion_tokens": params.max_tokens,
@@ -80,19 +89,22 @@ class RemoteModel:
         except httpx.HTTPError as error:
             raise PacelineError(f"the server at {self.url} broke off: {error}") from error
 
-    def _pieces(self, event: Json) -> Iterator[tuple[str, TokenKind]]:
+    def _pieces(self, event: Json) -> Iterator[AnswerPiece]:
         if "error" in event:
             raise PacelineError(f"the server failed: {event['error'].get('message')}")
         if event.get("usage"):
             self.figures = Figures.of_answer(event)
         for choice in event.get("choices", ()):
-            text = choice.get("delta", {}).get("content") or ""
+            delta = choice.get("delta", {})
             committed = (choice.get("round") or {}).get("committed_tokens", [])
             tokens = [(token["text"], TokenKind(token["kind"])) for token in committed]
-            if "".join(piece for piece, _ in tokens) == text:
-                yield from tokens
-            elif text:  # a character of several tokens, or text that was held back
-                yield text, tokens[-1][1] if tokens else TokenKind.BONUS
+            for field, is_thought in (("reasoning_content", True), ("content", False)):
+                text = delta.get(field) or ""
+                if text and "".join(piece for piece, _ in tokens) == text:
+                    yield from (AnswerPiece(*token, is_thought) for token in tokens)
+                elif text:  # a character of several tokens, or text that was held back
+                    kind = tokens[-1][1] if tokens else TokenKind.BONUS
+                    yield AnswerPiece(text, kind, is_thought)
 
     def _body(
         self, body: Mapping[str, object], params: SamplingParams, fields: Mapping[str, object]
