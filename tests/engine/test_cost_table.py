@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,3 +147,21 @@ def test_requests_cost_something_beside_their_rows() -> None:
     for _ in range(100):
         cost.observe(32, 4.8, 5)
     assert cost(32, 5) == pytest.approx(4.8, rel=0.01)
+
+
+def test_costs_are_read_while_the_engine_observes_a_step() -> None:
+    """The page reads them in a thread of its own: a step is observed before each line of the
+    reader."""
+    cost = StepCost([1, 8], [1.0, 2.0])
+
+    def observing(frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code is StepCost.seconds.fget.__code__ and event == "line":  # type: ignore[attr-defined]
+            cost.observe(1, 1.0)
+        return observing
+
+    before = sys.gettrace()
+    sys.settrace(observing)
+    try:
+        assert cost.seconds == [1.0, 2.0]
+    finally:
+        sys.settrace(before)

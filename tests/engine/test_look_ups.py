@@ -28,7 +28,7 @@ def ready(engine: Engine, seconds: float = 0.0) -> Engine:
     """Rows that are nearly free up to a point; `seconds` for a pass of any drafter. Nothing is
     learned from this machine's steps."""
     step = StepCost([1, 12, 64], [10.0, 11.0, 60.0])
-    engine.scheduler.cost = None
+    engine.scheduler.cost = StepCost([1], [1.0])
     costs = Costs(step, {n: DraftCost(d.parallel) for n, d in engine.drafters.items()})
     for name in engine.drafters if seconds else ():
         for count in (1, 8):

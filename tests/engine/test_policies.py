@@ -26,7 +26,7 @@ ROWS = StepCost([1, 12, 64], [10.0, 11.0, 60.0])
 
 
 def ready(engine: Engine) -> Engine:
-    engine.scheduler.cost = None  # nothing is learned from this machine's steps
+    engine.scheduler.cost = StepCost([1], [1.0])  # nothing is learned from this machine's steps
     engine.drafting.use(Costs(ROWS, {n: DraftCost(d.parallel) for n, d in engine.drafters.items()}))
     return engine
 
@@ -142,7 +142,7 @@ def test_a_dflash_drafter_that_does_not_pay_is_not_fed_and_starts_again(
     """While nobody may draft no layer is tapped and nothing injected; later it drafts from what it
     has seen since, and the text is the same."""
     engine = make_engine(f"d={write_drafter(tmp_path / 'd')}", draft_policy="throughput")
-    engine.scheduler.cost = None
+    engine.scheduler.cost = StepCost([1], [1.0])
     drafter, tapped = engine.drafters["d"], []
     forward = engine.runner.forward
     engine.runner.forward = lambda rows, layers: (tapped.append(layers), forward(rows, layers))[1]

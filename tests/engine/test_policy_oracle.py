@@ -87,6 +87,7 @@ def law(
             {"d": Drafter(draw, tells)},  # type: ignore[dict-item]
             cache,
             grammars,
+            Costs(StepCost([1], [1.0])),
             needs_q=verifier.needs_q,
         )
         drafting.lengths = policy()

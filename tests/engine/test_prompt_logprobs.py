@@ -11,6 +11,7 @@ from paceline.engine.engine import Engine
 from paceline.engine.runner import even_batch
 from paceline.engine.sampler import token_logprobs, token_logprobs_rows
 from paceline.engine.scheduler import SCORED_BESIDE
+from paceline.engine.step_cost import StepCost
 from paceline.kernels import ops
 
 from .tiny import EngineFactory
@@ -104,7 +105,7 @@ def test_rows_scored_together_are_those_of_each_row() -> None:
 
 def test_few_rows_are_scored_beside_others(make_engine: EngineFactory) -> None:
     engine = make_engine(token_budget=64, max_num_seqs=4)
-    engine.scheduler.cost = None  # which may allow even fewer rows
+    engine.scheduler.cost = StepCost([1], [1.0])  # this machine's may allow even fewer rows
     (talker,) = engine.make_requests(PROMPT[:4], LONG, request_id="talker")
     engine.add([talker])
     engine.step()

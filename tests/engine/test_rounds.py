@@ -106,7 +106,7 @@ def test_reasons(make_engine: EngineFactory, monkeypatch: pytest.MonkeyPatch) ->
     assert some[0] == "prompt" and "drafter" in some
     assert reasons(explained(make_engine("ngram,min_ngram=1")))[-1] == "room", "the end is near"
     dear = make_engine("ngram,min_ngram=1", draft_policy="throughput")
-    dear.use_costs(Costs(StepCost([1, 2, 64], [1.0, 9.0, 600.0])))
+    dear.drafting.use(Costs(StepCost([1, 2, 64], [1.0, 9.0, 600.0])))
     assert "cost" in reasons(explained(dear))
     engine = make_engine("ngram,min_ngram=1,max_draft_len=12")
     by_grammar = explained(engine, grammar=GRAMMARS["regex"], temperature=1.0)

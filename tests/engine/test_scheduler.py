@@ -15,7 +15,10 @@ from paceline.models.batch import BLOCK_SIZE
 
 def scheduler(blocks: int = 64, seqs: int = 8, budget: int = 64, **goals: float) -> Scheduler:
     share = PromptShare(max_stretch=1.5, **goals)
-    return Scheduler(KVCache(blocks), max_num_seqs=seqs, token_budget=budget, share=share)
+    cost = StepCost([1], [1.0])
+    return Scheduler(
+        KVCache(blocks), cost=cost, max_num_seqs=seqs, token_budget=budget, share=share
+    )
 
 
 def busy_scheduler(decoding: int, **goals: float) -> Scheduler:

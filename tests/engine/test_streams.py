@@ -127,7 +127,7 @@ def test_streams_equal_when_lengths_follow_the_cost(
     work = jobs(16)
     engine = make_engine(drafter, draft_policy="throughput")
     # A forward whose rows are nearly free up to a point: drafts are made, and cut.
-    engine.scheduler.cost = None  # nothing is learned from this machine's steps
+    engine.scheduler.cost = StepCost([1], [1.0])  # nothing is learned from this machine's steps
     engine.drafting.use(Costs(StepCost([1, 12, 64], [1.0, 1.1, 6.0])))
     assert run(engine, work, together=6) == expected(make_engine, work)
     assert engine.stats().speculation.accepted_tokens > 0

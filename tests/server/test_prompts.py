@@ -272,7 +272,8 @@ def test_tools_go_into_the_template_that_a_model_has_for_them() -> None:
     plain = byte_tokenizer()
     plain_template = "{{ name }}{% for m in messages %}{{ m.content }}{% endfor %}"
     with_tools = "{{ mood }}<tool_call>{{ tools | tojson }}" + plain_template
-    tokenizer = OwnTokenizer(plain.backend_tokenizer, {}, plain_template, with_tools)
+    thinks = "{% if enable_thinking %}Hmm. {% endif %}" + plain_template
+    tokenizer = OwnTokenizer(plain.backend_tokenizer, {}, thinks, with_tools)
     conversations = Conversations(tokenizer)
     tool = {"type": "function", "function": {"name": "find"}}
     messages = [{"role": "user", "content": "Hi"}]
@@ -283,6 +284,13 @@ def test_tools_go_into_the_template_that_a_model_has_for_them() -> None:
     assert conversations.render(ChatRequest(model="m", messages=messages)) == "Hi"
     with pytest.raises(InvalidRequest, match="got 'mood'"):  # which only the other one reads
         conversations.render(ChatRequest(model="m", messages=messages, **mood))
+    thinking = ChatRequest(model="m", messages=messages, enable_thinking=True)
+    assert conversations.render(thinking) == "Hmm. Hi"
+    thinking = thinking.model_copy(update={"tools": asked.tools})
+    with pytest.raises(InvalidRequest, match=r"^enable_thinking: got True"):  # only this one
+        conversations.render(thinking)
+    kept, unread = conversations.without_unread(thinking)
+    assert unread == ["enable_thinking"] and conversations.render(kept).endswith("Hi")
 
 
 def test_an_answer_that_was_cut_while_it_thought_can_be_sent_back() -> None:

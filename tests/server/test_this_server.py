@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -29,7 +30,8 @@ STEP = StepCost(GRID, [1e-3 + 4e-5 * rows for rows in GRID], per_request=1e-5)
 @pytest.fixture(scope="module")
 def engine() -> Any:
     served = tiny_engine()
-    served.engine.use_costs(Costs(STEP))  # what a machine measures changes from day to day
+    served.engine.scheduler.cost = STEP  # what a machine measures changes from day to day
+    served.engine.drafting.use(Costs(STEP))
     return served
 
 
@@ -98,9 +100,10 @@ def test_fits_wait_for_each_other_and_are_kept(url: str, monkeypatch: pytest.Mon
         finally:
             running -= 1
 
-    def on_the_loop(live: Live, *args: Any) -> Any:
+    def on_the_loop(live: Live, window: float, since: float) -> Any:
         asyncio.get_running_loop()  # raises in a thread, where counters may change meanwhile
-        return snapshot(live, *args)
+        assert since > time.time(), "the scenario has no use for the points of curves"
+        return snapshot(live, window, since)
 
     monkeypatch.setattr(this_server, "fit_server", counted)
     monkeypatch.setattr(Live, "snapshot", on_the_loop)
@@ -110,3 +113,13 @@ def test_fits_wait_for_each_other_and_are_kept(url: str, monkeypatch: pytest.Mon
         monkeypatch.setattr(this_server, "FRESH", -1.0)
         list(pool.map(served, [url] * 3))
     assert len(most) >= 3 and max(most) == 1
+
+
+def test_a_small_token_budget_leaves_enough_to_fit(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = StepCost([1, 2, 4], [1e-3, 1.1e-3, 1.3e-3])  # of one request: three points
+    monkeypatch.setattr(engine.engine, "config", replace(engine.engine.config, max_num_seqs=1))
+    monkeypatch.setattr(engine.engine.scheduler, "cost", small)
+    fit = this_server.fit_server(engine.engine)
+    assert fit.ar_seconds == 1e-3 and fit.median_error < 0.05

@@ -14,6 +14,8 @@ import pytest
 
 from paceline.roofline.architecture import model_config
 from paceline.roofline.scenario import predict
+from paceline.server import this_server
+from paceline.server.errors import ApiError
 
 from .serving import served as served
 
@@ -277,6 +279,21 @@ def test_a_server_s_page_starts_with_what_it_runs(served: str, open_page: Open) 
     assert "weights are read at" in page.inner_text("#calculator-form")
     changed(page, lambda: page.select_option("#calculator-model", "Qwen3-8B"))
     assert page.inner_text(".facts").startswith("Qwen3-8B on this-server: ")
+
+
+def test_a_server_without_a_preset_of_its_own_has_the_calculator(
+    served: str, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(engine: Any) -> Any:
+        raise ApiError(404, "no scenario: none today")
+
+    monkeypatch.setattr(this_server, "fit_server", refuse)
+    monkeypatch.setattr(this_server, "FRESH", -1.0)
+    open_page.expect("404")  # type: ignore[attr-defined]
+    page = opened(open_page, served)
+    assert page.input_value("#calculator-model") == FIRST["model"]
+    said = "There is no preset of this server: no scenario: none today"
+    assert page.inner_text(".presets .hint") == said
 
 
 def test_a_link_to_another_server_s_model_is_refused_in_plain_words(

@@ -33,6 +33,16 @@ STREAM = """async (text) => {
         kept: first.at(-1) === first[Math.floor(first.length / 2)],
     };
 }"""
+AGAIN = """async (text) => {
+    const { MarkdownView } = await import("/web/lib/markdown.js");
+    const view = new MarkdownView();
+    const show = () => {
+        const begun = performance.now();
+        view.show(text);
+        return performance.now() - begun;
+    };
+    return [show(), show()];
+}"""
 LINK = '<a href="{0}" target="_blank" rel="noopener noreferrer nofollow">{1}</a>'
 
 
@@ -129,6 +139,12 @@ def test_hostile_text_stays_text(page: Any) -> None:
 
 def test_text_in_pieces_ends_as_the_whole_and_keeps_what_is_shown(page: Any) -> None:
     assert page.evaluate(STREAM, PIECES) == {"same": True, "kept": True}
+
+
+def test_a_text_that_has_not_changed_costs_nothing(page: Any) -> None:
+    """The reasoning is shown again with each frame of the answer."""
+    first, again = page.evaluate(AGAIN, PIECES * 500)
+    assert again < first / 50
 
 
 def test_no_text_takes_long(page: Any) -> None:

@@ -21,8 +21,8 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "see
 
 
 class AnswerPiece(NamedTuple):
-    """A piece of an answer, and where its tokens came from. Reasoning that a server tells apart from
-    the answer `is_thought`: it is no part of the conversation."""
+    """A piece of an answer, and where its tokens came from. Reasoning that a server tells apart
+    `is_thought`: the conversation goes on without it."""
 
     text: str
     kind: TokenKind

@@ -36,12 +36,17 @@ class Drafting:
     """
 
     def __init__(
-        self, drafters: Mapping[str, Drafter], cache: KVCache, grammars: Grammars, *, needs_q: bool
+        self,
+        drafters: Mapping[str, Drafter],
+        cache: KVCache,
+        grammars: Grammars,
+        costs: Costs,
+        *,
+        needs_q: bool,
     ) -> None:
         self.drafters, self._cache, self._needs_q = drafters, cache, needs_q
         self._grammars = grammars
-        self.lengths = LengthController()
-        self.costs: Costs | None = None
+        self.use(costs)
         self.seconds = 0.0  # spent on drafting and observing, so far
         self._spans: Spans = OFF
         self._watched: frozenset[str] = frozenset()
@@ -56,7 +61,8 @@ class Drafting:
 
     def use(self, costs: Costs) -> None:
         """Draft lengths follow these costs from now on, and the costs follow the drafts."""
-        self.costs, self.lengths = costs, make_lengths(costs, cuts=not self._needs_q)
+        self.costs = costs
+        self.lengths: LengthController = make_lengths(costs, cuts=not self._needs_q)
 
     def record(self, spans: Spans) -> None:
         """Drafts, and the networks that draft, tell `spans` where their time goes."""
@@ -118,9 +124,8 @@ class Drafting:
             return
         start = time.perf_counter()
         self.drafters[name].observe(rows)
-        if self.costs is not None:
-            seconds = time.perf_counter() - start
-            self.costs.of(name).add_observation(sum(row.count for row in rows), seconds)
+        seconds = time.perf_counter() - start
+        self.costs.of(name).add_observation(sum(row.count for row in rows), seconds)
 
     def _own_columns(self, name: str, features: torch.Tensor | None) -> torch.Tensor | None:
         layers = self.drafters[name].feature_layers
@@ -234,7 +239,7 @@ class Drafting:
             draft = taken(batch, index, length, reason, looked_up=False)
             entry.draft = self._fitted(entry, draft)
         longest = max(batch.lengths)
-        if longest and self.costs is not None:
+        if longest:
             self.costs.of(name).add_proposal(lengths, longest, seconds)
 
     def _fitted(self, entry: Scheduled, draft: Draft) -> Draft:

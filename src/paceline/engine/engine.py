@@ -82,7 +82,8 @@ class Engine:
         costs: Costs,
     ) -> None:
         """The first of `drafters`, which are attached, is the default. `backend` says which network
-        runs, and why; `quality` is what quantising costs, None where nothing is quantised."""
+        runs, and why; `quality` is what quantising costs, None where nothing is quantised. Chunks
+        of prompts and draft lengths follow `costs`, which the steps refine."""
         max_model_len, default_drafter = plan.max_model_len, next(iter(drafters), None)
         self.config, self.model_name = config, model_name
         self.tokenizer, self.eos_ids = tokenizer, eos_ids
@@ -91,6 +92,7 @@ class Engine:
         self.cache = KVCache(plan.num_blocks, config.prefix_cache)
         self.scheduler = Scheduler(
             self.cache,
+            cost=costs.step,
             max_num_seqs=config.max_num_seqs,
             token_budget=config.token_budget,
             share=PromptShare(config.max_stretch, config.ttft_goal, config.tpot_goal),
@@ -101,7 +103,7 @@ class Engine:
         self._rounds = RoundMaker(self.drafters, config.rule)
         self.grammars = Grammars(Compiler(tokenizer, network.vocab_size, eos_ids))
         self.drafting = Drafting(
-            self.drafters, self.cache, self.grammars, needs_q=self.verifier.needs_q
+            self.drafters, self.cache, self.grammars, costs, needs_q=self.verifier.needs_q
         )
         self._counters = EngineStats()
         self._roster = Roster(
@@ -130,7 +132,6 @@ class Engine:
         self.make_requests = self.admission.make_requests
         self.plan, self.quality, self.backend = plan, quality, backend
         self.spans: Spans = OFF
-        self.use_costs(costs)
 
     def record(self, spans: Spans) -> None:
         """Every step from now on tells `spans` where its time goes; OFF ends that. The text of a
@@ -138,11 +139,6 @@ class Engine:
         self.spans = spans
         self.runner.record(spans)
         self.drafting.record(spans)
-
-    def use_costs(self, costs: Costs) -> None:
-        """Chunks of prompts and draft lengths follow these costs, which the steps refine."""
-        self.scheduler.cost = costs.step
-        self.drafting.use(costs)
 
     def add(self, requests: Iterable[Request]) -> list[OutputDelta]:
         """Queue requests, without bound: a server bounds its queue before it comes here. Returns
@@ -378,11 +374,9 @@ class Engine:
         cost, rows = self.scheduler.cost, sum(entry.rows for entry in scheduled)
         step = StepInfo(time.time(), len(scheduled), rows, drafting, seconds)
         chosen = [len(j.commit.kinds) - j.commit.kinds.count(TokenKind.FORCED) for j in judged]
-        plain = [0.0] * len(judged)
-        if cost is not None:
-            plain = self.baseline.add(cost, scheduled, chosen, seconds, drafting)
-            if not any(entry.scored for entry in scheduled):  # those cost more than their rows
-                cost.observe(rows, seconds, len(scheduled))
+        plain = self.baseline.add(cost, scheduled, chosen, seconds, drafting)
+        if not any(entry.scored for entry in scheduled):  # those cost more than their rows
+            cost.observe(rows, seconds, len(scheduled))
         deltas = []
         for each, ar_seconds in zip(judged, plain, strict=True):
             entry, commit = each.entry, each.commit

@@ -107,11 +107,11 @@ class Scheduler:
 
     cache: KVCache
     _: KW_ONLY
+    cost: StepCost
     max_num_seqs: int
     token_budget: int
     share: PromptShare
     most_scored: int = 64  # rows of prompts whose logits a step may hold
-    cost: StepCost | None = None
     waiting: deque[Request] = field(default_factory=deque)
     running: list[Request] = field(default_factory=list)
     draft_rows: float = 0.0  # that a decoding request verifies in a step, on average of late
@@ -177,7 +177,7 @@ class Scheduler:
         decoding = len(plan.scheduled)
         rows = sum(entry.rows for entry in plan.scheduled)
         left = self.token_budget - rows
-        if not decoding or self.cost is None:
+        if not decoding:
             return PromptRows(left, left)
         drafts = min(left, round(decoding * self.draft_rows))
         waiting = [*prompts, *islice(self.waiting, self.max_num_seqs - len(self.running))]

@@ -38,10 +38,9 @@ def start_up_rows(engine: Engine) -> list[tuple[str, str]]:
         + (", default" if name == engine.default_drafter else "")
         for name, drafter in engine.drafters.items()
     ]
-    cost, steps = engine.scheduler.cost, "not measured"
-    if cost is not None:
-        points = zip(cost.rows, cost.seconds, strict=True)
-        steps = ", ".join(f"{rows}: {seconds * 1e3:.1f} ms" for rows, seconds in points)
+    cost = engine.scheduler.cost
+    points = zip(cost.rows, cost.seconds, strict=True)
+    steps = ", ".join(f"{rows}: {seconds * 1e3:.1f} ms" for rows, seconds in points)
     return [
         ("model", f"{engine.model_name}, {config.dtype} on {config.device}"),
         ("network", engine.backend),

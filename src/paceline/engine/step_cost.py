@@ -51,9 +51,11 @@ class StepCost:
     @property
     def seconds(self) -> list[float]:
         """At each of `rows`. More rows never cost less; a dip in what was measured is noise."""
-        if self._seconds is None:
-            self._seconds = [self._factor * most for most in accumulate(self.shape, max)]
-        return self._seconds
+        seconds = self._seconds  # the engine's thread may observe a step while others read
+        if seconds is None:
+            seconds = [self._factor * most for most in accumulate(self.shape, max)]
+            self._seconds = seconds
+        return seconds
 
     @classmethod
     def measure(cls, forward: Callable[[int, int], object], most: int, widest: int = 1) -> StepCost:

@@ -104,13 +104,16 @@ class Conversations:
         self._tokenizer = tokenizer
         self._template = template_for(tokenizer, with_tools=False)
         tool_template = template_for(tokenizer, with_tools=True)
-        self._read = {
+        templates = {False: self._template, True: tool_template}
+        self._words = {
             with_tools: frozenset(re.findall(r"\w+", template))
-            for with_tools, template in ((False, self._template), (True, tool_template))
+            for with_tools, template in templates.items()
+        }
+        self._thinking = {
+            with_tools: ThinkingControl(template) for with_tools, template in templates.items()
         }
         self._reserved = set(inspect.signature(tokenizer.apply_chat_template).parameters)
         self._tool_format, self._reasoning = format_of(tool_template), reasoning_of(self._template)
-        self._thinking = ThinkingControl(self._template)
 
     def render(self, request: ChatRequest) -> str:
         """Return the text of a conversation. Raises InvalidRequest for what the template drops."""
@@ -118,7 +121,7 @@ class Conversations:
             expected = "a model with a chat template; use /v1/completions with this one"
             raise InvalidRequest("messages", request.model, expected)
         arguments = read_objects(_argument_texts(request))
-        words = self._words(request)
+        words = self._words[self._has_tools(request)]
         messages = [
             self._entry(f"messages[{i}]", message, arguments, words)
             for i, message in enumerate(request.messages)
@@ -133,9 +136,9 @@ class Conversations:
         self._check_shown(request, text)
         return text
 
-    def _words(self, request: ChatRequest) -> frozenset[str]:
-        """Return the words of the template that this request takes."""
-        return self._read[bool(request.tools) and self._tool_format is not GENERIC]
+    def _has_tools(self, request: ChatRequest) -> bool:
+        """Return whether a request takes the template that writes tools."""
+        return bool(request.tools) and self._tool_format is not GENERIC
 
     def _check_shown(self, request: ChatRequest, text: str) -> None:
         rendered = RenderedChat(text)
@@ -175,12 +178,12 @@ class Conversations:
 
     def _variables(self, request: ChatRequest) -> JsonObject:
         """Return the template's variables. Raises InvalidRequest for one that it does not read."""
-        variables = self._thinking.variables(
+        with_tools = self._has_tools(request)
+        variables = self._thinking[with_tools].variables(
             request.chat_template_kwargs or {}, request.enable_thinking, request.reasoning_effort
         )
-        words = self._words(request)
         for name in variables:
-            if name in self._reserved or name not in words:
+            if name in self._reserved or name not in self._words[with_tools]:
                 expected = "variables that the model's chat template reads"
                 raise InvalidRequest(VARIABLES, name, expected)
         return variables

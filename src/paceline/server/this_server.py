@@ -15,6 +15,7 @@ from paceline.core.rounds import ratio
 from paceline.core.spec_line import SpecLine
 from paceline.drafters.base import Drafter
 from paceline.engine.async_engine import AsyncEngine
+from paceline.engine.costs import DraftCost
 from paceline.engine.engine import Engine
 from paceline.engine.machine import total_memory
 from paceline.engine.startup import bandwidth_bound
@@ -31,8 +32,10 @@ from paceline.server.page_answers import (
     SeenAcceptance,
     ServedAcceptance,
     ServedCost,
+    ServedMachine,
     ServedScenario,
 )
+from paceline.server.responses import picked
 
 NUMBERS = {"bfloat16": "bf16", "float32": "fp32"}  # a dtype of the engine as the roofline calls it
 QUANTIZED = {"cpu": "int8", "cuda": "fp8"}
@@ -66,43 +69,43 @@ class ThisServer:
 
     async def scenario(self) -> ServedScenario:
         """Return the scenario of now. The first call reads the weights a few times, for the
-        bandwidth. Raises ApiError (404) where the costs are not known."""
+        bandwidth. Raises ApiError (404) for a network without a config."""
         engine = self._serves.engine
         async with self._turn:
             fit = self._fit
             if fit is None or time.monotonic() - self._fitted > FRESH:
                 fit = self._fit = await run_sync(fit_server, engine)
                 self._fitted = time.monotonic()
-        # the counters of Live belong to the event loop
-        return served_scenario(engine, fit, self._live.snapshot(KEPT))
+        # the counters of Live belong to the event loop, which computes no curves for this
+        return served_scenario(engine, fit, self._live.snapshot(KEPT, since=math.inf))
 
 
 def fit_server(engine: Engine) -> ServerFit:
     """Fit the calculator to the costs that the engine has measured. Raises ApiError (404)."""
     config, cost = engine.config, engine.scheduler.cost
     shape = getattr(engine.runner.network, "config", None)
-    if cost is None or engine.drafting.costs is None or not isinstance(shape, ModelConfig):
-        raise ApiError(404, "no scenario: this server has not measured its steps")
+    if not isinstance(shape, ModelConfig):
+        raise ApiError(404, "no scenario: the served network has no config")
     number = NUMBERS[config.dtype]
     precision = QUANTIZED[config.device] if config.quantize else number
     stated = hf_config(shape)
     model = read_architecture(stated, precision=precision, name=engine.model_name)
     points = list(measured_steps(cost, config.max_num_seqs))
     machine = this_machine(engine, model, points, number)
-    fit = fit_together([Case(points, Deployment(model, machine))], parameters=UNKNOWNS)
+    unknowns = UNKNOWNS[: len(points)]  # a small token budget leaves fewer points
+    fit = fit_together([Case(points, Deployment(model, machine))], parameters=unknowns)
     machine, calibration = within_datasheet(machine, fit.calibration)
     return ServerFit(stated, precision, machine, calibration, fit.median_error, points[0].seconds)
 
 
 def served_scenario(engine: Engine, fit: ServerFit, snapshot: LiveSnapshot) -> ServedScenario:
     """Return the scenario of a fitted server with the acceptance that `snapshot` has."""
-    costs, machine = engine.drafting.costs, fit.machine
-    assert costs is not None
+    costs = engine.drafting.costs.drafters
     seen = {name: seen_acceptance(snapshot, name) for name in engine.drafters}
     drafters = [
         stated_drafter(
             drafter,
-            costs.of(name).draft_seconds([drafter.max_draft_len]),
+            costs.get(name, DraftCost()).draft_seconds([drafter.max_draft_len]),
             fit.ar_seconds,
             acceptance(seen[name]),
             spec_kind(engine.config.drafter_specs, name),
@@ -111,14 +114,7 @@ def served_scenario(engine: Engine, fit: ServerFit, snapshot: LiveSnapshot) -> S
     ]
     return {
         "model": {"config": fit.stated, "name": engine.model_name},
-        "hardware": {
-            "name": machine.name,
-            "kind": machine.kind or "cpu",
-            "memory_bandwidth": machine.memory_bandwidth,
-            "peak": {**machine.peak},
-            "memory": machine.memory,
-            "source": machine.source,
-        },
+        "hardware": picked(ServedMachine, fit.machine),
         "precision": fit.precision,
         "calibration": fit.calibration.model_dump(),
         "median_error": fit.median_error,

@@ -15,15 +15,16 @@ export class Presets {
   /**
    * @param {Choice[]} choices
    * @param {(state: State) => void} choose gets the state of a preset that somebody takes
+   * @param {string} missing says which preset is not there, and why; empty for none
    */
-  constructor(choices, choose) {
+  constructor(choices, choose, missing) {
     this.#choices = choices;
     this.#buttons = choices.map(({ name, state }) => h("button", {
       type: "button", "aria-pressed": "false", on: { click: () => choose(state) },
     }, name));
     this.element = h("section", { class: "presets", "aria-label": "Presets" },
       h("div", { class: "names" }, h("span", { class: "soft" }, "Start from"), this.#buttons),
-      this.#see);
+      missing ? h("p", { class: "hint" }, missing) : null, this.#see);
   }
 
   /** Return the name of the preset that a state is, whatever its load; null for none. */

@@ -27,11 +27,14 @@ const DEEPEST = 6; // lists and quotes inside each other: deeper ones stay as th
 /** An element with text as Markdown. More text changes only the blocks that it touches. */
 export class MarkdownView {
   element = h("div", { class: "prose" });
+  #text = "";
   /** @type {string[]} the shown blocks as JSON */
   #shown = [];
 
   /** @param {string} text the whole text so far */
   show(text) {
+    if (text === this.#text) return; // as a thought's, while the answer goes on
+    this.#text = text;
     const blocks = parseBlocks(text.split("\n"));
     const written = blocks.map((block) => JSON.stringify(block));
     let same = 0;

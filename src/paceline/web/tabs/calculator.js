@@ -37,11 +37,17 @@ let page = null;
 /** @param {HTMLElement} element @param {TabContext} context */
 export async function mount(element, context) {
   const isServing = context.state.tabs.some(({ name, available }) => name === "live" && available);
+  let missing = "";
+  /** @type {Promise<ServedScenario | null>} a preset, which the rest does without */
+  const preset = isServing ? getJson("ui/this-server").catch((error) => {
+    missing = `There is no preset of this server: ${asError(error).message}`;
+    return null;
+  }) : Promise.resolve(null);
   /** @type {[ModelLists, HardwareLists, ServedScenario | null]} */
   const [models, hardware, served] = await Promise.all([
-    getJson("ui/models"), getJson("ui/hardware"), isServing ? getJson("ui/this-server") : null,
+    getJson("ui/models"), getJson("ui/hardware"), preset,
   ]);
-  page = new Calculator(element, context, { ...models, ...hardware, served });
+  page = new Calculator(element, context, { ...models, ...hardware, served }, missing);
 }
 
 /** @param {URLSearchParams} params */
@@ -78,12 +84,17 @@ class Calculator {
     type: "button", id: "calculator-link", on: { click: () => this.#copyLink() },
   }, "Copy link");
 
-  /** @param {HTMLElement} root @param {TabContext} context @param {Lists} lists */
-  constructor(root, context, lists) {
+  /**
+   * @param {HTMLElement} root
+   * @param {TabContext} context
+   * @param {Lists} lists
+   * @param {string} missing says why the server's own preset is not there
+   */
+  constructor(root, context, lists, missing) {
     this.#context = context;
     this.#lists = lists;
     this.#start = lists.served ? initialServed(lists.served) : START;
-    this.#presets = new Presets(this.#choices(), (state) => this.#take(state));
+    this.#presets = new Presets(this.#choices(), (state) => this.#take(state), missing);
     this.#form = new Form(lists, structuredClone(this.#start), () => this.#changed());
     this.#pin = new Pin({
       ask: async (state) => postJson("ui/predict", scenario(state, lists)),
