@@ -60,7 +60,6 @@ def quantized() -> None:
             model="random", drafter=None, device="cuda", quantize=quantize, max_model_len=2048
         )
         engine = build_engine(config, random_model("qwen2.5-0.5b", "bfloat16"))
-        assert engine.scheduler.cost is not None
         costs.append(engine.scheduler.cost)
     for rows in (1, 16, 64):
         print(f"  fp8 step ÷ bf16 step, {rows} rows: {costs[1](rows) / costs[0](rows):.2f}")
@@ -73,7 +72,6 @@ def main() -> None:
     )
     engine = build_engine(config, random_model("qwen2.5-0.5b", "bfloat16"))
     cost = engine.scheduler.cost
-    assert cost is not None
     print(f"{torch.cuda.get_device_name()}, TorchNetwork (eager), random Qwen2.5-0.5B, bf16")
     for rows, seconds in zip(cost.rows, cost.seconds, strict=True):
         print(f"  step of {rows:3d} rows ÷ 1 row: {seconds / cost.seconds[0]:.2f}")
