@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from paceline.core import CacheError
-from paceline.core import cache as room
+from paceline.core import cache as cache_module
 from paceline.core.cache import cache_dir, cached_folder, load_json, save_json
 from paceline.core.checksums import MANIFEST, PIECE_BYTES, damage, write_manifest
 
@@ -94,10 +94,12 @@ def test_large_entries_are_hashed_when_touched_and_once_a_week(
     entry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    monkeypatch.setattr(room, "LEAST_REMEMBERED", 0)
+    monkeypatch.setattr(cache_module, "LEAST_REMEMBERED", 0)
     hashed: list[Path] = []
-    real = room.damage
-    monkeypatch.setattr(room, "damage", lambda folder: hashed.append(folder) or real(folder))
+    real = cache_module.damage
+    monkeypatch.setattr(
+        cache_module, "damage", lambda folder: hashed.append(folder) or real(folder)
+    )
     maker = Maker()
     for _ in range(3):
         cached_folder(entry, maker)
@@ -114,8 +116,8 @@ def test_large_entries_are_hashed_when_touched_and_once_a_week(
     check_content(entry)
     cached_folder(entry, maker)
     seen = len(hashed)
-    later = time.time() + room.REMEMBERED_SECONDS + 1
-    monkeypatch.setattr(room.time, "time", lambda: later)
+    later = time.time() + cache_module.REMEMBERED_SECONDS + 1
+    monkeypatch.setattr(cache_module.time, "time", lambda: later)
     cached_folder(entry, maker)
     cached_folder(entry, maker)
     assert len(hashed) == seen + 1
@@ -155,7 +157,7 @@ def test_a_failed_fill_leaves_nothing_and_keeps_a_damaged_entry(entry: Path) -> 
     assert (entry / "weights.bin").read_bytes() == CONTENT["weights.bin"]
 
 
-def test_every_file_is_synced_before_the_rename_and_the_room_after_it(
+def test_every_file_is_synced_before_the_rename_and_the_folder_after_it(
     entry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[tuple[str, str]] = []
@@ -174,7 +176,7 @@ def test_every_file_is_synced_before_the_rename_and_the_room_after_it(
     cached_folder(entry, Maker())
     renamed = events.index(("rename", str(entry)))
     before = {path for kind, path in events[:renamed] if kind == "fsync"}
-    (unfinished,) = {path for path in before if path.endswith(room.UNFINISHED)}
+    (unfinished,) = {path for path in before if path.endswith(cache_module.UNFINISHED)}
     wanted = {*CONTENT, "more", MANIFEST}
     assert before == {unfinished, *(f"{unfinished}/{name}" for name in wanted)}
     assert ("fsync", str(entry.parent)) in events[renamed:]
@@ -223,7 +225,7 @@ def test_a_cache_that_refuses_to_be_written_serves_what_it_holds(
     code: int, entry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached_folder(entry, Maker())
-    (entry.parent / f".x.12345678{room.UNFINISHED}").mkdir()
+    (entry.parent / f".x.12345678{cache_module.UNFINISHED}").mkdir()
     real = os.open
 
     def refuse(path: Any, flags: int, *rest: Any, **more: Any) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from paceline.core import cache as room
+from paceline.core import cache as cache_module
 from paceline.core.cache import cached_folder
 from paceline.core.checksums import damage
 
@@ -111,7 +111,7 @@ def test_a_file_system_without_locks_still_serves(
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     entry.parent.mkdir(parents=True)
-    others = entry.with_name(f".{entry.name}.abcdefgh{room.UNFINISHED}")
+    others = entry.with_name(f".{entry.name}.abcdefgh{cache_module.UNFINISHED}")
     others.mkdir()  # its process may live: nothing tells
     cached_folder(entry, Maker())
     assert damage(entry) is None and others.is_dir()

@@ -21,7 +21,7 @@ from tests.models.tiny import Cache, random_ids
 
 
 @pytest.fixture
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(packed_file, "cache_dir", lambda: tmp_path / "cache")
     monkeypatch.setattr(packed_file, "LEAST_BYTES", 0)
     return tmp_path / "cache" / "packed"
@@ -53,21 +53,21 @@ def read_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("quantize", [None, "int8"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_second_start_maps_what_the_first_packed(
-    quantize: str | None, tied: bool, room: Path, tmp_path: Path, read_names: list[str]
+    quantize: str | None, tied: bool, packed: Path, tmp_path: Path, read_names: list[str]
 ) -> None:
     model = save_tiny(tmp_path, tie_word_embeddings=tied)
     first = logits(model, quantize=quantize)
-    assert len(list(room.iterdir())) == 1 and any("mlp" in name for name in read_names)
+    assert len(list(packed.iterdir())) == 1 and any("mlp" in name for name in read_names)
     read_names.clear()
     assert torch.equal(logits(model, quantize=quantize), first)
     assert not [name for name in read_names if name.endswith("proj.weight")]
-    assert len(list(room.iterdir())) == 1
+    assert len(list(packed.iterdir())) == 1
 
 
-def test_other_weights_or_another_recipe_are_packed_anew(room: Path, model: Path) -> None:
+def test_other_weights_or_another_recipe_are_packed_anew(packed: Path, model: Path) -> None:
     first = logits(model)
     logits(model, quantize="int8")
-    assert len(list(room.iterdir())) == 2
+    assert len(list(packed.iterdir())) == 2
     file = model / "model.safetensors"
     times = file.stat().st_atime_ns, file.stat().st_mtime_ns
     with open(file, "r+b") as opened:  # the same size and times, as a careful copy leaves them
@@ -75,15 +75,15 @@ def test_other_weights_or_another_recipe_are_packed_anew(room: Path, model: Path
         opened.write(b"\x11" * 4000)
     os.utime(file, ns=times)
     assert not torch.equal(logits(model), first)
-    assert len(list(room.iterdir())) == 3
+    assert len(list(packed.iterdir())) == 3
 
 
 @pytest.mark.parametrize("damage", ["bit", "short", "header", "empty"])
 def test_a_damaged_file_is_packed_again_and_one_line_says_so(
-    damage: str, room: Path, model: Path, caplog: pytest.LogCaptureFixture
+    damage: str, packed: Path, model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = logits(model)
-    (file,) = room.iterdir()
+    (file,) = packed.iterdir()
     data = bytearray(file.read_bytes())
     if damage == "bit":
         data[len(data) // 2] ^= 4
@@ -99,7 +99,7 @@ def test_a_damaged_file_is_packed_again_and_one_line_says_so(
 
 @pytest.mark.parametrize("fault", ["full", "nearly full", "read-only"])
 def test_without_a_place_for_them_starts_only_take_longer(
-    fault: str, room: Path, model: Path, monkeypatch: pytest.MonkeyPatch,
+    fault: str, packed: Path, model: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     if fault == "full":
@@ -115,75 +115,75 @@ def test_without_a_place_for_them_starts_only_take_longer(
             packed_file.shutil, "disk_usage", lambda path: usage._replace(free=100_000)
         )
     else:
-        room.parent.mkdir()
-        room.write_text("a file where the folder should be")
+        packed.parent.mkdir()
+        packed.write_text("a file where the folder should be")
     with caplog.at_level(logging.WARNING):
         logits(model)
     (record,) = caplog.records
     assert "cannot be kept, and starts take longer" in record.message
     assert "PACELINE_CACHE" in record.message
-    assert not room.is_dir() or not list(room.iterdir())
+    assert not packed.is_dir() or not list(packed.iterdir())
 
 
 def test_those_used_longest_ago_make_room(
-    room: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    packed: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits(model)
     logits(model, quantize="int8")
-    old, recent = sorted(room.iterdir(), key=lambda file: file.stat().st_mtime)
+    old, recent = sorted(packed.iterdir(), key=lambda file: file.stat().st_mtime)
     os.utime(old, (1, 1))
     taken = old.stat().st_size + recent.stat().st_size
-    disk = packed_file.shutil.disk_usage(room)._replace(free=10 * taken)
+    disk = packed_file.shutil.disk_usage(packed)._replace(free=10 * taken)
     monkeypatch.setattr(packed_file.shutil, "disk_usage", lambda path: disk)
-    monkeypatch.setattr(packed_file, "ROOM_SHARE", 1.2 / 11)
+    monkeypatch.setattr(packed_file, "TOTAL_SHARE", 1.2 / 11)
     monkeypatch.setattr(packed_file, "_used", set())  # as of other processes
     (model / "model.safetensors").touch()
     logits(model)
-    left = list(room.iterdir())
+    left = list(packed.iterdir())
     assert old not in left and recent in left and len(left) == 2
 
 
 def test_a_drafters_weights_do_not_push_out_those_of_its_target(
-    room: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    packed: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_file, "ROOM_SHARE", 0)
+    monkeypatch.setattr(packed_file, "TOTAL_SHARE", 0)
     logits(model)
     logits(model, quantize="int8")
-    assert len(list(room.iterdir())) == 2
+    assert len(list(packed.iterdir())) == 2
 
 
 def test_a_file_that_another_process_removes_harms_nobody(
-    room: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    packed: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room.mkdir(parents=True)
-    (room / "gone.bin").symlink_to(room / "nowhere")  # as between listing it and looking at it
+    packed.mkdir(parents=True)
+    (packed / "gone.bin").symlink_to(packed / "nowhere")  # as between listing it and looking at it
     logits(model)
-    names = {file.name for file in room.iterdir()}
+    names = {file.name for file in packed.iterdir()}
     assert len(names) == 2 and "gone.bin" in names
     (own,) = names - {"gone.bin"}
-    packed_file.Room(room / own, (room / own).stat().st_size).tidy()
-    assert (room / own).is_file()  # the entry that is replaced does not count
+    packed_file.DiskSpace(packed / own, (packed / own).stat().st_size).tidy()
+    assert (packed / own).is_file()  # the entry that is replaced does not count
 
 
 def test_nothing_is_removed_for_a_file_that_cannot_be_written(
-    room: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    packed: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits(model)
-    (first,) = room.iterdir()
+    (first,) = packed.iterdir()
     monkeypatch.setattr(packed_file, "_used", set())
 
     def fill(file: Any, header: bytes, parts: Any) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(packed_file, "_fill", fill)
-    monkeypatch.setattr(packed_file, "ROOM_SHARE", 0)
+    monkeypatch.setattr(packed_file, "TOTAL_SHARE", 0)
     logits(model, quantize="int8")
     assert first.is_file()
 
 
 @pytest.mark.parametrize("file", ["forward.cpp", "vec.h", "tensors.py", "quantized.py"])
 def test_other_code_packs_anew(
-    file: str, room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: str, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of these decides about packed bytes: scales, rounding, order of joined matrices."""
 
@@ -204,7 +204,7 @@ def test_other_code_packs_anew(
 
 
 def test_files_that_are_replaced_while_they_are_read_are_not_kept(
-    room: Path, model: Path, caplog: pytest.LogCaptureFixture
+    packed: Path, model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     loaded = load_folder(model, "it")
     file = model / "model.safetensors"
@@ -213,4 +213,4 @@ def test_files_that_are_replaced_while_they_are_read_are_not_kept(
     with caplog.at_level(logging.WARNING):
         build_network(loaded, backend="native")
     assert ["changed while they were read" in record.message for record in caplog.records] == [True]
-    assert not room.exists() or not list(room.iterdir())
+    assert not packed.exists() or not list(packed.iterdir())

@@ -131,7 +131,7 @@ def _listed(value: object) -> list[object]:
 
 
 def _from_sharegpt(item: object) -> object:
-    """Return a turn of ShareGPT's as a message; what is none as it is."""
+    """Return a ShareGPT turn as a message; return any other item unchanged."""
     if not isinstance(item, dict):
         return item
     speaker = str(item.get("from")).lower()

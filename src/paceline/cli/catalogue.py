@@ -1,4 +1,4 @@
-"""The commands about the models there are: `paceline list`, `show` and `rm`."""
+"""The commands `paceline list`, `show` and `rm`."""
 
 from __future__ import annotations
 
@@ -169,15 +169,15 @@ def _stored_as(word: str, stored: list[StoredModel]) -> StoredModel:
     """Return the model on disk with this whole name, or with this folder. Raises InvalidRequest."""
     spellings = {model.name: model.name for model in stored}
     name = find_name("model", word, spellings, whole=True)
-    found = [model for model in stored if model.name == name or str(model.folder) == word]
-    if not found:
+    matches = [model for model in stored if model.name == name or str(model.folder) == word]
+    if not matches:
         names = ", ".join(spellings) or "none is"
         raise unknown_name("model", word, spellings, f"a model on disk ({names})")
-    if len(found) > 1:
-        folders = "\n  ".join(str(model.folder) for model in found)
-        message = f"model: {len(found)} models on disk are called {name}; give the folder of one:"
+    if len(matches) > 1:
+        folders = "\n  ".join(str(model.folder) for model in matches)
+        message = f"model: {len(matches)} models on disk are called {name}; give the folder of one:"
         raise InvalidRequest("model", word, "the folder of one", f"{message}\n  {folders}")
-    return found[0]
+    return matches[0]
 
 
 # -- what there is ---------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def _yaml(text: str) -> object:
 
 
 def _check_variables(every: Collection[str]) -> None:
-    """Refuse a variable whose name comes close to that of an option. Others are not ours to judge:
+    """Refuse a variable whose name comes close to that of an option. Other variables are ignored:
     Kubernetes and people set some with this prefix."""
     names = {variable_of(name) for name in every} | {CONFIG_VARIABLE}
     for variable, text in os.environ.items():

@@ -1,7 +1,7 @@
 """The cache on disk: an entry is there whole and verified, or it is made again.
 
-The cache folder holds rooms (models, gguf, kernels, packed, costs, quality, digests) of entries: a
-folder with a manifest of checksums, or a file with its own. An entry is written under a hidden name
+The cache has folders (models, gguf, kernels, packed, costs, quality, digests) of entries. An entry
+is a folder with a manifest of checksums, or a file with its own. It is written under a hidden name
 ending in UNFINISHED, synced and renamed, by whoever holds its lock, a file in `locks/`.
 """
 
@@ -102,8 +102,8 @@ def remembered(place: Path, files: Sequence[Path], compute: Callable[[], str]) -
 
 
 def stamp(file: Path) -> list[int]:
-    """Return what changes with any write to a file: size, times and number. Programs cannot set the
-    time of the last change, unlike that of the last write."""
+    """Return a file's size, mtime, ctime and inode: any write changes one of them. Programs can set
+    the mtime, but not the ctime."""
     stat = file.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
@@ -113,7 +113,7 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def _sound(folder: Path) -> str:
-    """Return a word for an entry whose files agree with their checksums, nothing for others."""
+    """Return "sound" if the entry's files agree with their checksums, else an empty text."""
     return "sound" if damage(folder) is None else ""
 
 
@@ -159,13 +159,13 @@ def save_file(path: Path, fill: Callable[[BinaryIO], object], *, durable: bool =
                 _remove(Path(name))
 
 
-def clear_leftovers(room: Path) -> None:
-    """Remove what killed processes left in a room of the cache; what is being written stays.
+def clear_leftovers(folder: Path) -> None:
+    """Remove what killed processes left in a folder of the cache; what is being written stays.
 
     An entry that cannot be cleared, as in a read-only cache, stays too: it harms nobody.
     """
     try:
-        paths = list(room.iterdir())
+        paths = list(folder.iterdir())
     except OSError:
         return
     for path in paths:

@@ -1,4 +1,4 @@
-"""When Python's garbage collector looks for cycles, and at which objects."""
+"""Pause Python's garbage collector, and exempt objects that stay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def collecting_paused() -> Iterator[None]:
-    """Collect no garbage meanwhile, and never look again at what lives by then.
+    """Pause garbage collection while the context lasts, and exempt the objects that exist at its
+    end.
 
     Imports, loading and the making of an app leave hundreds of thousands of objects that stay: to
     look for cycles among them takes a tenth of a start, and later milliseconds of a step.

@@ -33,10 +33,10 @@ def find_name(
     key = _key(word)
     if not key:
         return None
-    found = {name for spelling, name in spellings.items() if _key(spelling) == key}
-    if not found and not whole:
-        found = {name for spelling, name in spellings.items() if _key(spelling).startswith(key)}
-    names = sorted(found, key=str.lower)
+    matches = {name for spelling, name in spellings.items() if _key(spelling) == key}
+    if not matches and not whole:
+        matches = {name for spelling, name in spellings.items() if _key(spelling).startswith(key)}
+    names = sorted(matches, key=str.lower)
     if len(names) > 1:
         more = f" and {len(names) - MOST_OFFERED} more" if len(names) > MOST_OFFERED else ""
         expected = f"one of these that begin with it: {', '.join(names[:MOST_OFFERED])}{more}"

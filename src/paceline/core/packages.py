@@ -9,8 +9,8 @@ from paceline.core.errors import PacelineError
 
 
 class MissingPackage(PacelineError):
-    """A package that only some commands need is not installed. The message has the command that
-    installs it, wherever Paceline came from."""
+    """A package that only some commands need is not installed. The message names the pip command
+    that installs it."""
 
     def __init__(self, what: str, package: str) -> None:
         super().__init__(f"{what} the package {package}: pip install '{requirement(package)}'")
@@ -23,5 +23,5 @@ def requirement(package: str) -> str:
     except PackageNotFoundError:  # run from a folder of sources
         stated = []
     plain = [line.partition(";")[0].strip() for line in stated]
-    mine = (line for line in plain if re.split(r"[^\w.-]", line)[0] == package)
-    return next(mine, package)
+    versions = (line for line in plain if re.split(r"[^\w.-]", line)[0] == package)
+    return next(versions, package)

@@ -52,7 +52,7 @@ class Request:
     policy: str = "throughput"  # what chooses its draft lengths, one of DRAFT_POLICIES
     cohort: str = ""  # requests that behave alike, so that acceptance is counted for them together
     explain: bool = False  # its deltas say what each round did
-    held_back: bool | None = None  # kept from drafting, to compare with; None: it had a wish
+    held_back: bool | None = None  # kept from drafting, to compare with; None: it set `speculative`
     drafter_failed: bool = False  # its drafter raised an error: it goes on without drafts
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None

@@ -27,8 +27,8 @@ class Admission:
     """The limits of an engine, against which requests are made.
 
     `seed` is the base for requests that bring none, `policy` that of requests that name none.
-    `holdback` is the share of requests without any wish about speculation that run without it, to
-    compare the others with. `compiled` gives a grammar with its matcher, or raises InvalidRequest.
+    `holdback` is the share of those without `speculative` that run without speculation, to compare
+    the others with. `compiled` gives a grammar with its matcher, or raises InvalidRequest.
     """
 
     vocab_size: int

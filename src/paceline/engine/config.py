@@ -120,7 +120,7 @@ class EngineStats:
     failed_steps: int = 0
     drafter_failures: int = 0
     speculation: SpeculationStats = field(default_factory=SpeculationStats)
-    decode_seconds: float = 0.0  # steps in which somebody decoded, drafting included
+    decode_seconds: float = 0.0  # of steps in which a request decoded, drafting included
     ar_seconds: float = 0.0  # what the same tokens would have taken without speculation
     speedup_vs_ar: float = 1.0  # the ratio of the two, over about the last minute of decoding
     requests_finished: dict[str, int] = field(default_factory=dict)

@@ -49,7 +49,7 @@ def usable_cores(cgroup: Path = CGROUP, groups: Path = OWN_GROUPS) -> int:
 
 
 def _share(quota: str, period: str) -> list[int]:
-    """Return the cores that a quota of time is worth; none where it is not limited."""
+    """Return the number of cores that a CPU quota allows, as a list; empty without a quota."""
     limited = quota.isdecimal() and period.isdecimal() and int(period) > 0
     return [math.ceil(int(quota) / int(period))] if limited else []
 

@@ -29,7 +29,8 @@ MOST_REMEDIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes. `work` is for the rows of a step, and for the tensor that is being packed."""
+    """The bytes of memory that serving takes. `work` is for the rows of a step, and for the tensor
+    that is being packed."""
 
     weights: int
     drafters: int

@@ -44,7 +44,8 @@ def arguments_schema(function: CallableFunction) -> dict[str, object]:
 
 
 def closed(schema: dict[str, object]) -> dict[str, object]:
-    """Return a schema whose objects have no properties beside those named, unless it says more."""
+    """Return a schema whose objects have only the properties that they name; objects without
+    `properties`, or with a keyword of OPENING, stay as they are."""
     made: dict[str, object] = {}
     for key, value in schema.items():
         if KINDS.get(key, "schema") == "schema" and isinstance(value, dict):

@@ -55,8 +55,8 @@ def remove(model: StoredModel) -> None:
         raise CacheError(f"{model.folder} cannot be deleted: {error}") from error
 
 
-def _converted(room: str, source: str) -> Iterator[StoredModel]:
-    folder = cache_dir() / room
+def _converted(kind: str, source: str) -> Iterator[StoredModel]:
+    folder = cache_dir() / kind
     for entry in folder.iterdir() if folder.is_dir() else ():
         if entry.name.startswith(".") or not (entry / MANIFEST).is_file():
             continue  # not ours: every entry of the cache has a manifest

@@ -33,7 +33,7 @@ FORMAT = 1
 LEAST_BYTES = 16 << 20  # smaller networks are packed as quickly as they are looked up
 # Of the space that would be free without packed weights: what one file may take, and what all of
 # them together take at most where no single one is larger.
-FILE_SHARE, ROOM_SHARE = 0.5, 0.25
+FILE_SHARE, TOTAL_SHARE = 0.5, 0.25
 BLOCK_WORDS = (1 << 20) // 8
 _used: set[Path] = set()  # by this process: a drafter's file must not push out its target's
 
@@ -104,12 +104,12 @@ class PackedFile:
         try:
             with explained(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                room = Room(self.path, size)
-                room.check()
+                space = DiskSpace(self.path, size)
+                space.check()
             fill = partial(_fill, header=header, parts=parts)
             save_file(self.path, fill, durable=False)  # the checksum finds what a power cut lost
             _used.add(self.path)
-            room.tidy()
+            space.tidy()
         except CacheError as error:
             tell_unkept("packed weights cannot be kept", error)
 
@@ -117,7 +117,7 @@ class PackedFile:
 def remove_packed(weights: object) -> None:
     """Delete what was packed of the checkpoint with the identity `weights`, by every recipe.
 
-    Files of versions that stated no source stay, until newer ones need their place.
+    Files without a source, from older versions, stay until their space is needed.
     """
     source = sha256_of_json(weights)
     for path in (cache_dir() / "packed").glob("*.bin"):
@@ -134,7 +134,7 @@ def _fill(file: BinaryIO, header: bytes, parts: Sequence[Tensor]) -> None:
         file.write(part.numpy().data)
 
 
-class Room:
+class DiskSpace:
     """The space for a file of `size` bytes beside the other packed weights."""
 
     def __init__(self, path: Path, size: int) -> None:
@@ -152,8 +152,8 @@ class Room:
         self._space = self._free + taken
 
     def check(self) -> None:
-        """Raise CacheError for a file that would take too much of the space. Make room where the
-        file itself would not fit otherwise."""
+        """Raise CacheError for a file that would take too much of the space. Remove others where
+        the file itself would not fit otherwise."""
         if self.size > self._space * FILE_SHARE:
             folder = self.path.parent
             raise CacheError(
@@ -166,7 +166,7 @@ class Room:
 
     def tidy(self) -> None:
         """Remove the files that were used longest ago, once the new one is written."""
-        self._remove(self._space * ROOM_SHARE - self.size)
+        self._remove(self._space * TOTAL_SHARE - self.size)
 
     def _remove(self, most: float) -> None:
         """Remove the others that were used longest ago, until they take `most` bytes."""

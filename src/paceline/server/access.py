@@ -140,7 +140,7 @@ class RequestLog:
 
 
 def record_of(scope: MutableMapping[str, Any]) -> RequestRecord:
-    """Return the record of a request; one that nobody reads where the app has no log."""
+    """Return the record of a request. If the app keeps no log, return a new record."""
     record: RequestRecord | None = scope.get(RECORD)
     if record is None:
         record = scope[RECORD] = RequestRecord()

@@ -45,20 +45,24 @@ class AnswerWriter(Protocol):
         """Return the answer as one object."""
 
 
-async def start(serving: Serving, wish: Translation, http: Request, prefix: str) -> OpenedJob:
+async def start(
+    serving: Serving, translation: Translation, http: Request, prefix: str
+) -> OpenedJob:
     """Start a translated request; its id begins with `prefix`. Raises ApiError."""
     try:
-        return await serving.open(wish.chat, http, prefix)
+        return await serving.open(translation.chat, http, prefix)
     except (InvalidRequest, ApiError) as error:
-        raise wish.refusal(error) from None
+        raise translation.refusal(error) from None
 
 
-async def finished(job: Job, writer: AnswerWriter, wish: Translation, http: Request) -> Response:
+async def finished(
+    job: Job, writer: AnswerWriter, translation: Translation, http: Request
+) -> Response:
     """Return the answer of a job as one object, when it has ended. Raises ApiError."""
 
     async def written() -> bytes:
         answer = await writer.whole()
-        if job.params.logprobs is None and wish.chat.size <= LARGE:
+        if job.params.logprobs is None and translation.chat.size <= LARGE:
             return write_json(answer)
         # it repeats parts of the request, and has the log-probabilities
         return await run_in_threadpool(write_json, answer)
@@ -66,7 +70,7 @@ async def finished(job: Job, writer: AnswerWriter, wish: Translation, http: Requ
     try:
         return await answered(job, http, written)
     except ApiError as error:
-        raise wish.refusal(error) from None
+        raise translation.refusal(error) from None
 
 
 def event_sizes() -> EventSizes:
@@ -78,10 +82,10 @@ class BlockStream(JobStream):
     """Streams the events of an answer's blocks."""
 
     def __init__(
-        self, job: Job, writer: AnswerWriter, wish: Translation, options: StreamWriting
+        self, job: Job, writer: AnswerWriter, translation: Translation, options: StreamWriting
     ) -> None:
         super().__init__(job, options)
-        self._writer, self._wish = writer, wish
+        self._writer, self._translation = writer, translation
 
     def _begin(self) -> bytes:
         return self._written(self._writer.begin())
@@ -93,7 +97,7 @@ class BlockStream(JobStream):
         return self._written(await self._writer.end())
 
     def _failed(self, error: ApiError) -> bytes:
-        return self._written(self._writer.failed(self._wish.refusal(error)))
+        return self._written(self._writer.failed(self._translation.refusal(error)))
 
     def _written(self, events: Sequence[Event]) -> bytes:
         return b"".join(map(self._framed, events))

@@ -47,7 +47,8 @@ class TaggedArguments:
         self._tags, self._schemas, self._begun = tags, schemas, False
 
     def feed(self, pending: str) -> tuple[str, str, bool]:
-        """Return the same as JsonArguments.feed(), in JSON."""
+        """Return the JSON of the arguments in `pending`, what comes behind them, and whether they
+        have ended."""
         text, closing = "", self._tags.closing
         while closing in pending and (argument := _argument(self._tags).match(pending)):
             key, value = argument[1], value_json(argument[2], self._schemas.get(argument[1]))

@@ -53,12 +53,13 @@ COUNTERS = (
     ),
     (
         "paceline:decode_seconds",
-        "Steps in which somebody decoded, with drafting.",
+        "Seconds of steps in which a request decoded, drafting included.",
         "decode_seconds",
     ),
     (
         "paceline:ar_decode_seconds",
-        "What their tokens would have taken without speculation, by the cost table.",
+        "Seconds that the tokens of these steps would have taken without speculation, by the "
+        "cost table.",
         "ar_seconds",
     ),
 )
@@ -102,7 +103,7 @@ class ServerMetrics(Collector):
             for name, (text, buckets) in HISTOGRAMS.items()
         }
         self._gaps: list[float] = []  # between tokens, of which the histogram does not know yet
-        # of requests that had no wish about speculation: with it, and held back from it
+        # of requests that did not set `speculative`: with it, and held back from it
         self._tpots = {group: deque[float](maxlen=REMEMBERED) for group in GROUPS.values()}
         self._registry.register(self)
 

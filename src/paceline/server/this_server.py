@@ -60,7 +60,8 @@ class ServerFit:
 
 
 class ThisServer:
-    """Makes the scenario. The fit runs in a thread, one at a time with what else takes `turn`."""
+    """Makes the scenario. The fit runs in a thread; other computations that take `turn` wait for
+    it."""
 
     def __init__(self, serves: AsyncEngine, live: Live, turn: CapacityLimiter) -> None:
         self._serves, self._live, self._turn = serves, live, turn
@@ -68,8 +69,8 @@ class ThisServer:
         self._fitted = 0.0  # in monotonic seconds
 
     async def scenario(self) -> ServedScenario:
-        """Return the scenario of now. The first call reads the weights a few times, for the
-        bandwidth. Raises ApiError (404) for a network without a config."""
+        """Return the server's current scenario. The first call reads the weights a few times, for
+        the bandwidth. Raises ApiError (404) for a network without a config."""
         engine = self._serves.engine
         async with self._turn:
             fit = self._fit

@@ -37,7 +37,8 @@ class PublishedCell:
         return {name: values[place] for name, values in both.items() if values is not None}
 
     def predicted(self, calibration: Calibration) -> dict[str, float]:
-        """Return the same under a calibration."""
+        """Return the predicted tokens per second and speedup under a calibration, where they were
+        published."""
         plain = Workload(self.batch, 1, self.table.context)
         verified = Workload(self.batch, self.row.draft_length + 1, self.table.context)
         step = self.deployment.forward_time(verified, calibration).total

@@ -90,7 +90,7 @@ class ClientTool(Document):
     input_examples: NoList = None
 
 
-class ToolWish(Document):
+class ChosenTool(Document):
     """Which tools the answer may or must use."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -98,7 +98,7 @@ class ToolWish(Document):
     disable_parallel_tool_use: bool | None = None
 
 
-class ThinkingWish(RequestObject):
+class ThinkingChoice(RequestObject):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Whole | None = None
     """Accepted without effect: max_tokens bounds the thinking and the answer together."""
@@ -126,8 +126,8 @@ class TokenCountRequest(RequestBody):
     messages: Annotated[list[Turn], Field(min_length=1), AtMost(MAX_MESSAGES, "messages")]
     system: str | Texts | None = None
     tools: Annotated[list[ClientTool], AtMost(MAX_TOOLS, "tools")] | None = None
-    tool_choice: ToolWish | None = None
-    thinking: ThinkingWish | None = None
+    tool_choice: ChosenTool | None = None
+    thinking: ThinkingChoice | None = None
     output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
     mcp_servers: NoList = None
@@ -287,11 +287,11 @@ def _tool(tool: ClientTool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _thinks(thinking: ThinkingWish) -> bool | None:
+def _thinks(thinking: ThinkingChoice) -> bool | None:
     """Return whether to think; adaptive leaves that to the model."""
     return None if thinking.type == "adaptive" else thinking.type == "enabled"
 
 
-def _schema_format(wish: SchemaOutput) -> dict[str, Any]:
-    schema = {"name": "answer", "schema": wish.schema_}
+def _schema_format(output: SchemaOutput) -> dict[str, Any]:
+    schema = {"name": "answer", "schema": output.schema_}
     return {"type": "json_schema", "json_schema": schema}

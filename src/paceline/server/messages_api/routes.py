@@ -28,22 +28,22 @@ def add_messages(routes: APIRouter, serving: Serving) -> None:
     )
     async def create_message(body: MessagesRequest, http: Request) -> Response:
         """Answer a conversation in Anthropic's form, whole or as a stream."""
-        wish = body.translation
-        opened = await start(serving, wish, http, "msg_")
+        translation = body.translation
+        opened = await start(serving, translation, http, "msg_")
         writer = MessageWriter(opened.job, opened.form.format)
         if not body.stream:
-            return await finished(opened.job, writer, wish, http)
+            return await finished(opened.job, writer, translation, http)
         writing = serving.writing(opened.job, event_sizes(), padded=False)
-        return BlockStream(opened.job, writer, wish, writing)
+        return BlockStream(opened.job, writer, translation, writing)
 
     @routes.post("/v1/messages/count_tokens", response_model=objects.TokenCount, responses=errors)
     async def count_tokens(body: TokenCountRequest, http: Request) -> Response:
         """Count the tokens of a conversation in Anthropic's form."""
-        wish = body.translation
-        serving.settle_model(wish.chat)
+        translation = body.translation
+        serving.settle_model(translation.chat)
         with serving.turn(http) as client:
             try:
-                (ids,) = await serving.encoder.encode(wish.chat, client)
+                (ids,) = await serving.encoder.encode(translation.chat, client)
             except (InvalidRequest, ApiError) as error:
-                raise wish.refusal(error) from None
+                raise translation.refusal(error) from None
         return JSONResponse({"input_tokens": len(ids)})

@@ -39,8 +39,8 @@ class ResponsesApi:
         """Answer a request, whole or as a stream. Raises InvalidRequest or ApiError."""
         serving, owner = self._serving, self._serving.owner(http)
         body.check()
-        wish = await self._translated(body, http, owner)
-        opened = await start(serving, wish, http, "resp_")
+        translation = await self._translated(body, http, owner)
+        opened = await start(serving, translation, http, "resp_")
         job = opened.job
 
         async def keep(response: ResponseObject) -> None:
@@ -56,12 +56,12 @@ class ResponsesApi:
             body, job, opened.form.format, serving.texts, keep=keep, count=count
         )
         if not body.stream:
-            return await finished(job, writer, wish, http)
+            return await finished(job, writer, translation, http)
         is_padded = body.stream_options is not None and bool(
             body.stream_options.include_obfuscation
         )
         options = serving.writing(job, event_sizes(), padded=is_padded)
-        return BlockStream(job, writer, wish, options)
+        return BlockStream(job, writer, translation, options)
 
     async def _translated(self, body: ResponsesRequest, http: Request, owner: str) -> Translation:
         if body.previous_response_id is None:
