@@ -11,7 +11,9 @@ import pytest
 
 from paceline.core import OutputDelta, Request, SamplingParams
 from paceline.engine.async_engine import Stream
+from paceline.server import block_stream, serving, shapes
 from paceline.server.connection import BodyWriter
+from paceline.server.responses import write_json
 
 from .conftest import CHAT, TEXT, Client, listening
 from .fake import REPLY, FakeAsyncEngine
@@ -99,3 +101,45 @@ def test_an_error_of_the_reader_ends_its_stream_alone() -> None:
             await reading
 
     asyncio.run(test())
+
+
+SCORED = {"prompt": "Who leads? " * 40, "echo": True, "logprobs": 20, "max_tokens": 8}
+LABELLED = {"max_tokens": 120, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
+RESPONSE = {
+    "input": "Hi",
+    "max_output_tokens": 120,
+    "include": ["message.output_text.logprobs"],
+    "top_logprobs": 20,
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("completions", SCORED), ("chat/completions", {**CHAT, **LABELLED}), ("responses", RESPONSE)],
+    ids=["completions", "chat", "responses"],
+)
+def test_many_log_probabilities_are_encoded_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    on_loop, elsewhere = [0], [0]  # bytes
+
+    def noted(value: object) -> bytes:
+        encoded = write_json(value)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            elsewhere.append(len(encoded))
+        else:
+            on_loop.append(len(encoded))
+        return encoded
+
+    for module in (shapes, block_stream, serving):
+        monkeypatch.setattr(module, "write_json", noted)
+    with listening(FakeAsyncEngine()) as server:
+        url = f"{server.url}/v1/{path}"
+        answer = httpx.post(url, json={**body, "stream": stream}, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    assert max(on_loop) < 16_384  # one step of a stream
+    if (path, stream) != ("chat/completions", True):  # which has small events alone
+        assert max(elsewhere) > 32_768

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,7 +15,7 @@ from paceline.server.errors import ApiError
 from paceline.server.job import Indexed, Job
 from paceline.server.responses import write_json
 from paceline.server.serving import OpenedJob, Serving, answered
-from paceline.server.streaming import DATA, END, JobStream, StreamWriting
+from paceline.server.streaming import DATA, END, JobStream, StreamWriting, encoded
 from paceline.server.translation import Translation
 from paceline.server.wire import EventSizes, padded
 
@@ -61,16 +60,17 @@ async def finished(
     """Return the answer of a job as one object, when it has ended. Raises ApiError."""
 
     async def written() -> bytes:
-        answer = await writer.whole()
-        if job.params.logprobs is None and translation.chat.size <= LARGE:
-            return write_json(answer)
-        # it repeats parts of the request, and has the log-probabilities
-        return await run_in_threadpool(write_json, answer)
+        return await encoded(write_json, await writer.whole(), is_large=is_large(job, translation))
 
     try:
         return await answered(job, http, written)
     except ApiError as error:
         raise translation.refusal(error) from None
+
+
+def is_large(job: Job, translation: Translation) -> bool:
+    """Return whether an answer as a whole is large; it repeats parts of the request."""
+    return job.tells_logprobs or translation.chat.size > LARGE
 
 
 def event_sizes() -> EventSizes:
@@ -86,18 +86,25 @@ class BlockStream(JobStream):
     ) -> None:
         super().__init__(job, options)
         self._writer, self._translation = writer, translation
+        self._repeats_much = is_large(job, translation)  # in the events around its deltas
 
-    def _begin(self) -> bytes:
-        return self._written(self._writer.begin())
+    async def _begin(self) -> bytes:
+        return await self._encoded(self._writer.begin())
 
     def _events(self, indexed: list[Indexed]) -> bytes:
         return self._written([event for _, delta in indexed for event in self._writer.add(delta)])
 
-    async def _end(self) -> bytes:
-        return self._written(await self._writer.end())
+    def _is_large(self, indexed: list[Indexed]) -> bool:
+        return self._repeats_much and any(delta.finished for _, delta in indexed)
 
-    def _failed(self, error: ApiError) -> bytes:
-        return self._written(self._writer.failed(self._translation.refusal(error)))
+    async def _end(self) -> bytes:
+        return await self._encoded(await self._writer.end())
+
+    async def _failed(self, error: ApiError) -> bytes:
+        return await self._encoded(self._writer.failed(self._translation.refusal(error)))
+
+    async def _encoded(self, events: Sequence[Event]) -> bytes:
+        return await encoded(self._written, events, is_large=self._repeats_much)
 
     def _written(self, events: Sequence[Event]) -> bytes:
         return b"".join(map(self._framed, events))

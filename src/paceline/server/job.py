@@ -166,6 +166,11 @@ class Job:
         """Return the latencies of a single choice that has ended; None for several."""
         return self.lasts[0].metrics if len(self.choices) == 1 and self.lasts else None
 
+    @property
+    def tells_logprobs(self) -> bool:
+        """Return whether the answer has the log-probabilities of tokens."""
+        return self.params.logprobs is not None or self.params.prompt_logprobs is not None
+
     def usage(self) -> Usage:
         firsts = [c.last for c in self.choices[:: self.n] if c.last is not None]
         completion = sum(delta.completion_tokens for delta in self.lasts)

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,7 +32,7 @@ from paceline.server.responses import RequestRounds, write_json
 from paceline.server.rounds import RoundStore
 from paceline.server.settings import ServerSettings
 from paceline.server.shapes import ChatShape, CompletionShape, Shape
-from paceline.server.streaming import EventStream, StreamWriting
+from paceline.server.streaming import EventStream, StreamWriting, encoded
 from paceline.server.tally import Traffic
 from paceline.server.tokens import TokenTexts
 from paceline.server.wire import EventSizes, Frames
@@ -89,13 +88,12 @@ class Serving:
         if body.stream:
             return self._stream(body, shape, job.params)
 
-        async def written() -> bytes:
-            if job.params.prompt_logprobs is None:
-                return write_json(shape.answer())
-            # the log-probabilities of long prompts take long to write
-            return await run_in_threadpool(lambda: write_json(shape.answer()))
+        def written(shape: Shape) -> bytes:
+            return write_json(shape.answer())
 
-        return await answered(job, http, written)
+        return await answered(
+            job, http, lambda: encoded(written, shape, is_large=job.tells_logprobs)
+        )
 
     async def open(
         self, body: ChatRequest | CompletionRequest, http: Request, kind: str

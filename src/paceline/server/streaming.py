@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -20,6 +22,7 @@ from paceline.server.shapes import Shape
 from paceline.server.wire import Frames, joined, padded, write_steadily
 
 log = logging.getLogger(__name__)
+Item = TypeVar("Item")
 DATA, END = b"data: ", b"\n\n"  # around the JSON of a server-sent event
 DONE = DATA + b"[DONE]" + END
 NO_USAGE = b'{"usage":null}'  # of every chunk but the last one, where usage was asked for
@@ -41,13 +44,19 @@ class StreamWriting:
     spans: Spans = OFF
 
 
+async def encoded(write: Callable[[Item], bytes], body: Item, *, is_large: bool) -> bytes:
+    """Return `body` as `write` encodes it: on a thread if it is large, so that no other stream
+    waits. What has the log-probabilities of a whole answer or prompt is large."""
+    return await run_in_threadpool(write, body) if is_large else write(body)
+
+
 class JobStream(Response):
     """Streams a job's deltas. When the client hangs up, the job is aborted at once."""
 
     def __init__(self, job: Job, options: StreamWriting) -> None:
         # Not through super(): it would set a Content-Length
         self.status_code, self.background, self.raw_headers = 200, None, HEADERS
-        self._job = job
+        self._job, self._is_scored = job, job.params.prompt_logprobs is not None
         self._unit, self._frames = options.unit, options.frames
         self._frame_seconds, self._spans = options.frame_seconds, options.spans
 
@@ -70,7 +79,7 @@ class JobStream(Response):
                 seconds=self._frame_seconds,
                 is_gone=lambda: self._job.gone,
             )
-        if writer is not None:
+        if writer is not None and not self._is_scored:
             self._job.write_directly(lambda indexed: self._write_now(indexed, writer), writer)
         async for body in self._bodies():
             with self._spans("send"):
@@ -87,22 +96,22 @@ class JobStream(Response):
         """Yield all events in order but those that were written directly. It raises nothing: an
         event says what went wrong."""
         try:
-            if opening := self._begin():
+            if opening := await self._begin():
                 yield opening
             async for indexed in self._job.deltas():
                 with self._spans("format"):
-                    body = self._events(indexed)
+                    body = await encoded(self._events, indexed, is_large=self._is_large(indexed))
                 if body:
                     yield body
             if not self._job.gone:
                 yield await self._end()
         except ApiError as error:
-            yield self._failed(error)
+            yield await self._failed(error)
         except Exception:  # the status has been sent: an event is the only way left to say so
             log.exception("a stream failed")
-            yield self._failed(ApiError(500, ENGINE_FAILED))
+            yield await self._failed(ApiError(500, ENGINE_FAILED))
 
-    def _begin(self) -> bytes:
+    async def _begin(self) -> bytes:
         """Encode what comes before all deltas."""
         return b""
 
@@ -110,11 +119,16 @@ class JobStream(Response):
         """Encode what a step adds; nothing where there is nothing to show yet."""
         raise NotImplementedError
 
+    def _is_large(self, indexed: list[Indexed]) -> bool:
+        """Return whether what a step adds has the log-probabilities of many other steps. It must
+        not be written directly."""
+        raise NotImplementedError
+
     async def _end(self) -> bytes:
         """Encode what comes after all deltas."""
         raise NotImplementedError
 
-    def _failed(self, error: ApiError) -> bytes:
+    async def _failed(self, error: ApiError) -> bytes:
         """Encode the end of a stream that failed."""
         raise NotImplementedError
 
@@ -145,10 +159,13 @@ class EventStream(JobStream):
                 events.append(self._chunk(shape.last(index, delta), delta))
         return b"".join(events)
 
+    def _is_large(self, indexed: list[Indexed]) -> bool:
+        return self._is_scored and any(delta.prompt_logprobs for _, delta in indexed)
+
     async def _end(self) -> bytes:
         return (self._event(self._shape.usage()) if self._include_usage else b"") + DONE
 
-    def _failed(self, error: ApiError) -> bytes:
+    async def _failed(self, error: ApiError) -> bytes:
         return DATA + error.body() + END
 
     def _chunk(

@@ -60,10 +60,10 @@ class ResponseWriter:
     async def whole(self) -> dict[str, object]:
         """Return the response of a job that has ended."""
         choice = self._job.choices[0]
-        if self._parts is None:
-            self._feed(choice.text, choice.logprobs or (), last=True)
-        else:  # token by token, which takes long for a long answer
-            rows = choice.logprobs or ()
+        if choice.logprobs is None:
+            self._feed(choice.text, (), last=True)
+        else:  # each token and its alternatives get their texts, which takes long
+            rows = choice.logprobs
             await run_in_threadpool(lambda: self._feed(choice.text, rows, last=True))
         return {**await self._completed()}
 
