@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
 from paceline.core import FinishReason, OutputDelta
-from paceline.engine.tool_formats import HERMES
+from paceline.engine.tool_calls import Thinking
+from paceline.engine.tool_formats import HERMES, THINK, ToolFormat
+from paceline.server import shapes
 from paceline.server.app import create_app
 from paceline.server.parsing import AnswerFormat
-from paceline.server.responses import AnswerChunk
+from paceline.server.responses import AnswerChunk, write_json
 from paceline.server.settings import ServerSettings
 from paceline.server.shapes import ChatShape, CompletionShape, Shape
 
@@ -47,9 +51,42 @@ def test_chunks_of_plain_text_equal_those_that_are_encoded_whole(
         delta = OutputDelta(request_id="r", choice=index, text=text, token_ids=[3, 40])
         body = shape.chunk(index, delta)
         assert body is not None
-        text_json = shape.text_json(index, delta)
-        assert text_json is not None and text_json.isascii()
-        assert json.loads(text_json) == json.loads(shape.chunk_json(body))
+        encoded = shape.delta_json(index, delta)
+        assert encoded.isascii() and encoded == shape.chunk_json(body)
+
+
+@pytest.mark.parametrize("token_ids", [False, True])
+@pytest.mark.parametrize("tools", [None, HERMES], ids=["text", "calls"])
+def test_chunks_of_thoughts_equal_those_that_are_encoded_whole(
+    monkeypatch: pytest.MonkeyPatch, tools: ToolFormat | None, token_ids: bool
+) -> None:
+    form, rng = AnswerFormat(tools, THINK, Thinking.MAYBE), random.Random(2)
+    job: Any = SimpleNamespace(id="x-1", created=1, model="m", choices=[None])
+    monkeypatch.setattr(ToolFormat, "new_id", lambda self: "call_1")
+    text = '<think>\nHm, "é" \n or 快?\0text\0\n</think>\n\nA < b.  Yes\n no.' * 4
+    text += '\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    for _ in range(20):
+        fast, whole = (ChatShape(job, cast(Any, None), "fp", token_ids, form) for _ in range(2))
+        encode, left, texts, templates = Mock(wraps=write_json), text, 0, set()
+        while left:
+            size = rng.randint(1, 4)
+            piece, left = left[:size], left[size:]
+            reason = None if left else FinishReason.STOP
+            delta = OutputDelta(
+                request_id="r", choice=0, text=piece, token_ids=(3, 40), finish_reason=reason
+            )
+            body = whole.chunk(0, delta)
+            before = encode.call_count
+            with monkeypatch.context() as patch:
+                patch.setattr(shapes, "write_json", encode)
+                encoded = fast.delta_json(0, delta)
+            assert encoded == (whole.chunk_json(body) if body else b"")
+            names = tuple(body["choices"][0]["delta"]) if body else ()
+            if names in (("content",), ("reasoning_content",)):
+                assert encode.call_count == before + (names not in templates)
+                templates.add(names)
+                texts += 1
+        assert texts > 30 and len(templates) == 2
 
 
 def test_chat_stream_in_openais_order(client: Client) -> None:

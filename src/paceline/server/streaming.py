@@ -150,11 +150,11 @@ class EventStream(JobStream):
             if index not in opened:
                 opened.add(index)
                 events.append(self._chunk(shape.first(index, delta), delta, 0))
-            text = None if self._continuous_usage else shape.text_json(index, delta)
-            if text is not None:
-                events.append(self._framed(joined(text, NO_USAGE) if self._include_usage else text))
-            else:
+            if self._continuous_usage:
                 events.append(self._chunk(shape.chunk(index, delta), delta))
+            elif chunk := shape.delta_json(index, delta):
+                chunk = joined(chunk, NO_USAGE) if self._include_usage else chunk
+                events.append(self._framed(chunk))
             if delta.finished:
                 events.append(self._chunk(shape.last(index, delta), delta))
         return b"".join(events)
