@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from paceline.bench.load import client
 from paceline.bench.load.answers import DraftCounts
 from paceline.bench.load.client import ChatClient, ServerError, served_model
 from paceline.bench.load.server_process import ServerProcess
@@ -37,6 +39,14 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.bodies.append(body)
+        if body["model"] == "cut":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            return
+        if body["model"] == "mute":
+            time.sleep(0.5)
+            return
         if body["model"] != "tiny":
             self._send(404, '{"error": {"message": "model: got \'large\'"}}')
             return
@@ -66,11 +76,11 @@ def server() -> Iterator[str]:
 
 def ask(url: str, model: str, *settings: Any) -> list[Any]:
     async def session() -> list[Any]:
-        client = ChatClient(url, model=model, max_tokens=9, extra={"top_k": 5})
+        asker = ChatClient(url, model=model, max_tokens=9, extra={"top_k": 5})
         try:
-            return [await client(PROMPT, setting) for setting in settings]
+            return [await asker(PROMPT, setting) for setting in settings]
         finally:
-            await client.close()
+            await asker.close()
 
     return asyncio.run(session())
 
@@ -95,6 +105,17 @@ def test_every_request_has_a_cache_salt_of_its_own(server: str) -> None:
 def test_an_error_of_the_server_is_shown(server: str) -> None:
     with pytest.raises(ServerError, match=r"404.*large"):
         ask(server, "large", None)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"), [("cut", "peer closed connection"), ("mute", "ReadTimeout")]
+)
+def test_a_server_that_breaks_off_is_named_with_the_prompt(
+    server: str, model: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.2)
+    with pytest.raises(ServerError, match=rf"{server}.* broke off at the prompt 'hello': {why}"):
+        ask(server, model, None)
 
 
 def test_the_served_model_is_found_and_a_missing_server_is_named(server: str) -> None:

@@ -49,7 +49,7 @@ outcomes = pytest.mark.parametrize(
     [
         (3, True, 0, "same text: yes"),
         (4, True, 1, "same text: no"),
-        (3, False, 1, "did NOT stop cleanly"),
+        (3, False, 1, "did NOT stop cleanly; it said:\nstart-up table\n"),
     ],
 )
 

@@ -164,8 +164,12 @@ def test_hub_without_network_says_so(
         raise error
 
     monkeypatch.setattr(catalog.huggingface_hub, "snapshot_download", snapshot)
-    with pytest.raises(ModelError, match=rf"org/name: .*{said}"):
+    with pytest.raises(ModelError, match=rf"org/name: .*{said}.* or one of smollm2-135m,"):
         load_model("org/name")
+    with pytest.raises(ModelError, match="did you mean Qwen3-8B"):
+        load_model("Qwen/Qwen3-8C")
+    with pytest.raises(ModelError, match=r"(?!.*did you mean).*from PyPI$"):
+        load_model("Qwen/Qwen3-8B")
 
 
 @pytest.mark.parametrize("name", ["no-such-model", "/nowhere/at/all", "a b/c", ""])

@@ -92,8 +92,9 @@ def compare_served(
     title = f"{MODEL}, temperature 0, up to {max_tokens} tokens, {count} paired runs of each prompt"
     for part in show.comparison(pairs, title):
         console.print(part)
-    stopped = "stopped cleanly" if clean else f"did NOT stop cleanly: see {log}"
-    console.print(f"server {stopped}", markup=False, soft_wrap=True)
+    console.print("server stopped cleanly" if clean else "server did NOT stop cleanly; it said:")
+    if not clean:
+        console.print(Text(server.output().strip()))
     return 0 if clean and all(pair.same_text for pair in pairs) else 1
 
 

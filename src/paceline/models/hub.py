@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.core import CacheError, ModelError
-from paceline.core.names import guesses, listed_spellings
+from paceline.core.names import find_name, guesses, listed_spellings
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -35,7 +35,9 @@ def hub_errors(repo_id: str, revision: str | None, instead: str) -> Iterator[Non
     from huggingface_hub import errors
 
     at = f" at revision {revision!r}" if revision else ""
-    likely = " or ".join(guesses(repo_id, listed_spellings()))
+    listed = listed_spellings()
+    is_listed = find_name("model", repo_id, listed, whole=True) is not None
+    likely = "" if is_listed else " or ".join(guesses(repo_id, listed))
     hint = f"; did you mean {likely}?" if likely else ""
     try:
         yield

@@ -57,16 +57,22 @@ class ChatClient:
     async def __call__(self, prompt: BenchPrompt, speculative: object) -> MeasuredAnswer:
         """Answer one prompt; `speculative` as in the API (None leaves the field out).
 
-        Raises ServerError for an answer that is no stream of tokens.
+        Raises ServerError for an answer that is no stream of tokens, breaks off, or stays out for
+        ANSWER_SECONDS.
         """
         body = {**self._body, "messages": list(prompt.messages), "cache_salt": uuid.uuid4().hex}
         if speculative is not None:
             body["speculative"] = speculative
         answer = MeasuredAnswer(started=time.perf_counter())
-        async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
-            await _check(response)
-            async for event in _events(response):
-                _take(answer, event)
+        try:
+            async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+                await _check(response)
+                async for event in _events(response):
+                    _take(answer, event)
+        except httpx.HTTPError as error:
+            why = str(error) or type(error).__name__  # a timeout has no text
+            where = f"the server at {self._http.base_url}"
+            raise ServerError(f"{where} broke off at the prompt {prompt.name!r}: {why}") from error
         if not answer.arrivals:
             raise ServerError(f"{response.url} sent no token ids for the prompt {prompt.name!r}")
         return answer
