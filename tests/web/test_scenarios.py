@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from paceline.roofline.scenario import listed_presets
 
@@ -84,7 +85,9 @@ def test_a_pin_that_cannot_be_drawn_says_so(url: str, open_page: Open) -> None:
     )
     page.goto(f"{url}/#calculator?batch=8&pin={packed}")
     page.wait_for_selector(".pinned:has-text('This link is of a page that serves a model')")
-    assert shown(page) == expected(batch=8)
+    rates = expected(batch=8)
+    page.wait_for_selector(f".result-card .big:text-is('{rates[0]}')")
+    assert shown(page) == rates
     page.goto(f"{url}/#calculator?batch=4&pin=broken")
     page.wait_for_selector(".notice:has-text('This link is broken')")
     assert not page.is_visible(".pinned")
@@ -129,8 +132,10 @@ def test_a_chart_is_saved_as_a_picture_with_title_legend_and_background(
     }.items():
         figure = page.locator(f"figure:has(h3:text-is('{title}'))")
         figure.scroll_into_view_if_needed()
+        save = figure.get_by_role("button", name=f"Save PNG of “{title}”")
+        expect(save).to_be_enabled()
         with page.expect_download() as download:
-            figure.get_by_role("button", name=f"Save PNG of “{title}”").press("Enter")
+            save.press("Enter")
         assert download.value.suggested_filename == f"{title.lower().replace(' ', '-')}.png"
         content = base64.b64encode(download.value.path().read_bytes()).decode()
         names = ["--card", "--ink", "--soft", *colours]
