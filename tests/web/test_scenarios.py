@@ -86,7 +86,7 @@ def test_a_pin_that_cannot_be_drawn_says_so(url: str, open_page: Open) -> None:
     page.goto(f"{url}/#calculator?batch=8&pin={packed}")
     page.wait_for_selector(".pinned:has-text('This link is of a page that serves a model')")
     rates = expected(batch=8)
-    page.wait_for_selector(f".result-card .big:text-is('{rates[0]}')")
+    page.wait_for_selector(f".result-card .big:has-text('{rates[0]}')")
     assert shown(page) == rates
     page.goto(f"{url}/#calculator?batch=4&pin=broken")
     page.wait_for_selector(".notice:has-text('This link is broken')")
