@@ -116,7 +116,7 @@ $(VENV)/bin/python:
 # and nothing that follows replaces it.
 $(VENV)/.ready-torch: | $(VENV)/bin/python
 	@if $(PY) -c $(HAS_TORCH) 2>/dev/null; then echo "keeping the torch in $(VENV)"; else $(PIP) install $(TORCH); fi
-	@$(PY) -c $(HAS_TORCH) || { echo "TORCH=\"$(TORCH)\" gave no torch >= 2.11" >&2; exit 1; }
+	@$(PY) -c $(HAS_TORCH) 2>/dev/null || { echo "TORCH=\"$(TORCH)\" gave no torch >= 2.11" >&2; exit 1; }
 	@touch $@
 
 $(VENV)/.ready-core: pyproject.toml $(VENV)/.ready-torch

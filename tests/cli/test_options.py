@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import paceline.__main__
 from paceline import __version__
 from paceline.cli import COMMANDS, JOBS, build_parser, help, main, options, parse
 from paceline.cli.option import options_of, parse_bytes
@@ -36,7 +37,8 @@ def test_every_engine_option_can_be_set() -> None:
         *("--model", "m", "--drafter", "ngram", "--drafter", "x=suffix", "--dtype", "float32"),
         *("--device", "cuda", "--backend", "torch", "--max-model-len", "99", "--kv-memory", "2MiB"),
         *("--max-num-seqs", "3", "--max-waiting", "4", "--token-budget", "5"),
-        *("--max-stretch", "2.5", "--rule", "synthetic", "--synthetic", "0.9,0.5"),
+        *("--max-stretch", "2.5", "--ttft-goal", "1", "--tpot-goal", "0.05"),
+        *("--rule", "synthetic", "--synthetic", "0.9,0.5"),
         *("--no-prefix-cache", "--engine-seed", "7", "--threads", "1", "--draft-policy", "fixed"),
         *("--draft-window", "512", "--holdback", "0.01", "--quantize", "int8"),
     )
@@ -152,6 +154,17 @@ def test_a_server_that_is_not_there_is_a_failure_not_a_traceback(
 ) -> None:
     assert main(["bench", "--url", "http://127.0.0.1:9"]) == 1
     assert "no server at http://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_commands_are_imported_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted:
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "paceline.cli", Interrupted())
+    assert paceline.__main__.main() == 130
 
 
 def test_help_is_quick_because_it_imports_no_torch() -> None:

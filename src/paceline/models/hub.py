@@ -22,6 +22,7 @@ def fetch_config(repo_id: str) -> Path:
     Raises ModelError saying what is to blame, and CacheError."""
     import huggingface_hub  # here, since most predictions fetch nothing
 
+    huggingface_hub.logging.set_verbosity_error()  # where it fails, one line says why
     with hub_errors(repo_id, None, "a folder, a config.json, a GGUF file or a listed name"):
         return Path(huggingface_hub.hf_hub_download(repo_id, "config.json"))
 
