@@ -141,7 +141,6 @@ def test_a_small_model_of_random_weights_drafts_to_the_end(tmp_path: Path) -> No
         ("mock,block=0,cost=0.1", "block.*from 1"),
         ("mock,speed=2", "speed.*one of cost, block, max_draft_len"),
         ("mock:nowhere.json", "nowhere.json.*a config.json"),
-        ("mock:org/drafter", "org/drafter.*a config.json"),
     ],
 )
 def test_bad_specs_are_refused_by_name(spec: str, says: str) -> None:
