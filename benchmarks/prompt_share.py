@@ -1,4 +1,4 @@
-"""How much of a step prompts get beside decoding requests: throughput, TTFT and the longest steps.
+"""Measure the share of prompts in steps: throughput, TTFT and the longest steps.
 
 python benchmarks/prompt_share.py MODEL [--at-once 8 32] [--stretches 1.5 2 4 8 100] [--rounds 5]
 
@@ -30,7 +30,7 @@ TOKENS = 64
 
 @dataclass
 class Window:
-    """What an engine did in a while."""
+    """The tokens, times to first token and steps of an engine during a few seconds."""
 
     seconds: float = 0.0
     tokens: int = 0
@@ -53,7 +53,7 @@ class Window:
 
 @dataclass(frozen=True)
 class FixedStretch(PromptShare):
-    """What the scheduler did before: a step with prompts takes up to `max_stretch` of one without
+    """The rule before: a step with prompts takes up to `max_stretch` times as long as one without
     prompts and drafts."""
 
     def rows(

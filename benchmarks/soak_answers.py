@@ -110,7 +110,7 @@ def _add(answer: Answer, choice: dict[str, Any]) -> None:
 
 
 def _text(choice: dict[str, Any]) -> str:
-    """Of an answer or an event, of either endpoint: what was said, and the arguments of calls."""
+    """Return the text and the arguments of calls, of an answer or an event of either endpoint."""
     said = choice.get("message") or choice.get("delta") or choice
     calls = "".join(call["function"]["arguments"] for call in said.get("tool_calls") or ())
     return f"{said.get('content') or said.get('text') or ''}{calls}"

@@ -27,7 +27,7 @@ class Streamed:
 
     @property
     def seconds_per_token(self) -> float:
-        """Of all streams together: the inverse of the throughput."""
+        """The inverse of the throughput of all streams together."""
         last = max(each[-1] for each in self.arrivals)
         return (last - self.start) / sum(map(len, self.arrivals))
 

@@ -14,10 +14,6 @@ import pytest
 
 from paceline.roofline.architecture import model_config
 from paceline.roofline.scenario import predict
-from paceline.server import this_server
-from paceline.server.errors import ApiError
-
-from .serving import served as served
 
 Open = Callable[..., Any]
 DFLASH = {"kind": "dflash", "name": "DFlash", "cost": 0.1, "block": 15,
@@ -266,34 +262,6 @@ def test_where_no_draft_fits_nothing_is_painted_as_speculation_off(
     best = {row["batch"]: row for row in rows if row["view"] == "optimum_by_batch"}
     assert (best["256"]["fits"], best["512"]["fits"]) == ("yes", "no draft fits")
     assert best["1024"]["fits"] == "does not fit" and best["512"]["speedup"] == ""
-
-
-def test_a_server_s_page_starts_with_what_it_runs(served: str, open_page: Open) -> None:
-    page = opened(open_page, served)
-    assert page.input_value("#calculator-model") == "served"
-    assert page.inner_text(".facts").startswith("tiny on this-server: ")
-    assert [card.inner_text() for card in page.query_selector_all(".result-card h2")] == [
-        "ngram", "suffix",
-    ]  # fmt: skip
-    assert "has not drafted, its α is a guess" in page.inner_text("#calculator-form")
-    assert "weights are read at" in page.inner_text("#calculator-form")
-    changed(page, lambda: page.select_option("#calculator-model", "Qwen3-8B"))
-    assert page.inner_text(".facts").startswith("Qwen3-8B on this-server: ")
-
-
-def test_a_server_without_a_preset_of_its_own_has_the_calculator(
-    served: str, open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(engine: Any) -> Any:
-        raise ApiError(404, "no scenario: none today")
-
-    monkeypatch.setattr(this_server, "fit_server", refuse)
-    monkeypatch.setattr(this_server, "FRESH", -1.0)
-    open_page.expect("404")  # type: ignore[attr-defined]
-    page = opened(open_page, served)
-    assert page.input_value("#calculator-model") == FIRST["model"]
-    said = "There is no preset of this server: no scenario: none today"
-    assert page.inner_text(".presets .hint") == said
 
 
 def test_a_link_to_another_server_s_model_is_refused_in_plain_words(

@@ -37,8 +37,10 @@ def importing(*modules: str) -> Iterator[None]:
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    yield
-    thread.join()
+    try:
+        yield
+    finally:  # a process that ends in the middle of an import may crash
+        thread.join()
 
 
 @contextmanager

@@ -56,7 +56,8 @@ class EngineConfig:
     max_stretch: Annotated[float, Between(1, open=True), Flag(metavar="FACTOR")] = 1.5
     """how much longer a chunk of a long prompt may make a step while others decode"""
     ttft_goal: Annotated[float, Between(0, open=True), Flag(metavar="SECONDS")] | None = None
-    """time to first token to keep to: prompts that would take longer get more of each step"""
+    """time to first token to keep to: prompts that would take longer get more of each step, if
+    there is no --tpot-goal"""
     tpot_goal: Annotated[float, Between(0, open=True), Flag(metavar="SECONDS")] | None = None
     """time per output token to keep to: prompts make steps this long while others decode (default:
     short prompts up to 8 times as long as without them, long ones by --max-stretch, or more where

@@ -1,4 +1,4 @@
-"""How many rows of a step prompts get beside decoding requests.
+"""Share the rows of a step between prompts and decoding requests.
 
 A prompt that waits keeps a place idle, and each of its rows costs the same now or later: so it gets
 on as fast as those who wait for their next token can bear. A short prompt is computed in one step,
