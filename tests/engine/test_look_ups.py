@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.engine import Engine
 from paceline.engine.lengths import Bound
+from paceline.engine.lengths.levels import Level, Levels
 from paceline.engine.step_cost import StepCost
 from tests.drafters import watched as dflash_tests
 from tests.drafters.watched import check_drafts, watch_dflash
@@ -66,6 +68,39 @@ def test_look_ups_go_on_while_asking_does_not_pay(
             assert 0 < len(asked) < engine.stats().steps / 4, "tried, and given up"
     assert accepted["hybrid"] > 0.9 * accepted["auto"] > 100
     assert accepted["only when asked"] < 0.5 * accepted["auto"], "the control"
+
+
+@one_backend
+def test_levels_of_drafting_change_no_text(
+    make_engine: EngineFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They change in the middle of requests: DFlash has holes in its context, look-ups catch up."""
+    work = jobs(12, longest=60)
+    truth = expected(make_engine, work)
+    engine = ready(hybrid_engine(make_engine, tmp_path))
+    hybrid, rng, levels = engine.drafters["h"], random.Random(4), [Level.ALL]
+    done: dict[Level, set[str]] = {level: set() for level in Level}
+
+    def level(self: Levels, decoding: int, cohorts: object) -> Level:
+        if rng.random() < 0.2:
+            levels.append(rng.choice(list(Level)))
+        return levels[-1]
+
+    def watch(part: Any, method: str, name: str) -> None:
+        plain = getattr(part, method)
+        monkeypatch.setattr(
+            part, method, lambda *a, **k: (done[levels[-1]].add(name), plain(*a, **k))[1]
+        )
+
+    monkeypatch.setattr(Levels, "level", level)
+    watch(hybrid.lookup, "propose", "look up")
+    watch(hybrid.dflash, "propose", "ask")
+    watch(hybrid.dflash.network, "inject", "see features")
+    assert run(engine, work, together=4) == truth
+    assert set(levels) == set(Level)
+    assert done[Level.NONE] == set()
+    assert done[Level.LOOK_UPS] == {"look up"}
+    assert done[Level.ALL] == {"look up", "ask", "see features"}
 
 
 @one_backend

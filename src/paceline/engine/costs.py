@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 KEPT = 0.98  # what a timing leaves of those before it: costs follow the contexts and the machine
 OUTLIER = 3.0  # a timing this many times above what is known was held up by others
 TRUSTED = 4.0  # timings after which one that stands out is taken for such
-FORMAT = 2
+FORMAT = 3
 STALE = 3.0  # so many times slower or faster than it says, and a table is that of another machine
 TOGETHER = 8  # requests that a drafter's rehearsal drafts for, beside a single one
 

@@ -62,7 +62,11 @@ class Drafting:
     def use(self, costs: Costs) -> None:
         """Draft lengths follow these costs from now on, and the costs follow the drafts."""
         self.costs = costs
-        self.lengths: LengthController = make_lengths(costs, cuts=not self._needs_q)
+        self.lengths: LengthController = make_lengths(
+            costs,
+            cuts=not self._needs_q,
+            looking_up=[n for n, d in self.drafters.items() if isinstance(d, LookingUp)],
+        )
 
     def record(self, spans: Spans) -> None:
         """Drafts, and the networks that draft, tell `spans` where their time goes."""
@@ -72,8 +76,8 @@ class Drafting:
                 drafter.network.record(spans)
 
     def choose_taps(self, scheduled: Iterable[Scheduled]) -> tuple[int, ...]:
-        """Decide whose rows of this step their drafters see, and return the target's layers to tap
-        for them, each drafter's side by side; none where no drafter looks at any."""
+        """Decide whose features of this step their drafters see, and return the target's layers to
+        tap for them, each drafter's side by side; none where no drafter looks at any."""
         watched = [entry.request for entry in scheduled if self._sees(entry.request)]
         self._watched = frozenset(request.id for request in watched)
         used = any(self.drafters[r.drafter].feature_layers for r in watched if r.drafter)
@@ -84,7 +88,7 @@ class Drafting:
         return drafter is not None and _reaches(drafter, request) and self.lengths.sees(request)
 
     def watches(self, request: Request) -> bool:
-        """Return whether the drafter sees the request's rows, as choose_taps() has decided."""
+        """Return whether the drafter sees the request's features, as choose_taps() has decided."""
         return request.id in self._watched
 
     def begin(self, admitted: Iterable[Request]) -> None:
@@ -161,6 +165,7 @@ class Drafting:
     def draft(self, scheduled: Sequence[Scheduled]) -> None:
         """Give each entry its draft, looked up or proposed, fitted and cut."""
         start = time.perf_counter()
+        self.lengths.begin_step(scheduled)
         by_drafter: dict[str, list[Scheduled]] = defaultdict(list)
         for entry in scheduled:
             if entry.draft_limit:

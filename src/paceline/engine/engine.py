@@ -298,9 +298,10 @@ class Engine:
                     request.computed += entry.count
                     if request.prompt_only and not request.pending:
                         request.finish_reason = FinishReason.LENGTH
-                if self.drafting.watches(request):
-                    count, features = request.computed - before, output.features
-                    features = None if features is None else features[row : row + count]
+                if request.drafter is not None:
+                    count = request.computed - before
+                    seen = output.features if self.drafting.watches(request) else None
+                    features = None if seen is None else seen[row : row + count]
                     observed.append(ObservedRows(request, before, count, features))
             except Exception as error:
                 ended.append(self._roster.fail(request, error))
@@ -377,6 +378,7 @@ class Engine:
         plain = self.baseline.add(cost, scheduled, chosen, seconds, drafting)
         if not any(entry.scored for entry in scheduled):  # those cost more than their rows
             cost.observe(rows, seconds, len(scheduled))
+            self.drafting.lengths.end_step(scheduled, sum(chosen), seconds + drafting)
         deltas = []
         for each, ar_seconds in zip(judged, plain, strict=True):
             entry, commit = each.entry, each.commit

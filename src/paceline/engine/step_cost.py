@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, NonNegativeFloat
 
-GRID = (1, 2, 4, 8, 16, 32, 64)  # rows of one request
+GRID = (1, 2, 4, 8, 12, 16, 17, 24, 32, 33, 48, 49, 64)  # rows of one request
 WIDE = ((8, 8), (32, 32), (8, 64))  # (requests, rows): what a request costs beside its rows
 REPEATS = 3
 PACE = 0.2  # share of a step's news that goes into the common factor: contexts and machines change

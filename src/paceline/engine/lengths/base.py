@@ -29,9 +29,16 @@ class LengthController:
 
     anticipating = False
 
+    def begin_step(self, scheduled: Sequence[Scheduled]) -> None:
+        """Take notice of the step that all other methods are about to be asked about."""
+
+    def end_step(self, scheduled: Sequence[Scheduled], tokens: int, seconds: float) -> None:
+        """Learn that the step committed `tokens`, without those that a grammar forced, and took
+        `seconds`, drafting included."""
+
     def sees(self, request: Request) -> bool:
-        """Return whether the drafter is to see this step's rows of `request`, now or before it
-        drafts. Not asked of requests without a drafter."""
+        """Return whether the drafter is to see the features of this step's rows of `request`, now
+        or before it drafts. Not asked of requests without a drafter."""
         return True
 
     def looks_up(self, request: Request) -> bool:
@@ -65,6 +72,14 @@ class LengthsByPolicy(LengthController):
 
     def __init__(self, controllers: Mapping[str, LengthController]) -> None:
         self._controllers = dict(sorted(controllers.items(), key=lambda item: item[1].anticipating))
+
+    def begin_step(self, scheduled: Sequence[Scheduled]) -> None:
+        for controller in self._controllers.values():
+            controller.begin_step(scheduled)
+
+    def end_step(self, scheduled: Sequence[Scheduled], tokens: int, seconds: float) -> None:
+        for controller in self._controllers.values():
+            controller.end_step(scheduled, tokens, seconds)
 
     def sees(self, request: Request) -> bool:
         return self._controllers[request.policy].sees(request)

@@ -9,7 +9,7 @@ as a request's drafts keep failing, and come back when there is room or a reason
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
@@ -19,6 +19,7 @@ from paceline.engine.costs import Costs
 from paceline.engine.draft import Draft
 from paceline.engine.lengths.base import Bound, LengthController
 from paceline.engine.lengths.history import FIRST, TRIAL, CohortRecord, Pause
+from paceline.engine.lengths.levels import Level, Levels
 from paceline.engine.lengths.optimum import PlainStep, best_drafts, best_lengths
 from paceline.engine.scheduler import Scheduled
 
@@ -53,10 +54,15 @@ class ThroughputLengths(LengthController):
 
     anticipating = True
 
-    def __init__(self, costs: Costs, cuts: bool = True) -> None:
+    def __init__(self, costs: Costs, cuts: bool = True, looking_up: Collection[str] = ()) -> None:
         """`cuts` says that drafts may be cut after they are drawn: not where a rule judges them by
-        their q."""
-        self.costs, self._cuts = costs, cuts
+        their q. Drafters `looking_up` have drafts that take no time beside those they are asked
+        for."""
+        self.costs, self._cuts, self._looking_up = costs, cuts, frozenset(looking_up)
+        self._levels: dict[str, Levels] = {}
+        self._level: dict[str, Level] = {}  # by drafter: of this step
+        self._decoding = 0  # requests that get a token from this step
+        self._prompts = False  # whether it has prompts
         self._records: dict[Cohort, CohortRecord] = defaultdict(CohortRecord)
         self._states: dict[str, _State] = {}
         self._idle: dict[str, int] = defaultdict(int)  # by drafter: steps without room for drafts
@@ -64,16 +70,53 @@ class ThroughputLengths(LengthController):
         self._clock: dict[str, int] = defaultdict(int)  # by drafter: steps
         self._spent: dict[str, float] = {}  # by drafter: seconds that this step's drafts take
 
+    def begin_step(self, scheduled: Sequence[Scheduled]) -> None:
+        decoding = sum(entry.samples for entry in scheduled)
+        cohorts = defaultdict(set)
+        for entry in scheduled:
+            request = entry.request
+            if request.drafter is not None and request.policy == "throughput":
+                cohorts[request.drafter].add((request.cohort, request.params.greedy))
+        self._level = {
+            name: self._levels_of(name).level(decoding, seen) for name, seen in cohorts.items()
+        }
+        self._decoding = decoding
+        self._prompts = not all(entry.count == 1 and entry.samples for entry in scheduled)
+
+    def _levels_of(self, name: str) -> Levels:
+        levels = self._levels.get(name)
+        if levels is None:
+            levels = self._levels[name] = Levels(self.costs.step, name in self._looking_up)
+        return levels
+
+    def end_step(self, scheduled: Sequence[Scheduled], tokens: int, seconds: float) -> None:
+        decoding, sides = self._decoding, {entry.request.drafter for entry in scheduled}
+        if not decoding:
+            return
+        if self._prompts or len(sides) > 1:
+            for name in self._level:
+                self._levels[name].observe_mixed(decoding)
+        elif None in sides:
+            for levels in self._levels.values():
+                levels.observe_plain(decoding, seconds)
+        else:
+            for name in self._level:
+                self._levels[name].observe(decoding, tokens, seconds)
+
     def sees(self, request: Request) -> bool:
-        return self._idle[request.drafter or ""] < PATIENCE
+        name = request.drafter or ""
+        return self._idle[name] < PATIENCE and self._level.get(name, Level.ALL) is Level.ALL
 
     def looks_up(self, request: Request) -> bool:
-        return True  # a row that does not pay is cut
+        # a row that does not pay is cut
+        return self._level.get(request.drafter or "", Level.ALL) > Level.NONE
 
     def draft_lengths(
         self, batch: Sequence[Scheduled], *, rows: int, decoding: int, longest: int
     ) -> list[Bound]:
         name = batch[0].request.drafter or ""
+        if self._level.get(name, Level.ALL) is not Level.ALL:
+            return [Bound(0, CutReason.COST)] * len(batch)
         self._clock[name] += 1
         states = [self._state(entry.request) for entry in batch]
         if self._clock[name] % FIRST and all(state.pause.left for state in states):
