@@ -92,16 +92,18 @@ def small_steps(network: NativeNetwork, contexts: list[int], repeats: int) -> No
 
 
 def prefill(network: NativeNetwork, lengths: list[int], repeats: int) -> None:
-    """Prompt steps against a loop of nothing but dot products in registers."""
+    """Prompt steps against a loop of nothing but products in registers."""
     threads, rounds = torch.get_num_threads(), 4_000_000
-    network.library.pl_peak.restype = ctypes.c_float
-    peak = Measured(lambda: network.library.pl_peak(ctypes.c_int64(rounds), threads))
+    loop = network.library.pl_peak
+    loop.restype = ctypes.c_int64
+    flop = rounds * threads * loop(ctypes.c_int64(1), threads)
+    peak = Measured(lambda: loop(ctypes.c_int64(rounds), threads))
     steps = {"peak": peak}
     for length in lengths:
         batch = batch_of(length, length, network.vocab_size, 1)
         steps[str(length)] = Measured(lambda batch=batch: network.forward(batch))
     interleave(steps, repeats)
-    top = rounds * 24 * 64 * threads / peak.best
+    top = flop / peak.best
     print(f"\npeak {top / 1e9:.0f} GFLOP/s with {threads} threads")
     print("| prompt | tokens/s | GFLOP/s | share of the peak |\n|---|--:|--:|--:|")
     for length in lengths:

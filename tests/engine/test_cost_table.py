@@ -14,6 +14,8 @@ import pytest
 from paceline.engine.costs import Costs, CostSource, DraftCost, Line, starting_costs
 from paceline.engine.step_cost import StepCost
 
+PAIR = 1e-4  # seconds
+
 
 class Clock:
     """Steps take what they are said to take."""
@@ -35,8 +37,9 @@ class Drafter:
         return 0.1 + 0.01 * requests * (length + 1)
 
 
-def step_seconds(rows: int, requests: int) -> float:
-    return 1.0 + rows / 16 + 0.02 * (requests - 1)
+def step_seconds(rows: int, requests: int, start: int = 0) -> float:
+    pairs = (rows - 1) * (start + rows / 2) if start else 0
+    return 1.0 + rows / 16 + 0.02 * (requests - 1) + PAIR * pairs
 
 
 @pytest.fixture
@@ -68,6 +71,17 @@ def test_what_was_measured_is_found_again_at_todays_pace(clock: Clock, tmp_path:
     check(starting_costs(source()), pace=1.5)
     assert clock.calls < 6 < measured
     assert json.loads(table(tmp_path).read_text())["key"]["model"] == "m"
+
+
+def test_what_prompts_look_back_on_is_measured_where_there_is_context(
+    clock: Clock, tmp_path: Path
+) -> None:
+    step = starting_costs(source()).step
+    assert step.per_key == step.per_pair == 0
+    for _ in ("measured", "kept"):
+        step = starting_costs(source(context=4096, key_share=0.01)).step
+        assert step.per_pair == pytest.approx(PAIR)
+        assert step.per_key == pytest.approx(0.01 * step_seconds(1, 1))
 
 
 def test_another_model_drafter_or_size_has_a_table_of_its_own(clock: Clock, tmp_path: Path) -> None:

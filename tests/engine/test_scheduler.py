@@ -108,6 +108,52 @@ def test_the_rest_of_a_long_prompt_stays_in_chunks() -> None:
         assert s.cost(sum(e.count for e in plan.scheduled)) <= 1.5
 
 
+def test_chunks_get_smaller_as_they_look_back_on_more() -> None:
+    s = busy_scheduler(4)
+    s.cost.per_pair = 2e-4
+    s.add(long := request("long", 400))
+    rows, steps = [], []
+    while not long.decoding:
+        plan = s.plan(no_draft)
+        rows.append(counts(plan)["long"])
+        back = sum(s.cost.attending(e.start, e.count) for e in plan.scheduled)
+        steps.append(s.cost(sum(e.count for e in plan.scheduled), 1, back))
+        run(s, plan)
+    assert rows[0] > 10 and rows[-2] < 7
+    assert max(steps) <= 1.5
+
+
+def test_rows_give_way_to_what_must_be_read_down_to_half() -> None:
+    rows = []
+    for start, per_key in ((0, 0.0), (160, 1.0e-3), (160, 3.0e-3), (160, 9.0e-3)):
+        s = busy_scheduler(4)
+        s.cost = StepCost([1, 4, 24], [1.0, 1.0, 3.0], per_key=per_key)
+        long = request("long", 400)
+        long.computed, long.cached_tokens = start, 0
+        s.running.append(long)
+        s.cache.allocate(long, start)
+        rows.append(counts(s.plan(no_draft))["long"])
+    assert rows == [5, 5, 2, 2], "1.5 s; 1.66 s; then rows for a quarter in any case"
+
+
+def test_a_goal_for_tpot_counts_what_is_read() -> None:
+    s = busy_scheduler(4, tpot_goal=2.0)
+    s.cost = StepCost([1, 4, 24], [1.0, 1.0, 3.0], per_key=5.0e-3)
+    long = request("long", 400)
+    long.computed, long.cached_tokens = 160, 0
+    s.running.append(long)
+    s.cache.allocate(long, 160)
+    assert counts(s.plan(no_draft)) == {"long": 2}  # 0.8 s to read, 0.2 s for two rows
+
+
+def test_a_row_that_is_too_dear_is_computed_all_the_same() -> None:
+    s = busy_scheduler(4)
+    s.cost = StepCost([1, 4, 5], [1.0, 1.0, 9.0])
+    s.add(request("long", 50))
+    s.add(request("longer", 60))
+    assert counts(s.plan(no_draft)) == {"long": 1}
+
+
 def test_prompts_leave_room_for_the_drafts_of_others() -> None:
     s = busy_scheduler(4)
     plan = s.plan(lambda _: 5)
@@ -228,7 +274,23 @@ def test_step_cost_is_linear_between_and_beyond_and_never_falls() -> None:
     assert cost(1) == cost(8) == 1.0
     assert cost(12) == 1.5 and abs(cost(32) - 4.0) < 1e-9
     assert cost.rows_within(1.5 * cost(8), 8, most=56) == 4
-    assert cost.rows_within(1.0001 * cost(60), 60, most=4) == 1
+    assert cost.rows_within(1.0001 * cost(60), 60, most=4) == 0
+
+
+def test_what_a_step_looks_back_on_costs_time_and_is_learned_apart() -> None:
+    cost = StepCost([1, 64], [1.0, 4.0], per_key=1e-4, per_pair=1e-5)
+    back = cost.looking_back(4096, 51)
+    assert back == pytest.approx(4096e-4 + 50 * (4096 + 25.5) * 1e-5)
+    assert cost(51, 1, back) == pytest.approx(cost(51) + back)
+    assert cost.rows_within(2.0, 1, 63, start=0) == 20
+    assert 8 < cost.rows_within(2.0, 1, 63, start=4096) < 13, "to read the keys is not counted"
+    plain = cost(51)
+    for _ in range(100):
+        now = cost.looking_back(4096, 51)
+        cost.observe(51, plain + 4 * back, 1, now)
+    assert cost.per_key == pytest.approx(4e-4, rel=0.02)
+    assert cost.per_pair == pytest.approx(4e-5, rel=0.02)
+    assert cost(51) == plain, "rows cost what they did"
 
 
 def test_step_cost_learns_from_steps_without_forgetting_its_shape() -> None:

@@ -97,10 +97,12 @@ void op_int8_linear(const PlMatrix* w, const uint16_t* x, int64_t rows, int64_t 
 }
 
 // Writes keys and values [rows][kv_heads][head_dim] of one sequence, then attends with queries
-// [kv_heads][rows][group][head_dim] bf16 into out [rows][heads * head_dim] bf16.
+// [kv_heads][rows][group][head_dim] bf16, with kRowSlack heads behind them, into out
+// [rows][heads * head_dim] bf16.
 void op_attend(const PlModel* model, const PlBatch* batch, const PlLayer* cache, const float* keys,
                const float* values, const uint16_t* queries, uint16_t* out) {
-    const int64_t dim = model->head_dim, kv_heads = model->kv_heads, group = model->heads / kv_heads;
+    const int64_t dim = model->head_dim, kv_heads = model->kv_heads,
+                  group = model->heads / kv_heads;
     const int64_t kv_block = kv_heads * dim * kBlockTokens / 2;
     Plan plan;
     plan.sight = {cache->window, cache->bidirectional};
@@ -118,21 +120,31 @@ void op_attend(const PlModel* model, const PlBatch* batch, const PlLayer* cache,
         }
     }
     Buffer partials;
-    AttentionShape shape{kv_heads, group, dim, batch->rows, model->scale, plan.sight, queries,
+    AttentionShape shape{kv_heads,
+                         group,
+                         dim,
+                         batch->rows,
+                         model->scale,
+                         plan.sight,
+                         queries,
                          batch->positions,
-                         out, model->heads * dim,
+                         out,
+                         model->heads * dim,
                          partials.reserve<float>(plan.slots * (dim + 2) + 1)};
     std::vector<Buffer> scratch(batch->threads);
     for (Buffer& buffer : scratch) buffer.reserve<float>(attention_scratch(group, dim));
     in_team(batch->threads, [&](Worker& worker) {
         float* own = scratch[worker.id].get<float>();
-        worker.share((int64_t)plan.items.size(), [&](int64_t i, int64_t) {
-            const AttentionItem& item = plan.items[i];
-            KVBlocks kv{cache->k_cache, cache->v_cache,
-                        batch->block_tables + item.sequence * batch->table_stride, kv_block,
-                        item.kv_head * dim * kBlockTokens / 2};
-            attention_item(shape, item, kv, own);
-        });
+        {
+            const AttentionTiles tiles;
+            worker.share((int64_t)plan.items.size(), [&](int64_t i, int64_t) {
+                const AttentionItem& item = plan.items[i];
+                KVBlocks kv{cache->k_cache, cache->v_cache,
+                            batch->block_tables + item.sequence * batch->table_stride, kv_block,
+                            item.kv_head * dim * kBlockTokens / 2};
+                attention_item(shape, item, kv, own);
+            });
+        }
         worker.barrier();
         worker.share((int64_t)plan.combines.size(),
                      [&](int64_t i, int64_t) { combine_item(shape, plan.combines[i], own); });

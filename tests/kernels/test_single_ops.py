@@ -90,7 +90,9 @@ def test_linear_and_its_rows(ops: ctypes.CDLL, n: int, k: int) -> None:
             assert torch.equal(linear(first, rows), whole[first : first + rows]), (rows, first)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(9, 3, 64), (14, 2, 64), (4, 1, 128)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim"), [(9, 3, 64), (14, 2, 64), (4, 1, 128), (4, 2, 96), (6, 3, 80)]
+)
 def test_kv_write_and_attention_and_their_rows(
     ops: ctypes.CDLL, heads: int, kv_heads: int, dim: int
 ) -> None:
@@ -122,7 +124,9 @@ def test_kv_write_and_attention_and_their_rows(
         given = batch(list(parts))
         rows = np.concatenate([np.arange(starts[s] + a, starts[s] + b) for s, a, b in parts])
         own = [t[torch.from_numpy(rows)] for t in (q, k, v)]
-        queries = own[0].view(-1, kv_heads, heads // kv_heads, dim).transpose(0, 1).contiguous()
+        placed = own[0].view(-1, kv_heads, heads // kv_heads, dim).transpose(0, 1)
+        queries = torch.cat([placed.reshape(-1, dim), torch.full((32, dim), torch.nan)])
+        queries = queries.to(torch.bfloat16)
         to = abi.Batch(rows=len(rows), sequences=len(parts), table_stride=width, threads=THREADS)
         for name in ("positions", "seq_starts", "block_tables"):
             setattr(to, name, getattr(given, name).ctypes.data)

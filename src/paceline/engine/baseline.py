@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.engine.scheduler import Scheduled
+from paceline.engine.scheduler import Scheduled, looking_back
 from paceline.engine.step_cost import StepCost
 
 HORIZON = 60.0  # seconds of decoding that the recent speedup looks back on
@@ -46,10 +46,11 @@ class Baseline:
         tokens = [max(1, count) for count in chosen]
         rows = sum(entry.count for entry in scheduled)
         drafted = sum(len(entry.draft) for entry in scheduled)
-        pace = step / cost(rows + drafted, requests)
+        back = looking_back(cost, scheduled)
+        pace = step / cost(rows + drafted, requests, back)
         # The first token of each comes from a step with the same prompts beside it.
         more = (sum(tokens) - decoding) / decoding
-        first, others = pace * cost(rows, requests), pace * cost(decoding, decoding)
+        first, others = pace * cost(rows, requests, back), pace * cost(decoding, decoding)
         plain = first + more * others
         self.seconds += step + drafting
         self.ar_seconds += plain

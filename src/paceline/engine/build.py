@@ -63,7 +63,9 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     attach(drafters, loaded, network, plan)
     plan = plan.with_weights(network, drafters.values())
     source = CostSource(
-        forward=lambda rows, requests: timed_step(network, rows, requests),
+        forward=lambda *size: timed_step(network, *size),
+        context=min(plan.num_blocks * BLOCK_SIZE, plan.max_model_len),
+        key_share=network.kv_spec.bytes_per_token / network.streamed_bytes,
         rows=min(config.token_budget, plan.num_blocks * BLOCK_SIZE, plan.max_model_len),
         requests=min(config.max_num_seqs, plan.num_blocks),
         drafters=drafters,

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, NonNegativeFloat
 from paceline.drafters.base import Drafter, Rehearsing, longest_proposed
 from paceline.engine.kept import Kept
 from paceline.engine.machine import cpu_name, usable_cores
-from paceline.engine.step_cost import REPEATS, StepCost, timed
+from paceline.engine.step_cost import FAR, REPEATS, StepCost, timed
 from paceline.models.batch import BLOCK_SIZE
 from paceline.version import __version__
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 KEPT = 0.98  # what a timing leaves of those before it: costs follow the contexts and the machine
 OUTLIER = 3.0  # a timing this many times above what is known was held up by others
 TRUSTED = 4.0  # timings after which one that stands out is taken for such
-FORMAT = 3
+FORMAT = 4
 STALE = 3.0  # so many times slower or faster than it says, and a table is that of another machine
 TOGETHER = 8  # requests that a drafter's rehearsal drafts for, beside a single one
 
@@ -157,15 +157,19 @@ class Costs:
 class CostSource:
     """The steps to time at start-up, and the facts that the timings depend on.
 
-    `forward(rows, requests)` computes a step over blocks that nobody owns yet, of at most `rows`
-    rows and `requests` requests. `identity` names everything that a cached table must agree in;
-    None where the model has no identity, and nothing is cached.
+    `forward(rows, requests, start)` computes a step over blocks that nobody owns yet: at most
+    `rows` rows and `requests` requests, after `start` tokens, 0 by default, and up to `context` in
+    all. `key_share` is what a token's keys and values take, as a share of the weights. `identity`
+    names everything that a cached table must agree in; None where the model has no identity, and
+    nothing is cached.
     """
 
-    forward: Callable[[int, int], object]
+    forward: Callable[..., object]
     rows: int
     requests: int
     drafters: Mapping[str, Drafter]
+    context: int = 0
+    key_share: float = 0.0
     identity: Mapping[str, object] | None = None
 
     @property
@@ -174,7 +178,8 @@ class CostSource:
         drafters = {name: [d.version, d.parallel] for name, d in self.drafters.items()}
         machine = {"cpu": cpu_name(), "cores": usable_cores()}
         own = {"format": FORMAT, "paceline": __version__, "rows": self.rows, "drafters": drafters}
-        return {**(self.identity or {}), **own, **machine, "requests": self.requests}
+        most = {"requests": self.requests, "context": min(self.context, FAR + self.rows)}
+        return {**(self.identity or {}), **own, **machine, **most}
 
 
 def starting_costs(source: CostSource) -> Costs:
@@ -191,7 +196,13 @@ def starting_costs(source: CostSource) -> Costs:
 
 def _measure(source: CostSource) -> Costs:
     log.info("timing steps, once for this model on this machine")
-    step = StepCost.measure(source.forward, source.rows, source.requests)
+    step = StepCost.measure(
+        source.forward,
+        source.rows,
+        source.requests,
+        context=source.context,
+        key_share=source.key_share,
+    )
     costs = Costs(step, {name: DraftCost(d.parallel) for name, d in source.drafters.items()})
     for name, drafter in source.drafters.items():
         if isinstance(drafter, Rehearsing):

@@ -37,7 +37,7 @@ from paceline.engine.roster import Roster, recover, try_out_target
 from paceline.engine.rounds import RoundMaker, explained
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import TargetRows, draw_first, score_prompt
-from paceline.engine.scheduler import Plan, Scheduled, Scheduler
+from paceline.engine.scheduler import Plan, Scheduled, Scheduler, looking_back
 from paceline.engine.verify import make_verifier, verifier_for
 from paceline.models.batch import ForwardOutput, Network
 from paceline.models.tokenizer import Tokenizer
@@ -377,7 +377,8 @@ class Engine:
         chosen = [len(j.commit.kinds) - j.commit.kinds.count(TokenKind.FORCED) for j in judged]
         plain = self.baseline.add(cost, scheduled, chosen, seconds, drafting)
         if not any(entry.scored for entry in scheduled):  # those cost more than their rows
-            cost.observe(rows, seconds, len(scheduled))
+            back = looking_back(cost, scheduled)
+            cost.observe(rows, seconds, len(scheduled), back)
             self.drafting.lengths.end_step(scheduled, sum(chosen), seconds + drafting)
         deltas = []
         for each, ar_seconds in zip(judged, plain, strict=True):

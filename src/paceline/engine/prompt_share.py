@@ -4,39 +4,77 @@ A prompt that waits keeps a place idle, and each of its rows costs the same now 
 on as fast as those who wait for their next token can bear. A short prompt is computed in one step,
 which may take up to `SHORT_STRETCH` times as long. A longer one is computed in chunks: prompts and
 decoding requests share the time by their number, and a chunk may stretch a step by `max_stretch` in
-any case. With a `tpot_goal` steps beside prompts take that long instead, and a prompt that would
-miss its `ttft_goal` gets as many rows as short ones do.
+any case. What it looks back on must be read however few its rows are, so the rows give way to that
+only down to half of their share. With a `tpot_goal` steps beside prompts take that long instead,
+and a prompt that would miss its `ttft_goal` gets as many rows as short ones do.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 from paceline.core import Request
 from paceline.engine.step_cost import StepCost
 
 SHORT_STRETCH = 8.0
+READING = 1.5  # times the share of a chunk: what it may take with what must be read before it
 
 
 @dataclass(slots=True)
 class PromptRows:
-    """The rows that are left for the prompts of one step: `whole` for prompts that end in it, of
-    which `chunk` for those that do not."""
+    """The room for prompts in one step of `rows` rows so far, which `left` at most may follow. They
+    may add `whole` seconds where a prompt ends in the step, and `chunk` seconds where it does not;
+    no more in any case if they are `strict`."""
 
-    whole: int
-    chunk: int
+    cost: StepCost
+    rows: int
+    left: int
+    whole: float = inf
+    chunk: float = inf
+    strict: bool = False
+    step: float = field(init=False)
+    back: float = 0.0  # what rows so far add by attention
+    taken: bool = False
+
+    def __post_init__(self) -> None:
+        self.step = self.cost(self.rows)
 
     def of(self, request: Request) -> int:
-        """Return how many rows of its prompt a request may have."""
+        """Return how many rows of its prompt a request may have. The first one gets one at least:
+        however dear a row is, a prompt gets on."""
         pending = len(request.tokens) - request.computed
-        begun = request.computed > request.cached_tokens
-        return pending if pending <= self.whole and not begun else min(self.chunk, self.whole)
+        if request.computed == request.cached_tokens and pending <= self._within(
+            self.whole, request
+        ):
+            return pending
+        return max(self._within(self.chunk, request), min(1, self.left) if not self.taken else 0)
 
-    def take(self, rows: int) -> None:
-        self.whole -= rows
-        self.chunk = max(0, self.chunk - rows)
+    def take(self, request: Request, rows: int) -> None:
+        self.taken = True
+        self.rows += rows
+        self.left -= rows
+        self.back += self.cost.attending(request.computed, rows)
+
+    @property
+    def full(self) -> bool:
+        """Return whether no prompt gets anything any more."""
+        more = self.cost(self.rows + 1, 1, self.back) - self.step
+        return self.left <= 0 or (self.taken and more > max(self.whole, self.chunk))
+
+    def _within(self, seconds: float, request: Request) -> int:
+        """Return how many rows of a prompt can be added in so many seconds."""
+        if seconds == inf:
+            return self.left
+        start, reading = request.computed, self.cost.reading(request.computed)
+        least = 0.0 if self.strict else seconds / 2
+        most = (1.0 if self.strict else READING) * seconds - reading
+        share = min(seconds, max(least, most))
+        return self.cost.rows_within(
+            self.step + share, self.rows, self.left, start=start, back=self.back
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +88,8 @@ class PromptShare:
     def rows(
         self, cost: StepCost, decode_rows: int, decoding: int, prompts: Sequence[Request], most: int
     ) -> PromptRows:
-        """Return the rows for `prompts`, which wait, beside `decoding` requests of `decode_rows`
-        rows, their drafts included; at most `most`."""
+        """Return the room for `prompts`, which wait, beside `decoding` requests of `decode_rows`
+        rows, their drafts included; for `most` rows at most."""
         step = cost(decode_rows)
         short = SHORT_STRETCH * step
         long = step * max(self.max_stretch, 1 + len(prompts) / decoding)
@@ -59,10 +97,8 @@ class PromptShare:
             short = long = max(self.tpot_goal, step)
         elif self._is_late(cost, step, long, prompts):
             long = short
-        whole, chunk = (
-            cost.rows_within(min(seconds, short), decode_rows, most) for seconds in (short, long)
-        )
-        return PromptRows(whole, chunk)
+        strict = self.tpot_goal is not None
+        return PromptRows(cost, decode_rows, most, short - step, min(short, long) - step, strict)
 
     def _is_late(
         self, cost: StepCost, step: float, stretched: float, prompts: Sequence[Request]
@@ -72,6 +108,7 @@ class PromptShare:
         if self.ttft_goal is None or not prompts:
             return False
         first = prompts[0]
-        work = cost(len(first.tokens) - first.computed)
+        pending = len(first.tokens) - first.computed
+        work = cost(pending, 1, cost.looking_back(first.computed, pending))
         left = work / max(1e-9, 1 - step / stretched)
         return time.monotonic() - first.arrival + left > self.ttft_goal

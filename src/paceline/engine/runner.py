@@ -103,9 +103,11 @@ def even_batch(
     )
 
 
-def timed_step(network: Network, rows: int, requests: int = 1) -> None:
-    """A forward of `rows` rows, shared evenly by `requests`, over blocks that nobody owns yet."""
-    network.forward(even_batch([0] * (rows // requests * requests), requests=requests))
+def timed_step(network: Network, rows: int, requests: int = 1, start: int = 0) -> None:
+    """A forward of `rows` rows, shared evenly by `requests` whose texts began `start` tokens
+    before, over blocks that nobody owns yet."""
+    ids = [0] * (rows // requests * requests)
+    network.forward(even_batch(ids, requests=requests, start=start))
     if network.device.type == "cuda":
         torch.cuda.synchronize(network.device)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 
@@ -27,14 +27,15 @@ SCORED_BESIDE = 16  # rows of prompts that a step scores beside decoding request
 @dataclass(slots=True)
 class Scheduled:
     """Rows of one request in this step: `count` committed tokens from `start`, then the draft, of
-    at most `draft_limit` tokens as slots and budget allow. `scored` are the rows, counted from the
-    first, that give log-probabilities of the prompt."""
+    at most `draft_limit` tokens as slots and budget allow. `chunk` says that they are of a prompt.
+    `scored` are the rows, counted from the first, that give log-probabilities of the prompt."""
 
     request: Request
     start: int
     count: int
     draft_limit: int = 0
     draft: Draft = field(default_factory=no_draft)
+    chunk: bool = False
     scored: range = field(init=False)
 
     def __post_init__(self) -> None:
@@ -56,6 +57,12 @@ class Scheduled:
         """Return whether this step reaches the last known token, so that the next one is chosen."""
         at_end = self.start + self.count == len(self.request.tokens)
         return at_end and not self.request.prompt_only
+
+
+def looking_back(cost: StepCost, scheduled: Iterable[Scheduled]) -> float:
+    """Return what the chunks of a step add by looking back, as StepCost counts it."""
+    chunks = (entry for entry in scheduled if entry.chunk)
+    return sum(cost.looking_back(entry.start, entry.count) for entry in chunks)
 
 
 @dataclass(slots=True)
@@ -158,7 +165,7 @@ class Scheduler:
         if prompts or self.waiting:
             rows = self._prompt_rows(plan, prompts)
             for request in prompts:
-                if rows.whole > 0 and request not in plan.preempted:
+                if not rows.full and request not in plan.preempted:
                     self._schedule_chunk(request, rows, plan)
             if not plan.preempted:
                 self._admit(rows, plan)
@@ -178,7 +185,7 @@ class Scheduler:
         rows = sum(entry.rows for entry in plan.scheduled)
         left = self.token_budget - rows
         if not decoding:
-            return PromptRows(left, left)
+            return PromptRows(self.cost, rows, left)
         drafts = min(left, round(decoding * self.draft_rows))
         waiting = [*prompts, *islice(self.waiting, self.max_num_seqs - len(self.running))]
         return self.share.rows(self.cost, rows + drafts, decoding, waiting, left - drafts)
@@ -206,8 +213,8 @@ class Scheduler:
             if request.unscored > left:
                 count = min(count, request.scored + left - request.computed)
         if count and self._make_room(request, request.computed + count, plan):
-            plan.scheduled.append(Scheduled(request, request.computed, count))
-            rows.take(count)
+            plan.scheduled.append(Scheduled(request, request.computed, count, chunk=True))
+            rows.take(request, count)
 
     def _make_room(self, request: Request, num_tokens: int, plan: Plan) -> bool:
         """Find slots for so many tokens, preempting the youngest; False if that is `request`."""
@@ -228,7 +235,7 @@ class Scheduler:
 
     def _admit(self, rows: PromptRows, plan: Plan) -> None:
         held_back: list[Request] = []
-        while self.waiting and rows.whole > 0 and len(self.running) < self.max_num_seqs:
+        while self.waiting and not rows.full and len(self.running) < self.max_num_seqs:
             request = self.waiting.popleft()
             if self._leader_is_busy(request):
                 held_back.append(request)

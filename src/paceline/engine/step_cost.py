@@ -1,7 +1,8 @@
 """Seconds of a step by its rows: timed at the start, then learned from the steps themselves.
 
-A step costs little more for a few rows than for one, then grows with every row. Draft lengths
-follow this cost (`engine.lengths`), and so does the share of prompts (`engine.prompt_share`).
+A step costs little more for a few rows than for one, then grows with every row, and with every
+token that a prompt's rows look back on. Draft lengths follow this cost (`engine.lengths`), and so
+does the share of prompts (`engine.prompt_share`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ from pydantic import ConfigDict, Field, NonNegativeFloat
 
 GRID = (1, 2, 4, 8, 12, 16, 17, 24, 32, 33, 48, 49, 64)  # rows of one request
 WIDE = ((8, 8), (32, 32), (8, 64))  # (requests, rows): what a request costs beside its rows
+FAR, NEAREST = (
+    2048,
+    256,
+)  # tokens before the rows that show what looking back costs; at least so many
 REPEATS = 3
 PACE = 0.2  # share of a step's news that goes into the common factor: contexts and machines change
 LEARNING = 0.02  # share that goes into the cost of its number of rows: the shape changes slowly
+SEEN = 0.1  # share of a step that looking back takes, from which such steps tell about it alone
 OUTLIER = 2.0  # a step that took this many times longer than expected was held up by others
 
 
@@ -32,13 +38,18 @@ def timed(work: Callable[..., object], *arguments: int) -> float:
 @dataclass(eq=False)
 class StepCost:
     """Seconds of a step by its rows: known on a small grid, linear between and beyond. Every
-    request beyond the first adds `per_request`."""
+    request beyond the first adds `per_request`. A chunk of a prompt adds `per_key` for each token
+    before it, whose keys and values are read, and `per_pair` for each of them and each row beyond
+    the chunk's first. What rows of decoding requests look back on is part of a step of such rows.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     rows: list[int]
     shape: list[Annotated[float, Field(gt=0, lt=1e4)]]
     per_request: NonNegativeFloat = 0.0
+    per_key: NonNegativeFloat = 0.0
+    per_pair: NonNegativeFloat = 0.0
 
     def __post_init__(self) -> None:
         """Raises ValueError for rows that are no grid."""
@@ -58,8 +69,20 @@ class StepCost:
         return seconds
 
     @classmethod
-    def measure(cls, forward: Callable[[int, int], object], most: int, widest: int = 1) -> StepCost:
-        """Time `forward(rows, requests)` over the grid up to `most` rows and `widest` requests."""
+    def measure(
+        cls,
+        forward: Callable[..., object],
+        most: int,
+        widest: int = 1,
+        *,
+        context: int = 0,
+        key_share: float = 0.0,
+    ) -> StepCost:
+        """Time `forward(rows, requests)` over the grid up to `most` rows and `widest` requests, and
+        `forward(rows, 1, start)` for rows that follow `start` tokens, up to `context` in all.
+        `key_share` is what a token's keys and values take in memory, as a share of the weights:
+        to read them takes so much of a step of one row. (That is not timed: memory that was never
+        written to is not read.)"""
         points = [(1, rows) for rows in GRID if rows <= most]
         points += [pair for pair in WIDE if pair[0] <= widest and pair[1] <= most]
         best = dict.fromkeys(points, float("inf"))
@@ -73,17 +96,26 @@ class StepCost:
         wide = [(requests - 1, best[requests, rows] - cost(rows)) for requests, rows in points]
         weight = sum(count * count for count, _ in wide) or 1
         cost.per_request = max(0.0, sum(count * extra for count, extra in wide) / weight)
+        rows = cost.rows[-1]
+        start = min(FAR, context - rows)
+        cost.per_key = key_share * cost(1)
+        if start >= NEAREST and rows > 1:
+            far = min(timed(forward, rows, 1, start) for _ in range(REPEATS))
+            cost.per_pair = max(0.0, far - cost(rows)) / _pairs(start, rows)
         return cost
 
     def rescale(self, pace: float) -> None:
         self._factor *= pace
         self._seconds = None
 
-    def observe(self, rows: int, seconds: float, requests: int = 1) -> None:
+    def observe(self, rows: int, seconds: float, requests: int = 1, back: float = 0.0) -> None:
         """A step of `rows` rows took `seconds`, the engine's own work included, drafting not."""
         if rows > self.rows[-1]:
             return
-        shape = self.shape
+        if self._factor * back > SEEN * self(rows, requests):
+            self._observe_looking_back(rows, seconds, requests, back)
+            return
+        shape, seconds = self.shape, max(0.0, seconds - self._factor * back)
         above = bisect_left(self.rows, rows)
         below = above if self.rows[above] == rows else above - 1
         share = (rows - self.rows[below]) / (self.rows[above] - self.rows[below] or 1)
@@ -96,8 +128,31 @@ class StepCost:
         shape[above] *= 1 + LEARNING * share * news
         self._seconds = None
 
-    def __call__(self, rows: int, requests: int = 1) -> float:
-        return self._by_rows(rows) + (requests - 1) * self._factor * self.per_request
+    def _observe_looking_back(self, rows: int, seconds: float, requests: int, back: float) -> None:
+        """Learn from a step that looks back on much what that costs, and nothing else."""
+        expected = self(rows, requests, back)
+        news = min(max(seconds / expected, 1 / OUTLIER), OUTLIER) - 1
+        share = 1 - self(rows, requests) / expected
+        self.per_key *= 1 + PACE * share * news
+        self.per_pair *= 1 + PACE * share * news
+
+    def __call__(self, rows: int, requests: int = 1, back: float = 0.0) -> float:
+        """Return the seconds of a step of so many rows and requests. `back` is the sum of what
+        looking_back() says of its chunks."""
+        return self._by_rows(rows) + self._factor * ((requests - 1) * self.per_request + back)
+
+    def looking_back(self, start: int, count: int) -> float:
+        """Return what a prompt's chunk of `count` rows after `start` tokens adds by looking back:
+        seconds at the table's own pace."""
+        return self.per_key * start + self.attending(start, count)
+
+    def reading(self, start: int) -> float:
+        """Return what a chunk's first row adds: seconds, at today's pace."""
+        return self._factor * self.per_key * start
+
+    def attending(self, start: int, count: int) -> float:
+        """Return the part of what looking_back() says that grows with the rows."""
+        return self.per_pair * _pairs(start, count)
 
     def upwards(self, rows: int, count: int, requests: int) -> list[float]:
         """Seconds of steps of `rows` to `rows + count` rows: [count + 1]."""
@@ -130,14 +185,23 @@ class StepCost:
         rise = seconds[above] - seconds[above - 1]
         return above, rise / (self.rows[above] - self.rows[above - 1])
 
-    def rows_within(self, seconds: float, rows: int, most: int) -> int:
-        """Return how many rows, 1 to `most`, a step of `rows` rows can have beside them within
-        `seconds`."""
-        low, high = 1, max(1, most)
+    def rows_within(
+        self, seconds: float, rows: int, most: int, *, start: int = 0, back: float = 0.0
+    ) -> int:
+        """Return how many rows, up to `most`, a step of `rows` rows can have beside them within
+        `seconds`. They are those of a prompt after its first `start` tokens; to read these takes
+        the same time for one row as for many, and is not counted."""
+        low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            if self(rows + middle) <= seconds:
+            if self(rows + middle, 1, back + self.attending(start, middle)) <= seconds:
                 low = middle
             else:
                 high = middle - 1
         return low
+
+
+def _pairs(start: int, count: int) -> float:
+    """Return how many pairs of a row and a token before it there are for all rows of a chunk but
+    the first."""
+    return max(0, count - 1) * (start + count / 2)

@@ -20,6 +20,7 @@ FIRST, LONGEST = 64, 1024  # steps between two trials
 LESS, MORE = 16, 48  # steps of a trial of no drafting, and of others: a draft needs its context
 FEWEST_ROUNDS = 128  # of a trial with drafts: acceptance differs from round to round
 MARGIN = 1.01  # times the speed: what more drafting must bring to stay
+HOPELESS = 0.95  # times the speed: a trial that brings less ends early
 COHORTS = 256  # that are remembered as tried
 
 
@@ -56,7 +57,7 @@ class _Load:
 
     stays: Level = Level.ALL
     trial: Level | None = None
-    left: int = FIRST
+    left: int = MORE
     gap: int = FIRST
     speeds: dict[Level, _Speed] = field(default_factory=lambda: {each: _Speed() for each in Level})
     last: list[Level] = field(default_factory=lambda: sorted(Level))  # tried, the latest last
@@ -65,6 +66,13 @@ class _Load:
     @property
     def level(self) -> Level:
         return self.stays if self.trial is None else self.trial
+
+    def hopeless(self, decoding: int) -> bool:
+        """Return whether the trial has shown already that it is in vain."""
+        enough = max(LESS, FEWEST_ROUNDS // decoding)
+        if self.trial is None or self.speeds[self.trial].steps < enough:
+            return False
+        return self.speeds[self.trial]() < HOPELESS * self.speeds[self.stays]()
 
     def begin(self, trial: Level, decoding: int) -> None:
         self.trial, self.speeds[trial] = trial, _Speed()
@@ -110,7 +118,7 @@ class Levels:
         load = self._load(decoding)
         load.speeds[load.level].add(*self._as_full(decoding, tokens, seconds))
         load.left -= 1
-        if load.left > 0:
+        if load.left > 0 and not load.hopeless(decoding):
             return
         if load.trial is not None:
             load.end()

@@ -6,6 +6,8 @@
 // tokens get probability 0 and add nothing. (Merging as in FlashAttention, Dao et al. 2022.)
 #pragma once
 
+#include <algorithm>
+
 #include "gemm.h"
 
 namespace paceline {
@@ -211,9 +213,12 @@ inline int64_t item_queries(int64_t group) {
     return group < kAttentionRows ? kAttentionRows / group : 1;
 }
 
+// Rows of scratch for m query rows: whole tiles.
+inline int64_t whole_tiles(int64_t m) { return ceil_div(m, kLanes) * kLanes; }
+
 // Scratch of one thread, in floats.
 inline int64_t attention_scratch(int64_t group, int64_t head_dim) {
-    int64_t m = item_queries(group) * group;
+    const int64_t m = whole_tiles(item_queries(group) * group);
     return m * (kChunkTokens + kChunkTokens / 2 + 2 * head_dim + 4);
 }
 
@@ -261,6 +266,38 @@ struct ValueTile {
     }
 };
 
+}  // namespace paceline
+
+#ifdef PACELINE_AMX
+#include "attention_amx.h"
+#endif
+
+namespace paceline {
+
+#ifdef PACELINE_AMX
+// Every row of a model goes the same way, so that its bits do not depend on the batch.
+inline bool fits_tiles(int64_t head_dim) { return head_dim % (2 * kLanes) == 0; }
+#else
+struct AttentionTiles {
+    AttentionTiles() {}
+    ~AttentionTiles() {}
+};
+#endif
+
+// The two products of m rows with a chunk.
+inline void chunk_scores(int64_t m, const ChunkWork& work) {
+#ifdef PACELINE_AMX
+    if (fits_tiles(work.head_dim)) return amx_scores(m, work);
+#endif
+    for_row_tiles<ScoreTile>(m, work);
+}
+inline void chunk_values(int64_t m, const ChunkWork& work) {
+#ifdef PACELINE_AMX
+    if (fits_tiles(work.head_dim)) return amx_values(m, work);
+#endif
+    for_row_tiles<ValueTile>(m, work);
+}
+
 // `count` blocks of a chunk in a sequence of `total` blocks.
 inline void locate_blocks(const KVBlocks& kv, int64_t chunk, int64_t count, int64_t total,
                           ChunkBlocks& blocks) {
@@ -279,10 +316,11 @@ inline void attention_item(const AttentionShape& shape, const AttentionItem& ite
     ChunkWork work;
     work.q = (const uint32_t*)(shape.queries + (item.kv_head * shape.rows + item.q0) * group * dim);
     work.head_dim = dim;
+    const int64_t whole = whole_tiles(m);
     work.scores = scratch;
-    work.weights = (uint32_t*)(work.scores + m * kChunkTokens);
-    work.out = (float*)(work.weights + m * (kChunkTokens / 2));
-    float* out = work.out + m * dim;
+    work.weights = (uint32_t*)(work.scores + whole * kChunkTokens);
+    work.out = (float*)(work.weights + whole * (kChunkTokens / 2));
+    float* out = work.out + whole * dim;
     Partial* running = (Partial*)(out + m * dim);
     Partial* partial = running + m;
     const int64_t last = Span(shape, item, m - 1).high;
@@ -291,7 +329,7 @@ inline void attention_item(const AttentionShape& shape, const AttentionItem& ite
         const int64_t tokens = last + 1 - start < kChunkTokens ? last + 1 - start : kChunkTokens;
         const int64_t blocks = ceil_div(tokens, kBlockTokens);
         locate_blocks(kv, c, blocks, last / kBlockTokens + 1, work.blocks);
-        for_row_tiles<ScoreTile>(m, work);
+        chunk_scores(m, work);
         for (int64_t i = 0; i < m; i++) {
             const Span span(shape, item, i);
             uint16_t* p = (uint16_t*)(work.weights + i * (kChunkTokens / 2));
@@ -304,7 +342,7 @@ inline void attention_item(const AttentionShape& shape, const AttentionItem& ite
                 memset(p, 0, blocks * kBlockTokens * sizeof(uint16_t));
             }
         }
-        for_row_tiles<ValueTile>(m, work);
+        chunk_values(m, work);
         for (int64_t i = 0; i < m; i++) {
             const Span span(shape, item, i);
             if (!span.reaches(c)) continue;

@@ -38,7 +38,8 @@ struct Forward {
                                                 hidden_stride);
         replicated = normed + tall * hidden_stride;
         qkv = space.qkv.reserve<float>(rows * qkv_width);
-        queries = space.queries.reserve<uint16_t>(rows * model.heads * model.head_dim);
+        queries =
+            space.queries.reserve<uint16_t>((rows * model.heads + kRowSlack) * model.head_dim);
         attention = space.attention.reserve<uint16_t>(tall * attention_stride);
         activated = space.activated.reserve<uint16_t>(tall * inter_stride);
         if (model.taps) {
@@ -228,13 +229,16 @@ struct Forward {
         const Plan& plan = space.plan_of(layer);
         AttentionShape seen = shape;
         seen.sight = plan.sight;
-        worker.share((int64_t)plan.items.size(), [&](int64_t i, int64_t) {
-            const AttentionItem& item = plan.items[i];
-            KVBlocks kv{layer.k_cache, layer.v_cache,
-                        batch.block_tables + item.sequence * batch.table_stride, kv_block,
-                        item.kv_head * model.head_dim * kBlockTokens / 2};
-            attention_item(seen, item, kv, scratch(worker));
-        });
+        {
+            const AttentionTiles tiles;
+            worker.share((int64_t)plan.items.size(), [&](int64_t i, int64_t) {
+                const AttentionItem& item = plan.items[i];
+                KVBlocks kv{layer.k_cache, layer.v_cache,
+                            batch.block_tables + item.sequence * batch.table_stride, kv_block,
+                            item.kv_head * model.head_dim * kBlockTokens / 2};
+                attention_item(seen, item, kv, scratch(worker));
+            });
+        }
         worker.barrier(first_panels(worker, layer.o));
         if (plan.combines.empty()) return;
         worker.share((int64_t)plan.combines.size(), [&](int64_t i, int64_t) {

@@ -14,10 +14,11 @@ struct EmulatedTile {
     float c[16][16];
 };
 inline thread_local EmulatedTile emulated_tiles[8];
+inline thread_local int emulated_rows[8], emulated_words[8];  // of a row
 
 inline void emulate_load(int tile, const void* from, int64_t stride) {
-    for (int r = 0; r < 16; r++)
-        memcpy(emulated_tiles[tile].c[r], (const char*)from + r * stride, 64);
+    for (int r = 0; r < emulated_rows[tile]; r++)
+        memcpy(emulated_tiles[tile].c[r], (const char*)from + r * stride, 4 * emulated_words[tile]);
 }
 inline void emulate_store(int tile, void* to, int64_t stride) {
     for (int r = 0; r < 16; r++) memcpy((char*)to + r * stride, emulated_tiles[tile].c[r], 64);
@@ -26,7 +27,7 @@ template <class Format>
 void emulate_dot(int c, int a, int b) {
     for (int r = 0; r < 16; r++) {
         auto sums = (typename Format::Sums)load(emulated_tiles[c].c[r]);
-        for (int k = 0; k < 16; k++) {
+        for (int k = 0; k < emulated_words[a]; k++) {
             uint32_t word;
             memcpy(&word, &emulated_tiles[a].c[r][k], 4);
             sums = Format::dot(sums, splat_u(word), (UVec)load(emulated_tiles[b].c[k]));
@@ -35,7 +36,10 @@ void emulate_dot(int c, int a, int b) {
     }
 }
 inline bool amx_prepare() { return true; }
-inline void amx_configure() {}
+inline void amx_configure(bool attention = false) {
+    for (int t = 0; t < 8; t++) emulated_rows[t] = 16, emulated_words[t] = 16;
+    if (attention) emulated_words[6] = 8, emulated_rows[7] = 8;
+}
 inline void amx_release() {}
 }  // namespace paceline
 #define PL_TILE_ZERO(t) emulated_tiles[t] = {}
@@ -53,12 +57,15 @@ inline bool amx_prepare() {
     static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
     return granted;
 }
-inline void amx_configure() {
+// All tiles whole; or for attention, tile 6 with half its columns and tile 7 with half its rows.
+inline void amx_configure(bool attention = false) {
     struct alignas(64) {
         uint8_t palette = 1, start_row = 0, reserved[14] = {};
         uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
         uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } config;
+    if (attention) config.bytes[6] = 32, config.rows[7] = 8;
+    asm volatile("" : "+m"(config));  // GCC's intrinsic names its first 8 bytes only as read
     _tile_loadconfig(&config);
 }
 inline void amx_release() { _tile_release(); }

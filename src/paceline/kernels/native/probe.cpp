@@ -38,13 +38,39 @@ uint32_t pl_read(const uint32_t* data, int64_t bytes, int threads) {
     return total;
 }
 
-// `rounds` rounds of 24 independent dot2 per thread, from registers: 24 * 64 flop each.
-float pl_peak(int64_t rounds, int threads) {
+// `rounds` rounds of independent products of bf16 per thread, from registers alone: the arithmetic
+// bound. Returns the flop of a round. (`sink` keeps the sums from being left out.)
+int64_t pl_peak(int64_t rounds, int threads) {
     using namespace paceline;
-    float total = 0;
-#pragma omp parallel num_threads(threads) reduction(+ : total)
+    static volatile float sink;
+#ifdef PACELINE_AMX
+    amx_prepare();
+#pragma omp parallel num_threads(threads)
     {
-        constexpr int kChains = 24;
+        using Format = Bf16;
+        float result[256];
+        amx_configure();
+        PL_TILE_ZERO(0);
+        PL_TILE_ZERO(1);
+        PL_TILE_ZERO(2);
+        PL_TILE_ZERO(3);
+        PL_TILE_ZERO(4);
+        PL_TILE_ZERO(5);
+        for (int64_t i = 0; i < rounds; i++) {
+            PL_TILE_DOT(0, 4, 5);
+            PL_TILE_DOT(1, 4, 5);
+            PL_TILE_DOT(2, 4, 5);
+            PL_TILE_DOT(3, 4, 5);
+        }
+        PL_TILE_STORE(0, result, 64);
+        amx_release();
+        sink = result[0];
+    }
+    return 4 * 2 * 16 * 16 * 32;
+#else
+    constexpr int kChains = 24;
+#pragma omp parallel num_threads(threads)
+    {
         Vec acc[kChains];
         for (int j = 0; j < kChains; j++) acc[j] = splat((float)j);  // equal chains would be merged
         const UVec x = splat_u((uint32_t)rounds);
@@ -52,9 +78,12 @@ float pl_peak(int64_t rounds, int threads) {
 #pragma GCC unroll 24
             for (int j = 0; j < kChains; j++) acc[j] = dot2(acc[j], x, x);
         }
+        float total = 0;
         for (int j = 0; j < kChains; j++) total += sum(acc[j]);
+        sink = total;
     }
-    return total;
+    return kChains * 4 * kLanes;
+#endif
 }
 
 }  // extern "C"
