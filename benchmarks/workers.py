@@ -33,12 +33,14 @@ class Paceline:
         from paceline.core import SpeculativeParams
 
         wish = SpeculativeParams(off=True) if more.pop("speculative", None) == "off" else None
+        scope = more.pop("scope", None)
         options = {"temperature": 0, "ignore_eos": True, "max_tokens": max_tokens, **more}
         params = SamplingParams(**options)
         engine, call = self.llm.engine, f"call{next(self._calls)}"
+        # A scope of its own for each call, if none is named: no cache has seen its texts before.
+        salt = (scope or call).encode()
         requests = [
-            # A scope of its own for each call: no drafter has seen the answers before.
-            engine.make_requests(p, params, wish, request_id=f"{call}.{i}", salt=call.encode())[0]
+            engine.make_requests(p, params, wish, request_id=f"{call}.{i}", salt=salt)[0]
             for i, p in enumerate(prompts)
         ]
         engine.add(requests)
