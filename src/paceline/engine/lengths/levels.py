@@ -2,8 +2,10 @@
 
 Draft lengths follow the cost table, which knows what rows and drafts cost. It does not know what
 else comes with a drafter: features that are tapped, texts that are indexed, caches that it fills.
-So the levels of drafting are tried one beside the other, and the one with the most tokens per
-second stays. A trial is short, and after one in vain the next is twice as far away.
+So with many requests at once the levels of drafting are tried one beside the other, and the one
+with the most tokens per second stays. A trial is short, and after one in vain the next is twice as
+far away. With few requests all is drafted: what comes with a drafter is a few hundredths of a step
+there, and a text that begins to copy would be missed.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ CLEAR = 1.15  # times the plain speed: drafting that brings as much is not compa
 KEPT = 1 - 1 / 128  # what a step leaves of those before it
 FIRST, LONGEST = 64, 1024  # steps between two trials
 LESS, MORE = 16, 48  # steps of a trial of no drafting, and of others: a draft needs its context
-FEWEST_ROUNDS = 128  # of a trial with drafts: acceptance differs from round to round
+MANY = 5  # requests at once, from which levels are compared
 MARGIN = 1.01  # times the speed: what more drafting must bring to stay
 HOPELESS = 0.95  # times the speed: a trial that brings less ends early
 COHORTS = 256  # that are remembered as tried
@@ -67,18 +69,18 @@ class _Load:
     def level(self) -> Level:
         return self.stays if self.trial is None else self.trial
 
-    def hopeless(self, decoding: int) -> bool:
+    @property
+    def hopeless(self) -> bool:
         """Return whether the trial has shown already that it is in vain."""
-        enough = max(LESS, FEWEST_ROUNDS // decoding)
-        if self.trial is None or self.speeds[self.trial].steps < enough:
+        if self.trial is None or self.speeds[self.trial].steps < LESS:
             return False
         return self.speeds[self.trial]() < HOPELESS * self.speeds[self.stays]()
 
-    def begin(self, trial: Level, decoding: int) -> None:
+    def begin(self, trial: Level) -> None:
         self.trial, self.speeds[trial] = trial, _Speed()
         self.last.remove(trial)
         self.last.append(trial)
-        self.left = LESS if trial is Level.NONE else max(MORE, FEWEST_ROUNDS // decoding)
+        self.left = LESS if trial is Level.NONE else MORE
 
     def end(self) -> None:
         """Decide which level stays. A trial that saw hardly a step without prompts says nothing."""
@@ -104,21 +106,25 @@ class Levels:
     def level(self, decoding: int, cohorts: Iterable[Hashable]) -> Level:
         """Return the level of a step in which so many requests decode, of these cohorts. Where less
         than all is drafted, a cohort that is new there begins a trial of all."""
+        if decoding < MANY:
+            return Level.ALL
         load = self._load(decoding)
         new = [cohort for cohort in cohorts if cohort not in load.cohorts]
         if new and len(load.cohorts) < COHORTS:
             load.cohorts.update(new)
             if load.stays is not Level.ALL and load.trial is not Level.ALL:
-                load.begin(Level.ALL, max(1, decoding))
+                load.begin(Level.ALL)
         return load.level
 
     def observe(self, decoding: int, tokens: int, seconds: float) -> None:
         """Count a step of `decoding` requests, without prompts, that committed `tokens` and took
         `seconds`, drafting included."""
+        if decoding < MANY:
+            return
         load = self._load(decoding)
         load.speeds[load.level].add(*self._as_full(decoding, tokens, seconds))
         load.left -= 1
-        if load.left > 0 and not load.hopeless(decoding):
+        if load.left > 0 and not load.hopeless:
             return
         if load.trial is not None:
             load.end()
@@ -127,11 +133,13 @@ class Levels:
         if trial is None:
             load.left = load.gap
         else:
-            load.begin(trial, decoding)
+            load.begin(trial)
 
     def observe_mixed(self, decoding: int) -> None:
         """Count a step with prompts, or with requests of other drafters. Its time says nothing
         here, but no trial lasts for ever."""
+        if decoding < MANY:
+            return
         load = self._load(decoding)
         if load.trial is not None:
             load.left -= 1
@@ -140,6 +148,8 @@ class Levels:
 
     def observe_plain(self, decoding: int, seconds: float) -> None:
         """Count a step, without prompts, of requests that have no drafter."""
+        if decoding < MANY:
+            return
         load = self._load(decoding)
         load.speeds[Level.NONE].add(*self._as_full(decoding, decoding, seconds))
 
