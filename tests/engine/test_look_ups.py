@@ -70,20 +70,25 @@ def test_look_ups_go_on_while_asking_does_not_pay(
     assert accepted["only when asked"] < 0.5 * accepted["auto"], "the control"
 
 
+@pytest.mark.parametrize("kind", ["hybrid", "dflash"])
 @one_backend
 def test_levels_of_drafting_change_no_text(
-    make_engine: EngineFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_engine: EngineFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """They change in the middle of requests: DFlash has holes in its context, look-ups catch up."""
     work = jobs(12, longest=60)
     truth = expected(make_engine, work)
-    engine = ready(hybrid_engine(make_engine, tmp_path))
-    hybrid, rng, levels = engine.drafters["h"], random.Random(4), [Level.ALL]
+    spec = f"d={kind}:{write_drafter(tmp_path / 'd')}"
+    engine = ready(make_engine(spec, draft_policy="throughput"))
+    drafter, rng, levels = engine.drafters["d"], random.Random(4), [Level.ALL]
+    choices = list(Level) if kind == "hybrid" else [Level.NONE, Level.ALL]
+    dflash = drafter.dflash if kind == "hybrid" else drafter
     done: dict[Level, set[str]] = {level: set() for level in Level}
+    failed: list[str] = []
 
     def level(self: Levels, decoding: int, cohorts: object) -> Level:
         if rng.random() < 0.2:
-            levels.append(rng.choice(list(Level)))
+            levels.append(rng.choice(choices))
         return levels[-1]
 
     def watch(part: Any, method: str, name: str) -> None:
@@ -93,14 +98,18 @@ def test_levels_of_drafting_change_no_text(
         )
 
     monkeypatch.setattr(Levels, "level", level)
-    watch(hybrid.lookup, "propose", "look up")
-    watch(hybrid.dflash, "propose", "ask")
-    watch(hybrid.dflash.network, "inject", "see features")
+    monkeypatch.setattr(engine.drafting, "give_up", lambda request: failed.append(request.id))
+    if kind == "hybrid":
+        watch(drafter.lookup, "propose", "look up")
+    watch(dflash, "propose", "ask")
+    watch(dflash.network, "inject", "see features")
     assert run(engine, work, together=4) == truth
-    assert set(levels) == set(Level)
+    assert not failed
+    assert set(levels) == set(choices)
+    look_ups = {"look up"} if kind == "hybrid" else set()
     assert done[Level.NONE] == set()
-    assert done[Level.LOOK_UPS] == {"look up"}
-    assert done[Level.ALL] == {"look up", "ask", "see features"}
+    assert done[Level.LOOK_UPS] == look_ups
+    assert done[Level.ALL] == look_ups | {"ask", "see features"}
 
 
 @one_backend

@@ -42,7 +42,8 @@ class ObservedRows:
 
     `start` is the position of the first row in the request's tokens, `count` how many there are;
     the ids are `request.tokens[start:start + count]`. `features` is a tensor
-    [count, len(feature_layers) * hidden] or None when the drafter taps no layer.
+    [count, len(feature_layers) * hidden] or None when the drafter taps no layer. A drafter that
+    looks up as well is also shown rows of which nothing was tapped, with None.
     """
 
     request: Request

@@ -158,16 +158,17 @@ class DFlashDrafter(StatefulDrafter[_Context]):
 
     @torch.inference_mode()
     def observe(self, rows: Sequence[ObservedRows]) -> None:
-        """Inject the committed rows into the draft KV; their features are not kept. Rows without
-        features, which were not tapped, leave a hole."""
+        """Inject the committed rows into the draft KV; their features are not kept. Rows that are
+        not shown leave a hole."""
         features: list[torch.Tensor] = []
         positions: list[int] = []
         slots: list[int] = []
         for row in rows:
             count = min(row.count, self._max_positions - row.start)
             context = self.state(row.request)
-            if context is None or count <= 0 or row.features is None:
+            if context is None or count <= 0:
                 continue
+            assert row.features is not None, "a drafter with feature layers is shown features"
             context.add(row.start, count)
             at, blocks = range(row.start, row.start + count), row.request.blocks
             features.append(row.features[:count])

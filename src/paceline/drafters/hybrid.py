@@ -66,8 +66,8 @@ class Standing:
 class HybridDrafter(StatefulDrafter[Standing]):
     """Look-ups and one DFlash drafter, whose features, KV and weights are the hybrid's.
 
-    DFlash sees every row that it is shown, whoever drafted it. Past the end of its positions a
-    request gets what is looked up.
+    DFlash sees every row whose features are shown, whoever drafted it. Past the end of its
+    positions a request gets what is looked up.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class HybridDrafter(StatefulDrafter[Standing]):
 
     def observe(self, rows: Sequence[ObservedRows]) -> None:
         self.lookup.observe(rows)
-        self.dflash.observe(rows)
+        self.dflash.observe([row for row in rows if row.features is not None])
 
     def held_tokens(self, request: Request) -> int:
         return self.dflash.held_tokens(request)

@@ -113,7 +113,8 @@ class Drafting:
             if row.request.id in self._asked:
                 by_drafter[name].append(row)
             elif row.features is None:
-                if row.count >= BLOCK_SIZE:  # with fewer it catches up by itself
+                # with fewer tokens it catches up by itself
+                if row.count >= BLOCK_SIZE and self._reads_text(name):
                     by_drafter[name].append(row)
             elif row.request.finish_reason is None:
                 by_drafter[name] += self._backlog.add(row)
@@ -130,6 +131,11 @@ class Drafting:
         self.drafters[name].observe(rows)
         seconds = time.perf_counter() - start
         self.costs.of(name).add_observation(sum(row.count for row in rows), seconds)
+
+    def _reads_text(self, name: str) -> bool:
+        """Return whether rows without features tell the drafter anything."""
+        drafter = self.drafters[name]
+        return not drafter.feature_layers or isinstance(drafter, LookingUp)
 
     def _own_columns(self, name: str, features: torch.Tensor | None) -> torch.Tensor | None:
         layers = self.drafters[name].feature_layers
