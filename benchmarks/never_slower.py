@@ -60,10 +60,13 @@ class Cell(NamedTuple):
         return f"{name}/T={self.temperature:g}" if self.drafter == "auto" else name
 
 
-def lengths(count: int) -> list[int]:
-    """Of so many answers: TOKENS on average, half to one and a half times as long, in a fixed
-    order without order. Were all as long, AR would start and end its requests side by side, with
-    all prompts in one step and no place ever empty, which no traffic does."""
+def answer_lengths(count: int) -> list[int]:
+    """Return the lengths of `count` answers in tokens, shuffled the same way each time.
+
+    They are spread from half of TOKENS to one and a half times TOKENS. With equal lengths AR would
+    start and end its requests side by side, with all prompts in one step and no place ever empty.
+    No traffic does that.
+    """
     if count == 1:
         return [TOKENS]
     spread = [TOKENS // 2 + TOKENS * index // (count - 1) for index in range(count)]
@@ -98,7 +101,9 @@ class Bench:
         """Tokens per second from the first prompt to the last token, so many requests at once."""
         engine, kind, together = self.llm.engine, cell.kind, cell.together
         requests = []
-        for seed, (prompt, length) in enumerate(zip(batch, lengths(len(batch)), strict=True)):
+        for seed, (prompt, length) in enumerate(
+            zip(batch, answer_lengths(len(batch)), strict=True)
+        ):
             params = SamplingParams(
                 temperature=cell.temperature, seed=seed, max_tokens=length, ignore_eos=True
             )

@@ -143,7 +143,7 @@ def test_a_trial_ends_beside_prompts_that_never_end():
 
 
 def test_steps_without_a_drafter_tell_the_plain_speed():
-    """What clearly pays against them is not compared."""
+    """Drafting that clearly pays against such steps is not compared."""
     world = World()
     for _ in range(32):
         world.levels.observe_plain(8, 2 * STEP)  # the cost table says STEP

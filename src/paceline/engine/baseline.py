@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.engine.scheduler import Scheduled, looking_back
+from paceline.engine.scheduler import Scheduled
 from paceline.engine.step_cost import StepCost
 
 HORIZON = 60.0  # seconds of decoding that the recent speedup looks back on
@@ -32,8 +32,10 @@ class Baseline:
         chosen: Sequence[int],
         step: float,
         drafting: float,
+        back: float = 0.0,
     ) -> list[float]:
-        """Count a step that took `step` seconds and `drafting` seconds beside it.
+        """Count a step that took `step` seconds and `drafting` seconds beside it. `back` is what
+        its chunks add by looking back.
 
         `chosen` are the tokens that each request with a round committed by choice: what a grammar
         forces comes without speculation as well, in the same step. Return, for each of them, the
@@ -46,7 +48,6 @@ class Baseline:
         tokens = [max(1, count) for count in chosen]
         rows = sum(entry.count for entry in scheduled)
         drafted = sum(len(entry.draft) for entry in scheduled)
-        back = looking_back(cost, scheduled)
         pace = step / cost(rows + drafted, requests, back)
         # The first token of each comes from a step with the same prompts beside it.
         more = (sum(tokens) - decoding) / decoding

@@ -18,10 +18,8 @@ from pydantic import ConfigDict, Field, NonNegativeFloat
 
 GRID = (1, 2, 4, 8, 12, 16, 17, 24, 32, 33, 48, 49, 64)  # rows of one request
 WIDE = ((8, 8), (32, 32), (8, 64))  # (requests, rows): what a request costs beside its rows
-FAR, NEAREST = (
-    2048,
-    256,
-)  # tokens before the rows that show what looking back costs; at least so many
+FAR = 2048  # tokens before the rows that show what looking back costs
+NEAREST = 256  # such tokens that there must be
 REPEATS = 3
 PACE = 0.2  # share of a step's news that goes into the common factor: contexts and machines change
 LEARNING = 0.02  # share that goes into the cost of its number of rows: the shape changes slowly

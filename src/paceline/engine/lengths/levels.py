@@ -1,4 +1,4 @@
-"""How much drafting pays at a load, by the clock: steps with it against steps without it.
+"""Levels of drafting: with all drafts, with look-ups alone, with none. The clock says which pays.
 
 Draft lengths follow the cost table, which knows what rows and drafts cost. It does not know what
 else comes with a drafter: features that are tapped, texts that are indexed, caches that it fills.
@@ -27,8 +27,8 @@ COHORTS = 256  # that are remembered as tried
 
 
 class Level(IntEnum):
-    """How much is drafted in a step. LOOK_UPS leaves out what a drafter must be asked for, and the
-    features that it wants to see for that."""
+    """The drafts of a step. LOOK_UPS leaves out the drafts that a drafter must be asked for, and
+    the features that it would see for them."""
 
     NONE = 0
     LOOK_UPS = 1

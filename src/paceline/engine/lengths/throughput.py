@@ -62,7 +62,7 @@ class ThroughputLengths(LengthController):
         self._levels: dict[str, Levels] = {}
         self._level: dict[str, Level] = {}  # by drafter: of this step
         self._decoding = 0  # requests that get a token from this step
-        self._prompts = False  # whether it has prompts
+        self._alike = True  # whether all of its requests decode, with the same drafter or none
         self._records: dict[Cohort, CohortRecord] = defaultdict(CohortRecord)
         self._states: dict[str, _State] = {}
         self._idle: dict[str, int] = defaultdict(int)  # by drafter: steps without room for drafts
@@ -71,17 +71,19 @@ class ThroughputLengths(LengthController):
         self._spent: dict[str, float] = {}  # by drafter: seconds that this step's drafts take
 
     def begin_step(self, scheduled: Sequence[Scheduled]) -> None:
-        decoding = sum(entry.samples for entry in scheduled)
+        self._decoding, self._alike = 0, True
         cohorts = defaultdict(set)
         for entry in scheduled:
             request = entry.request
+            self._decoding += entry.samples
+            if entry.chunk or entry.count > 1 or request.drafter != scheduled[0].request.drafter:
+                self._alike = False
             if request.drafter is not None and request.policy == "throughput":
                 cohorts[request.drafter].add((request.cohort, request.params.greedy))
         self._level = {
-            name: self._levels_of(name).level(decoding, seen) for name, seen in cohorts.items()
+            name: self._levels_of(name).level(self._decoding, seen)
+            for name, seen in cohorts.items()
         }
-        self._decoding = decoding
-        self._prompts = not all(entry.count == 1 and entry.samples for entry in scheduled)
 
     def _levels_of(self, name: str) -> Levels:
         levels = self._levels.get(name)
@@ -90,18 +92,15 @@ class ThroughputLengths(LengthController):
         return levels
 
     def end_step(self, scheduled: Sequence[Scheduled], tokens: int, seconds: float) -> None:
-        decoding, sides = self._decoding, {entry.request.drafter for entry in scheduled}
-        if not decoding:
-            return
-        if self._prompts or len(sides) > 1:
-            for name in self._level:
-                self._levels[name].observe_mixed(decoding)
-        elif None in sides:
+        decoding = self._decoding
+        if self._alike and scheduled[0].request.drafter is None:
             for levels in self._levels.values():
                 levels.observe_plain(decoding, seconds)
-        else:
-            for name in self._level:
+        for name in self._level:
+            if self._alike:
                 self._levels[name].observe(decoding, tokens, seconds)
+            else:
+                self._levels[name].observe_mixed(decoding)
 
     def sees(self, request: Request) -> bool:
         name = request.drafter or ""
