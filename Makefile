@@ -75,24 +75,9 @@ types: $(VENV)/.ready-dev node_modules/.ready ## mypy, and TypeScript over the p
 	$(PY) -m mypy
 	$(VENV)/bin/node node_modules/typescript/bin/tsc --project tsconfig.json
 
-bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (long; wants an idle machine)
-	@set -e; folder=$$($(VENV)/bin/paceline pull "$(MODEL)"); set -x; \
-	$(PY) benchmarks/kernels.py "$$folder" --contexts 128,512,4096,16384; \
-	$(PY) benchmarks/decode.py "$$folder" $(PEER); \
-	for what in speed quality; do $(PY) benchmarks/int8.py $$what "$$folder"; done; \
-	for what in replay overhead drafters; do $(PY) benchmarks/speculation.py $$what "$$folder"; done; \
-	mkdir -p build; $(PY) benchmarks/never_slower.py run "$(MODEL)" \
-		--out "build/never_slower_auto_$$(git rev-parse --short HEAD).jsonl"; \
-	for what in throughput prefill join http log memory; do \
-		$(PY) benchmarks/serving.py $$what "$$folder" $(PEER); done
-	$(if $(SMALL),$(PY) benchmarks/speculation.py draft-model "$(MODEL)" "$(SMALL)")
-	$(if $(SMALL),$(PY) benchmarks/int8.py acceptance "$(MODEL)" "$(SMALL)")
-	$(if $(OPENVINO),$(PY) benchmarks/int8_peers.py "$(MODEL)" --openvino "$(OPENVINO)" $(PEER))
-	for what in answers cost; do $(PY) benchmarks/structured.py $$what "$(MODEL)"; done
-	$(PY) benchmarks/overfit_drafter.py "$(MODEL)" build/overfitted --steps 400
-	$(if $(VLLM),$(PY) benchmarks/block_drafts_peers.py "$(MODEL)" build/overfitted $(PEER))
-	for what in speedup draws; do $(PY) benchmarks/block_drafts.py $$what "$(MODEL)" build/overfitted; done
-	for what in cost context; do $(PY) benchmarks/block_drafts.py $$what "$(MODEL)"; done
+bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (hours, on an idle machine; can be stopped)
+	$(PY) benchmarks/all_tables.py "$(MODEL)" $(PEER) $(if $(SMALL),--small "$(SMALL)") \
+		$(if $(OPENVINO),--openvino "$(OPENVINO)") $(ARGS)
 
 soak: $(VENV)/.ready-test ## load test: MINUTES of mixed traffic at saturation, then a drain
 	$(PY) benchmarks/soak.py "$(MODEL)" --minutes $(MINUTES) $(ARGS)

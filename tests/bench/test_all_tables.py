@@ -1,0 +1,68 @@
+"""`make bench` goes on where it stopped, and a table that fails does not hold up the others."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def all_tables(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("all_tables")
+
+
+def counting(all_tables: Any, folder: Path, name: str) -> Any:
+    """A table that prints its name, notes each run and fails while a file `broken` is there."""
+    script = folder / f"{name}.py"
+    script.write_text(
+        f"import pathlib, sys\n"
+        f"with open({str(folder / 'runs')!r}, 'a') as runs: runs.write('{name}\\n')\n"
+        f"print('| {name} |', *sys.argv[1:])\n"
+        f"sys.exit({name!r} == 'b' and pathlib.Path({str(folder / 'broken')!r}).exists())\n"
+    )
+    return all_tables.Table(name, (str(script), "smollm2-135m"))
+
+
+def test_kept_tables_are_not_run_again(all_tables: Any, tmp_path: Path) -> None:
+    tables = [counting(all_tables, tmp_path, name) for name in "abc"]
+    kept, runs, broken = tmp_path / "kept", tmp_path / "runs", tmp_path / "broken"
+    broken.touch()
+    assert all_tables.run(tables, kept) == ["b"]
+    assert sorted(path.name for path in kept.iterdir()) == ["a.txt", "b.failed", "c.txt"]
+    assert "| b |" in (kept / "b.failed").read_text()
+    broken.unlink()
+    assert all_tables.run(tables, kept) == []
+    assert sorted(path.name for path in kept.iterdir()) == ["a.txt", "b.txt", "c.txt"]
+    assert runs.read_text().split() == ["a", "b", "c", "b"]
+    command, machine, *printed = (kept / "c.txt").read_text().splitlines()
+    assert command == "c.py smollm2-135m"
+    assert "cores" in machine
+    assert printed == ["| c | smollm2-135m"]
+    assert all_tables.run(tables, kept, again=True) == []
+    assert runs.read_text().split()[4:] == ["a", "b", "c"]
+
+
+def test_tables_of_peers_are_there_if_peers_are(all_tables: Any) -> None:
+    def names(**peers: str | None) -> set[str]:
+        given = {"vllm": None, "openvino": None, "small": None, **peers}
+        found = [t.name for t in all_tables.tables("m", "/m", Path("build"), **given)]
+        assert len(set(found)) == len(found), "a name is a file"
+        return set(found)
+
+    alone = names()
+    assert {"kernels", "serving-http", "never_slower-run", "block_drafts-context"} <= alone
+    assert names(vllm="python") - alone == {"block_drafts_peers"}
+    assert names(openvino="python") - alone == {"int8_peers"}
+    assert names(small="s") - alone == {"speculation-draft-model", "int8-acceptance"}
+
+
+def test_every_table_is_a_script_that_is_there(all_tables: Any) -> None:
+    peers = {"vllm": "python", "openvino": "python", "small": "s"}
+    for table in all_tables.tables("m", "/m", Path("build"), **peers):
+        assert Path(table.command[0]).is_file(), table
