@@ -25,18 +25,24 @@ constexpr int kTileRows = 6, kPairTileRows = 12;
 // Of 16 half as wide registers accumulators fill 8, and weights and activations the others.
 constexpr int kTileRows = 4, kPairTileRows = 4;
 #endif
-// For a single tile the hardware prefetches best alone, but for the start of a group: that is
-// fetched during the last words of the group before.
+// Where the hardware prefetches best alone, the start of a group is fetched all the same: during
+// the last words of the group before.
 constexpr int kTailWords = 32;
+// What is computed next is fetched into the L2 cache: L1 has room for what is computed now, and the
+// core can wait for twice as many lines of L2.
+constexpr int kNextLevel = 2;  // of __builtin_prefetch
 
-// What a matrix is made of: how a word of activations meets one of weights.
+// What a matrix is made of: how a word of activations meets one of weights. Beside up to kAloneRows
+// rows the hardware prefetches best alone; panels of int8 are short streams.
 struct Bf16 {
     static constexpr bool kWhole = false;  // whole numbers
+    static constexpr int kAloneRows = kTileRows;
     using Sums = Part;
     PL_INLINE Sums dot(Sums sums, UPart a, UPart w) { return dot2(sums, a, w); }
 };
 struct Int8 {
     static constexpr bool kWhole = true;
+    static constexpr int kAloneRows = 2;
     using Sums = IPart;
     PL_INLINE Sums dot(Sums sums, UPart a, UPart w) { return dot4(sums, a, w); }
 };
@@ -102,7 +108,7 @@ void gemm_tile(const TileArguments& t) {
                 w[p * kParts + part] =
                     load_part_of<UPart>(panels + p * panel_stride + i * kLanes + part * kPartLanes);
         for (int p = 0; p < kAhead; p++)
-            __builtin_prefetch(ahead + p * panel_stride + i * kLanes, 0, 3);
+            __builtin_prefetch(ahead + p * panel_stride + i * kLanes, 0, kNextLevel);
         for (int r = 0; r < R; r++) {
             const UPart x = UPart{} + a[r * a_stride + i];
             for (int p = 0; p < P * kParts; p++) acc[r][p] = Format::dot(acc[r][p], x, w[p]);
@@ -173,7 +179,7 @@ void gemm_stream(const Activations& a, int64_t rows, const PanelGroup& w, int64_
                               whole ? w.data + (p + at_once) * w.stride : w.next};
         for (int64_t k = 0, block; k < words; k += block) {
             const int64_t left = words - k;
-            const bool body = one_tile && left > kTailWords;
+            const bool body = rows <= Format::kAloneRows && left > kTailWords;
             block = body ? left - kTailWords : left < even ? left : even;
             const uint32_t* ahead = left > block ? part.data + (k + block) * kLanes : part.next;
             gemm_k_block<Format>(a, rows, part, k, block, c + p * kLanes,
