@@ -84,6 +84,24 @@ def test_what_prompts_look_back_on_is_measured_where_there_is_context(
         assert step.per_key == pytest.approx(0.01 * step_seconds(1, 1))
 
 
+def test_steps_of_a_large_model_are_timed_once_and_held_up_ones_again(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting_costs(source(identity=None))
+    slow, clock.calls, clock.pace = clock.calls, 0, 0.001
+    starting_costs(source(identity=None))
+    assert 2 * slow < clock.calls < 3 * slow  # the rehearsals of drafters are short in any case
+    clock.pace, held_up = 1.0, {2, 8, 33}
+
+    def forward(rows: int, requests: int, start: int = 0) -> float:
+        more = 5.0 if rows in held_up and requests == 1 else 0.0
+        held_up.discard(rows)
+        return step_seconds(rows, requests, start) + more
+
+    check(starting_costs(source(identity=None, forward=forward)))
+    assert not held_up
+
+
 def test_another_model_drafter_or_size_has_a_table_of_its_own(clock: Clock, tmp_path: Path) -> None:
     other = Drafter()
     other.version = "2"

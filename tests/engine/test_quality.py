@@ -1,4 +1,4 @@
-"""--quantize: quality is measured, said and kept; memory is counted; streams stay lossless."""
+"""--quantize: quality is measured on request and said; memory is counted; streams are lossless."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.core import InvalidRequest
+from paceline.core import InvalidRequest, ModelError
 from paceline.core.cache import load_json
 from paceline.engine import kept
 from paceline.engine import quality as room
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
-from paceline.engine.quality import Quality, passages, read, windows
+from paceline.engine.quality import Quality, examine, passages, read, windows
 from paceline.engine.runner import even_batch
 from paceline.engine.startup import start_up_rows
 from paceline.models.network import TorchNetwork
@@ -43,67 +43,86 @@ def engine_of(folder: Path, **options: Any) -> Engine:
     return build_engine(EngineConfig(model=str(folder), **{**fixed, **options}))
 
 
-def test_quality_is_measured_once_for_a_model_and_a_recipe(
+def ask(folder: Path, **options: Any) -> Quality:
+    """What `paceline quality` measures."""
+    return examine(EngineConfig(model=str(folder), **{"threads": 1, "quantize": "int8", **options}))
+
+
+def test_a_start_shows_what_was_measured_and_measures_nothing(
     tmp_path: Path, cache: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "model").mkdir()
     folder = save_tiny(tmp_path / "model")
-    first = engine_of(folder).quality
-    assert first is not None and first.tokens > 200
-    assert abs(first.change) < 0.1 and 0.8 < first.agreement < 1
-    asked: list[int] = []
-    real = room.measure
-    monkeypatch.setattr(room, "measure", lambda *how: asked.append(1) or real(*how))
-    assert engine_of(folder).quality == first and not asked
-    # Anything else that would change the numbers asks again.
-    engine_of(folder, dtype="float32")
-    monkeypatch.setattr(room, "VERSION", 99)
-    engine_of(folder)
+    assert engine_of(folder).quality is None and not cache.exists()
+    asked = ask(folder)
+    assert asked.tokens > 200 and abs(asked.change) < 0.1 and 0.8 < asked.agreement < 1
+    assert engine_of(folder).quality == engine_of(folder, max_model_len=100).quality == asked
+    # Nothing is known of anything that would change the numbers.
+    assert engine_of(folder, dtype="float32").quality is None
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "VERSION", 99)
+        assert engine_of(folder).quality is None
+    assert engine_of(folder).quality == asked
     save_tiny(folder, blur=0.5)
-    assert engine_of(folder).quality != first
-    assert len(asked) == 3 and len(list(cache.iterdir())) == 4
+    assert engine_of(folder).quality is None
+    assert ask(folder) != asked and len(list(cache.iterdir())) == 2
+
+
+def test_the_users_own_text_is_not_kept_for_starts(tmp_path: Path, cache: Path) -> None:
+    folder = save_tiny(tmp_path)
+    config = EngineConfig(model=str(folder), threads=1, quantize="int8")
+    assert examine(config, ["abc" * 60]).tokens == 179
+    assert not cache.exists() and engine_of(folder).quality is None
+    with pytest.raises(InvalidRequest, match="text: got 'x'; expected at least two tokens"):
+        examine(config, ["x"])
 
 
 def test_a_short_context_has_short_windows(tmp_path: Path) -> None:
-    engine = engine_of(save_tiny(tmp_path), max_model_len=100)
-    assert engine.quality is not None
-    assert engine.quality.tokens == 2 * room.MOST_WINDOWS * 99
+    assert ask(save_tiny(tmp_path)).tokens == 2 * room.MOST_WINDOWS * 511
+    (tmp_path / "short").mkdir()
+    short = save_tiny(tmp_path / "short", max_position_embeddings=100)
+    assert ask(short).tokens == 2 * room.MOST_WINDOWS * 99
 
 
-def test_a_damaged_or_unwritable_cache_only_costs_time(
+def test_a_damaged_or_unwritable_cache_only_costs_the_numbers(
     tmp_path: Path, cache: Path, quick: None
 ) -> None:
     (tmp_path / "model").mkdir()
     folder = save_tiny(tmp_path / "model")
-    first = engine_of(folder).quality
+    first = ask(folder)
     (file,) = cache.iterdir()
     file.write_text("{")
-    assert engine_of(folder).quality == first
-    assert Quality(**load_json(file)["measured"]) == first
+    assert engine_of(folder).quality is None
+    assert ask(folder) == first
+    assert Quality(**load_json(file)["measured"]) == first == engine_of(folder).quality
     file.unlink()
     cache.rmdir()
     cache.write_text("a file where a folder should be")
-    assert engine_of(folder).quality == first
+    assert ask(folder) == first and engine_of(folder).quality is None
 
 
 def test_the_start_up_table_says_it(tmp_path: Path, quick: None) -> None:
-    engine = engine_of(save_tiny(tmp_path))
-    said = dict(start_up_rows(engine))["int8"]
-    assert engine.quality is not None
-    assert said == engine.quality.describe("bfloat16")
+    folder = save_tiny(tmp_path)
+    said = dict(start_up_rows(engine_of(folder)))["int8"]
+    assert said == f"`paceline quality {folder}` measures what it costs"
+    said = dict(start_up_rows(engine_of(folder, dtype="float32")))["int8"]
+    assert f"`paceline quality {folder} --dtype float32`" in said
+    asked = ask(folder)
+    said = dict(start_up_rows(engine_of(folder)))["int8"]
+    assert said == asked.describe("bfloat16")
     numbers = Quality(tokens=9, perplexity=12.31, reference=12.28, agreement=0.981)
     text = "perplexity 12.31 (bf16 12.28, +0.2 %), greedy agreement 98.1 %"
     assert numbers.describe("bfloat16") == text
     assert "int8" not in dict(start_up_rows(engine_of(tmp_path, quantize=None)))
 
 
-def test_without_room_for_the_reference_it_is_not_measured(
+def test_a_model_too_large_to_compare_is_refused_by_name(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "available_memory", lambda: 0)
-    engine = engine_of(save_tiny(tmp_path))
-    assert engine.quality is None and not cache.exists()
-    assert dict(start_up_rows(engine))["int8"].startswith("not measured")
+    monkeypatch.setattr(room, "free_memory", lambda device: 1000)
+    with pytest.raises(ModelError, match=r"cannot be measured here: unquantised it needs .* free"):
+        ask(save_tiny(tmp_path))
+    assert not cache.exists()
 
 
 def test_perplexity_is_what_it_is_by_hand() -> None:
@@ -129,7 +148,7 @@ def test_the_shipped_text_is_prose_and_code() -> None:
     assert len(prose) > 8000 and len(code) > 8000
 
 
-def test_the_memory_plan_counts_quantised_weights(tmp_path: Path, quick: None) -> None:
+def test_the_memory_plan_counts_quantised_weights(tmp_path: Path) -> None:
     folder = save_tiny(tmp_path)
     drafter = f"small=draft_model:{folder}"
     plans = {q: engine_of(folder, drafter=drafter, quantize=q).plan for q in (None, "int8")}
@@ -160,9 +179,7 @@ def quantised(make: EngineFactory) -> EngineFactory:
 
 
 @pytest.mark.parametrize("together", [1, 8], ids=["alone", "batch-of-8"])
-def test_int8_streams_equal_speculation_off(
-    make_engine: EngineFactory, quick: None, together: int
-) -> None:
+def test_int8_streams_equal_speculation_off(make_engine: EngineFactory, together: int) -> None:
     work, make = jobs(16), quantised(make_engine)
     engine = make("auto")
     truth = expected(make, work)
@@ -173,7 +190,7 @@ def test_int8_streams_equal_speculation_off(
 
 @pytest.mark.parametrize("second", [False, True], ids=["DFlash", "DFlash-2"])
 def test_int8_drafters_change_no_token(
-    make_engine: EngineFactory, quick: None, tmp_path: Path, second: bool
+    make_engine: EngineFactory, tmp_path: Path, second: bool
 ) -> None:
     work, make = jobs(8), quantised(make_engine)
     truth = expected(make, work)

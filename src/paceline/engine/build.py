@@ -17,9 +17,10 @@ from paceline.engine.engine import Engine
 from paceline.engine.machine import use_threads
 from paceline.engine.memory import MemoryPlan, plan_memory
 from paceline.engine.needs import check_fits
-from paceline.engine.quality import quality_of
+from paceline.engine.quality import known_quality
 from paceline.engine.runner import timed_step, try_out
 from paceline.engine.verify import make_verifier
+from paceline.kernels.build import source_digest
 from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network
@@ -51,7 +52,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         quantize=config.quantize,
         max_positions=max_context + 1,
     )
-    quality = quality_of(config, loaded, network) if config.quantize else None
+    quality = known_quality(config, loaded) if config.quantize else None
     if config.drafter_specs:
         log.info("loading drafters: %s", ", ".join(config.drafter_specs))
     drafters = drafters_for(config, loaded)
@@ -87,13 +88,15 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
 
 
 def _identity(config: EngineConfig, loaded: LoadedModel, network: str) -> dict[str, object]:
-    """Return what a step's cost depends on beside the machine: shapes and types, not weights."""
+    """Return what a step's cost depends on beside the machine: shapes, types and kernels, not
+    weights."""
     return {
         "model": loaded.name,
         "shape": hashlib.sha256(repr(loaded.config).encode()).hexdigest()[:16],
         "dtype": config.dtype,
         "device": config.device,
         "network": network,
+        "kernels": source_digest(),
         "quantize": config.quantize,
         "threads": torch.get_num_threads(),
         "drafting": [*config.drafter_specs, config.draft_window],

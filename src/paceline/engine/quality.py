@@ -1,5 +1,8 @@
 """The quality that quantising costs a model, measured on real text against the unquantised one.
 
+It is measured when somebody asks, because that takes longer than a start; starts show what is
+known.
+
 Perplexity is exp of the mean negative log-likelihood of each token, given up to 511 before it;
 greedy agreement is the share of positions with the same argmax. The text is our own and shipped, so
 that no network is needed and no model has learnt it.
@@ -17,10 +20,11 @@ from importlib import resources
 
 import torch
 
-from paceline.core import InvalidRequest
+from paceline.core import InvalidRequest, ModelError
 from paceline.engine.config import EngineConfig
 from paceline.engine.kept import Kept
-from paceline.engine.machine import available_memory, use_threads
+from paceline.engine.machine import free_memory, use_threads
+from paceline.engine.needs import size_text
 from paceline.engine.runner import even_batch
 from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.loader import LoadedModel, load_model
@@ -107,67 +111,55 @@ def read(network: Network, texts: Sequence[Sequence[int]]) -> Reading:
 
 
 def examine(config: EngineConfig, texts: Sequence[str] | None = None) -> Quality:
-    """Measures anew, on `texts` (default: the shipped ones), all of them.
+    """Measure anew, on `texts`, all of them; by default on the shipped ones, and later starts know
+    the result. The two networks are in memory one after the other.
 
-    Raises ModelError when the model cannot be loaded, and InvalidRequest for text of no two tokens.
+    Raises ModelError when the model cannot be loaded or is too large for this machine unquantised,
+    and InvalidRequest for text of no two tokens.
     """
     use_threads(config.threads)
     loaded = load_model(config.model)
-    own = None
-    if texts is not None:
-        own = windows(loaded.tokenizer, texts, _longest(config, loaded), most=sys.maxsize)
-        if not own:
-            raise InvalidRequest("text", texts[0][:20], "at least two tokens")
-    return measure(config, loaded, _build(config, loaded, config.quantize), own)
-
-
-def measure(
-    config: EngineConfig,
-    loaded: LoadedModel,
-    network: Network,
-    texts: Sequence[Sequence[int]] | None = None,
-) -> Quality:
-    """The quality of `network`, quantised as `config` says, on `texts` (default: the shipped ones)
-    as token ids. Loads the unquantised network beside it."""
-    if texts is None:
-        texts = windows(loaded.tokenizer, passages(), _longest(config, loaded))
-    ours = read(network, texts)
-    reference = _build(config, loaded, None)
-    quality = ours.against(read(reference, texts))
-    del reference
-    gc.collect()  # before anybody plans with the memory that is free
-    return quality
-
-
-def _longest(config: EngineConfig, loaded: LoadedModel) -> int:
-    return min(WINDOW, loaded.max_context, config.max_model_len or WINDOW)
-
-
-def _build(config: EngineConfig, loaded: LoadedModel, quantize: str | None) -> Network:
-    network, _ = build_network(
-        loaded,
-        dtype=config.dtype,
-        device=config.device,
-        backend=config.backend,
-        quantize=quantize,
-        max_positions=WINDOW,
-    )
-    return network
-
-
-def quality_of(config: EngineConfig, loaded: LoadedModel, network: Network) -> Quality | None:
-    """The same, remembered for the next start. None where the unquantised weights do not fit."""
-    kept = _kept(config, loaded)
-    quality = kept.read() if kept else None
-    if quality is not None:
-        return quality
-    free = available_memory()
-    if network.device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(network.device)
-    if stored_bytes(loaded.weights) >= free:
-        return None
-    quality = measure(config, loaded, network)
+    _check_fits(config, loaded)
+    given, most = (passages(), MOST_WINDOWS) if texts is None else (texts, sys.maxsize)
+    ids = windows(loaded.tokenizer, given, _longest(loaded), most)
+    if not ids:
+        raise InvalidRequest("text", given[0][:20], "at least two tokens")
+    readings = []
+    for quantize in (config.quantize, None):
+        network, _ = build_network(
+            loaded,
+            dtype=config.dtype,
+            device=config.device,
+            backend=config.backend,
+            quantize=quantize,
+            max_positions=WINDOW,
+        )
+        readings.append(read(network, ids))
+        del network
+        gc.collect()
+    ours, reference = readings
+    quality = ours.against(reference)
+    kept = _kept(config, loaded) if texts is None else None
     return kept.write(quality) if kept else quality
+
+
+def known_quality(config: EngineConfig, loaded: LoadedModel) -> Quality | None:
+    """What examine() has found on the shipped text. None where it was never asked."""
+    kept = _kept(config, loaded)
+    return kept.read() if kept else None
+
+
+def _check_fits(config: EngineConfig, loaded: LoadedModel) -> None:
+    needed, free = stored_bytes(loaded.weights), free_memory(config.device)
+    if needed >= free:
+        raise ModelError(
+            f"{loaded.name}: its quality cannot be measured here: unquantised it needs "
+            f"{size_text(needed)}, and {size_text(free)} are free"
+        )
+
+
+def _longest(loaded: LoadedModel) -> int:
+    return min(WINDOW, loaded.max_context)
 
 
 def _kept(config: EngineConfig, loaded: LoadedModel) -> Kept[Quality] | None:
@@ -184,6 +176,6 @@ def _kept(config: EngineConfig, loaded: LoadedModel) -> Kept[Quality] | None:
         "backend": config.backend,
         "model": repr(loaded.config),
         "weights": loaded.weights.identity(),
-        "text": [text, _longest(config, loaded), MOST_WINDOWS],
+        "text": [text, _longest(loaded), MOST_WINDOWS],
     }
     return Kept("quality", key, Quality)

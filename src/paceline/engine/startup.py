@@ -5,6 +5,7 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from paceline.drafters.base import Reporting
+from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.engine.needs import size_text
 from paceline.engine.step_cost import timed
@@ -66,6 +67,12 @@ def _quantized(engine: Engine) -> list[tuple[str, str]]:
     if config.quantize is None:
         return []
     number = recipe_of(config.quantize, config.device, config.dtype).number
-    if engine.quality is None:
-        return [(number, f"not measured: the {config.dtype} weights do not fit beside these")]
-    return [(number, engine.quality.describe(config.dtype))]
+    if engine.quality is not None:
+        return [(number, engine.quality.describe(config.dtype))]
+    usual = EngineConfig()
+    options = [
+        f" --{name} {getattr(config, name)}"
+        for name in ("dtype", "device", "backend")
+        if getattr(config, name) != getattr(usual, name)
+    ]
+    return [(number, f"`paceline quality {config.model}{''.join(options)}` measures what it costs")]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, NonNegativeFloat
@@ -21,6 +21,7 @@ WIDE = ((8, 8), (32, 32), (8, 64))  # (requests, rows): what a request costs bes
 FAR = 2048  # tokens before the rows that show what looking back costs
 NEAREST = 256  # such tokens that there must be
 REPEATS = 3
+LONG = 1.0  # seconds of timing, after which nothing is timed again
 PACE = 0.2  # share of a step's news that goes into the common factor: contexts and machines change
 LEARNING = 0.02  # share that goes into the cost of its number of rows: the shape changes slowly
 SEEN = 0.1  # share of a step that looking back takes, from which such steps tell about it alone
@@ -31,6 +32,22 @@ def timed(work: Callable[..., object], *arguments: int) -> float:
     start = time.perf_counter()
     work(*arguments)
     return time.perf_counter() - start
+
+
+def best_of(
+    work: Callable[..., object], points: Sequence[tuple[int, ...]]
+) -> dict[tuple[int, ...], float]:
+    """Return the least seconds of `work(*point)` for each of `points`. All are timed in turns:
+    REPEATS times, or until that has taken LONG."""
+    best, spent = dict.fromkeys(points, float("inf")), 0.0
+    for _ in range(REPEATS):
+        for point in points:
+            seconds = timed(work, *point)
+            best[point] = min(best[point], seconds)
+            spent += seconds
+        if spent > LONG:
+            break
+    return best
 
 
 @dataclass(eq=False)
@@ -83,22 +100,21 @@ class StepCost:
         written to is not read.)"""
         points = [(1, rows) for rows in GRID if rows <= most]
         points += [pair for pair in WIDE if pair[0] <= widest and pair[1] <= most]
-        best = dict.fromkeys(points, float("inf"))
         forward(points[-1][1], 1)
-        for _ in range(REPEATS):
-            for requests, rows in points:
-                seconds = timed(forward, rows, requests)
-                best[requests, rows] = min(best[requests, rows], seconds)
-        alone = {rows: best[1, rows] for requests, rows in points if requests == 1}
-        cost = cls(list(alone), list(alone.values()))
-        wide = [(requests - 1, best[requests, rows] - cost(rows)) for requests, rows in points]
+        best = best_of(forward, [(rows, requests) for requests, rows in points])
+        alone = [rows for requests, rows in points if requests == 1]
+        for fewer, more in reversed([*pairwise(alone)]):
+            if best[fewer, 1] > best[more, 1]:  # others held it up
+                best[fewer, 1] = min(best[fewer, 1], timed(forward, fewer, 1))
+        cost = cls(alone, [best[rows, 1] for rows in alone])
+        wide = [(requests - 1, best[rows, requests] - cost(rows)) for requests, rows in points]
         weight = sum(count * count for count, _ in wide) or 1
         cost.per_request = max(0.0, sum(count * extra for count, extra in wide) / weight)
         rows = cost.rows[-1]
         start = min(FAR, context - rows)
         cost.per_key = key_share * cost(1)
         if start >= NEAREST and rows > 1:
-            far = min(timed(forward, rows, 1, start) for _ in range(REPEATS))
+            (far,) = best_of(forward, [(rows, 1, start)]).values()
             cost.per_pair = max(0.0, far - cost(rows)) / _pairs(start, rows)
         return cost
 

@@ -84,6 +84,15 @@ def load(path: str | None = None) -> Native:
     raise BuildError("no kernel path fits this machine")
 
 
+@cache
+def source_digest() -> str:
+    """Return what the kernels' sources hash to."""
+    digest = hashlib.sha256()
+    for source in sorted(NATIVE.iterdir()):
+        digest.update(source.name.encode() + source.read_bytes())
+    return digest.hexdigest()
+
+
 def available() -> tuple[bool, str]:
     """Return whether the native kernels run here, and their path or the reason."""
     try:
@@ -107,10 +116,8 @@ def _library(compiler: str, macros: str, path: str, flags: tuple[str, ...]) -> c
     openmp = openmp_runtime()
     if openmp is None:
         raise BuildError("torch was built without OpenMP")
-    key = (compiler, macros, path, openmp, SOURCES, COMMON_FLAGS, flags)
+    key = (compiler, macros, path, openmp, SOURCES, COMMON_FLAGS, flags, source_digest())
     digest = hashlib.sha256(repr(key).encode())
-    for source in sorted(NATIVE.iterdir()):
-        digest.update(source.name.encode() + source.read_bytes())
 
     def fill(folder: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=".objects.", dir=folder) as objects:
