@@ -14,6 +14,7 @@ from paceline.core import FinishReason, Request, SamplingParams, TokenKind
 from paceline.engine.grammar import GrammarFailed, GrammarState
 from paceline.engine.output import Commit, Output
 from paceline.engine.text import TextStream
+from paceline.models.tokenizer import Pieces
 from tests.engine.tiny import byte_tokenizer
 
 
@@ -93,10 +94,14 @@ def first_stop(text: str, stop: tuple[str, ...], start: int = 0) -> tuple[int, s
     return min([(at, s) for at, s in stops if at >= 0], default=None)
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "pieces shared"])
 @pytest.mark.parametrize("minimum", [0, 3])
-def test_random_bytes_end_before_the_first_stop_string_of_the_whole_text(minimum: int) -> None:
+def test_random_bytes_end_before_the_first_stop_string_of_the_whole_text(
+    minimum: int, shared: bool
+) -> None:
     """`minimum` tokens are pushed unchecked: a stop string may begin in the text after them."""
     tokenizer, rng = joining_tokenizer(), random.Random(minimum)
+    pieces = Pieces(tokenizer) if shared else None
     letters = [tokenizer.convert_tokens_to_ids(c) for c in ("a", "b")]
     broken = [tokenizer.convert_tokens_to_ids(bytes_to_unicode()[b]) for b in b"\xe2\x98\x95\xff"]
     choices = [*letters, *broken, *range(256, len(tokenizer))]
@@ -105,7 +110,7 @@ def test_random_bytes_end_before_the_first_stop_string_of_the_whole_text(minimum
     for _ in range(6000):
         ids = rng.choices(choices, k=rng.randrange(1, 12))
         stop = tuple("".join(rng.choices("aab☕\ufffd", k=rng.randrange(1, 4))) for _ in "12")
-        stream, text, used = TextStream(tokenizer, [], stop), "", 0
+        stream, text, used = TextStream(tokenizer, [], stop, pieces=pieces), "", 0
         for used, token in enumerate(ids, 1):
             text += stream.push(token, check_stop=used > minimum)
             if stream.stopped_by is not None:
@@ -124,6 +129,19 @@ def test_random_bytes_end_before_the_first_stop_string_of_the_whole_text(minimum
             assert used == len(ids)
         assert stream.flush() == ""
     assert stopped > 1000 and flushed > 100
+
+
+def test_only_tokens_whose_text_their_neighbours_do_not_change_have_pieces() -> None:
+    tokenizer = joining_tokenizer()
+    pieces, texts = Pieces(tokenizer), set()
+    for token in range(len(tokenizer)):
+        piece = pieces.of(token, skip_special_tokens=True)
+        assert piece in ("", tokenizer.decode([token]))
+        texts.add(piece)
+    assert {"a", "ba"} <= texts and not any("\ufffd" in text for text in texts)
+    spaced = tokenizer.backend_tokenizer
+    spaced.decoder = decoders.Metaspace()  # drops the space before a first token
+    assert Pieces(tokenizer).of(0, skip_special_tokens=True) == ""
 
 
 @pytest.mark.parametrize("how", ["length", "eos", "stop token", "grammar"])

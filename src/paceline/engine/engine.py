@@ -283,10 +283,11 @@ class Engine:
                         raise mask
                     rows = TargetRows(
                         request,
-                        output.logits[out:end],
+                        output.logits,
                         argmax[out:end],
                         finite[out:end],
                         entry.draft.verified,
+                        at=out,
                         edits=self._roster.edits.get(request.id),
                         masks=mask,
                         forced=entry.draft.forced_verified,

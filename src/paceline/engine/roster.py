@@ -30,7 +30,7 @@ from paceline.engine.runner import Runner, try_out
 from paceline.engine.sampler import NotFinite
 from paceline.engine.scheduler import Plan, Scheduler
 from paceline.engine.text import TextStream
-from paceline.models.tokenizer import Tokenizer
+from paceline.models.tokenizer import Pieces, Tokenizer
 
 log = logging.getLogger(__name__)
 NOT_FINITE = "model_not_finite"  # stop reason of a stream whose logits held NaN or infinity
@@ -60,6 +60,10 @@ class Roster:
     outputs: dict[str, Output] = field(default_factory=dict)
     edits: dict[str, RowEdits] = field(default_factory=dict)
     target_in_doubt: bool = False
+    pieces: Pieces = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pieces = Pieces(self.tokenizer)
 
     def open(self, request: Request, spans: Spans) -> OutputDelta | None:
         """Queue a request. Returns its last delta if it failed at once."""
@@ -70,6 +74,7 @@ class Roster:
                 request.prompt_ids,
                 params.stop,
                 skip_special_tokens=params.skip_special_tokens,
+                pieces=self.pieces,
             )
             grammar = self.grammars.open(request)
             self.outputs[request.id] = Output(request, text, grammar, spans)

@@ -101,20 +101,22 @@ class TargetRows:
         finite: Sequence[bool],
         draft: Sequence[int],
         *,
+        at: int = 0,
         edits: RowEdits | None = None,
         masks: RowMasks | None = None,
         forced: Collection[int] = (),
         first: int | None = None,
         spans: Spans = OFF,
     ) -> None:
-        """`finite` says of each row whether all its logits are; a row that is not raises NotFinite
-        when it is asked for. `edits` are the request's own, made here if they are not kept from
-        round to round. `first` is what draw_first() has drawn at row 0."""
+        """Row i is row `at` + i of logits [rows, V]. `finite` says of each row whether all its
+        logits are; a row that is not raises NotFinite when it is asked for. `edits` are the
+        request's own, made here if they are not kept from round to round. `first` is what
+        draw_first() has drawn at row 0."""
         self._spans = spans
         self.request, self.draft, self._first = request, draft, first
         self._masks, self._forced = masks, forced
         self.noise = Noise(request.seed, request.choice, request.position)
-        self._logits, self._argmax, self._finite = logits, argmax, finite
+        self._logits, self._argmax, self._finite, self._at = logits, argmax, finite, at
         self._edits = edits or edits_of(request, logits.device)
         self._edited: tuple[int, torch.Tensor] | None = None  # the row that was edited last
 
@@ -177,12 +179,12 @@ class TargetRows:
 
     def _best(self, row: int) -> int:
         """The row's token, were there no grammar."""
-        logits = self._processed(row)
+        self._check(row)
         if self.request.params.plain_argmax:
             return self._argmax[row]
         if row == 0 and self._first is not None:
             return self._first
-        return self._choose(logits, row)
+        return self._choose(self._processed(row), row)
 
     def _choose(self, logits: torch.Tensor, row: int) -> int:
         params = self.request.params
@@ -212,9 +214,12 @@ class TargetRows:
 
     def _raw(self, row: int) -> torch.Tensor:
         """The row as the model gave it. Raises NotFinite."""
+        self._check(row)
+        return self._logits[self._at + row]
+
+    def _check(self, row: int) -> None:
         if not self._finite[row]:
             raise NotFinite(self.noise.start + row)
-        return self._logits[row]
 
 
 def token_logprobs(logits: torch.Tensor, token: int, count: int) -> TokenLogprobs:

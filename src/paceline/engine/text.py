@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.models.tokenizer import Tokenizer
+from paceline.models.tokenizer import UNFINISHED, Pieces, Tokenizer
 
 CONTEXT = 5  # prompt tokens that the first output tokens are decoded with: spacing depends on them
-UNFINISHED = "�"  # what a decoder prints for bytes that are not a whole character yet
 
 
 class TextStream:
@@ -26,8 +25,10 @@ class TextStream:
         stop: Sequence[str] = (),
         *,
         skip_special_tokens: bool = True,
+        pieces: Pieces | None = None,
     ) -> None:
-        self._decode = tokenizer.backend_tokenizer.decode
+        """`pieces` is what streams of the same tokenizer share; without it all is decoded anew."""
+        self._decode, self._pieces = tokenizer.backend_tokenizer.decode, pieces
         self._skip = skip_special_tokens
         self._stop = tuple(stop)
         self._ids = list(prompt_ids[-CONTEXT:])
@@ -41,16 +42,21 @@ class TextStream:
 
     def push(self, token: int, *, check_stop: bool = True) -> str:
         """Adds a token; returns the text it makes final, often with some that was held back."""
+        fresh = ""
+        if self._pieces is not None and self._read == len(self._ids):
+            fresh = self._pieces.of(token, skip_special_tokens=self._skip)
         self._ids.append(token)
-        text = self._text(self._ids[self._prefix :])
-        fresh = text[len(self._given) :]
+        known = bool(fresh)
+        if not known:
+            text = self._text(self._ids[self._prefix :])
+            fresh = text[len(self._given) :]
         self._checked = check_stop
         if not check_stop:
             self._exempt = len(self._held) + len(fresh.rstrip(UNFINISHED))
-        if not fresh or text.endswith(UNFINISHED):
+        if not fresh or fresh.endswith(UNFINISHED):
             return ""
         self._prefix, self._read = self._read, len(self._ids)
-        self._given = self._text(self._ids[self._prefix :])
+        self._given = fresh if known else self._text(self._ids[self._prefix :])
         return self._release(self._held + fresh)
 
     def flush(self) -> str:
@@ -69,6 +75,8 @@ class TextStream:
 
     def _release(self, pending: str) -> str:
         """The beginning of `pending` that is final; the rest is held, or dropped at a stop."""
+        if not self._stop:
+            return pending
         stops = [(pending.find(s, self._exempt), s) for s in self._stop]
         stops = [(at, s) for at, s in stops if at >= 0]
         if stops:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, decoders
 from tokenizers import Tokenizer as Backend
 
 from paceline.core import ModelError
@@ -22,6 +22,7 @@ NAMED_TEMPLATE = Path("additional_chat_templates") / "tool_use.jinja"
 LEGACY = ("chat_template.json", "special_tokens_map.json")
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 MORE_SPECIAL = ("extra_special_tokens", "additional_special_tokens")
+UNFINISHED = "�"  # what a decoder prints for bytes that are not a whole character yet
 FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 
 
@@ -232,3 +233,27 @@ def _chat_templates(folder: Path, config: Mapping[str, Any]) -> tuple[str | None
 def _by_name(templates: Mapping[str, str]) -> tuple[str | None, str | None]:
     tools = templates.get("tool_use")
     return templates.get("default", tools), tools
+
+
+class Pieces:
+    """The texts of single tokens, each decoded once, where the text of several tokens is theirs
+    side by side: not so for decoders that look at a token's neighbours."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        backend = tokenizer.backend_tokenizer
+        self._decode = backend.decode
+        self._side_by_side = isinstance(backend.decoder, decoders.ByteLevel)
+        self._known: tuple[dict[int, str], dict[int, str]] = {}, {}
+
+    def of(self, token: int, *, skip_special_tokens: bool) -> str:
+        """Return the text of a token; "" if its neighbours are needed for that."""
+        known = self._known[skip_special_tokens]
+        piece = known.get(token)
+        if piece is None:
+            piece = ""
+            if self._side_by_side:
+                piece = str(self._decode([token], skip_special_tokens=skip_special_tokens))
+            if UNFINISHED in piece:
+                piece = ""
+            known[token] = piece
+        return piece
