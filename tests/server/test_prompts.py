@@ -151,10 +151,10 @@ def test_ids_of_the_real_tokenizer() -> None:
         assert len(text.encode()) <= longest * len(ids)
     size = PromptSize(tokenizer, max_model_len=8192)
     size.refuse_tokens("prompt", "Rivers run to the sea. " * 1300)  # 7,801 tokens
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(ApiError, match="expected fewer than 8192 tokens"):
         size.refuse_tokens("prompt", "a b " * 225_000)  # 450,000 tokens, fewer bytes than can fit
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5  # CPU seconds
 
 
 class CountedText(str):
