@@ -34,6 +34,24 @@ def test_arrow_keys_walk_through_the_tabs(url: str, open_page: Open) -> None:
     assert page.title() == "Calculator · Paceline"
 
 
+def test_what_a_tab_remembers_while_it_is_left_does_not_bring_it_back(
+    url: str, open_page: Open
+) -> None:
+    page = open_page(url + "/#timing")
+    page.wait_for_selector("#timing-play:enabled")
+    page.evaluate("""() => {
+      location.hash = "playground"; // the page learns of it a moment later
+      const tokens = document.getElementById("timing-n");
+      tokens.value = "77";
+      tokens.dispatchEvent(new Event("input", { bubbles: true }));
+    }""")
+    page.wait_for_selector("#panel-playground:visible")
+    assert selected(page) == "Playground"
+    page.click("#tab-timing")
+    page.wait_for_selector("#panel-timing:visible")
+    assert page.input_value("#timing-n") == "77" and "n=77" in page.evaluate("location.hash")
+
+
 def test_without_a_model_playground_and_live_say_how_to_start_one(
     url: str, open_page: Open
 ) -> None:

@@ -159,7 +159,8 @@ class Frame {
       params: () => new URLSearchParams(entry.query),
       remember: (params) => {
         entry.query = String(params);
-        if (this.#current !== name) return;
+        // of the hash, not the tab shown: that follows the hash a moment later
+        if (this.#fromHash().tab.name !== name) return;
         history.replaceState(null, "", `#${hashOf(name, entry.query)}`);
       },
       open: (other, params) => this.#open(other, params),
