@@ -56,17 +56,19 @@ def tables(
     add("kernels", folder, "--contexts", "128,512,4096,16384")
     add("decode", folder, *peer)
     each("int8", "speed quality", folder)
+    add("starts", model)
+    add("starts", model, "--serve=--quantize int8", name="starts-int8")
     each("speculation", "replay overhead drafters", folder)
     each("serving", "throughput prefill join http log memory", folder, *peer)
     if small:
         each("speculation", "draft-model", model, small)
         each("int8", "acceptance", model, small)
     if openvino:
-        add("int8_peers", model, "--openvino", openvino, *peer)
+        add("int8_peers", folder, "--openvino", openvino, *peer)
     each("structured", "answers cost", model)
     add("overfit_drafter", model, overfitted, "--steps", "400")
     if vllm:
-        add("block_drafts_peers", model, overfitted, *peer)
+        add("block_drafts_peers", folder, overfitted, *peer)
     each("block_drafts", "speedup draws", model, overfitted)
     each("block_drafts", "cost context", model)
     cells = str(build / "never_slower_auto.jsonl")

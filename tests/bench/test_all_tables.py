@@ -66,3 +66,11 @@ def test_every_table_is_a_script_that_is_there(all_tables: Any) -> None:
     peers = {"vllm": "python", "openvino": "python", "small": "s"}
     for table in all_tables.tables("m", "/m", Path("build"), **peers):
         assert Path(table.command[0]).is_file(), table
+
+
+def test_engines_that_know_no_names_of_ours_are_given_the_folder(all_tables: Any) -> None:
+    given = {"vllm": "/p", "openvino": "/p", "small": None}
+    found = all_tables.tables("name", "/folder", Path("build"), **given)
+    peers = [table.command for table in found if "/p" in table.command]
+    assert len(peers) >= 5
+    assert all("/folder" in command and "name" not in command for command in peers)
