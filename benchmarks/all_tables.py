@@ -70,6 +70,8 @@ def tables(
     if vllm:
         add("block_drafts_peers", folder, overfitted, *peer)
     each("block_drafts", "speedup draws", model, overfitted)
+    default = ("--policy", "throughput")
+    add("block_drafts", "speedup", model, overfitted, *default, name="block_drafts-policy")
     each("block_drafts", "cost context", model)
     cells = str(build / "never_slower_auto.jsonl")
     each("never_slower", "run", model, "--out", cells)
