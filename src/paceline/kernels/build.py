@@ -87,10 +87,8 @@ def load(path: str | None = None) -> Native:
 @cache
 def source_digest() -> str:
     """Return what the kernels' sources hash to."""
-    digest = hashlib.sha256()
-    for source in sorted(NATIVE.iterdir()):
-        digest.update(source.name.encode() + source.read_bytes())
-    return digest.hexdigest()
+    sources = [source.name.encode() + source.read_bytes() for source in sorted(NATIVE.iterdir())]
+    return hashlib.sha256(b"".join(sources)).hexdigest()
 
 
 def available() -> tuple[bool, str]:
