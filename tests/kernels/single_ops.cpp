@@ -12,7 +12,7 @@ namespace {
 template <class Work>
 void in_team(int64_t threads, Work&& work) {
     Team team;
-    team.begin(4);
+    team.begin(4, threads);
 #ifdef PACELINE_AMX
     amx_prepare();
 #endif
@@ -37,10 +37,8 @@ void multiply(const PlMatrix& w, const Activations& a, int64_t rows, int64_t thr
     for (Buffer& buffer : scratch) buffer.reserve<float>(kScratch);
     in_team(threads, [&](Worker& worker) {
         gemm(worker, a, rows, w, scratch[worker.id].get<float>(),
-             [&](int64_t row, int64_t panel, int count, const float* c) {
-                 const int64_t column = panel * kLanes;
-                 const int64_t n = std::min<int64_t>(count * kLanes, w.n - column);
-                 memcpy(out + row * w.n + column, c, n * sizeof(float));
+             [&](int64_t row, int64_t column, int64_t count, const float* c) {
+                 memcpy(out + row * w.n + column, c, count * sizeof(float));
              });
     });
 }
@@ -137,7 +135,7 @@ void op_attend(const PlModel* model, const PlBatch* batch, const PlLayer* cache,
         float* own = scratch[worker.id].get<float>();
         {
             const AttentionTiles tiles;
-            worker.share((int64_t)plan.items.size(), [&](int64_t i, int64_t) {
+            worker.share((int64_t)plan.items.size(), [&](int64_t i) {
                 const AttentionItem& item = plan.items[i];
                 KVBlocks kv{cache->k_cache, cache->v_cache,
                             batch->block_tables + item.sequence * batch->table_stride, kv_block,
@@ -147,7 +145,7 @@ void op_attend(const PlModel* model, const PlBatch* batch, const PlLayer* cache,
         }
         worker.barrier();
         worker.share((int64_t)plan.combines.size(),
-                     [&](int64_t i, int64_t) { combine_item(shape, plan.combines[i], own); });
+                     [&](int64_t i) { combine_item(shape, plan.combines[i], own); });
     });
 }
 

@@ -57,7 +57,7 @@ class Int8Product:
         self.whole, self.scales = int8.quantize_weight(self.weight)
         self.room = Arena(packed_bytes(n, k, 1)).take_matrix(n, k, 1)
         pack(self.whole, self.room)
-        self.by_output = torch.nn.functional.pad(self.scales, (0, padded(n, 16) - n))
+        self.by_output = torch.nn.functional.pad(self.scales, (0, padded(n, 32) - n))
         self.matrix = abi.Matrix(self.room.data_ptr(), None, self.by_output.data_ptr(), n, k)
 
     def __call__(self, x: torch.Tensor, threads: int = 2) -> torch.Tensor:
@@ -117,7 +117,7 @@ def test_weights_are_quantised_natively_as_by_the_twin(kernel_path: str) -> None
 @pytest.mark.parametrize(("n", "k"), [(16, 64), (1, 2), (40, 70)])
 def test_packing_keeps_every_weight(n: int, k: int) -> None:
     whole = torch.randint(-127, 128, (n, k), dtype=torch.int8)
-    packed = torch.empty(padded(n, 16) // 16, padded(k, 64) // 4, 16, dtype=torch.int32)
+    packed = torch.empty(padded(n, 32) // 32, padded(k, 64) // 4, 32, dtype=torch.int32)
     pack(whole, packed)
     assert torch.equal(unpack_rows(packed, torch.arange(n), k, torch.int8), whole)
     ids = torch.tensor([n - 1, 0])

@@ -88,6 +88,6 @@ def test_misfits_are_refused_by_name(native: str) -> None:
 @pytest.mark.parametrize(("n", "k"), [(16, 32), (1, 2), (40, 70)])
 def test_packing_keeps_every_weight(n: int, k: int) -> None:
     weight = torch.randn(n, k).bfloat16()
-    packed = torch.empty(padded(n, 16) // 16, padded(k, 32) // 2, 16, dtype=torch.int32)
+    packed = torch.empty(padded(n, 32) // 32, padded(k, 32) // 2, 32, dtype=torch.int32)
     pack(weight, packed)
     assert torch.equal(unpack_rows(packed, torch.arange(n), k), weight)

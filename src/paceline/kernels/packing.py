@@ -1,8 +1,8 @@
-"""Weights as the kernels read them: one copy, in panels of 16 outputs.
+"""Weights as the kernels read them: one copy, in panels of 32 outputs.
 
-A matrix [n, k] becomes [ceil(n / 16)][words][16] words of 32 bits, each two bf16 or four int8 along
-k, side by side for 16 outputs, with zeros in the padding to 64 bytes of k. A row of 16 words is one
-vector, 16 of them one AMX tile. int8 is stored plus 128 (see native/quantize.h).
+A matrix [n, k] becomes [ceil(n / 32)][words][32] words of 32 bits, each two bf16 or four int8 along
+k, side by side for 32 outputs, with zeros in the padding to 64 bytes of k. A row of 32 words is two
+vectors, and 16 rows are two AMX tiles. int8 is stored plus 128 (see native/quantize.h).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import mmap
 import torch
 from torch import Tensor
 
-LANES = 16
+LANES = 16  # of a vector
+PANEL = 32  # outputs side by side
 PAGE = 4096
 K_BYTES = 64  # a matrix's rows are padded to a multiple of it
 
@@ -22,11 +23,11 @@ def padded(size: int, unit: int) -> int:
 
 
 def packed_bytes(n: int, k: int, itemsize: int = 2) -> int:
-    return padded(n, LANES) * padded(k * itemsize, K_BYTES)
+    return padded(n, PANEL) * padded(k * itemsize, K_BYTES)
 
 
 def pack(weight: Tensor, out: Tensor) -> None:
-    """Write `weight` [n, k], int8 or else as bf16, into `out`, int32 [panels, words, 16]."""
+    """Write `weight` [n, k], int8 or else as bf16, into `out`, int32 [panels, words, PANEL]."""
     panels, words, _ = out.shape
     n, k = weight.shape
     if weight.dtype == torch.int8:
@@ -34,16 +35,16 @@ def pack(weight: Tensor, out: Tensor) -> None:
     else:
         rows = weight.to(torch.bfloat16).contiguous()
     columns = words * 4 // rows.itemsize
-    if (n, k) != (panels * LANES, columns):
-        padded_rows = rows.new_zeros(panels * LANES, columns)
+    if (n, k) != (panels * PANEL, columns):
+        padded_rows = rows.new_zeros(panels * PANEL, columns)
         padded_rows[:n, :k] = rows
         rows = padded_rows
-    out.copy_(rows.view(torch.int32).view(panels, LANES, words).transpose(1, 2))
+    out.copy_(rows.view(torch.int32).view(panels, PANEL, words).transpose(1, 2))
 
 
 def unpack_rows(packed: Tensor, ids: Tensor, k: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """Return rows `ids` of the matrix [n, k] that `packed` was made from, [len(ids), k]."""
-    rows = packed[ids // LANES, :, ids % LANES].contiguous()
+    rows = packed[ids // PANEL, :, ids % PANEL].contiguous()
     if dtype == torch.int8:
         return (rows.view(torch.uint8)[:, :k] ^ 0x80).view(torch.int8)
     return rows.view(dtype)[:, :k].contiguous()
@@ -71,6 +72,6 @@ class Arena:
         return self.data[start : start + size]
 
     def take_matrix(self, n: int, k: int, itemsize: int = 2) -> Tensor:
-        """Return storage for a packed [n, k] matrix: int32 [panels, words, 16]."""
-        shape = (padded(n, LANES) // LANES, padded(k * itemsize, K_BYTES) // 4, LANES)
+        """Return storage for a packed [n, k] matrix: int32 [panels, words, PANEL]."""
+        shape = (padded(n, PANEL) // PANEL, padded(k * itemsize, K_BYTES) // 4, PANEL)
         return self.take(packed_bytes(n, k, itemsize)).view(torch.int32).view(shape)

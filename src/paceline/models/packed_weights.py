@@ -15,7 +15,16 @@ from torch.nn import functional
 
 from paceline.kernels import abi
 from paceline.kernels.int8 import restore
-from paceline.kernels.packing import LANES, PAGE, Arena, pack, packed_bytes, padded, unpack_rows
+from paceline.kernels.packing import (
+    LANES,
+    PAGE,
+    PANEL,
+    Arena,
+    pack,
+    packed_bytes,
+    padded,
+    unpack_rows,
+)
 from paceline.models.batch import Part
 from paceline.models.config import ModelConfig
 from paceline.models.packed_file import LEAST_BYTES, PackedFile
@@ -31,7 +40,7 @@ Shape = tuple[str, int, int]  # which of quantized.LINEARS (or another name), n,
 class PackedMatrix:
     """A matrix [n, k] in the kernels' layout: bf16, or int8 with `scales` [n, padded]."""
 
-    packed: Tensor  # int32 [panels, words, 16]
+    packed: Tensor  # int32 [panels, words, PANEL]
     n: int
     k: int
     bias: Tensor | None = None
@@ -103,7 +112,7 @@ class Packer:
         if self._packs:
             quantised, scales = quantize_weight(self.library, read())
             pack(quantised, packed)
-            self._scales.append(functional.pad(scales, (0, padded(n, LANES) - n)))
+            self._scales.append(functional.pad(scales, (0, padded(n, PANEL) - n)))
         scales = self.keep(self._scales[-1] if self._packs else next(self._given_scales))
         return PackedMatrix(packed, n, k, kept_bias, scales)
 
@@ -124,7 +133,7 @@ class Packer:
 
         def joined(part: str, names: Sequence[str]) -> Tensor:
             tensors = [take(weights, prefix + name) for name in names]
-            # Gate and up lie panel by panel in turn, so that SwiGLU finds both in one work item.
+            # A panel has 16 outputs of gate and 16 of up, so that SwiGLU finds both in one work item.
             return _in_turn(tensors) if part == Part.GATE_UP else torch.cat(tensors)
 
         def norm(name: str) -> int:

@@ -5,8 +5,8 @@
 
 extern "C" {
 
-// Packed weights: panels [ceil(n/16)][ceil(k/32)*16][16][2] bf16; bias float32 [n] or null. With
-// scales, float32 [ceil(n/16)*16]: panels [ceil(n/16)][ceil(k/64)*16][16][4] int8, plus 128 each.
+// Packed weights: panels [ceil(n/32)][ceil(k/32)*16][32][2] bf16; bias float32 [n] or null. With
+// scales, float32 [ceil(n/32)*32]: panels [ceil(n/32)][ceil(k/64)*16][32][4] int8, plus 128 each.
 struct PlMatrix {
     const uint32_t* panels;
     const float* bias;
@@ -21,7 +21,7 @@ struct PlConvolution {
 };
 
 struct PlLayer {
-    PlMatrix qkv, o, gate_up, down;  // gate_up: panels alternate gate, up
+    PlMatrix qkv, o, gate_up, down;  // gate_up: 16 of gate and 16 of up in turn
     const float* attention_norm;
     const float* mlp_norm;
     const float* q_norm;  // [head_dim] or null

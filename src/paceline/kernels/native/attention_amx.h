@@ -14,6 +14,8 @@ struct AttentionTiles {
     ~AttentionTiles() { amx_configure(); }
 };
 
+constexpr int64_t kKeyBytes = kBlockTokens * sizeof(uint32_t);  // stride of a tile of keys
+
 inline void fetch_lines(const uint32_t* from, int64_t first, int64_t count) {
     for (int64_t i = first; i < first + count; i++) __builtin_prefetch(from + i * kLanes, 0, 2);
 }
@@ -29,18 +31,18 @@ inline void amx_score_tile(const uint32_t* q, int64_t pairs, const uint32_t* con
     PL_TILE_ZERO(3);
     for (int64_t i = 0; i < pairs; i += 16) {
         PL_TILE_LOAD(4, q + i, q_bytes);
-        PL_TILE_LOAD(5, k[0] + i * kLanes, kPanelBytes);
+        PL_TILE_LOAD(5, k[0] + i * kLanes, kKeyBytes);
         PL_TILE_DOT(0, 4, 5);
         if (count > 1) {
-            PL_TILE_LOAD(5, k[1] + i * kLanes, kPanelBytes);
+            PL_TILE_LOAD(5, k[1] + i * kLanes, kKeyBytes);
             PL_TILE_DOT(1, 4, 5);
         }
         if (count > 2) {
-            PL_TILE_LOAD(5, k[2] + i * kLanes, kPanelBytes);
+            PL_TILE_LOAD(5, k[2] + i * kLanes, kKeyBytes);
             PL_TILE_DOT(2, 4, 5);
         }
         if (count > 3) {
-            PL_TILE_LOAD(5, k[3] + i * kLanes, kPanelBytes);
+            PL_TILE_LOAD(5, k[3] + i * kLanes, kKeyBytes);
             PL_TILE_DOT(3, 4, 5);
         }
         for (int64_t b = 0; ahead && b < count; b++) fetch_lines(ahead[b], i, 16);

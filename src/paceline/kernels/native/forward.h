@@ -55,8 +55,9 @@ struct Forward {
         for (const Plan& plan : space.plans) slots = std::max(slots, plan.slots);
         space.partials.reserve<float>(slots * (model.head_dim + 2));
         space.best.reserve<Best>(threads * (batch.outputs + 8));
-        if (batch.confidence) space.weights.reserve<Partial>(batch.outputs * weight_groups());
-        space.team.begin(model.layers * 24 + 8);
+        if (batch.confidence)
+            space.weights.reserve<Partial>(batch.outputs * panel_count(model.head));
+        space.team.begin(model.layers * 24 + 8, threads);
         shape = {model.kv_heads,
                  group,
                  model.head_dim,
@@ -69,9 +70,6 @@ struct Forward {
                  attention_stride,
                  space.partials.get<float>()};
     }
-
-    // Places for the weights of a row's panel groups, which begin at even panels.
-    int64_t weight_groups() const { return ceil_div(ceil_div(model.head.n, kLanes), 2); }
 
     // Where `count` normed rows go: to all threads, or to each its own.
     uint16_t* normed_rows(const Worker& worker, int64_t count) const {
@@ -86,14 +84,14 @@ struct Forward {
                      Pick&& pick) {
         uint16_t* to = normed_rows(worker, count);
         const QuantizedRows whole = quantized.of(worker, w, count);
-        auto one = [&](int64_t i, int64_t) {
+        auto one = [&](int64_t i) {
             uint16_t* row = to + i * hidden_stride;
             rms_norm(residual + pick(i) * model.hidden, weight, model.hidden, hidden_stride,
                      model.epsilon, row);
             if (w.scales) whole.put(i, row, model.hidden);
         };
         if (count <= kReplicatedRows) {
-            for (int64_t i = 0; i < count; i++) one(i, 0);
+            for (int64_t i = 0; i < count; i++) one(i);
         } else {
             worker.share(count, one);
             worker.barrier();
@@ -112,20 +110,18 @@ struct Forward {
         const Activations a = quantized.operand(worker, rows, batch.rows, w);
         const bool convolves = convolution.kernels.panels != nullptr;
         if (convolves) {
-            worker.share(batch.rows, [&](int64_t row, int64_t) {
+            worker.share(batch.rows, [&](int64_t row) {
                 memset(sublayer + row * model.hidden, 0, model.hidden * sizeof(float));
             });
             worker.barrier();
         }
         float* to = convolves ? sublayer : residual;
         gemm(worker, a, batch.rows, w, scratch(worker),
-             [&](int64_t row, int64_t panel, int count, const float* c) {
-                 const int64_t column = panel * kLanes;
-                 const int64_t n = std::min<int64_t>(count * kLanes, w.n - column);
+             [&](int64_t row, int64_t column, int64_t count, const float* c) {
                  float* x = to + row * w.n + column;
-                 for (int64_t i = 0; i < n; i++) x[i] += c[i];
+                 for (int64_t i = 0; i < count; i++) x[i] += c[i];
                  if (w.bias)
-                     for (int64_t i = 0; i < n; i++) x[i] += w.bias[column + i];
+                     for (int64_t i = 0; i < count; i++) x[i] += w.bias[column + i];
              });
         worker.barrier(first_panels(worker, next));
         if (convolves) finish_convolution(worker, convolution);
@@ -135,20 +131,18 @@ struct Forward {
     // their kernels are kept for its output.
     Activations start_convolution(Worker& worker, const float* norm_weight,
                                   const PlConvolution& convolution, const PlMatrix& first) {
-        worker.share(batch.rows, [&](int64_t row, int64_t) {
+        worker.share(batch.rows, [&](int64_t row) {
             rms_norm(residual + row * model.hidden, norm_weight, model.hidden, hidden_stride,
                      model.epsilon, normed + row * hidden_stride);
         });
         worker.barrier();
         const PlMatrix& w = convolution.kernels;
         gemm(worker, {(const uint32_t*)normed, hidden_stride / 2}, batch.rows, w, scratch(worker),
-             [&](int64_t row, int64_t panel, int count, const float* c) {
-                 const int64_t column = panel * kLanes;
-                 const int64_t n = std::min<int64_t>(count * kLanes, w.n - column);
-                 memcpy(kernels + row * kernel_width + column, c, n * sizeof(float));
+             [&](int64_t row, int64_t column, int64_t count, const float* c) {
+                 memcpy(kernels + row * kernel_width + column, c, count * sizeof(float));
              });
         worker.barrier();
-        worker.share(batch.rows, [&](int64_t row, int64_t) {
+        worker.share(batch.rows, [&](int64_t row) {
             uint16_t* to = convolved + row * hidden_stride;
             convolve_row(
                 convolution.base, kernels + row * kernel_width, model.taps, model.groups,
@@ -165,7 +159,7 @@ struct Forward {
     }
 
     void finish_convolution(Worker& worker, const PlConvolution& convolution) {
-        worker.share(batch.rows, [&](int64_t row, int64_t) {
+        worker.share(batch.rows, [&](int64_t row) {
             float* to = residual + row * model.hidden;
             convolve_row(
                 convolution.base + model.taps * model.hidden,
@@ -182,10 +176,9 @@ struct Forward {
 
     void project_qkv(Worker& worker, const Activations& a, const PlMatrix& w) {
         gemm(worker, a, batch.rows, w, scratch(worker),
-             [&](int64_t row, int64_t panel, int count, const float* c) {
-                 const int64_t column = panel * kLanes;
+             [&](int64_t row, int64_t column, int64_t count, const float* c) {
                  float* to = qkv + row * qkv_width + column;
-                 for (int i = 0; i < count * kLanes; i += kLanes) {
+                 for (int64_t i = 0; i < count; i += kLanes) {
                      Vec v = load(c + i);
                      store(to + i, w.bias ? v + load(w.bias + column + i) : v);
                  }
@@ -193,36 +186,43 @@ struct Forward {
         worker.barrier();
     }
 
-    // q and k norm, rotary, KV write, and the queries of a KV head's group laid side by side.
+    // q and k norm, rotary, KV write, and the queries of a KV head's group laid side by side. Keys
+    // and values of a run of rows are one item, since they share cache lines; queries are another.
     void place_heads(Worker& worker, const PlLayer& layer) {
-        const int64_t dim = model.head_dim, heads = model.heads;
-        worker.share(ceil_div(batch.rows, kRowRun) * model.kv_heads, [&](int64_t item, int64_t) {
-            const int64_t h = item % model.kv_heads, row0 = item / model.kv_heads * kRowRun;
-            for (int64_t row = row0; row < std::min(row0 + kRowRun, batch.rows); row++) {
-                const int32_t* table =
-                    batch.block_tables + space.sequence_of[row] * batch.table_stride;
-                const int64_t position = batch.positions[row];
-                const float* cos = model.cos + position * model.rotary_half;
-                const float* sin = model.sin + position * model.rotary_half;
-                float* q = qkv + row * qkv_width + h * group * dim;
-                float* k = qkv + row * qkv_width + (heads + h) * dim;
-                const float* v = qkv + row * qkv_width + (heads + model.kv_heads + h) * dim;
-                for (int64_t j = 0; j < group; j++) {
-                    float* x = q + j * dim;
-                    if (layer.q_norm) head_norm(x, layer.q_norm, dim, model.epsilon);
-                    rotate(x, cos, sin, model.rotary_half);
-                    uint16_t* to = queries + ((h * batch.rows + row) * group + j) * dim;
-                    for (int64_t d = 0; d < dim; d += kLanes) store_bf16(to + d, load(x + d));
-                }
-                if (layer.k_norm) head_norm(k, layer.k_norm, dim, model.epsilon);
-                rotate(k, cos, sin, model.rotary_half);
-                const int64_t at =
-                    table[position / kBlockTokens] * kv_block + h * dim * kBlockTokens / 2;
-                write_kv(k, v, dim, (int)(position % kBlockTokens), layer.k_cache + at,
-                         layer.v_cache + at);
-            }
+        const int64_t runs = ceil_div(batch.rows, kRowRun), halves = 2 * model.kv_heads;
+        worker.share(runs * halves, [&](int64_t item) {
+            const int64_t h = item % halves / 2, row0 = item / halves * kRowRun;
+            for (int64_t row = row0; row < std::min(row0 + kRowRun, batch.rows); row++)
+                item % 2 ? place_queries(layer, row, h) : place_kv(layer, row, h);
         });
         worker.barrier(first_panels(worker, layer.o));
+    }
+
+    // The rotated part of a head, as the row's position says.
+    void turn(float* x, int64_t row, const float* norm) const {
+        const int64_t at = batch.positions[row] * model.rotary_half;
+        if (norm) head_norm(x, norm, model.head_dim, model.epsilon);
+        rotate(x, model.cos + at, model.sin + at, model.rotary_half);
+    }
+
+    void place_queries(const PlLayer& layer, int64_t row, int64_t h) const {
+        const int64_t dim = model.head_dim;
+        for (int64_t j = 0; j < group; j++) {
+            float* x = qkv + row * qkv_width + (h * group + j) * dim;
+            turn(x, row, layer.q_norm);
+            uint16_t* to = queries + ((h * batch.rows + row) * group + j) * dim;
+            for (int64_t d = 0; d < dim; d += kLanes) store_bf16(to + d, load(x + d));
+        }
+    }
+
+    void place_kv(const PlLayer& layer, int64_t row, int64_t h) const {
+        const int64_t dim = model.head_dim, position = batch.positions[row];
+        float* k = qkv + row * qkv_width + (model.heads + h) * dim;
+        turn(k, row, layer.k_norm);
+        const int32_t* table = batch.block_tables + space.sequence_of[row] * batch.table_stride;
+        const int64_t at = table[position / kBlockTokens] * kv_block + h * dim * kBlockTokens / 2;
+        write_kv(k, k + model.kv_heads * dim, dim, (int)(position % kBlockTokens),
+                 layer.k_cache + at, layer.v_cache + at);
     }
 
     void attend(Worker& worker, const PlLayer& layer) {
@@ -231,7 +231,7 @@ struct Forward {
         seen.sight = plan.sight;
         {
             const AttentionTiles tiles;
-            worker.share((int64_t)plan.items.size(), [&](int64_t i, int64_t) {
+            worker.share((int64_t)plan.items.size(), [&](int64_t i) {
                 const AttentionItem& item = plan.items[i];
                 KVBlocks kv{layer.k_cache, layer.v_cache,
                             batch.block_tables + item.sequence * batch.table_stride, kv_block,
@@ -241,19 +241,18 @@ struct Forward {
         }
         worker.barrier(first_panels(worker, layer.o));
         if (plan.combines.empty()) return;
-        worker.share((int64_t)plan.combines.size(), [&](int64_t i, int64_t) {
-            combine_item(seen, plan.combines[i], scratch(worker));
-        });
+        worker.share((int64_t)plan.combines.size(),
+                     [&](int64_t i) { combine_item(seen, plan.combines[i], scratch(worker)); });
         worker.barrier(first_panels(worker, layer.o));
     }
 
     void gate_up(Worker& worker, const Activations& a, const PlLayer& layer) {
         const PlMatrix& w = layer.gate_up;
         gemm(worker, a, batch.rows, w, scratch(worker),
-             [&](int64_t row, int64_t panel, int count, const float* c) {
-                 uint16_t* to = activated + row * inter_stride + panel / 2 * kLanes;
-                 const float* bias = w.bias ? w.bias + panel * kLanes : nullptr;
-                 for (int i = 0; i < count * kLanes; i += 2 * kLanes, to += kLanes) {
+             [&](int64_t row, int64_t column, int64_t count, const float* c) {
+                 uint16_t* to = activated + row * inter_stride + column / 2;
+                 const float* bias = w.bias ? w.bias + column : nullptr;
+                 for (int64_t i = 0; i < count; i += kPanel, to += kLanes) {
                      Vec gate = load(c + i), up = load(c + i + kLanes);
                      if (bias) gate += load(bias + i), up += load(bias + i + kLanes);
                      store_bf16(to, silu(gate) * up);
@@ -310,12 +309,12 @@ struct Forward {
         std::fill(best, best + batch.outputs, Best{least, 0, INT64_MAX});
         Partial* weights = batch.confidence ? space.weights.get<Partial>() : nullptr;
         gemm(worker, a, batch.outputs, model.head, scratch(worker),
-             [&](int64_t row, int64_t panel, int count, const float* c) {
-                 const int64_t column = panel * kLanes;
-                 const int64_t n = std::min<int64_t>(count * kLanes, model.vocab - column);
-                 if (batch.logits) store_far(batch.logits + row * model.vocab + column, c, n);
-                 if (weights) weights[row * weight_groups() + panel / 2] = weigh(c, n);
-                 offer_all(best[row], c, n, column);
+             [&](int64_t row, int64_t column, int64_t count, const float* c) {
+                 if (batch.logits) store_far(batch.logits + row * model.vocab + column, c, count);
+                 for (int64_t i = 0; weights && i < count; i += kPanel)
+                     weights[row * panel_count(model.head) + (column + i) / kPanel] =
+                         weigh(c + i, std::min<int64_t>(kPanel, count - i));
+                 offer_all(best[row], c, count, column);
              });
         store_fence();
         worker.barrier();
@@ -328,7 +327,7 @@ struct Forward {
             }
             if (batch.finite) batch.finite[row] = top.finite();
             batch.argmax[row] = top.id == INT64_MAX ? 0 : top.id;
-            if (weights) batch.confidence[row] = confidence(worker, weights, row, top.value);
+            if (weights) batch.confidence[row] = confidence(weights, row, top.value);
         }
         if (batch.hidden && worker.id == 0)
             for (int64_t row = 0; row < batch.outputs; row++)
@@ -337,12 +336,12 @@ struct Forward {
                        model.hidden * sizeof(uint16_t));
     }
 
-    // Probability of a row's largest logit: the groups' weights are summed in their own order.
-    float confidence(Worker& worker, const Partial* weights, int64_t row, float top) {
-        const Groups groups(model.head, worker.team.size);
+    // Probability of a row's largest logit: the panels' weights are summed in their order.
+    float confidence(const Partial* weights, int64_t row, float top) const {
+        const int64_t panels = panel_count(model.head);
         float total = 0;
-        for (int64_t g = 0; g < groups.count; g++) {
-            const Partial& weight = weights[row * weight_groups() + groups.begin(g) / 2];
+        for (int64_t p = 0; p < panels; p++) {
+            const Partial& weight = weights[row * panels + p];
             total += weight.sum * exp2(splat((weight.maximum - top) * 1.44269504f))[0];
         }
         return 1.0f / total;
@@ -350,7 +349,7 @@ struct Forward {
 
     void run(Worker& worker) {
         worker.mark();
-        worker.share(batch.rows, [&](int64_t row, int64_t) {
+        worker.share(batch.rows, [&](int64_t row) {
             embed(model, batch.ids[row], residual + row * model.hidden);
         });
         worker.barrier();

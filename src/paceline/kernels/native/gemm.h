@@ -1,12 +1,13 @@
 // out[rows, n] = a[rows, k] . w[n, k]: bf16 with float32 accumulators in one fixed order over k, or
 // int8 with int32 accumulators, which are exact in any order.
 //
-// Weights are panels of 16 outputs: [n / 16][k / 2][16][2] bf16 or [n / 16][k / 4][16][4] int8, k
-// padded to a multiple of 64 bytes. What follows counts words, of two or four k. A work item is a
-// group of up to four panels: they come from memory exactly once, and every row of the batch meets
-// them while they sit in the core's cache. An output element is always the same chain of dots over
-// k, whatever tile it is computed in (an accumulator that is put down between two k-blocks keeps
-// its bits), so its bits depend on its own row and weights alone.
+// Weights are panels of 32 outputs: [n / 32][k / 2][32][2] bf16 or [n / 32][k / 4][32][4] int8, k
+// padded to a multiple of 64 bytes. What follows counts words, of two or four k. Every thread has a
+// run of adjacent panels, which it reads from one end to the other: one long stream of memory,
+// which the hardware prefetches. Panels come from memory exactly once, and every row of the batch
+// meets them while they sit in the core's cache. An output element is always the same chain of dots
+// over k, whatever tile it is computed in (an accumulator that is put down between two k-blocks
+// keeps its bits), so its bits depend on its own row and weights alone.
 #pragma once
 
 #include "quantize.h"
@@ -14,35 +15,32 @@
 
 namespace paceline {
 
-constexpr int kPanels = 4;                // panels in a work item, at most
-constexpr int kWidth = kPanels * kLanes;  // floats in a row of the accumulator block
+constexpr int kPanel = 2 * kLanes;        // outputs in a panel: two vectors
+constexpr int kPanels = 2;                // panels in a work item, at most
+constexpr int kWidth = kPanels * kPanel;  // floats in a row of the accumulator block
 constexpr int kBlockRows = 192;           // rows whose accumulators stay in the L2 cache
-constexpr int kBlockWords = 224;          // words of k whose panels stay in the L1 cache
+constexpr int kBlockWords = 224;          // words of k whose panel stays in the L1 cache
 #if defined(__AVX512F__)
-// Accumulators fill 24 of 32 registers: so many rows beside four panels, so many beside two.
-constexpr int kTileRows = 6, kPairTileRows = 12;
+constexpr int kTileRows = 12;  // accumulators fill 24 of 32 registers
 #else
 // Of 16 half as wide registers accumulators fill 8, and weights and activations the others.
-constexpr int kTileRows = 4, kPairTileRows = 4;
+constexpr int kTileRows = 4;
 #endif
-// Where the hardware prefetches best alone, the start of a group is fetched all the same: during
-// the last words of the group before.
-constexpr int kTailWords = 32;
 // What is computed next is fetched into the L2 cache: L1 has room for what is computed now, and the
 // core can wait for twice as many lines of L2.
 constexpr int kNextLevel = 2;  // of __builtin_prefetch
+// Beside up to kAloneRows rows the hardware prefetches best alone. Beside more it does not look far
+// enough ahead: the panel's words are fetched so many before they are needed.
+constexpr int kAloneRows = 4, kAheadWords = 64;
 
-// What a matrix is made of: how a word of activations meets one of weights. Beside up to kAloneRows
-// rows the hardware prefetches best alone; panels of int8 are short streams.
+// What a matrix is made of: how a word of activations meets one of weights.
 struct Bf16 {
     static constexpr bool kWhole = false;  // whole numbers
-    static constexpr int kAloneRows = kTileRows;
     using Sums = Part;
     PL_INLINE Sums dot(Sums sums, UPart a, UPart w) { return dot2(sums, a, w); }
 };
 struct Int8 {
     static constexpr bool kWhole = true;
-    static constexpr int kAloneRows = 2;
     using Sums = IPart;
     PL_INLINE Sums dot(Sums sums, UPart a, UPart w) { return dot4(sums, a, w); }
 };
@@ -55,137 +53,105 @@ struct Activations {
     const RowScale* scales = nullptr;
 };
 
-// A run of panels, and the panels that this thread will read afterwards (null when unknown).
+// Adjacent panels.
 struct PanelGroup {
     const uint32_t* data;
     int64_t stride;  // uint32 words per panel
     int count;
-    const uint32_t* next;
 };
 
 struct TileArguments {
     const uint32_t* a;
     int64_t a_stride;
-    const uint32_t* panels;
-    int64_t panel_stride, words;
+    const uint32_t* panel;
+    int64_t words;
     float* c;               // the accumulators' bits, whatever they count in
     bool first;             // start from zero, not from c
-    const uint32_t* ahead;  // panels to fetch on the way
+    const uint32_t* ahead;  // vectors to fetch on the way, a panel's width apart
 };
 
-// Panels whose accumulators the registers hold beside R rows, of P.
-template <int R, int P>
-constexpr int at_once() {
-    return kParts == 1 ? P : R == 1 ? P : R == 2 && P >= 2 ? 2 : 1;
+// Vectors of a panel whose accumulators the registers hold beside R rows.
+template <int R>
+constexpr int vectors_at_once() {
+    return kParts == 1 || R <= 2 ? 2 : 1;
 }
 
-// R rows times P panels over some words of k, fetching kAhead panels for later.
-template <class Format, int R, int P, int kAhead>
+// R rows times V vectors of a panel over some words of k, fetching kAhead vectors a word for later.
+template <class Format, int R, int V, int kAhead>
 void gemm_tile(const TileArguments& t) {
-    constexpr int kNow = at_once<R, P>();
-    if constexpr (kNow < P) {
-        gemm_tile<Format, R, kNow, kAhead ? kNow : 0>(t);
+    constexpr int kNow = vectors_at_once<R>();
+    if constexpr (kNow < V) {
+        gemm_tile<Format, R, kNow, kAhead>(t);
         TileArguments rest = t;
-        rest.panels += kNow * t.panel_stride, rest.ahead += kNow * t.panel_stride;
-        rest.c += kNow * kLanes;
-        return gemm_tile<Format, R, P - kNow, kAhead == P ? P - kNow : 0>(rest);
+        rest.panel += kNow * kLanes, rest.c += kNow * kLanes;
+        return gemm_tile<Format, R, V - kNow, 0>(rest);
     }
     using Sums = typename Format::Sums;
-    Sums acc[R][P * kParts];
+    Sums acc[R][V * kParts];
     for (int r = 0; r < R; r++)
-        for (int p = 0; p < P * kParts; p++)
-            acc[r][p] = t.first ? Sums{} : load_part_of<Sums>(t.c + r * kWidth + p * kPartLanes);
-    const uint32_t *a = t.a, *panels = t.panels, *ahead = t.ahead;
-    const int64_t a_stride = t.a_stride, panel_stride = t.panel_stride, words = t.words;
+        for (int v = 0; v < V * kParts; v++)
+            acc[r][v] = t.first ? Sums{} : load_part_of<Sums>(t.c + r * kWidth + v * kPartLanes);
+    const uint32_t *a = t.a, *panel = t.panel, *ahead = t.ahead;
+    const int64_t a_stride = t.a_stride, words = t.words;
     for (int64_t i = 0; i < words; i++) {
         // The next tile's rows lie a stride apart, which no hardware prefetcher follows. Full tiles
         // only: in a small batch the rows are in the cache already.
-        if (R == kPairTileRows && i % kLanes == 0)
+        if (R == kTileRows && i % kLanes == 0)
             for (int r = 0; r < R; r++) __builtin_prefetch(a + (R + r) * a_stride + i, 0, 3);
-        UPart w[P * kParts];
-        for (int p = 0; p < P; p++)
-            for (int part = 0; part < kParts; part++)
-                w[p * kParts + part] =
-                    load_part_of<UPart>(panels + p * panel_stride + i * kLanes + part * kPartLanes);
-        for (int p = 0; p < kAhead; p++)
-            __builtin_prefetch(ahead + p * panel_stride + i * kLanes, 0, kNextLevel);
+        UPart w[V * kParts];
+        for (int v = 0; v < V * kParts; v++)
+            w[v] = load_part_of<UPart>(panel + i * kPanel + v * kPartLanes);
+        for (int v = 0; v < kAhead; v++)
+            __builtin_prefetch(ahead + i * kPanel + v * kLanes, 0, kNextLevel);
         for (int r = 0; r < R; r++) {
             const UPart x = UPart{} + a[r * a_stride + i];
-            for (int p = 0; p < P * kParts; p++) acc[r][p] = Format::dot(acc[r][p], x, w[p]);
+            for (int v = 0; v < V * kParts; v++) acc[r][v] = Format::dot(acc[r][v], x, w[v]);
         }
     }
     for (int r = 0; r < R; r++)
-        for (int p = 0; p < P * kParts; p++)
-            store_part_of(t.c + r * kWidth + p * kPartLanes, acc[r][p]);
+        for (int v = 0; v < V * kParts; v++)
+            store_part_of(t.c + r * kWidth + v * kPartLanes, acc[r][v]);
 }
 
 using TileFunction = void (*)(const TileArguments&);
 
-template <class Format, int P, int kAhead, int kMost, int R = 1>
-TileFunction tile_of_rows(int rows) {
-    if constexpr (R < kMost)
-        if (rows > R) return tile_of_rows<Format, P, kAhead, kMost, R + 1>(rows);
-    return gemm_tile<Format, R, P, kAhead>;
+template <class Format, int kAhead, int R = 1>
+TileFunction tile_of_rows(int64_t rows) {
+    if constexpr (R < kTileRows)
+        if (rows > R) return tile_of_rows<Format, kAhead, R + 1>(rows);
+    return gemm_tile<Format, R, 2, kAhead>;
 }
 
-// The tile for so many rows beside P panels; `ahead` panels to fetch: none, one or P.
-template <class Format, int P>
-TileFunction tile_beside(int rows, int ahead) {
-    constexpr int kMost = P <= 2 ? kPairTileRows : kTileRows;
-    if (ahead == 0) return tile_of_rows<Format, P, 0, kMost>(rows);
-    if (ahead == 1) return tile_of_rows<Format, P, 1, kMost>(rows);
-    return tile_of_rows<Format, P, P, kMost>(rows);
-}
-
+// One k-block of a panel for all rows, in tiles as even as they go. The first two of several tiles
+// fetch the words behind it, a vector of each word with either, because a burst would wait.
 template <class Format>
-TileFunction tile_function(int rows, int panels, int ahead) {
-    switch (panels) {
-        case 1: return tile_beside<Format, 1>(rows, ahead);
-        case 2: return tile_beside<Format, 2>(rows, ahead);
-        case 3: return tile_beside<Format, 3>(rows, ahead);
-        default: return tile_beside<Format, 4>(rows, ahead);
+void gemm_k_block(const Activations& a, int64_t rows, const uint32_t* panel, int64_t k0,
+                  int64_t words, float* c) {
+    const int64_t tiles = ceil_div(rows, kTileRows);
+    const uint32_t* from = panel + k0 * kPanel;
+    TileArguments tile{a.words + k0, a.stride, from, words, c, k0 == 0, from + words * kPanel};
+    if (tiles == 1) {
+        tile.ahead = from + kAheadWords * kPanel;
+        const bool alone = rows <= kAloneRows;
+        return (alone ? tile_of_rows<Format, 0>(rows) : tile_of_rows<Format, 2>(rows))(tile);
     }
-}
-
-// One k-block of w's panels for all rows, in tiles as even as they go. While the first tiles
-// compute, the panels at `ahead` are fetched: a share with each, because a burst would wait.
-template <class Format>
-void gemm_k_block(const Activations& a, int64_t rows, const PanelGroup& w, int64_t k0,
-                  int64_t words, float* c, int64_t most_rows, const uint32_t* ahead) {
-    const int64_t tiles = ceil_div(rows, most_rows);
-    TileArguments tile{a.words + k0, a.stride, w.data + k0 * kLanes, w.stride, words, c,
-                       k0 == 0,      ahead};
-    for (int64_t t = 0; t < tiles; t++) {
+    for (int64_t t = 0; t < tiles; t++, tile.ahead += kLanes) {
         const int64_t count = (rows + tiles - t - 1) / (tiles - t);
-        const int share = !ahead || t >= w.count ? 0 : tiles == 1 ? w.count : 1;
-        tile.ahead = ahead + t * w.stride;
-        tile_function<Format>((int)count, w.count, share)(tile);
+        (t < 2 ? tile_of_rows<Format, 1>(count) : tile_of_rows<Format, 0>(count))(tile);
         tile.a += count * a.stride, tile.c += count * kWidth, rows -= count;
     }
 }
 
-// c[rows][kWidth] = a . panels: four panels at once beside the rows of one tile, else two. There
-// each k-block is fetched while the one before it computes, so that memory is never idle.
+// c[rows][kWidth] = a . panels. Rows of several tiles meet a k-block while it is in the L1 cache.
 template <class Format>
 void gemm_stream(const Activations& a, int64_t rows, const PanelGroup& w, int64_t words, float* c) {
-    const bool one_tile = rows <= kTileRows;
-    const int at_once = one_tile ? kPanels : 2;
+    const int64_t blocks = rows > kTileRows ? ceil_div(words, kBlockWords) : 1;
     // Even blocks: each has time to fetch all of the one after it.
-    const int64_t even = ceil_div(words, ceil_div(words, kBlockWords) * kLanes) * kLanes;
-    for (int p = 0; p < w.count; p += at_once) {
-        const int count = w.count - p < at_once ? w.count - p : at_once;
-        const bool whole = p + 2 * at_once <= w.count;
-        const PanelGroup part{w.data + p * w.stride, w.stride, count,
-                              whole ? w.data + (p + at_once) * w.stride : w.next};
-        for (int64_t k = 0, block; k < words; k += block) {
-            const int64_t left = words - k;
-            const bool body = rows <= Format::kAloneRows && left > kTailWords;
-            block = body ? left - kTailWords : left < even ? left : even;
-            const uint32_t* ahead = left > block ? part.data + (k + block) * kLanes : part.next;
-            gemm_k_block<Format>(a, rows, part, k, block, c + p * kLanes,
-                                 one_tile ? kTileRows : kPairTileRows, body ? nullptr : ahead);
-        }
-    }
+    const int64_t even = ceil_div(words, blocks * kLanes) * kLanes;
+    for (int p = 0; p < w.count; p++)
+        for (int64_t k = 0; k < words; k += even)
+            gemm_k_block<Format>(a, rows, w.data + p * w.stride, k,
+                                 words - k < even ? words - k : even, c + p * kPanel);
 }
 
 }  // namespace paceline
@@ -206,71 +172,65 @@ void gemm_block(const Activations& a, int64_t rows, const PanelGroup& w, int64_t
 #endif
 }
 
-// The groups that a product's panels are handed out in: as many rounds of full groups as go evenly
-// round the team, then what is left in equal smaller ones, so that the threads end together.
-struct Groups {
-    int64_t panels, full, size, count;  // size: panels in a group after the full ones
-
-    Groups(const PlMatrix& w, int team) {
-        panels = ceil_div(w.n, kLanes);
-        full = panels / (kPanels * team) * team;
-        const int64_t rest = panels - full * kPanels;
-        size = ceil_div(rest, 2 * team) * 2;  // even: gate and up stay together
-        count = full + (rest ? ceil_div(rest, size) : 0);
-    }
-    int64_t begin(int64_t group) const {
-        const int64_t first =
-            group < full ? group * kPanels : full * kPanels + (group - full) * size;
-        return first < panels ? first : panels;
-    }
-};
-
 inline int64_t panel_words(const PlMatrix& w) {
-    return ceil_div(w.k, w.scales ? 64 : 32) * 16 * kLanes;
+    return ceil_div(w.k, w.scales ? 64 : 32) * 16 * kPanel;
 }
+inline int64_t panel_count(const PlMatrix& w) { return ceil_div(w.n, kPanel); }
+
+// The first panel of thread `id`'s run of so many.
+inline int64_t run_begin(int64_t panels, int id, int team) { return panels * id / team; }
 
 // The panels that a thread meets first in a product: what to fetch while waiting for it to begin.
 inline Ahead first_panels(const Worker& worker, const PlMatrix& w) {
-    const Groups groups(w, worker.team.size);
-    const int64_t words = panel_words(w);
-    return {(const char*)(w.panels + groups.begin(worker.id) * words),
-            (const char*)(w.panels + groups.begin(worker.id + 1) * words)};
+    constexpr int64_t kFirst = 2;
+    const int64_t words = panel_words(w), panels = panel_count(w);
+    const int64_t begin = run_begin(panels, worker.id, worker.team.size);
+    const int64_t end = run_begin(panels, worker.id + 1, worker.team.size);
+    return {(const char*)(w.panels + begin * words),
+            (const char*)(w.panels + (end < begin + kFirst ? end : begin + kFirst) * words)};
 }
 
-// Runs the product over the team; epilogue(row, panel, count, c) gets each finished row of a group,
-// c[count * 16], in whichever thread computed it.
+// Runs the product over the team; epilogue(row, column, count, c) gets the outputs column…column +
+// count - 1 of each finished row, c[count], in whichever thread computed them. They begin at a
+// whole panel, and only the last ones end within one.
 template <class Epilogue>
 void gemm(Worker& worker, const Activations& a, int64_t rows, const PlMatrix& w, float* scratch,
           Epilogue&& epilogue) {
-    const Groups groups(w, worker.team.size);
-    const int64_t panel_size = panel_words(w), words = panel_size / kLanes;
+    const int team = worker.team.size;
+    const int64_t panel_size = panel_words(w), words = panel_size / kPanel, panels = panel_count(w);
     // Row chunks only where there are too few panels to go round; weights are then read per chunk.
     int64_t chunk = rows;
-    if (rows > 2 * kBlockRows && groups.count < 6 * worker.team.size) {
-        chunk = ceil_div(rows, ceil_div(6 * worker.team.size, groups.count));
+    const int64_t few = 6 * kPanels;  // panels of a thread
+    if (rows > 2 * kBlockRows && panels < few * team) {
+        chunk = ceil_div(rows, ceil_div(few * team, panels));
         chunk = ceil_div(chunk, kBlockRows) * kBlockRows;
     }
     const int64_t chunks = ceil_div(rows, chunk);
-    worker.share(groups.count * chunks, [&](int64_t item, int64_t next) {
-        const int64_t panel = groups.begin(item / chunks), end = groups.begin(item / chunks + 1);
+    auto items = [&](int run) {
+        const int64_t count = run_begin(panels, run + 1, team) - run_begin(panels, run, team);
+        return ceil_div(count, kPanels) * chunks;
+    };
+    worker.share_runs(items, [&](int run, int64_t item) {
+        const int64_t panel = run_begin(panels, run, team) + item / chunks * kPanels;
+        const int64_t left = run_begin(panels, run + 1, team) - panel;
         const int64_t row0 = item % chunks * chunk,
                       row1 = row0 + chunk < rows ? row0 + chunk : rows;
-        const bool more = next < groups.count * chunks;
-        const uint32_t* after = w.panels + groups.begin(next / chunks) * panel_size;
-        const PanelGroup group{w.panels + panel * panel_size, panel_size, (int)(end - panel),
-                               more ? after : nullptr};
+        const PanelGroup group{w.panels + panel * panel_size, panel_size,
+                               (int)(left < kPanels ? left : kPanels)};
+        const int64_t column = panel * kPanel, behind = w.n - column;
+        const int64_t count = behind < group.count * kPanel ? behind : group.count * kPanel;
         for (int64_t r = row0; r < row1; r += kBlockRows) {
             const int64_t block = row1 - r < kBlockRows ? row1 - r : kBlockRows;
             const Activations part{a.words + r * a.stride, a.stride};
             if (w.scales) {
                 gemm_block<Int8>(part, block, group, words, scratch);
-                dequantize(scratch, kWidth, block, group.count, a.scales + r,
-                           w.scales + panel * kLanes);
+                dequantize(scratch, kWidth, block, 2 * group.count, a.scales + r,
+                           w.scales + column);
             } else {
                 gemm_block<Bf16>(part, block, group, words, scratch);
             }
             for (int64_t i = 0; i < block; i++)
-                epilogue(r + i, panel, group.count, scratch + i * kWidth);
+                epilogue(r + i, column, count, scratch + i * kWidth);
         }
     });
 }

@@ -84,14 +84,15 @@ inline void amx_release() { _tile_release(); }
 
 namespace paceline {
 
-constexpr int64_t kTileWords = 256;  // a tile of packed weights: 16 words x 16 outputs
-constexpr int64_t kPanelBytes = 64;  // stride of a tile's rows within a panel
+constexpr int64_t kTileWords = 16 * kPanel;              // from 16 words of a panel to the next
+constexpr int64_t kPanelBytes = kPanel * sizeof(float);  // stride of a tile's rows within a panel
 constexpr int64_t kResultBytes = kWidth * sizeof(float);
 
-// Up to 16 rows times one to four panels. Accumulators 0-3, activations 4, weights 5 and 6.
+// Up to 16 rows times one or two panels. Accumulators 0-3, activations 4, weights 5 and 6.
 template <class Format>
 void amx_flat(const uint32_t* a, int64_t a_bytes, const PanelGroup& w, int64_t tiles, float* c) {
-    const uint32_t *w0 = w.data, *w1 = w0 + w.stride, *w2 = w1 + w.stride, *w3 = w2 + w.stride;
+    const uint32_t *w0 = w.data, *w1 = w0 + w.stride;
+    const bool both = w.count > 1;
     PL_TILE_ZERO(0);
     PL_TILE_ZERO(1);
     PL_TILE_ZERO(2);
@@ -100,29 +101,24 @@ void amx_flat(const uint32_t* a, int64_t a_bytes, const PanelGroup& w, int64_t t
         PL_TILE_LOAD(4, a + i * 16, a_bytes);
         PL_TILE_LOAD(5, w0 + i * kTileWords, kPanelBytes);
         PL_TILE_DOT(0, 4, 5);
-        if (w.count > 1) {
-            PL_TILE_LOAD(6, w1 + i * kTileWords, kPanelBytes);
-            PL_TILE_DOT(1, 4, 6);
-        }
-        if (w.count > 2) {
-            PL_TILE_LOAD(5, w2 + i * kTileWords, kPanelBytes);
-            PL_TILE_DOT(2, 4, 5);
-        }
-        if (w.count > 3) {
-            PL_TILE_LOAD(6, w3 + i * kTileWords, kPanelBytes);
-            PL_TILE_DOT(3, 4, 6);
-        }
+        PL_TILE_LOAD(6, w0 + i * kTileWords + kLanes, kPanelBytes);
+        PL_TILE_DOT(1, 4, 6);
+        if (!both) continue;
+        PL_TILE_LOAD(5, w1 + i * kTileWords, kPanelBytes);
+        PL_TILE_DOT(2, 4, 5);
+        PL_TILE_LOAD(6, w1 + i * kTileWords + kLanes, kPanelBytes);
+        PL_TILE_DOT(3, 4, 6);
     }
     PL_TILE_STORE(0, c, kResultBytes);
-    if (w.count > 1) PL_TILE_STORE(1, c + kLanes, kResultBytes);
-    if (w.count > 2) PL_TILE_STORE(2, c + 2 * kLanes, kResultBytes);
-    if (w.count > 3) PL_TILE_STORE(3, c + 3 * kLanes, kResultBytes);
+    PL_TILE_STORE(1, c + kLanes, kResultBytes);
+    if (!both) return;
+    PL_TILE_STORE(2, c + 2 * kLanes, kResultBytes);
+    PL_TILE_STORE(3, c + 3 * kLanes, kResultBytes);
 }
 
-// 32 rows times two panels (or one, twice): accumulators 0-3, activations 4 and 5, weights 6 and 7.
+// 32 rows times a panel: accumulators 0-3, activations 4 and 5, weights 6 and 7.
 template <class Format>
-void amx_square(const uint32_t* a, int64_t a_bytes, const uint32_t* w0, const uint32_t* w1,
-                int64_t tiles, float* c, bool both) {
+void amx_square(const uint32_t* a, int64_t a_bytes, const uint32_t* w, int64_t tiles, float* c) {
     const uint32_t* lower = a + 4 * a_bytes;  // 16 rows on, in words
     PL_TILE_ZERO(0);
     PL_TILE_ZERO(1);
@@ -130,20 +126,18 @@ void amx_square(const uint32_t* a, int64_t a_bytes, const uint32_t* w0, const ui
     PL_TILE_ZERO(3);
     for (int64_t i = 0; i < tiles; i++) {
         PL_TILE_LOAD(4, a + i * 16, a_bytes);
-        PL_TILE_LOAD(6, w0 + i * kTileWords, kPanelBytes);
+        PL_TILE_LOAD(6, w + i * kTileWords, kPanelBytes);
         PL_TILE_DOT(0, 4, 6);
         PL_TILE_LOAD(5, lower + i * 16, a_bytes);
         PL_TILE_DOT(2, 5, 6);
-        if (!both) continue;
-        PL_TILE_LOAD(7, w1 + i * kTileWords, kPanelBytes);
+        PL_TILE_LOAD(7, w + i * kTileWords + kLanes, kPanelBytes);
         PL_TILE_DOT(1, 4, 7);
         PL_TILE_DOT(3, 5, 7);
     }
     float* under = c + 16 * kWidth;
     PL_TILE_STORE(0, c, kResultBytes);
-    PL_TILE_STORE(2, under, kResultBytes);
-    if (!both) return;
     PL_TILE_STORE(1, c + kLanes, kResultBytes);
+    PL_TILE_STORE(2, under, kResultBytes);
     PL_TILE_STORE(3, under + kLanes, kResultBytes);
 }
 
@@ -157,11 +151,8 @@ void gemm_block_amx(const Activations& a, int64_t rows, const PanelGroup& w, int
             amx_flat<Format>(x, bytes, w, tiles, c + r * kWidth);
             return;
         }
-        for (int p = 0; p < w.count; p += 2) {
-            const uint32_t* panel = w.data + p * w.stride;
-            amx_square<Format>(x, bytes, panel, panel + w.stride, tiles,
-                               c + r * kWidth + p * kLanes, p + 1 < w.count);
-        }
+        for (int p = 0; p < w.count; p++)
+            amx_square<Format>(x, bytes, w.data + p * w.stride, tiles, c + r * kWidth + p * kPanel);
     }
 }
 

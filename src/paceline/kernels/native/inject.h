@@ -29,7 +29,7 @@ struct Injection {
         kv = space.qkv.reserve<float>(rows * kv_width);
         quantized.reserve(space, tall, std::max(width, hidden_stride), context.threads);
         space.scratch.reserve<float>(context.threads * scratch_floats);
-        space.team.begin(model.layers + 10);
+        space.team.begin(model.layers + 10, context.threads);
     }
 
     float* scratch(Worker& worker) {
@@ -40,18 +40,17 @@ struct Injection {
     void project(Worker& worker, const Activations& a, const PlMatrix& w, float* to,
                  int64_t stride) {
         gemm(worker, a, context.rows, w, scratch(worker),
-             [&](int64_t row, int64_t panel, int count, const float* c) {
-                 const int64_t column = panel * kLanes;
-                 const int64_t n = std::min<int64_t>(count * kLanes, w.n - column);
+             [&](int64_t row, int64_t column, int64_t count, const float* c) {
                  float* x = to + row * stride + column;
-                 for (int64_t i = 0; i < n; i++) x[i] = w.bias ? c[i] + w.bias[column + i] : c[i];
+                 for (int64_t i = 0; i < count; i++)
+                     x[i] = w.bias ? c[i] + w.bias[column + i] : c[i];
              });
     }
 
     // The k and v rows of a layer's joint projection: its last panels.
     PlMatrix keys_and_values(const PlLayer& layer) const {
         const int64_t first = model.heads * model.head_dim;
-        return {layer.qkv.panels + first / kLanes * panel_words(layer.qkv),
+        return {layer.qkv.panels + first / kPanel * panel_words(layer.qkv),
                 layer.qkv.bias ? layer.qkv.bias + first : nullptr,
                 layer.qkv.scales ? layer.qkv.scales + first : nullptr, 2 * kv_size, layer.qkv.k};
     }
@@ -70,7 +69,7 @@ struct Injection {
     }
 
     void run(Worker& worker) {
-        worker.share(context.rows, [&](int64_t row, int64_t) {
+        worker.share(context.rows, [&](int64_t row) {
             uint16_t* to = features + row * width;
             memcpy(to, context.features + row * context.stride, model.context.k * sizeof(uint16_t));
             memset(to + model.context.k, 0, (width - model.context.k) * sizeof(uint16_t));
@@ -80,7 +79,7 @@ struct Injection {
         project(worker, quantized.operand(worker, taken, context.rows, model.context),
                 model.context, projected, model.hidden);
         worker.barrier();
-        worker.share(context.rows, [&](int64_t row, int64_t) {
+        worker.share(context.rows, [&](int64_t row) {
             rms_norm(projected + row * model.hidden, model.context_norm, model.hidden,
                      hidden_stride, model.epsilon, normed + row * hidden_stride);
         });
@@ -92,7 +91,7 @@ struct Injection {
             project(worker, a, keys_and_values(model.layer[l]), kv + l * 2 * kv_size, kv_width);
         worker.barrier();
         const int64_t runs = ceil_div(context.rows, kRowRun), heads = model.kv_heads;
-        worker.share(model.layers * runs * heads, [&](int64_t item, int64_t) {
+        worker.share(model.layers * runs * heads, [&](int64_t item) {
             const int64_t row0 = item / heads % runs * kRowRun;
             for (int64_t row = row0; row < std::min(row0 + kRowRun, context.rows); row++)
                 place(row, item % heads, item / heads / runs);

@@ -8,6 +8,9 @@
 
 namespace paceline {
 
+constexpr int64_t kMostPieces = 4;     // that an item is cut into to go round evenly
+constexpr int64_t kLeastQueries = 12;  // rows x heads of such a piece: two tiles
+
 struct Plan {
     Sight sight{};
     std::vector<AttentionItem> items;
@@ -18,13 +21,10 @@ struct Plan {
         items.clear();
         combines.clear();
         slots = 0;
-        const int64_t most = item_queries(group);
-        int64_t tiles = 0;
-        for (int64_t s = 0; s < batch.sequences; s++) {
-            tiles += ceil_div(batch.seq_starts[s + 1] - batch.seq_starts[s], most) * kv_heads;
-        }
+        const int64_t most = most_rows(batch, kv_heads, group);
+        const int64_t tiles = count_tiles(batch, kv_heads, most);
         if (!tiles) return;
-        const int64_t parts = ceil_div(4 * batch.threads, tiles);
+        const int64_t parts = divides(tiles, batch) ? 1 : ceil_div(4 * batch.threads, tiles);
         for (int64_t s = 0; s < batch.sequences; s++) {
             const int64_t start = batch.seq_starts[s], end = batch.seq_starts[s + 1];
             if (start == end) continue;
@@ -50,6 +50,29 @@ struct Plan {
     }
 
   private:
+    static int64_t count_tiles(const PlBatch& batch, int64_t kv_heads, int64_t most) {
+        int64_t tiles = 0;
+        for (int64_t s = 0; s < batch.sequences; s++)
+            tiles += ceil_div(batch.seq_starts[s + 1] - batch.seq_starts[s], most) * kv_heads;
+        return tiles;
+    }
+    static bool divides(int64_t tiles, const PlBatch& batch) {
+        return tiles % batch.threads == 0 && tiles >= 2 * batch.threads;
+    }
+    // Most rows of an item: fewer than fit where the items then go evenly round the threads.
+    static int64_t most_rows(const PlBatch& batch, int64_t kv_heads, int64_t group) {
+        int64_t longest = 1;
+        for (int64_t s = 0; s < batch.sequences; s++)
+            longest = std::max<int64_t>(longest, batch.seq_starts[s + 1] - batch.seq_starts[s]);
+        const int64_t fit = std::min(item_queries(group), longest);
+        for (int64_t pieces = 1; pieces <= kMostPieces; pieces++) {
+            const int64_t most = ceil_div(fit, pieces);
+            if (pieces > 1 && most * group < kLeastQueries) break;
+            if (divides(count_tiles(batch, kv_heads, most), batch)) return most;
+        }
+        return fit;
+    }
+
     // `item` spans all chunks of its rows; it is shared among `parts` items.
     void add(AttentionItem item, int64_t group, int64_t parts) {
         if (parts < 2) {

@@ -64,9 +64,9 @@ inline void embed(const PlModel& model, int64_t id, float* x) {
         for (int64_t i = 0; i < model.hidden; i++) x[i] = bf16_to_float(row[i]);
     } else {
         const int64_t pairs = ceil_div(model.hidden, 32) * 16;
-        const uint32_t* lane = model.embedding_panels + id / kLanes * pairs * kLanes + id % kLanes;
+        const uint32_t* lane = model.embedding_panels + id / kPanel * pairs * kPanel + id % kPanel;
         for (int64_t i = 0; i < model.hidden; i++) {
-            uint32_t pair = lane[i / 2 * kLanes];
+            uint32_t pair = lane[i / 2 * kPanel];
             x[i] = bf16_to_float((uint16_t)(i % 2 ? pair >> 16 : pair));
         }
     }

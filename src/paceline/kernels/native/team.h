@@ -54,8 +54,9 @@ class Buffer {
     size_t size_ = 0;
 };
 
+constexpr size_t kPerLine = 8;  // counters in a cache line
 struct alignas(64) Counter {
-    std::atomic<int64_t> value{0};
+    std::atomic<int64_t> values[kPerLine]{};
 };
 
 // Weights that a thread will read first in the next phase: fetched while it waits for the others.
@@ -66,13 +67,27 @@ struct Ahead {
 
 struct Team {
     int size = 1;
-    std::vector<Counter> counters;
+    size_t phases = 0, lines = 0;
+    std::vector<Counter> counters;  // `lines` lines of eight for all threads, then for each its own
     Counter arrived, epoch;
 
-    void begin(size_t phases) {
-        if (counters.size() < phases) counters = std::vector<Counter>(phases);
-        for (Counter& counter : counters) counter.value.store(0, std::memory_order_relaxed);
-        arrived.value.store(0);
+    // Before a region of at most so many threads, which share items in at most so many phases.
+    void begin(size_t most_phases, size_t threads) {
+        phases = most_phases, lines = (phases + kPerLine - 1) / kPerLine;
+        const size_t all = lines * (1 + threads);
+        if (counters.size() < all) counters = std::vector<Counter>(all);
+        for (size_t line = 0; line < all; line++)
+            for (auto& value : counters[line].values) value.store(0, std::memory_order_relaxed);
+        arrived.values[0].store(0);
+    }
+
+    // How many items are taken in a phase: of all, or of the run of one thread.
+    std::atomic<int64_t>& taken(size_t phase) { return at(0, phase); }
+    std::atomic<int64_t>& taken_of(int run, size_t phase) { return at(1 + run, phase); }
+
+  private:
+    std::atomic<int64_t>& at(size_t piece, size_t phase) {
+        return counters[piece * lines + phase / kPerLine].values[phase % kPerLine];
     }
 };
 
@@ -91,14 +106,15 @@ struct Worker {
 
     void barrier(Ahead ahead = {}) {
         if (team.size == 1) return;
-        int64_t epoch = team.epoch.value.load(std::memory_order_relaxed);
-        if (team.arrived.value.fetch_add(1, std::memory_order_acq_rel) == team.size - 1) {
-            team.arrived.value.store(0, std::memory_order_relaxed);
-            team.epoch.value.store(epoch + 1, std::memory_order_release);
+        int64_t epoch = team.epoch.values[0].load(std::memory_order_relaxed);
+        if (team.arrived.values[0].fetch_add(1, std::memory_order_acq_rel) == team.size - 1) {
+            team.arrived.values[0].store(0, std::memory_order_relaxed);
+            team.epoch.values[0].store(epoch + 1, std::memory_order_release);
             return;
         }
         // Yield after ~50 us: then some other process holds the core that we are waiting for.
-        for (int spins = 0; team.epoch.value.load(std::memory_order_acquire) == epoch; spins++) {
+        for (int spins = 0; team.epoch.values[0].load(std::memory_order_acquire) == epoch;
+             spins++) {
             if (ahead.at < ahead.end) {
                 for (int i = 0; i < 4; i++, ahead.at += 64) __builtin_prefetch(ahead.at, 0, 2);
                 continue;
@@ -108,17 +124,30 @@ struct Worker {
         }
     }
 
-    // Calls work(item, next) for items 0…count-1, each once in the team; `next` is the item that
-    // this thread will take after it, or >= count. The first items are dealt out, the rest taken
-    // as threads become free, so that a disturbed core does not hold up the others.
+    // Calls work(item) for items 0…count-1, each once in the team. The first items are dealt out,
+    // the rest taken as threads become free, so that a disturbed core does not hold up the others.
     template <class Work>
     void share(int64_t count, Work&& work) {
-        std::atomic<int64_t>& taken = team.counters[phase++].value;
+        std::atomic<int64_t>& taken = team.taken(phase++);
         for (int64_t item = id; item < count;) {
-            int64_t next = team.size + taken.fetch_add(1, std::memory_order_relaxed);
-            work(item, next);
-            item = next;
+            work(item);
+            item = team.size + taken.fetch_add(1, std::memory_order_relaxed);
         }
+    }
+
+    // Calls work(run, item) for the items 0…items(run)-1 of every thread's run, each once in the
+    // team. A thread takes its own in their order, and then what is left of the others' runs.
+    template <class Items, class Work>
+    void share_runs(Items&& items, Work&& work) {
+        for (int i = 0; i < team.size; i++) {
+            const int run = (id + i) % team.size;
+            std::atomic<int64_t>& taken = team.taken_of(run, phase);
+            const int64_t count = items(run);
+            if (i && taken.load(std::memory_order_relaxed) >= count) continue;
+            for (int64_t item; (item = taken.fetch_add(1, std::memory_order_relaxed)) < count;)
+                work(run, item);
+        }
+        phase++;
     }
 };
 

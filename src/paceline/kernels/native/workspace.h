@@ -91,11 +91,9 @@ struct QuantizedRoom {
                         const PlMatrix& w) const {
         if (!w.scales) return a;
         const QuantizedRows to = of(worker, w, count);
-        auto one = [&](int64_t i, int64_t) {
-            to.put(i, (const uint16_t*)(a.words + i * a.stride), w.k);
-        };
+        auto one = [&](int64_t i) { to.put(i, (const uint16_t*)(a.words + i * a.stride), w.k); };
         if (count <= kReplicatedRows) {
-            for (int64_t i = 0; i < count; i++) one(i, 0);
+            for (int64_t i = 0; i < count; i++) one(i);
         } else {
             worker.share(count, one);
             worker.barrier(first_panels(worker, w));
