@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from paceline.core import ModelError
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch
 from paceline.models.dflash.batch import BlockOutput, DFlashNetwork
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
@@ -321,3 +322,10 @@ def test_control_one_position_off_is_noticed(form, tmp_path):
     moved = torch.cat((features[:1], features))
     with pytest.raises(AssertionError):
         agree(case, output, case.expected(moved, 51, 15, 9))
+
+
+def test_queries_that_fill_no_whole_panel_run_on_torch(tmp_path):
+    """The kernels' keys and values begin at a panel of 32 outputs; 3 heads of 16 end within one."""
+    folder = write_drafter(tmp_path / "drafter", num_attention_heads=3, num_key_value_heads=1)
+    with pytest.raises(ModelError, match="its queries are 48 wide, which is no multiple of 32"):
+        make_case("native-bfloat16", folder)

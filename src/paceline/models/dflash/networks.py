@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from paceline.core import ModelError
+from paceline.kernels.packing import PANEL
 from paceline.models.batch import Network, Part
 from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
@@ -36,7 +37,11 @@ def build_dflash(
     recipe = recipe_of(quantize, target.device.type, dtype)
     native, why = False, "the target does not run on the fused kernels, and it shares its weights"
     if isinstance(target, NativeNetwork):
-        native, why = native_fits(checkpoint.config.layers, dtype, target.device.type)
+        layers = checkpoint.config.layers
+        native, why = native_fits(layers, dtype, target.device.type)
+        width = layers.num_heads * layers.head_dim
+        if native and width % PANEL:  # keys and values, which are injected, begin at a panel
+            native, why = False, f"its queries are {width} wide, which is no multiple of {PANEL}"
     if backend == "native" and not native:
         raise ModelError(f"drafter backend: got 'native', but {why}; expected auto or torch")
     if backend != "torch" and isinstance(target, NativeNetwork) and native:
