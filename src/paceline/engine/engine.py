@@ -263,7 +263,7 @@ class Engine:
         """Verify and commit every round. Return the rounds, and the rows that drafters see. An
         error in one request ends that request, in `ended`."""
         with self.spans("sample"):
-            argmax, finite = output.argmax.tolist(), output.finite.tolist()
+            argmax, finite = output.chosen()
             # The rules that judge by q do not ask for the target's own token.
             first = {} if self.verifier.needs_q else draw_first(plan.first_rows(), output.logits)
         judged, observed, row, out = [], [], 0, 0
