@@ -78,6 +78,8 @@ class Drafting:
     def choose_taps(self, scheduled: Iterable[Scheduled]) -> tuple[int, ...]:
         """Decide whose features of this step their drafters see, and return the target's layers to
         tap for them, each drafter's side by side; none where no drafter looks at any."""
+        if not self._layers:
+            return ()
         watched = [entry.request for entry in scheduled if self._sees(entry.request)]
         self._watched = frozenset(request.id for request in watched)
         used = any(self.drafters[r.drafter].feature_layers for r in watched if r.drafter)

@@ -36,7 +36,7 @@ from paceline.engine.quality import Quality
 from paceline.engine.roster import Roster, recover, try_out_target
 from paceline.engine.rounds import RoundMaker, explained
 from paceline.engine.runner import Runner
-from paceline.engine.sampler import TargetRows, draw_first, score_prompt
+from paceline.engine.sampler import NotFinite, TargetRows, draw_first, score_prompt
 from paceline.engine.scheduler import Plan, Scheduled, Scheduler, looking_back
 from paceline.engine.verify import make_verifier, verifier_for
 from paceline.models.batch import ForwardOutput, Network
@@ -222,7 +222,8 @@ class Engine:
             masks = {} if building is None else building.result()
         judged, observed = self._judge(plan, output, masks, progress.ended)
         seconds = time.perf_counter() - start
-        self._observe(observed)
+        if observed:
+            self._observe(observed)
         drafting = self.drafting.seconds - drafting
         deltas = self._report(plan.scheduled, judged, seconds, drafting)
         with self.spans("settle"):
@@ -277,7 +278,13 @@ class Engine:
                         entry.start + entry.scored.start, entry.start + entry.scored.stop
                     )
                     score_prompt(request, places, output.logits[scored:out], finite[scored:out])
-                if entry.samples:
+                if not entry.samples:
+                    request.computed += entry.count
+                    if request.prompt_only and not request.pending:
+                        request.finish_reason = FinishReason.LENGTH
+                elif not entry.draft.length and self._roster.outputs[request.id].plain:
+                    judged.append(self._plain_round(entry, argmax[out], finite[out]))
+                else:
                     mask = masks.get(request.id)
                     if isinstance(mask, Exception):
                         raise mask
@@ -295,10 +302,6 @@ class Engine:
                         spans=self.spans,
                     )
                     judged.append(self._round(entry, rows))
-                else:
-                    request.computed += entry.count
-                    if request.prompt_only and not request.pending:
-                        request.finish_reason = FinishReason.LENGTH
                 if request.drafter is not None:
                     count = request.computed - before
                     seen = output.features if self.drafting.watches(request) else None
@@ -308,6 +311,20 @@ class Engine:
                 ended.append(self._roster.fail(request, error))
             row, out = row + entry.rows, end
         return judged, observed
+
+    def _plain_round(self, entry: Scheduled, token: int, finite: bool) -> _Judged:
+        """Commit the argmax of a row that no draft follows: what _round() does then, for less.
+        Every rule takes that token at temperature 0."""
+        request = entry.request
+        if not finite:
+            raise NotFinite(request.position)
+        if request.first_token is None:
+            request.first_token = time.monotonic()
+        commit = self._roster.outputs[request.id].commit_own(token)
+        request.computed, request.forced_tail = entry.start + entry.count, 0
+        if request.drafter is not None:
+            self.drafting.lengths.observe(entry, commit.token_ids)
+        return _Judged(entry, commit, Verdict(0, token))
 
     def _observe(self, observed: list[ObservedRows]) -> None:
         try:
@@ -373,12 +390,12 @@ class Engine:
     ) -> list[OutputDelta]:
         """Make the rounds of a step that took `seconds`, and `drafting` beside it, count them, and
         return the delta of each stream that got tokens."""
-        cost, rows = self.scheduler.cost, sum(entry.rows for entry in scheduled)
+        cost, rows = self.scheduler.cost, sum([entry.rows for entry in scheduled])
         step = StepInfo(time.time(), len(scheduled), rows, drafting, seconds)
         chosen = [len(j.commit.kinds) - j.commit.kinds.count(TokenKind.FORCED) for j in judged]
         back = looking_back(cost, scheduled)
         plain = self.baseline.add(cost, scheduled, chosen, seconds, drafting, back)
-        if not any(entry.scored for entry in scheduled):  # those cost more than their rows
+        if not any([entry.scored for entry in scheduled]):  # those cost more than their rows
             cost.observe(rows, seconds, len(scheduled), back)
         self.drafting.lengths.end_step(scheduled, sum(chosen), seconds + drafting)
         deltas = []

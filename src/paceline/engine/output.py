@@ -34,6 +34,10 @@ class Output:
         self.request, self.grammar = request, grammar
         self._stop_ids = frozenset(request.params.stop_token_ids)
         self._text, self._spans = text, spans
+        params = request.params
+        # The target's own token needs nothing but the argmax of its row.
+        self.plain = grammar is None and params.plain_argmax and params.logprobs is None
+        self._push = spans.around("detokenise", text.push)
 
     def commit(
         self,
@@ -56,6 +60,13 @@ class Output:
                     return
         except GrammarFailed as error:
             self._fail(commit, error)
+
+    def commit_own(self, token: int) -> Commit:
+        """Return the commit of the target's own token alone, of a stream without a grammar that
+        wants no log-probabilities: what commit() does then, for less."""
+        commit = Commit()
+        self._extend(commit, 0, token, TokenKind.BONUS, _unasked)
+        return commit
 
     def _extend(
         self,
@@ -80,12 +91,12 @@ class Output:
         if token in self._stop_ids:
             self._end(commit, FinishReason.STOP, token)
             return
-        past_minimum = request.output_len > params.min_tokens or params.min_tokens == 0
-        with self._spans("detokenise"):
-            commit.text += self._text.push(token, check_stop=past_minimum)
+        output_len = len(request.tokens) - len(request.prompt_ids)
+        past_minimum = output_len > params.min_tokens or params.min_tokens == 0
+        commit.text += self._push(token, check_stop=past_minimum)
         if self._text.stopped_by is not None:
             self._end(commit, FinishReason.STOP, self._text.stopped_by)
-        elif request.output_len >= request.max_tokens:
+        elif output_len >= request.max_tokens:
             self._end(commit, FinishReason.LENGTH)
         elif self.grammar is not None:
             self.grammar.advance(token)
@@ -93,8 +104,10 @@ class Output:
     def force(self, commit: Commit, logprobs: Callable[[int, int], TokenLogprobs]) -> int:
         """Commits what the grammar forces next; returns how many tokens that were."""
         request, before = self.request, self.request.output_len
+        if self.grammar is None:
+            return 0
         try:
-            while self.grammar is not None and request.finish_reason is None:
+            while request.finish_reason is None:
                 tokens = self.grammar.forced()
                 if not tokens:
                     break
@@ -119,3 +132,7 @@ class Output:
         self._end(commit, FinishReason.ERROR, GRAMMAR_FAILED)
         if self.request.finish_reason is FinishReason.ERROR:
             commit.error = str(error)
+
+
+def _unasked(row: int, token: int) -> TokenLogprobs:
+    raise AssertionError(f"nobody wants the log-probabilities of token {token} in row {row}")
