@@ -153,7 +153,7 @@ class SpeculationStats:
     def add(self, round: Round) -> None:
         """Count one round."""
         self._count(round)
-        if round.drafted and round.part is not None:
+        if round.part is not None and round.drafted:
             part = self.parts.get(round.part)
             if part is None:
                 part = self.parts[round.part] = SpeculationStats()
@@ -224,7 +224,11 @@ class SpeculationStats:
 
     def _count(self, round: Round) -> None:
         drafted, accepted = round.drafted, round.accepted
-        _increase(self.rounds_by_draft_length, drafted)
+        lengths = self.rounds_by_draft_length
+        if drafted < len(lengths):
+            lengths[drafted] += 1
+        else:
+            _increase(lengths, drafted)
         if drafted:
             _increase(self.rounds_by_accepted, accepted)
         self.tokens += accepted + round.bonus + round.forced

@@ -62,7 +62,10 @@ class Drafting:
     def use(self, costs: Costs) -> None:
         """Draft lengths follow these costs from now on, and the costs follow the drafts."""
         self.costs = costs
-        self.lengths: LengthController = make_lengths(
+        self.lengths = LengthController()
+        if not self.drafters:
+            return
+        self.lengths = make_lengths(
             costs,
             cuts=not self._needs_q,
             looking_up=[n for n, d in self.drafters.items() if isinstance(d, LookingUp)],

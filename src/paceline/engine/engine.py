@@ -30,7 +30,7 @@ from paceline.engine.grammar import Compiler
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.masks import Grammars, RowMasks
 from paceline.engine.memory import MemoryPlan
-from paceline.engine.output import Commit
+from paceline.engine.output import Commit, Output
 from paceline.engine.prompt_share import PromptShare
 from paceline.engine.quality import Quality
 from paceline.engine.roster import Roster, recover, try_out_target
@@ -132,6 +132,7 @@ class Engine:
         self.make_requests = self.admission.make_requests
         self.plan, self.quality, self.backend = plan, quality, backend
         self.spans: Spans = OFF
+        self._inference = torch.inference_mode()  # to make one takes as long as a plain round
 
     def record(self, spans: Spans) -> None:
         """Every step from now on tells `spans` where its time goes; OFF ends that. The text of a
@@ -180,7 +181,6 @@ class Engine:
         """Raises AssertionError when a block of KV is leaked, shared wrongly or freed twice."""
         self.cache.check_integrity(self.scheduler.running)
 
-    @torch.inference_mode()
     def step(self) -> list[OutputDelta]:
         """Run one round and return what it added to each stream that got something.
 
@@ -188,13 +188,14 @@ class Engine:
         others go on. Raises EngineFailed when the engine cannot go on.
         """
         progress = _Progress()
-        try:
-            with self.spans("step"):
-                deltas = self._step(progress)
-        except Exception as error:
-            deltas = progress.ended + recover(self._roster, progress.plan, error)
-        if self._roster.target_in_doubt:
-            try_out_target(self._roster, self.model_name, self.max_model_len)
+        with self._inference:
+            try:
+                with self.spans("step"):
+                    deltas = self._step(progress)
+            except Exception as error:
+                deltas = progress.ended + recover(self._roster, progress.plan, error)
+            if self._roster.target_in_doubt:
+                try_out_target(self._roster, self.model_name, self.max_model_len)
         return deltas
 
     def fail(self, request_ids: Iterable[str], error: Exception) -> list[OutputDelta]:
@@ -266,8 +267,9 @@ class Engine:
         with self.spans("sample"):
             argmax, finite = output.chosen()
             # The rules that judge by q do not ask for the target's own token.
-            first = {} if self.verifier.needs_q else draw_first(plan.first_rows(), output.logits)
-        judged, observed, row, out = [], [], 0, 0
+            drawn = not self.verifier.needs_q and plan.samples_above_zero
+            first = draw_first(plan.first_rows(), output.logits) if drawn else {}
+        judged, observed, row, out, outputs = [], [], 0, 0, self._roster.outputs
         for entry in plan.scheduled:
             request, before = entry.request, entry.request.computed
             scored, out = out, out + len(entry.scored)
@@ -282,8 +284,8 @@ class Engine:
                     request.computed += entry.count
                     if request.prompt_only and not request.pending:
                         request.finish_reason = FinishReason.LENGTH
-                elif not entry.draft.length and self._roster.outputs[request.id].plain:
-                    judged.append(self._plain_round(entry, argmax[out], finite[out]))
+                elif not entry.draft.length and (stream := outputs[request.id]).plain:
+                    judged.append(self._plain_round(entry, stream, argmax[out], finite[out]))
                 else:
                     mask = masks.get(request.id)
                     if isinstance(mask, Exception):
@@ -312,7 +314,9 @@ class Engine:
             row, out = row + entry.rows, end
         return judged, observed
 
-    def _plain_round(self, entry: Scheduled, token: int, finite: bool) -> _Judged:
+    def _plain_round(
+        self, entry: Scheduled, stream: Output, token: int, finite: bool
+    ) -> _Judged:
         """Commit the argmax of a row that no draft follows: what _round() does then, for less.
         Every rule takes that token at temperature 0."""
         request = entry.request
@@ -320,7 +324,7 @@ class Engine:
             raise NotFinite(request.position)
         if request.first_token is None:
             request.first_token = time.monotonic()
-        commit = self._roster.outputs[request.id].commit_own(token)
+        commit = stream.commit_own(token)
         request.computed, request.forced_tail = entry.start + entry.count, 0
         if request.drafter is not None:
             self.drafting.lengths.observe(entry, commit.token_ids)
@@ -339,9 +343,10 @@ class Engine:
         """Hash the verified blocks of every request of a step that is still there, and close those
         that have ended. Moves the deltas of those that are gone to `ended`, returns the others."""
         by_request = {delta.request_id: delta for delta in deltas}
+        held = self._roster.requests
         for entry in scheduled:
             request = entry.request
-            if request.id not in self._roster.requests:
+            if request.id not in held:
                 by_request.pop(request.id, None)
                 continue
             delta = by_request.get(request.id)
@@ -352,7 +357,7 @@ class Engine:
                     delta = delta or self._roster.delta(request)
             except Exception as error:
                 delta = self._roster.fail(request, error)
-            if delta is not None and delta.finished:
+            if delta is not None and delta.finish_reason is not None:
                 ended.append(delta)
                 by_request.pop(request.id, None)
         return list(by_request.values())

@@ -35,6 +35,10 @@ class Output:
         self._stop_ids = frozenset(request.params.stop_token_ids)
         self._text, self._spans = text, spans
         params = request.params
+        self._eos_ids = frozenset() if params.ignore_eos else request.eos_ids
+        # By tokens, prompt included: no stop up to the first number, the end at the second.
+        self._exempt = request.prompt_len + params.min_tokens if params.min_tokens else 0
+        self._full = request.prompt_len + request.max_tokens
         # The target's own token needs nothing but the argmax of its row.
         self.plain = grammar is None and params.plain_argmax and params.logprobs is None
         self._push = spans.around("detokenise", text.push)
@@ -64,8 +68,8 @@ class Output:
     def commit_own(self, token: int) -> Commit:
         """Return the commit of the target's own token alone, of a stream without a grammar that
         wants no log-probabilities: what commit() does then, for less."""
-        commit = Commit()
-        self._extend(commit, 0, token, TokenKind.BONUS, _unasked)
+        commit = Commit([], [])
+        self._append(commit, token, TokenKind.BONUS)
         return commit
 
     def _extend(
@@ -76,27 +80,30 @@ class Output:
         kind: TokenKind,
         logprobs: Callable[[int, int], TokenLogprobs],
     ) -> None:
-        request, params = self.request, self.request.params
+        params = self.request.params
         if params.logprobs is not None:
             commit.logprobs = commit.logprobs or []
             certain = TokenLogprobs(token, 0.0, ((token, 0.0),) if params.logprobs else ())
             forced = kind is TokenKind.FORCED
             commit.logprobs.append(certain if forced else logprobs(row, token))
+        self._append(commit, token, kind)
+
+    def _append(self, commit: Commit, token: int, kind: TokenKind) -> None:
         commit.token_ids.append(token)
         commit.kinds.append(kind)
-        request.tokens.append(token)
-        if token in request.eos_ids and not params.ignore_eos:
+        tokens = self.request.tokens
+        tokens.append(token)
+        if token in self._eos_ids:
             self._end(commit, FinishReason.STOP)
             return
         if token in self._stop_ids:
             self._end(commit, FinishReason.STOP, token)
             return
-        output_len = len(request.tokens) - len(request.prompt_ids)
-        past_minimum = output_len > params.min_tokens or params.min_tokens == 0
-        commit.text += self._push(token, check_stop=past_minimum)
+        length = len(tokens)
+        commit.text += self._push(token, length > self._exempt)
         if self._text.stopped_by is not None:
             self._end(commit, FinishReason.STOP, self._text.stopped_by)
-        elif output_len >= request.max_tokens:
+        elif length >= self._full:
             self._end(commit, FinishReason.LENGTH)
         elif self.grammar is not None:
             self.grammar.advance(token)
@@ -132,7 +139,3 @@ class Output:
         self._end(commit, FinishReason.ERROR, GRAMMAR_FAILED)
         if self.request.finish_reason is FinishReason.ERROR:
             commit.error = str(error)
-
-
-def _unasked(row: int, token: int) -> TokenLogprobs:
-    raise AssertionError(f"nobody wants the log-probabilities of token {token} in row {row}")

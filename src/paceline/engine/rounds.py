@@ -33,6 +33,7 @@ class RoundMaker:
         """Make the round of an entry whose tokens are committed."""
         request, draft, kinds = entry.request, entry.draft, commit.kinds
         position = len(request.tokens) - len(request.prompt_ids) - len(commit.token_ids)
+        cut_by = cut_reason(entry) if position else CutReason.PROMPT
         bonus, forced = kinds.count(TokenKind.BONUS), kinds.count(TokenKind.FORCED)
         return Round(  # by position, which takes half of what names take
             position,
@@ -43,7 +44,7 @@ class RoundMaker:
             len(draft.proposed),
             draft.length,
             draft.part,
-            cut_reason(entry) if position else CutReason.PROMPT,
+            cut_by,
             step.draft_seconds + step.seconds,
             ar_seconds,
             verdict.distance,

@@ -62,16 +62,18 @@ class Runner:
         logit_rows: list[int] = []
         for entry in scheduled:
             start, first = entry.start, len(ids)
-            ids += entry.request.tokens[start : start + entry.count]
-            chosen = len(ids) - 1
-            if entry.draft.length:
+            if entry.rows == 1:
+                ids.append(entry.request.tokens[start])
+                positions.append(start)
+            else:
+                ids += entry.request.tokens[start : start + entry.count]
                 ids += entry.draft.verified
+                positions += range(start, start + entry.rows)
             end = len(ids)
-            positions += range(start, start + end - first)
             if entry.scored:
                 logit_rows += [first + row for row in entry.scored]
             if entry.samples:
-                logit_rows += range(chosen, end)
+                logit_rows += range(first + entry.count - 1, end)
             starts.append(end)
         blocks = max(positions) // BLOCK_SIZE + 1
         batch = self._arrays.batch(starts, logit_rows, blocks)

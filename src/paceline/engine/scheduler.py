@@ -74,6 +74,11 @@ class Plan:
     preempted: list[Request] = field(default_factory=list)
     most_scored: int = 0  # rows of prompts that may give log-probabilities
 
+    @property
+    def samples_above_zero(self) -> bool:
+        """Return whether a request of the step has a temperature."""
+        return any([entry.request.params.temperature for entry in self.scheduled])
+
     def first_rows(self) -> Iterator[tuple[Request, int]]:
         """Requests that get a token, each with the first of its rows in the step's logits."""
         row = 0
