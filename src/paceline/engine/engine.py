@@ -38,7 +38,7 @@ from paceline.engine.rounds import RoundMaker, explained
 from paceline.engine.runner import Runner
 from paceline.engine.sampler import NotFinite, TargetRows, draw_first, score_prompt
 from paceline.engine.scheduler import Plan, Scheduled, Scheduler, looking_back
-from paceline.engine.verify import make_verifier, verifier_for
+from paceline.engine.verify import make_verifier, matches, verifier_for
 from paceline.models.batch import ForwardOutput, Network
 from paceline.models.tokenizer import Tokenizer
 
@@ -132,12 +132,14 @@ class Engine:
         self.make_requests = self.admission.make_requests
         self.plan, self.quality, self.backend = plan, quality, backend
         self.spans: Spans = OFF
+        self._judge_plain = self._plain_round
         self._inference = torch.inference_mode()  # to make one takes as long as a plain round
 
     def record(self, spans: Spans) -> None:
         """Every step from now on tells `spans` where its time goes; OFF ends that. The text of a
         request is watched if it is added later."""
         self.spans = spans
+        self._judge_plain = spans.around("commit", self._plain_round)
         self.runner.record(spans)
         self.drafting.record(spans)
 
@@ -284,8 +286,12 @@ class Engine:
                     request.computed += entry.count
                     if request.prompt_only and not request.pending:
                         request.finish_reason = FinishReason.LENGTH
-                elif not entry.draft.length and (stream := outputs[request.id]).plain:
-                    judged.append(self._plain_round(entry, stream, argmax[out], finite[out]))
+                elif (stream := outputs[request.id]).plain and (
+                    not entry.draft.length or matches(request, self.verifier)
+                ):
+                    judged.append(
+                        self._judge_plain(entry, stream, argmax[out:end], finite[out:end])
+                    )
                 else:
                     mask = masks.get(request.id)
                     if isinstance(mask, Exception):
@@ -315,20 +321,26 @@ class Engine:
         return judged, observed
 
     def _plain_round(
-        self, entry: Scheduled, stream: Output, token: int, finite: bool
+        self, entry: Scheduled, stream: Output, argmax: list[int], finite: list[bool]
     ) -> _Judged:
-        """Commit the argmax of a row that no draft follows: what _round() does then, for less.
-        Every rule takes that token at temperature 0."""
-        request = entry.request
-        if not finite:
-            raise NotFinite(request.position)
+        """Do what _round() does, for less, where the target's own tokens are the rows' `argmax`
+        and the rule is `match`."""
+        request, accepted = entry.request, 0
+        if entry.draft.length:
+            for drafted, token in zip(entry.draft.verified, argmax, strict=False):
+                if drafted != token:
+                    break
+                accepted += 1
+        if not all(finite[: accepted + 1]):
+            raise NotFinite(request.position + finite.index(False))
         if request.first_token is None:
             request.first_token = time.monotonic()
-        commit = stream.commit_own(token)
-        request.computed, request.forced_tail = entry.start + entry.count, 0
+        commit = stream.commit_own(argmax[: accepted + 1])
+        request.computed = entry.start + entry.count + len(commit.token_ids) - 1
+        request.forced_tail = 0
         if request.drafter is not None:
             self.drafting.lengths.observe(entry, commit.token_ids)
-        return _Judged(entry, commit, Verdict(0, token))
+        return _Judged(entry, commit, Verdict(accepted, argmax[accepted]))
 
     def _observe(self, observed: list[ObservedRows]) -> None:
         try:

@@ -39,7 +39,7 @@ class Output:
         # By tokens, prompt included: no stop up to the first number, the end at the second.
         self._exempt = request.prompt_len + params.min_tokens if params.min_tokens else 0
         self._full = request.prompt_len + request.max_tokens
-        # The target's own token needs nothing but the argmax of its row.
+        # Its tokens are the argmax of their rows, and nothing else is wanted.
         self.plain = grammar is None and params.plain_argmax and params.logprobs is None
         self._push = spans.around("detokenise", text.push)
 
@@ -65,11 +65,15 @@ class Output:
         except GrammarFailed as error:
             self._fail(commit, error)
 
-    def commit_own(self, token: int) -> Commit:
-        """Return the commit of the target's own token alone, of a stream without a grammar that
-        wants no log-probabilities: what commit() does then, for less."""
+    def commit_own(self, tokens: Sequence[int]) -> Commit:
+        """Return the commit of drafted tokens that stand and the target's own after them, of a
+        `plain` stream: what commit() does then, for less."""
         commit = Commit([], [])
-        self._append(commit, token, TokenKind.BONUS)
+        for token in tokens[:-1]:
+            self._append(commit, token, TokenKind.ACCEPTED)
+            if self.request.finish_reason is not None:
+                return commit
+        self._append(commit, tokens[-1], TokenKind.BONUS)
         return commit
 
     def _extend(

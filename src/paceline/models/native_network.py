@@ -7,7 +7,6 @@ import struct
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -29,6 +28,7 @@ from paceline.models.weights import SafetensorWeights, Weights
 # The first fields of abi.Batch, up to tap_layers. To write them at once takes a tenth of what it
 # takes to write them one by one.
 BATCH_HEAD = struct.Struct("@13q")
+MOST_OUTPUTS = 256  # shapes of outputs whose views are kept
 
 
 class KernelNetwork:
@@ -81,7 +81,8 @@ class KernelNetwork:
         weakref.finalize(self, self.library.pl_workspace_destroy, self._workspace)
         self._batch, self._buffers = abi.Batch(), dict[str, Tensor]()
         self._batch_ref = ctypes.byref(self._batch)
-        self._outputs = dict[int, ForwardOutput]()  # views of the buffers, by their rows
+        # Views of the buffers, by the rows of logits, the rows of features, and the tapped layers.
+        self._outputs = dict[tuple[int, int, tuple[int, ...]], ForwardOutput]()
         self.record(OFF)
 
     def allocate_kv(self, num_blocks: int) -> None:
@@ -117,6 +118,7 @@ class KernelNetwork:
         if buffer is None or len(buffer) < rows or buffer.shape[1:] != columns:
             buffer = torch.empty(max(16, padded(rows, 16)), *columns, dtype=dtype)
             self._buffers[name] = buffer
+            self._outputs.clear()  # they are views of what was in its place
         setattr(self._batch, name, buffer.data_ptr())
         return buffer[:rows]
 
@@ -190,7 +192,7 @@ class NativeNetwork(KernelNetwork):
         super().__init__(native.library, config, shapes, recipe, max_positions, key)
         self.streamed_parts = dict(self._packer.bytes_by_part)
         self._embedding: Tensor | None = None
-        self._tapped: dict[tuple[int, ...], np.ndarray] = {}
+        self._tapped: dict[tuple[int, ...], tuple[int, np.ndarray]] = {}  # with their addresses
         self._pack(weights)
         self._packer.finish(keep=stored is None or stored.untouched())
         self.streamed_bytes, self.weight_bytes = self._packer.arena.used, self._packer.bytes
@@ -206,31 +208,33 @@ class NativeNetwork(KernelNetwork):
         return other
 
     def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
-        rows, outputs, taps = len(batch.ids), len(batch.logit_rows), len(feature_layers)
-        output = self._outputs.get(outputs) or self._make_output(outputs)
+        rows, outputs = len(batch.ids), len(batch.logit_rows)
+        shape = outputs, rows if feature_layers else 0, feature_layers
+        output = self._outputs.get(shape) or self._make_output(*shape)
         if not rows:
             return output
         self._check(batch.positions, batch.block_tables.shape[1])
-        if not taps:
-            self._run(batch)
-            return output
-        width = taps * self.hidden_size
-        features = self._buffer("features", rows, width, dtype=torch.bfloat16)
-        if feature_layers not in self._tapped:
-            self._tapped[feature_layers] = np.array(feature_layers, dtype=np.int32)
-        self._run(batch, taps, address(self._tapped[feature_layers]))
-        return replace(output, features=features)
+        self._run(batch, len(feature_layers), self._tapped.get(feature_layers, (0,))[0])
+        return output
 
-    def _make_output(self, outputs: int) -> ForwardOutput:
-        """Make and keep the views of the buffers for `outputs` rows."""
-        before = self._buffers.get("logits")
+    def _make_output(
+        self, outputs: int, tapped_rows: int, feature_layers: tuple[int, ...]
+    ) -> ForwardOutput:
+        """Make and keep the views of the buffers for so many rows."""
         logits = self._buffer("logits", outputs, self.vocab_size)
         argmax = self._buffer("argmax", outputs, dtype=torch.int64)
         finite = self._buffer("finite", outputs, dtype=torch.bool)
-        if self._buffers["logits"] is not before:
-            self._outputs.clear()  # they are views of smaller buffers
+        features = None
+        if feature_layers:
+            width = len(feature_layers) * self.hidden_size
+            features = self._buffer("features", tapped_rows, width, dtype=torch.bfloat16)
+            layers = np.array(feature_layers, dtype=np.int32)
+            self._tapped[feature_layers] = address(layers), layers
+        if len(self._outputs) > MOST_OUTPUTS:
+            self._outputs.clear()
         on_host = argmax.numpy(), finite.numpy()
-        output = self._outputs[outputs] = ForwardOutput(logits, argmax, finite, None, on_host)
+        output = ForwardOutput(logits, argmax, finite, features, on_host)
+        self._outputs[outputs, tapped_rows, feature_layers] = output
         return output
 
     def embedding_rows(self, ids: Tensor) -> Tensor:
