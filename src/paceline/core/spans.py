@@ -31,9 +31,7 @@ class Spans:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def around(
-        self, name: str, work: Callable[Arguments, Result]
-    ) -> Callable[Arguments, Result]:
+    def around(self, name: str, work: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         """Return `work` with a span around each call: for what is called so often that even a
         context of OFF would be felt."""
         return work
@@ -93,9 +91,7 @@ class Lane(Spans):
         now = time.monotonic_ns()
         self._ends[self._open.pop()] = now
 
-    def around(
-        self, name: str, work: Callable[Arguments, Result]
-    ) -> Callable[Arguments, Result]:
+    def around(self, name: str, work: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         def spanned(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
             with self(name):
                 return work(*args, **kwargs)
