@@ -146,7 +146,8 @@ class Scheduler:
         self.waiting.appendleft(request)
 
     def plan(self, draft_length: Callable[[Request], int]) -> Plan:
-        """Hand out the rows of one step; `draft_length` says how long a draft a request may have.
+        """Hand out the rows of one step; `draft_length` says how long a draft a request may have
+        that has a `max_draft_len`.
 
         Every decoding request gets its row first, then prompts in order of arrival, then newcomers,
         and drafts what rows and blocks are left: a draft never holds up or preempts anybody. The
