@@ -213,7 +213,8 @@ class NativeNetwork(KernelNetwork):
         output = self._outputs.get(shape) or self._make_output(*shape)
         if not rows:
             return output
-        self._check(batch.positions, batch.block_tables.shape[1])
+        kept = batch.addresses is not None  # whoever keeps the arrays has sized the tables too
+        self._check(batch.positions, batch.block_tables.shape[1] if kept else None)
         self._run(batch, len(feature_layers), self._tapped.get(feature_layers, (0,))[0])
         return output
 
