@@ -38,7 +38,8 @@ def counts(plan: Plan) -> dict[str, int]:
 
 def request(name: str, length: int) -> Request:
     ids = [hash((name, i)) % 50000 for i in range(length)]
-    return Request(id=name, prompt_ids=ids, params=SamplingParams(), max_tokens=100)
+    params = SamplingParams()
+    return Request(id=name, prompt_ids=ids, params=params, max_tokens=100, max_draft_len=16)
 
 
 def run(s: Scheduler, plan: Plan) -> None:

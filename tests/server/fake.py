@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import cycle
 from types import SimpleNamespace
@@ -284,8 +283,7 @@ class FakeAsyncEngine:
             tpot = (end - first) / (count - 1) if count > 1 else None
             times = (first - request.arrival, tpot, end - request.arrival)
             metrics = RequestMetrics(0.001, *times)
-        return replace(
-            delta,
+        return delta._replace(
             request_id=request.id,
             choice=request.choice,
             finish_reason=request.finish_reason,

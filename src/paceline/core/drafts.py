@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Array = Any  # of numpy or torch: core imports neither
 
@@ -48,8 +48,7 @@ class DraftBatch:
         return self.from_others is not None and self.from_others[index]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Decision over one request's draft: the first `accepted` tokens stand, then `next_token`."""
 
     accepted: int

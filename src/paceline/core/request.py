@@ -6,6 +6,7 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from paceline.core.params import SamplingParams, SpeculativeParams
 from paceline.core.rounds import Round
@@ -167,8 +168,7 @@ class ExplainedRound:
     hidden: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputDelta:
+class OutputDelta(NamedTuple):
     """The tokens and the text that one step added to one stream.
 
     `text` is final: held-back text comes later.

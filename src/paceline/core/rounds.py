@@ -7,10 +7,10 @@ benchmarks and evaluations all add those up in a SpeculationStats.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate, zip_longest
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 AR = "ar"  # the side of an evaluation that runs without speculation
 Row = Mapping[str, Any]  # one prompt of an evaluation, as its JSON has it
@@ -50,8 +50,7 @@ class StreamInfo:
     grammar: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StepInfo:
+class StepInfo(NamedTuple):
     """Facts that all rounds of one step share.
 
     time            seconds since the epoch, at the end of the step
@@ -66,8 +65,7 @@ class StepInfo:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(NamedTuple):
     """One target forward that committed tokens to one stream: drafted or not.
 
     position        index of the first output token that the round committed
@@ -114,7 +112,7 @@ class Round:
         if self.bonus:
             return self
         accepted = max(0, self.accepted - 1)
-        return replace(self, drafted=accepted, accepted=accepted, bonus=True)
+        return self._replace(drafted=accepted, accepted=accepted, bonus=True)
 
 
 def acceptance_length(accepted: int, rounds: int) -> float | None:
@@ -225,10 +223,15 @@ class SpeculationStats:
         return list(zip_longest(_beyond(drafted), _beyond(accepted), fillvalue=0))
 
     def _count(self, round: Round) -> None:
-        _increase(self.rounds_by_draft_length, round.drafted)
-        if round.drafted:
-            _increase(self.rounds_by_accepted, round.accepted)
-        self.tokens += round.tokens
+        drafted, accepted = round.drafted, round.accepted
+        lengths = self.rounds_by_draft_length
+        if drafted < len(lengths):
+            lengths[drafted] += 1
+        else:
+            _increase(lengths, drafted)
+        if drafted:
+            _increase(self.rounds_by_accepted, accepted)
+        self.tokens += accepted + round.bonus + round.forced
         self.forced_tokens += round.forced
         self.distance += round.distance
         self.replaced_tokens += round.replaced

@@ -45,20 +45,26 @@ class Baseline:
         requests, decoding = len(scheduled), len(chosen)
         if not decoding:
             return []
+        drafted = sum([entry.draft.length for entry in scheduled])
+        if not drafted:
+            self._count(step + drafting, step)
+            return [step] * decoding
         tokens = [max(1, count) for count in chosen]
         rows = sum(entry.count for entry in scheduled)
-        drafted = sum(len(entry.draft) for entry in scheduled)
         pace = step / cost(rows + drafted, requests, back)
         # The first token of each comes from a step with the same prompts beside it.
         more = (sum(tokens) - decoding) / decoding
         first, others = pace * cost(rows, requests, back), pace * cost(decoding, decoding)
         plain = first + more * others
-        self.seconds += step + drafting
-        self.ar_seconds += plain
-        kept = max(0.0, 1 - (step + drafting) / HORIZON)
-        self._recent = kept * self._recent + step + drafting
-        self._recent_ar = kept * self._recent_ar + plain
+        self._count(step + drafting, plain)
         return [first + (count - 1) * others for count in tokens]
+
+    def _count(self, seconds: float, plain: float) -> None:
+        self.seconds += seconds
+        self.ar_seconds += plain
+        kept = max(0.0, 1 - seconds / HORIZON)
+        self._recent = kept * self._recent + seconds
+        self._recent_ar = kept * self._recent_ar + plain
 
     @property
     def speedup(self) -> float:

@@ -62,7 +62,10 @@ class Drafting:
     def use(self, costs: Costs) -> None:
         """Draft lengths follow these costs from now on, and the costs follow the drafts."""
         self.costs = costs
-        self.lengths: LengthController = make_lengths(
+        self.lengths = LengthController()
+        if not self.drafters:
+            return
+        self.lengths = make_lengths(
             costs,
             cuts=not self._needs_q,
             looking_up=[n for n, d in self.drafters.items() if isinstance(d, LookingUp)],
@@ -78,6 +81,8 @@ class Drafting:
     def choose_taps(self, scheduled: Iterable[Scheduled]) -> tuple[int, ...]:
         """Decide whose features of this step their drafters see, and return the target's layers to
         tap for them, each drafter's side by side; none where no drafter looks at any."""
+        if not self._layers:
+            return ()
         watched = [entry.request for entry in scheduled if self._sees(entry.request)]
         self._watched = frozenset(request.id for request in watched)
         used = any(self.drafters[r.drafter].feature_layers for r in watched if r.drafter)

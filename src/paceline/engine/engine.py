@@ -30,15 +30,15 @@ from paceline.engine.grammar import Compiler
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.masks import Grammars, RowMasks
 from paceline.engine.memory import MemoryPlan
-from paceline.engine.output import Commit
+from paceline.engine.output import Commit, Output
 from paceline.engine.prompt_share import PromptShare
 from paceline.engine.quality import Quality
 from paceline.engine.roster import Roster, recover, try_out_target
 from paceline.engine.rounds import RoundMaker, explained
 from paceline.engine.runner import Runner
-from paceline.engine.sampler import TargetRows, draw_first, score_prompt
+from paceline.engine.sampler import NotFinite, TargetRows, draw_first, score_prompt
 from paceline.engine.scheduler import Plan, Scheduled, Scheduler, looking_back
-from paceline.engine.verify import make_verifier, verifier_for
+from paceline.engine.verify import make_verifier, matches, verifier_for
 from paceline.models.batch import ForwardOutput, Network
 from paceline.models.tokenizer import Tokenizer
 
@@ -132,11 +132,14 @@ class Engine:
         self.make_requests = self.admission.make_requests
         self.plan, self.quality, self.backend = plan, quality, backend
         self.spans: Spans = OFF
+        self._judge_plain = self._plain_round
+        self._inference = torch.inference_mode()  # to make one takes as long as a plain round
 
     def record(self, spans: Spans) -> None:
         """Every step from now on tells `spans` where its time goes; OFF ends that. The text of a
         request is watched if it is added later."""
         self.spans = spans
+        self._judge_plain = spans.around("commit", self._plain_round)
         self.runner.record(spans)
         self.drafting.record(spans)
 
@@ -180,7 +183,6 @@ class Engine:
         """Raises AssertionError when a block of KV is leaked, shared wrongly or freed twice."""
         self.cache.check_integrity(self.scheduler.running)
 
-    @torch.inference_mode()
     def step(self) -> list[OutputDelta]:
         """Run one round and return what it added to each stream that got something.
 
@@ -188,13 +190,14 @@ class Engine:
         others go on. Raises EngineFailed when the engine cannot go on.
         """
         progress = _Progress()
-        try:
-            with self.spans("step"):
-                deltas = self._step(progress)
-        except Exception as error:
-            deltas = progress.ended + recover(self._roster, progress.plan, error)
-        if self._roster.target_in_doubt:
-            try_out_target(self._roster, self.model_name, self.max_model_len)
+        with self._inference:
+            try:
+                with self.spans("step"):
+                    deltas = self._step(progress)
+            except Exception as error:
+                deltas = progress.ended + recover(self._roster, progress.plan, error)
+            if self._roster.target_in_doubt:
+                try_out_target(self._roster, self.model_name, self.max_model_len)
         return deltas
 
     def fail(self, request_ids: Iterable[str], error: Exception) -> list[OutputDelta]:
@@ -222,7 +225,8 @@ class Engine:
             masks = {} if building is None else building.result()
         judged, observed = self._judge(plan, output, masks, progress.ended)
         seconds = time.perf_counter() - start
-        self._observe(observed)
+        if observed:
+            self._observe(observed)
         drafting = self.drafting.seconds - drafting
         deltas = self._report(plan.scheduled, judged, seconds, drafting)
         with self.spans("settle"):
@@ -263,10 +267,11 @@ class Engine:
         """Verify and commit every round. Return the rounds, and the rows that drafters see. An
         error in one request ends that request, in `ended`."""
         with self.spans("sample"):
-            argmax, finite = output.argmax.tolist(), output.finite.tolist()
+            argmax, finite = output.chosen()
             # The rules that judge by q do not ask for the target's own token.
-            first = {} if self.verifier.needs_q else draw_first(plan.first_rows(), output.logits)
-        judged, observed, row, out = [], [], 0, 0
+            drawn = not self.verifier.needs_q and plan.samples_above_zero
+            first = draw_first(plan.first_rows(), output.logits) if drawn else {}
+        judged, observed, row, out, outputs = [], [], 0, 0, self._roster.outputs
         for entry in plan.scheduled:
             request, before = entry.request, entry.request.computed
             scored, out = out, out + len(entry.scored)
@@ -277,7 +282,17 @@ class Engine:
                         entry.start + entry.scored.start, entry.start + entry.scored.stop
                     )
                     score_prompt(request, places, output.logits[scored:out], finite[scored:out])
-                if entry.samples:
+                if not entry.samples:
+                    request.computed += entry.count
+                    if request.prompt_only and not request.pending:
+                        request.finish_reason = FinishReason.LENGTH
+                elif (stream := outputs[request.id]).plain and (
+                    not entry.draft.length or matches(request, self.verifier)
+                ):
+                    judged.append(
+                        self._judge_plain(entry, stream, argmax[out:end], finite[out:end])
+                    )
+                else:
                     mask = masks.get(request.id)
                     if isinstance(mask, Exception):
                         raise mask
@@ -295,10 +310,6 @@ class Engine:
                         spans=self.spans,
                     )
                     judged.append(self._round(entry, rows))
-                else:
-                    request.computed += entry.count
-                    if request.prompt_only and not request.pending:
-                        request.finish_reason = FinishReason.LENGTH
                 if request.drafter is not None:
                     count = request.computed - before
                     seen = output.features if self.drafting.watches(request) else None
@@ -308,6 +319,28 @@ class Engine:
                 ended.append(self._roster.fail(request, error))
             row, out = row + entry.rows, end
         return judged, observed
+
+    def _plain_round(
+        self, entry: Scheduled, stream: Output, argmax: list[int], finite: list[bool]
+    ) -> _Judged:
+        """Do what _round() does, for less, where the target's own tokens are the rows' `argmax`
+        and the rule is `match`."""
+        request, accepted = entry.request, 0
+        if entry.draft.length:
+            for drafted, token in zip(entry.draft.verified, argmax, strict=False):
+                if drafted != token:
+                    break
+                accepted += 1
+        if not all(finite[: accepted + 1]):
+            raise NotFinite(request.position + finite.index(False))
+        if request.first_token is None:
+            request.first_token = time.monotonic()
+        commit = stream.commit_own(argmax[: accepted + 1])
+        request.computed = entry.start + entry.count + len(commit.token_ids) - 1
+        request.forced_tail = 0
+        if request.drafter is not None:
+            self.drafting.lengths.observe(entry, commit.token_ids)
+        return _Judged(entry, commit, Verdict(accepted, argmax[accepted]))
 
     def _observe(self, observed: list[ObservedRows]) -> None:
         try:
@@ -322,9 +355,10 @@ class Engine:
         """Hash the verified blocks of every request of a step that is still there, and close those
         that have ended. Moves the deltas of those that are gone to `ended`, returns the others."""
         by_request = {delta.request_id: delta for delta in deltas}
+        held = self._roster.requests
         for entry in scheduled:
             request = entry.request
-            if request.id not in self._roster.requests:
+            if request.id not in held:
                 by_request.pop(request.id, None)
                 continue
             delta = by_request.get(request.id)
@@ -335,7 +369,7 @@ class Engine:
                     delta = delta or self._roster.delta(request)
             except Exception as error:
                 delta = self._roster.fail(request, error)
-            if delta is not None and delta.finished:
+            if delta is not None and delta.finish_reason is not None:
                 ended.append(delta)
                 by_request.pop(request.id, None)
         return list(by_request.values())
@@ -373,12 +407,12 @@ class Engine:
     ) -> list[OutputDelta]:
         """Make the rounds of a step that took `seconds`, and `drafting` beside it, count them, and
         return the delta of each stream that got tokens."""
-        cost, rows = self.scheduler.cost, sum(entry.rows for entry in scheduled)
+        cost, rows = self.scheduler.cost, sum([entry.rows for entry in scheduled])
         step = StepInfo(time.time(), len(scheduled), rows, drafting, seconds)
         chosen = [len(j.commit.kinds) - j.commit.kinds.count(TokenKind.FORCED) for j in judged]
         back = looking_back(cost, scheduled)
         plain = self.baseline.add(cost, scheduled, chosen, seconds, drafting, back)
-        if not any(entry.scored for entry in scheduled):  # those cost more than their rows
+        if not any([entry.scored for entry in scheduled]):  # those cost more than their rows
             cost.observe(rows, seconds, len(scheduled), back)
         self.drafting.lengths.end_step(scheduled, sum(chosen), seconds + drafting)
         deltas = []

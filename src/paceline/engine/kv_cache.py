@@ -64,6 +64,8 @@ class KVCache:
     def allocate(self, request: Request, num_tokens: int) -> bool:
         """Make room for the first `num_tokens` tokens, or return False and change nothing."""
         needed = -(-num_tokens // BLOCK_SIZE) - len(request.blocks)
+        if needed <= 0:
+            return True
         if needed > len(self._free):
             return False
         for _ in range(needed):

@@ -34,6 +34,14 @@ class Output:
         self.request, self.grammar = request, grammar
         self._stop_ids = frozenset(request.params.stop_token_ids)
         self._text, self._spans = text, spans
+        params = request.params
+        self._eos_ids = frozenset() if params.ignore_eos else request.eos_ids
+        # By tokens, prompt included: no stop up to the first number, the end at the second.
+        self._exempt = request.prompt_len + params.min_tokens if params.min_tokens else 0
+        self._full = request.prompt_len + request.max_tokens
+        # Its tokens are the argmax of their rows, and nothing else is wanted.
+        self.plain = grammar is None and params.plain_argmax and params.logprobs is None
+        self._push = spans.around("detokenise", text.push)
 
     def commit(
         self,
@@ -57,6 +65,17 @@ class Output:
         except GrammarFailed as error:
             self._fail(commit, error)
 
+    def commit_own(self, tokens: Sequence[int]) -> Commit:
+        """Return the commit of drafted tokens that stand and the target's own after them, of a
+        `plain` stream: what commit() does then, for less."""
+        commit = Commit([], [])
+        for token in tokens[:-1]:
+            self._append(commit, token, TokenKind.ACCEPTED)
+            if self.request.finish_reason is not None:
+                return commit
+        self._append(commit, tokens[-1], TokenKind.BONUS)
+        return commit
+
     def _extend(
         self,
         commit: Commit,
@@ -65,27 +84,30 @@ class Output:
         kind: TokenKind,
         logprobs: Callable[[int, int], TokenLogprobs],
     ) -> None:
-        request, params = self.request, self.request.params
+        params = self.request.params
         if params.logprobs is not None:
             commit.logprobs = commit.logprobs or []
             certain = TokenLogprobs(token, 0.0, ((token, 0.0),) if params.logprobs else ())
             forced = kind is TokenKind.FORCED
             commit.logprobs.append(certain if forced else logprobs(row, token))
+        self._append(commit, token, kind)
+
+    def _append(self, commit: Commit, token: int, kind: TokenKind) -> None:
         commit.token_ids.append(token)
         commit.kinds.append(kind)
-        request.tokens.append(token)
-        if token in request.eos_ids and not params.ignore_eos:
+        tokens = self.request.tokens
+        tokens.append(token)
+        if token in self._eos_ids:
             self._end(commit, FinishReason.STOP)
             return
         if token in self._stop_ids:
             self._end(commit, FinishReason.STOP, token)
             return
-        past_minimum = request.output_len > params.min_tokens or params.min_tokens == 0
-        with self._spans("detokenise"):
-            commit.text += self._text.push(token, check_stop=past_minimum)
+        length = len(tokens)
+        commit.text += self._push(token, length > self._exempt)
         if self._text.stopped_by is not None:
             self._end(commit, FinishReason.STOP, self._text.stopped_by)
-        elif request.output_len >= request.max_tokens:
+        elif length >= self._full:
             self._end(commit, FinishReason.LENGTH)
         elif self.grammar is not None:
             self.grammar.advance(token)
@@ -93,8 +115,10 @@ class Output:
     def force(self, commit: Commit, logprobs: Callable[[int, int], TokenLogprobs]) -> int:
         """Commits what the grammar forces next; returns how many tokens that were."""
         request, before = self.request, self.request.output_len
+        if self.grammar is None:
+            return 0
         try:
-            while self.grammar is not None and request.finish_reason is None:
+            while request.finish_reason is None:
                 tokens = self.grammar.forced()
                 if not tokens:
                     break

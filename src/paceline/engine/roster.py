@@ -138,24 +138,25 @@ class Roster:
     ) -> OutputDelta:
         """Make the delta of a stream: what a step added, or without a commit that it ended."""
         commit = commit or Commit()
-        return OutputDelta(
-            request_id=request.id,
-            choice=request.choice,
-            token_ids=tuple(commit.token_ids),
-            kinds=tuple(commit.kinds),
-            text=commit.text,
-            logprobs=None if commit.logprobs is None else tuple(commit.logprobs),
-            prompt_logprobs=_prompt_logprobs(request),
-            finish_reason=request.finish_reason,
-            stop_reason=request.stop_reason,
-            error=commit.error,
-            prompt_tokens=request.prompt_len,
-            cached_tokens=request.cached_tokens,
-            completion_tokens=request.output_len,
-            seed=request.seed,
-            round=round,
-            explained=explained,
-            metrics=None if request.finish_reason is None else _times(request),
+        ended = request.finish_reason is not None
+        return OutputDelta(  # by position, which takes half of what names take
+            request.id,
+            request.choice,
+            tuple(commit.token_ids),
+            tuple(commit.kinds),
+            commit.text,
+            None if commit.logprobs is None else tuple(commit.logprobs),
+            None if request.prompt_logprobs is None else _prompt_logprobs(request),
+            request.finish_reason,
+            request.stop_reason,
+            commit.error,
+            len(request.prompt_ids),
+            request.cached_tokens,
+            len(request.tokens) - len(request.prompt_ids),
+            request.seed,
+            round,
+            explained,
+            _times(request) if ended else None,
         )
 
 

@@ -32,23 +32,25 @@ class RoundMaker:
     ) -> Round:
         """Make the round of an entry whose tokens are committed."""
         request, draft, kinds = entry.request, entry.draft, commit.kinds
-        position = request.output_len - len(commit.token_ids)
-        return Round(
-            position=position,
-            drafted=draft.length - len(draft.forced_verified),
-            accepted=kinds.count(TokenKind.ACCEPTED),
-            bonus=TokenKind.BONUS in kinds,
-            forced=kinds.count(TokenKind.FORCED),
-            proposed=len(draft.proposed),
-            verified=draft.length,
-            part=draft.part,
-            cut_by=cut_reason(entry) if position else CutReason.PROMPT,
-            seconds=step.draft_seconds + step.seconds,
-            ar_seconds=ar_seconds,
-            distance=verdict.distance,
-            replaced=verdict.replaced,
-            stream=self._stream(request),
-            step=step,
+        position = len(request.tokens) - len(request.prompt_ids) - len(commit.token_ids)
+        cut_by = cut_reason(entry) if position else CutReason.PROMPT
+        bonus, forced = kinds.count(TokenKind.BONUS), kinds.count(TokenKind.FORCED)
+        return Round(  # by position, which takes half of what names take
+            position,
+            draft.length - len(draft.forced_verified) if draft.forced else draft.length,
+            len(kinds) - bonus - forced,
+            bonus > 0,
+            forced,
+            len(draft.proposed),
+            draft.length,
+            draft.part,
+            cut_by,
+            step.draft_seconds + step.seconds,
+            ar_seconds,
+            verdict.distance,
+            verdict.replaced,
+            self._stream(request),
+            step,
         )
 
     def forget(self, request_id: str) -> None:

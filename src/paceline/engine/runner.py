@@ -16,8 +16,9 @@ TRIED_ROWS = 8
 
 
 class Runner:
-    """Owns the target network and the block tables of the running requests, which only grow by the
-    blocks that were added: a step does not repack what it knew."""
+    """Owns the target network and the arrays of its batches. The block tables of the running
+    requests only grow by the blocks that were added, and every batch is written into the same
+    arrays: a step does not repack what it knew."""
 
     def __init__(self, network: Network, *, max_num_seqs: int, max_model_len: int) -> None:
         self.network = network
@@ -27,6 +28,8 @@ class Runner:
         self._written = [0] * max_num_seqs
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._row_of: dict[str, int] = {}
+        self._arrays = _Arrays(max_num_seqs, max_blocks)
+        self._rows: list[int] = []  # of the tables, as the last batch had them
 
     def begin(self, request: Request) -> None:
         row = self._row_of[request.id] = self._free_rows.pop()
@@ -52,38 +55,84 @@ class Runner:
         self.network.record(spans)
 
     def pack(self, scheduled: Sequence[Scheduled]) -> ForwardBatch:
+        """Return the batch of a step. The next call overwrites it."""
         ids: list[int] = []
+        positions: list[int] = []
         starts = [0]
-        positions: list[np.ndarray] = []
         logit_rows: list[int] = []
         for entry in scheduled:
-            end = entry.start + entry.count
-            ids += entry.request.tokens[entry.start : end]
-            ids += entry.draft.verified
-            positions.append(np.arange(entry.start, entry.start + entry.rows, dtype=np.int32))
-            logit_rows += [starts[-1] + row for row in entry.scored]
-            starts.append(len(ids))
+            start, first = entry.start, len(ids)
+            if entry.rows == 1:
+                ids.append(entry.request.tokens[start])
+                positions.append(start)
+            else:
+                ids += entry.request.tokens[start : start + entry.count]
+                ids += entry.draft.verified
+                positions += range(start, start + entry.rows)
+            end = len(ids)
+            if entry.scored:
+                logit_rows += [first + row for row in entry.scored]
             if entry.samples:
-                logit_rows += range(len(ids) - 1 - len(entry.draft), len(ids))
-        return ForwardBatch(
-            ids=np.array(ids, dtype=np.int32),
-            positions=np.concatenate(positions),
-            seq_starts=np.array(starts, dtype=np.int32),
-            block_tables=self._block_tables(scheduled),
-            logit_rows=np.array(logit_rows, dtype=np.int32),
-        )
+                logit_rows += range(first + entry.count - 1, end)
+            starts.append(end)
+        blocks = max(positions) // BLOCK_SIZE + 1
+        batch = self._arrays.batch(starts, logit_rows, blocks)
+        batch.ids[:] = ids
+        batch.positions[:] = positions
+        self._write_tables(scheduled)
+        return batch
 
-    def _block_tables(self, scheduled: Sequence[Scheduled]) -> np.ndarray:
-        rows, longest = [], 1
+    def _write_tables(self, scheduled: Sequence[Scheduled]) -> None:
+        """Write the block tables of the step's requests, in its order, where they have changed."""
+        rows, written, changed = [], self._written, False
         for entry in scheduled:
             blocks = entry.request.blocks
             row = self._row_of[entry.request.id]
-            if self._written[row] < len(blocks):
-                self._tables[row, self._written[row] : len(blocks)] = blocks[self._written[row] :]
-                self._written[row] = len(blocks)
+            if written[row] < len(blocks):
+                self._tables[row, written[row] : len(blocks)] = blocks[written[row] :]
+                written[row], changed = len(blocks), True
             rows.append(row)
-            longest = max(longest, -(-(entry.start + entry.rows) // BLOCK_SIZE))
-        return np.ascontiguousarray(self._tables[rows, :longest])
+        if changed or rows != self._rows:
+            self._rows, most = rows, max(written[row] for row in rows)
+            self._arrays.tables[: len(rows), :most] = self._tables[rows, :most]
+
+
+class _Arrays:
+    """The arrays that batches of up to `sequences` sequences are written into. Batches of equal
+    shape share their views."""
+
+    def __init__(self, sequences: int, blocks: int) -> None:
+        self.tables = np.zeros((sequences, blocks), dtype=np.int32)
+        self._starts = np.zeros(sequences + 1, dtype=np.int32)
+        self._make_room(sequences)
+
+    def _make_room(self, rows: int) -> None:
+        self._ids, self._positions, self._logit_rows = np.zeros((3, rows), dtype=np.int32)
+        arrays = self._ids, self._positions, self._starts, self.tables, self._logit_rows
+        self._addresses = tuple(array.ctypes.data for array in arrays)
+        self._last: tuple[list[int], list[int], int] | None = None
+
+    def batch(self, starts: list[int], logit_rows: list[int], blocks: int) -> ForwardBatch:
+        """Return a batch of sequences that begin at the rows `starts`, whose last entry is the
+        number of rows, with `blocks` blocks in each table. Its ids, positions and tables are
+        those of the batch before."""
+        shape = starts, logit_rows, blocks
+        if shape != self._last:
+            rows, sequences, outputs = starts[-1], len(starts) - 1, len(logit_rows)
+            if rows > len(self._ids):
+                self._make_room(2 * rows)
+            self._last = shape
+            self._batch = ForwardBatch(
+                ids=self._ids[:rows],
+                positions=self._positions[:rows],
+                seq_starts=self._starts[: sequences + 1],
+                block_tables=self.tables[:sequences, :blocks],
+                logit_rows=self._logit_rows[:outputs],
+                addresses=self._addresses,
+            )
+            self._batch.seq_starts[:] = starts
+            self._batch.logit_rows[:] = logit_rows
+        return self._batch
 
 
 def even_batch(

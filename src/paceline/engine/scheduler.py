@@ -21,6 +21,7 @@ from paceline.engine.step_cost import StepCost
 from paceline.models.batch import BLOCK_SIZE
 
 DRAFT_NEWS = 0.2  # share of a step's news that goes into the rows of drafts
+NONE_SCORED = range(0)
 SCORED_BESIDE = 16  # rows of prompts that a step scores beside decoding requests
 
 
@@ -28,7 +29,8 @@ SCORED_BESIDE = 16  # rows of prompts that a step scores beside decoding request
 class Scheduled:
     """Rows of one request in this step: `count` committed tokens from `start`, then the draft, of
     at most `draft_limit` tokens as slots and budget allow. `chunk` says that they are of a prompt.
-    `scored` are the rows, counted from the first, that give log-probabilities of the prompt."""
+    `scored` are the rows, counted from the first, that give log-probabilities of the prompt.
+    `samples` says that the step reaches the last known token, so that the next one is chosen."""
 
     request: Request
     start: int
@@ -36,12 +38,17 @@ class Scheduled:
     draft_limit: int = 0
     draft: Draft = field(default_factory=no_draft)
     chunk: bool = False
-    scored: range = field(init=False)
+    scored: range = NONE_SCORED
+    samples: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        first = max(self.request.scored - self.start, 0)
-        end = min(self.count, first + self.request.unscored)
-        self.scored = range(first, max(first, end))
+        request = self.request
+        at_end = self.start + self.count == len(request.tokens)
+        self.samples = at_end and request.params.max_tokens != 0
+        if request.params.prompt_logprobs is not None:
+            first = max(request.scored - self.start, 0)
+            end = min(self.count, first + request.unscored)
+            self.scored = range(first, max(first, end))
 
     @property
     def rows(self) -> int:
@@ -52,17 +59,10 @@ class Scheduled:
         """Rows from which tokens are chosen. Scored rows, which get logits too, do not count."""
         return 1 + self.draft.length if self.samples else 0
 
-    @property
-    def samples(self) -> bool:
-        """Return whether this step reaches the last known token, so that the next one is chosen."""
-        at_end = self.start + self.count == len(self.request.tokens)
-        return at_end and not self.request.prompt_only
-
 
 def looking_back(cost: StepCost, scheduled: Iterable[Scheduled]) -> float:
     """Return what the chunks of a step add by looking back, as StepCost counts it."""
-    chunks = (entry for entry in scheduled if entry.chunk)
-    return sum(cost.looking_back(entry.start, entry.count) for entry in chunks)
+    return sum([cost.looking_back(e.start, e.count) for e in scheduled if e.chunk])
 
 
 @dataclass(slots=True)
@@ -73,6 +73,11 @@ class Plan:
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     most_scored: int = 0  # rows of prompts that may give log-probabilities
+
+    @property
+    def samples_above_zero(self) -> bool:
+        """Return whether a request of the step has a temperature."""
+        return any([entry.request.params.temperature for entry in self.scheduled])
 
     def first_rows(self) -> Iterator[tuple[Request, int]]:
         """Requests that get a token, each with the first of its rows in the step's logits."""
@@ -141,23 +146,27 @@ class Scheduler:
         self.waiting.appendleft(request)
 
     def plan(self, draft_length: Callable[[Request], int]) -> Plan:
-        """Hand out the rows of one step; `draft_length` says how long a draft a request may have.
+        """Hand out the rows of one step; `draft_length` says how long a draft a request may have
+        that has a `max_draft_len`.
 
         Every decoding request gets its row first, then prompts in order of arrival, then newcomers,
         and drafts what rows and blocks are left: a draft never holds up or preempts anybody. The
         youngest request is preempted first, so the oldest always gets on.
         """
         plan = Plan()
-        decoding = [r for r in self.running if r.decoding]
-        prompts = [r for r in self.running if not r.decoding]
+        decoding: list[Request] = []
+        prompts: list[Request] = []
+        for request in self.running:
+            (decoding if request.decoding else prompts).append(request)
         # EngineConfig sees to a row for each. Forced tokens take what is left.
         spare = self.token_budget - len(decoding)
         for request in decoding:
-            count = min(request.pending, 1 + spare)
-            if request not in plan.preempted and self._make_room(
-                request, request.computed + count, plan
-            ):
-                plan.scheduled.append(Scheduled(request, request.computed, count))
+            if plan.preempted and request in plan.preempted:
+                continue
+            computed = request.computed
+            count = min(len(request.tokens) - computed, 1 + spare)
+            if self._make_room(request, computed + count, plan):
+                plan.scheduled.append(Scheduled(request, computed, count))
                 spare -= count - 1
         plan.most_scored = self.most_scored
         if plan.scheduled:  # others wait for their next tokens
@@ -169,14 +178,15 @@ class Scheduler:
                     self._schedule_chunk(request, rows, plan)
             if not plan.preempted:
                 self._admit(rows, plan)
-        self._limit_drafts(plan, {request.id for request in decoding}, draft_length)
+        if any(request.max_draft_len for request in decoding):
+            self._limit_drafts(plan, {request.id for request in decoding}, draft_length)
         return plan
 
     def observe_drafts(self, plan: Plan) -> None:
         """Learn from the drafts of a step how many rows those of the next one will take."""
-        decoding = [entry for entry in plan.scheduled if entry.draft_limit]
-        if decoding:
-            mean = sum(entry.draft.length for entry in decoding) / len(decoding)
+        lengths = [entry.draft.length for entry in plan.scheduled if entry.draft_limit]
+        if lengths:
+            mean = sum(lengths) / len(lengths)
             self.draft_rows += DRAFT_NEWS * (mean - self.draft_rows)
 
     def _prompt_rows(self, plan: Plan, prompts: list[Request]) -> PromptRows:

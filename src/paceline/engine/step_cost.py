@@ -126,7 +126,7 @@ class StepCost:
         """A step of `rows` rows took `seconds`, the engine's own work included, drafting not."""
         if rows > self.rows[-1]:
             return
-        if self._factor * back > SEEN * self(rows, requests):
+        if back and self._factor * back > SEEN * self(rows, requests):
             self._observe_looking_back(rows, seconds, requests, back)
             return
         shape, seconds = self.shape, max(0.0, seconds - self._factor * back)

@@ -40,7 +40,7 @@ class TextStream:
         self._checked = True  # the last token was pushed with check_stop
         self.stopped_by: str | None = None
 
-    def push(self, token: int, *, check_stop: bool = True) -> str:
+    def push(self, token: int, check_stop: bool = True) -> str:
         """Adds a token; returns the text it makes final, often with some that was held back."""
         fresh = ""
         if self._pieces is not None and self._read == len(self._ids):
@@ -57,7 +57,7 @@ class TextStream:
             return ""
         self._prefix, self._read = self._read, len(self._ids)
         self._given = fresh if known else self._text(self._ids[self._prefix :])
-        return self._release(self._held + fresh)
+        return self._release(self._held + fresh) if self._stop else fresh
 
     def flush(self) -> str:
         """The rest, at the end of the stream: unfinished characters and held-back text."""

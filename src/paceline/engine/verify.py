@@ -198,6 +198,11 @@ def verifier_for(request: Request, rule: Verifier) -> Verifier:
     return _MATCH if greedy and rule.lossless else rule
 
 
+def matches(request: Request, rule: Verifier) -> bool:
+    """Return whether verifier_for() gives a request at temperature 0 `match` without a budget."""
+    return rule.lossless and not request.speculative.lossy
+
+
 def check_budget(rule: str, epsilon: float) -> None:
     """Raises InvalidRequest for a budget that the server's rule cannot keep."""
     if epsilon and rule not in WITH_BUDGET:

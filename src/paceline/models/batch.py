@@ -39,14 +39,18 @@ class ForwardBatch:
     Sequence i owns rows seq_starts[i]:seq_starts[i+1], at consecutive positions; the KV of position
     p lives in block block_tables[i, p // BLOCK_SIZE], offset p % BLOCK_SIZE. Rows attend to their
     own sequence, from `first` on, as the layer's Attention says. All arrays are int32 numpy.
+
+    Whoever writes many batches into the same arrays gives their `addresses`, in the order of the
+    fields: to ask an array costs more than to fill it. The rows of block_tables may lie apart then.
     """
 
     ids: np.ndarray  # [rows]
     positions: np.ndarray  # [rows]
     seq_starts: np.ndarray  # [sequences + 1]
-    block_tables: np.ndarray  # [sequences, max blocks], contiguous
+    block_tables: np.ndarray  # [sequences, max blocks], contiguous where there are no addresses
     logit_rows: np.ndarray  # [outputs] rows whose logits are wanted
     first: np.ndarray | None = None  # [sequences] first visible position; None: 0 for all
+    addresses: tuple[int, ...] | None = None  # of the arrays up to logit_rows
 
 
 @dataclass(slots=True)
@@ -58,6 +62,12 @@ class ForwardOutput:
     finite: Tensor  # bool [outputs], whether a row holds neither NaN nor infinity
     # the residual stream after each tapped layer, [rows, len(feature_layers) * hidden] in its dtype
     features: Tensor | None = None
+    on_host: tuple[np.ndarray, np.ndarray] | None = None  # argmax and finite, the same memory
+
+    def chosen(self) -> tuple[list[int], list[bool]]:
+        """Return argmax and finite as lists."""
+        argmax, finite = self.on_host or (self.argmax, self.finite)
+        return argmax.tolist(), finite.tolist()
 
 
 class PagedNetwork(Protocol):

@@ -1,0 +1,69 @@
+"""Plain rounds are judged without a verifier: the deltas are those that a verifier gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.core import OutputDelta, SamplingParams, TokenKind
+from paceline.engine.engine import Engine
+from tests.engine.tiny import EngineFactory
+
+PROMPTS = [[5, 6, 7, 8] * 8, [9, 10, 9, 10, 9], list(range(20, 60))]
+PARAMS = [
+    {"max_tokens": 40, "ignore_eos": True},
+    {"max_tokens": 40, "stop": ("a", "\\n")},
+    {"max_tokens": 40, "stop_token_ids": tuple(range(0, 256, 3))},
+    {"max_tokens": 1},
+]
+
+
+def deltas(engine: Engine, *, plain: bool) -> list[dict[str, Any]]:
+    """The deltas of a few requests at once without their times; with verifiers if not `plain`."""
+    for index, options in enumerate(PARAMS):
+        for place, prompt in enumerate(PROMPTS):
+            params = SamplingParams(temperature=0.0, seed=1, **options)
+            name = f"{index}-{place}"
+            engine.add(engine.make_requests(prompt, params, request_id=name, explain=True))
+    for output in engine._roster.outputs.values():
+        assert output.plain
+        output.plain = plain
+    made: list[OutputDelta] = []
+    while engine.has_work:
+        made += engine.step()
+    return [untimed(delta) for delta in made]
+
+
+def untimed(delta: OutputDelta) -> dict[str, Any]:
+    assert delta.round is not None
+    round = delta.round._replace(seconds=0.0, ar_seconds=0.0, step=None)
+    return delta._replace(round=round, metrics=None)._asdict()
+
+
+@pytest.mark.parametrize("drafter", [None, "ngram,min_ngram=1,max_draft_len=6"])
+def test_plain_rounds_equal_verified_ones(make_engine: EngineFactory, drafter: str | None) -> None:
+    fast, slow = (deltas(make_engine(drafter), plain=plain) for plain in (True, False))
+    assert fast == slow
+    kinds = {kind for delta in fast for kind in delta["kinds"]}
+    assert kinds == {TokenKind.BONUS} | ({TokenKind.ACCEPTED} if drafter else set())
+    assert {delta["finish_reason"] for delta in fast} >= {None, "length", "stop"}
+
+
+def test_rows_that_are_not_finite_end_plain_streams(make_engine: EngineFactory) -> None:
+    engine = make_engine()
+    params = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
+    engine.add(engine.make_requests(PROMPTS[0], params, request_id="r"))
+    assert not engine.step()[0].finished
+    forward = engine.runner.forward
+
+    def broken(*args: Any) -> Any:
+        output = forward(*args)
+        output.on_host, output.finite = None, torch.zeros_like(output.finite)
+        return output
+
+    engine.runner.forward = broken
+    (last,) = engine.step()
+    assert (last.finish_reason, last.stop_reason) == ("error", "model_not_finite")
+    assert last.error is not None and "output token 1 " in last.error
