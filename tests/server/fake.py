@@ -27,10 +27,11 @@ from paceline.core import (
 )
 from paceline.core.spans import OFF
 from paceline.engine.admission import Admission
-from paceline.engine.async_engine import EngineDead, Stream
+from paceline.engine.async_engine import EngineDead
 from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.grammar import Compiler
 from paceline.engine.reservations import Reservation, StreamLimit
+from paceline.engine.stream import Stream
 
 REPLY = "Ein Gruß 🚴! "  # several bytes in two of its characters, which bursts of 3 tokens cut
 BURST = 3
@@ -175,7 +176,7 @@ class FakeAsyncEngine:
         )
         reservation.take(len(requests))
         assert not any(request.id in self._running for request in requests)
-        stream = Stream(self, requests)  # type: ignore[arg-type]
+        stream = Stream(self.abort, requests)
         self.submitted += requests
         for request in requests:
             request.arrival = reservation.arrival
@@ -255,7 +256,7 @@ class FakeAsyncEngine:
         )
         if reason is not None:
             return self._end(request.id, reason, delta)
-        self._running[request.id][1].put([self._filled(request, delta)])
+        _give(self._running[request.id][1], self._filled(request, delta))
 
     def _fresh_text(self, request: Request, before: int, *, last: bool) -> str:
         """Text since `before`, whole characters only, as the real engine gives it."""
@@ -273,7 +274,7 @@ class FakeAsyncEngine:
         request, stream = self._running.pop(request_id)
         request.finish_reason, request.finished = reason, time.monotonic()
         self._finished[reason] = self._finished.get(reason, 0) + 1
-        stream.put([self._filled(request, delta)])
+        _give(stream, self._filled(request, delta))
 
     def _filled(self, request: Request, delta: OutputDelta) -> OutputDelta:
         metrics = None
@@ -294,3 +295,10 @@ class FakeAsyncEngine:
             seed=request.seed,
             metrics=metrics,
         )
+
+
+def _give(stream: Stream, delta: OutputDelta) -> None:
+    """Deliver as AsyncEngine does, on one thread."""
+    left = stream.offer([delta])
+    if left is not None:
+        stream.put(left)

@@ -1,18 +1,22 @@
-"""Tokens are written in the call that hands them over; what the client reads stays the same."""
+"""Tokens are written on the engine's thread; what the client reads stays the same."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from typing import Any
+import socket
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
+import uvloop
 
 from paceline.core import OutputDelta, Request, SamplingParams
-from paceline.engine.async_engine import Stream
+from paceline.engine.stream import Stream
 from paceline.server import block_stream, serving, shapes
-from paceline.server.connection import BodyWriter
+from paceline.server.body_writer import BodyWriter, OpenSocket
 from paceline.server.responses import write_json
 
 from .conftest import CHAT, TEXT, Client, listening
@@ -80,27 +84,118 @@ def test_what_cannot_be_written_at_once_keeps_its_place(
     assert 50 < len(written) < 140  # of 150 steps
 
 
-def test_an_error_of_the_reader_ends_its_stream_alone() -> None:
-    class Broken:
-        def is_ready(self) -> bool:
-            return True
+class Reader:
+    """Notes what it takes; raises an error where `broken`."""
 
-        def take(self, deltas: list[OutputDelta]) -> None:
+    def __init__(self, *, off_loop: bool, broken: bool = False) -> None:
+        self.off_loop, self.broken, self.ready = off_loop, broken, True
+        self.taken: list[str] = []
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def take(self, deltas: list[OutputDelta]) -> None:
+        if self.broken:
             raise ValueError("no such shape")
+        self.taken += [delta.text for delta in deltas]
 
+
+def stream_with(reader: Reader) -> Stream:
+    stream = Stream(
+        FakeAsyncEngine().abort, [Request(id="r#0", prompt_ids=[1], params=SamplingParams())]
+    )
+    stream.read_directly(reader)
+    return stream
+
+
+def delta(text: str) -> list[OutputDelta]:
+    return [OutputDelta(request_id="r#0", choice=0, text=text)]
+
+
+@pytest.mark.parametrize("off_loop", [False, True])
+def test_an_error_of_the_reader_ends_its_stream_alone(off_loop: bool) -> None:
     async def test() -> None:
-        owner: Any = FakeAsyncEngine()
-        request = Request(id="r#0", prompt_ids=[1], params=SamplingParams())
-        stream = Stream(owner, [request])
-        stream.read_directly(Broken())
+        stream = stream_with(Reader(off_loop=off_loop, broken=True))
         reading = asyncio.create_task(anext(stream))
         await asyncio.sleep(0)
-        for _ in range(2):
-            stream.put([OutputDelta(request_id="r#0", choice=0)])
+        for text in "ab":
+            left = stream.offer(delta(text))
+            assert left is not None
+            stream.put(left)
         with pytest.raises(ValueError, match="no such shape"):
             await reading
 
     asyncio.run(test())
+
+
+def test_nothing_overtakes_what_is_on_its_way_to_the_loop() -> None:
+    """The engine's thread gives nothing to a reader before the task of the stream waits again."""
+
+    async def test() -> None:
+        reader = Reader(off_loop=True)
+        stream = stream_with(reader)
+        early = stream.offer(delta("a"))  # before the task has begun to read
+        assert early == delta("a")
+        stream.put(early)
+        assert await anext(stream) == delta("a")
+        assert stream.offer(delta("b")) == delta("b")  # the task has "a" in its hands
+        stream.put(delta("b"))
+        assert await anext(stream) == delta("b")
+        reading = asyncio.create_task(anext(stream))
+        await asyncio.sleep(0)
+        assert stream.offer(delta("c")) is None
+        reader.ready = False
+        assert stream.offer(delta("d")) == delta("d")
+        reader.ready = True
+        assert stream.offer(delta("e")) == delta("e")  # "d" is not with the loop yet
+        for text in "de":
+            stream.put(delta(text))
+        assert [await reading, await anext(stream)] == [delta("d"), delta("e")]
+        assert reader.taken == ["c"]
+
+    asyncio.run(test())
+
+
+def test_a_full_socket_leaves_the_rest_to_the_loop() -> None:
+    """A client that reads nothing for a while gets every byte in order, from the engine's thread
+    or from the loop."""
+
+    class Pair(asyncio.Protocol):
+        socket: OpenSocket | None = None
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = cast(asyncio.Transport, transport)
+            self.socket = OpenSocket.of(self.transport)
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        _, protocol = await loop.create_connection(Pair, sock=ours)
+        flow = SimpleNamespace(write_paused=False)
+        cycle: Any = SimpleNamespace(
+            response_started=True, response_complete=False, chunked_encoding=True,
+            disconnected=False, flow=flow, transport=protocol.transport,
+        )  # fmt: skip
+        writer = BodyWriter(cycle, protocol.socket, loop)
+        sent = got = b""
+        while writer.is_ready():
+            body = bytes([65 + len(sent) % 26]) * 50_000
+            writer.write(body)
+            sent += b"%x\r\n%b\r\n" % (len(body), body)
+        while len(got) < len(sent):
+            await asyncio.sleep(0)
+            with contextlib.suppress(BlockingIOError):
+                got += theirs.recv(2**20)
+        assert got == sent
+        assert writer.is_ready()
+        assert protocol.socket is not None
+        protocol.socket.close()
+        writer.write(b"nobody reads this")
+        protocol.transport.close()
+        theirs.close()
+
+    uvloop.run(test())
 
 
 SCORED = {"prompt": "Who leads? " * 40, "echo": True, "logprobs": 20, "max_tokens": 8}

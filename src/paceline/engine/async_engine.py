@@ -9,15 +9,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from typing import Protocol, Self
+from collections.abc import Callable
 
 from paceline.core import (
     FinishReason,
     OutputDelta,
     PacelineError,
     QueueFull,
-    Request,
     SamplingParams,
     SpeculativeParams,
 )
@@ -25,6 +23,7 @@ from paceline.core.spans import Spans
 from paceline.engine.config import EngineStats
 from paceline.engine.engine import Engine
 from paceline.engine.reservations import Reservation, StreamLimit
+from paceline.engine.stream import Item, Stream
 from paceline.kernels.openmp import release_threads
 
 log = logging.getLogger(__name__)
@@ -33,83 +32,6 @@ STATS_EVERY = 0.02  # seconds between two snapshots of the statistics while the 
 
 class EngineDead(PacelineError):
     """The engine's thread has stopped on an error; nothing can be served until a restart."""
-
-
-class DirectReader(Protocol):
-    """Takes deltas on the event loop without waiting."""
-
-    def is_ready(self) -> bool:
-        """Return whether take() would not have to wait for anything."""
-
-    def take(self, deltas: list[OutputDelta]) -> None: ...
-
-
-class Stream:
-    """Deltas of every choice of one request, as lists in the order they happened; it ends when
-    every choice has finished. Leaving the `async with` block, or abort(), frees what still runs, at
-    once.
-
-    A reader that has nothing to wait for may read_directly: waking its task for each step takes
-    several times as long as writing a token does.
-    """
-
-    def __init__(self, owner: AsyncEngine, requests: list[Request]) -> None:
-        self.requests = requests
-        self._owner = owner
-        self._open = {request.id for request in requests}
-        self._queue: asyncio.Queue[list[OutputDelta] | Exception] = asyncio.Queue()
-        self._reader: DirectReader | None = None
-        self._is_awaited = False  # the iterating task waits for deltas, with nothing left to do
-
-    def read_directly(self, reader: DirectReader) -> None:
-        """Give deltas to `reader` in the call in which they arrive, while it can take them.
-
-        The iterator yields the others in their order: those that came while `reader` was not ready
-        or the task that iterates was busy, and all lists in which a choice ends. It raises what
-        `reader` raises.
-        """
-        self._reader = reader
-
-    def put(self, deltas: list[OutputDelta]) -> None:
-        """Hand over what a step added. Call it on the event loop."""
-        reader = self._reader
-        is_next = reader is not None and self._is_awaited and self._queue.empty()
-        if reader is None or not is_next or any(delta.finished for delta in deltas):
-            self._queue.put_nowait(deltas)
-            return
-        try:
-            if reader.is_ready():
-                reader.take(deltas)
-            else:
-                self._queue.put_nowait(deltas)
-        except Exception as error:
-            self._queue.put_nowait(error)
-
-    def abort(self) -> None:
-        if self._open:
-            self._owner.abort(list(self._open))
-
-    def __aiter__(self) -> AsyncIterator[list[OutputDelta]]:
-        return self
-
-    async def __anext__(self) -> list[OutputDelta]:
-        if not self._open:
-            raise StopAsyncIteration
-        self._is_awaited = True
-        try:
-            deltas = await self._queue.get()
-        finally:
-            self._is_awaited = False
-        if isinstance(deltas, Exception):
-            raise deltas
-        self._open -= {delta.request_id for delta in deltas if delta.finished}
-        return deltas
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.abort()
 
 
 class AsyncEngine:
@@ -207,7 +129,7 @@ class AsyncEngine:
             cohort=cohort,
             explain=explain,
         )
-        stream = Stream(self, requests)
+        stream = Stream(self.abort, requests)
         loop = asyncio.get_running_loop()
         # Under the lock that the thread ends under: a stream it does not know of would never end.
         with self._wake:
@@ -311,18 +233,26 @@ class AsyncEngine:
             self._end_streams([name for name in names if name in self._streams], error)
 
     def _deliver(self, deltas: list[OutputDelta]) -> None:
-        """Make one call into each event loop per step, however many streams it feeds."""
-        batches: dict[asyncio.AbstractEventLoop, dict[Stream, list[OutputDelta]]] = {}
+        """Offer each stream what a step added to it. Make at most one call into each event loop,
+        however many streams it feeds, and none where readers took everything."""
+        by_stream: dict[Stream, list[OutputDelta]] = {}
+        loops: dict[Stream, asyncio.AbstractEventLoop] = {}
         for delta in deltas:
             entry = self._streams.get(delta.request_id)
             if entry is not None:
                 loop, stream = entry
-                batches.setdefault(loop, {}).setdefault(stream, []).append(delta)
-        for loop, by_stream in batches.items():
+                loops[stream] = loop
+                by_stream.setdefault(stream, []).append(delta)
+        left: dict[asyncio.AbstractEventLoop, list[tuple[Stream, Item]]] = {}
+        for stream, added in by_stream.items():
+            item = stream.offer(added)
+            if item is not None:
+                left.setdefault(loops[stream], []).append((stream, item))
+        for loop, items in left.items():
             try:
-                loop.call_soon_threadsafe(_hand_over, by_stream)
+                loop.call_soon_threadsafe(_hand_over, items)
             except RuntimeError:  # the loop has closed: nobody is listening any more
-                self.abort([d.request_id for ds in by_stream.values() for d in ds])
+                self.abort([request.id for stream, _ in items for request in stream.requests])
         for delta in deltas:
             if delta.finished:
                 self._streams.pop(delta.request_id, None)
@@ -340,6 +270,6 @@ class AsyncEngine:
         self._deliver(deltas)
 
 
-def _hand_over(by_stream: dict[Stream, list[OutputDelta]]) -> None:
-    for stream, deltas in by_stream.items():
-        stream.put(deltas)
+def _hand_over(items: list[tuple[Stream, Item]]) -> None:
+    for stream, item in items:
+        stream.put(item)

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from paceline.server.access import write_refusal
+from paceline.server.body_writer import WRITER, BodyWriter, OpenSocket
 from paceline.server.errors import ApiError
 
 if TYPE_CHECKING:
@@ -33,33 +34,7 @@ FRAMING = 16  # bytes around a byte of a chunked body; chunks of one byte need 5
 MAX_PIPELINED = 128  # requests that wait for the answer of the one before
 MAX_UNREAD = 2**20  # bytes that are read after a refusal, so that the client can read why
 MIN_RATE = 8 * 2**10  # bytes a second of a body, on average, once read_timeout has passed
-WRITER = "paceline.body_writer"  # the extension's key in an ASGI scope
 LINGER = 2.0  # seconds in which a refused client may read why
-
-
-class BodyWriter:
-    """Writes the next bytes of an answer at once. To write by ASGI's `send`, a coroutine, a task
-    would have to wake first. Apps find the writer in their scope: `body_writer(scope)`."""
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-
-    def is_ready(self) -> bool:
-        """Return whether the answer has begun, in chunks, and its client reads fast enough."""
-        cycle = self._cycle
-        begun = cycle.response_started and not cycle.response_complete
-        return begun and bool(cycle.chunked_encoding) and not cycle.flow.write_paused
-
-    def write(self, body: bytes) -> None:
-        """Write `body`, which is not empty, as one chunk; nothing where the client has gone."""
-        if not self._cycle.disconnected:
-            self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-
-
-def body_writer(scope: Scope) -> BodyWriter | None:
-    """Return the writer of a request's answer; None where another server runs the app."""
-    writer: BodyWriter | None = scope.get("extensions", {}).get(WRITER)
-    return writer
 
 
 class Connection(HttpToolsProtocol):
@@ -80,11 +55,13 @@ class Connection(HttpToolsProtocol):
         self._unsent, self._unsent_since = 0, self._since
         self._refusal: ApiError | None = None  # what was wrong; nothing is parsed after it
         self._unanswered: list[RequestResponseCycle] = []
+        self._socket: OpenSocket | None = None  # where other threads may write to it
 
     # -- called by the event loop -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
+        self._socket = OpenSocket.of(transport)
         if self._peers.admit(self):
             super().connection_made(transport)
         else:
@@ -92,6 +69,8 @@ class Connection(HttpToolsProtocol):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._socket is not None:
+            self._socket.close()  # another connection may get its number next
         self._peers.forget(self)
         self.pipeline.clear()
         for cycle in self._unanswered:  # uvicorn tells the newest only
@@ -167,7 +146,7 @@ class Connection(HttpToolsProtocol):
         left = [cycle for cycle in self._unanswered if not cycle.response_complete]
         self._unanswered = [*left, self.cycle]
         scope = cast(Scope, self.cycle.scope)
-        scope["extensions"] = {WRITER: BodyWriter(self.cycle)}
+        scope["extensions"] = {WRITER: BodyWriter(self.cycle, self._socket, self.loop)}
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)

@@ -18,10 +18,9 @@ from paceline.core import (
     SpeculationStats,
     TokenLogprobs,
 )
-from paceline.engine.async_engine import Stream
 from paceline.engine.output import GRAMMAR_FAILED
 from paceline.engine.roster import NOT_FINITE
-from paceline.server.connection import BodyWriter
+from paceline.engine.stream import Stream
 from paceline.server.errors import ENGINE_FAILED, ApiError, shutting_down
 from paceline.server.metrics import ServerMetrics
 from paceline.server.responses import Metrics, PartDecoding, SpeculativeDecoding, Usage
@@ -119,11 +118,17 @@ class Job:
         finally:
             self.abort()
 
-    def write_directly(self, write: Callable[[list[Indexed]], None], writer: BodyWriter) -> None:
-        """Give what a step adds to `write` in the call in which it arrives, while `writer` is
-        ready; deltas() yields the rest, in order. A job of several prompts has deltas() alone."""
+    def write_directly(
+        self,
+        write: Callable[[list[Indexed]], None],
+        is_ready: Callable[[], bool],
+        *,
+        off_loop: bool,
+    ) -> None:
+        """Give what a step adds to `write` at once, where it `is_ready`: `off_loop` on the engine's
+        thread. deltas() yields the rest, in order. A job of several prompts has deltas() alone."""
         if len(self.streams) == 1:
-            self.streams[0].read_directly(_DirectWriting(self, write, writer.is_ready))
+            self.streams[0].read_directly(_DirectWriting(self, write, is_ready, off_loop))
 
     def noted(self, deltas: Iterable[OutputDelta], first: int = 0) -> list[Indexed]:
         """Count deltas of choices that begin at `first`, and return them by their choice."""
@@ -261,6 +266,7 @@ class _DirectWriting:
     job: Job
     write: Callable[[list[Indexed]], None]
     is_ready: Callable[[], bool]
+    off_loop: bool
 
     def take(self, deltas: list[OutputDelta]) -> None:
         self.write(self.job.noted(deltas))

@@ -6,12 +6,22 @@ requests run.
 
 from __future__ import annotations
 
+import math
+import threading
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from paceline.core import FinishReason, OutputDelta
 from paceline.engine.config import EngineStats
@@ -76,18 +86,40 @@ SPECULATION = (  # of EngineStats.speculation
 HISTOGRAMS = {
     "time_to_first_token_seconds": ("From arrival to the first token.", SECONDS),
     "request_time_per_output_token_seconds": ("Mean TPOT of a request.", SECONDS),
-    "inter_token_latency_seconds": ("Between two rounds of a stream that gave tokens.", SECONDS),
     "e2e_request_latency_seconds": ("From arrival to the last token.", SECONDS),
     "request_queue_time_seconds": ("From arrival to the first step.", SECONDS),
     "request_prompt_tokens": ("Prompt tokens of a finished stream.", TOKENS),
     "request_generation_tokens": ("Tokens of a finished stream.", TOKENS),
 }
+GAPS = ("vllm:inter_token_latency_seconds", "Between two rounds of a stream that gave tokens.")
 GROUPS = {False: "speculation", True: "holdback"}
 REMEMBERED = 1000  # streams of each group whose TPOT the quantiles are taken over
 QUANTILES = (0.5, 0.99)
-MOST_GAPS = 1000  # kept for the histogram, a few ms of its work
 # vLLM's older name for inter_token_latency_seconds, which many dashboards still read
 FORMER_NAME = (b"vllm:inter_token_latency_seconds", b"vllm:time_per_output_token_seconds")
+
+
+class GapCounts:
+    """A histogram that any thread may add to: prometheus_client's takes several times as long,
+    which is as long as the rest of a token."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(SECONDS) + 1)  # of gaps up to each bound, and of longer ones
+        self._seconds = 0.0
+        self._lock = threading.Lock()
+
+    def add(self, seconds: float) -> None:
+        with self._lock:
+            self._counts[bisect_left(SECONDS, seconds)] += 1
+            self._seconds += seconds
+
+    def metric(self, model_name: str) -> Metric:
+        with self._lock:
+            sums, seconds = list(accumulate(self._counts)), self._seconds
+        names = map(floatToGoString, (*SECONDS, math.inf))
+        family = HistogramMetricFamily(*GAPS, labels=[LABEL])
+        family.add_metric([model_name], list(zip(names, sums, strict=True)), seconds)
+        return family
 
 
 class ServerMetrics(Collector):
@@ -102,29 +134,21 @@ class ServerMetrics(Collector):
             ).labels(model_name)
             for name, (text, buckets) in HISTOGRAMS.items()
         }
-        self._gaps: list[float] = []  # between tokens, of which the histogram does not know yet
+        self._gaps = GapCounts()
         # of requests that did not set `speculative`: with it, and held back from it
         self._tpots = {group: deque[float](maxlen=REMEMBERED) for group in GROUPS.values()}
         self._registry.register(self)
 
     def render(self) -> bytes:
         """Return the text that a Prometheus server scrapes."""
-        self._observe_gaps()
         text = generate_latest(self._registry)
         now, former = FORMER_NAME
         block = [line for line in text.splitlines(keepends=True) if now in line]
         return text + b"".join(block).replace(now, former)
 
     def between_tokens(self, seconds: float) -> None:
-        """Keep a gap. The histogram gets it later: it takes longer than the rest of a token."""
-        self._gaps.append(seconds)
-        if len(self._gaps) >= MOST_GAPS:
-            self._observe_gaps()
-
-    def _observe_gaps(self) -> None:
-        for seconds in self._gaps:
-            self._histograms["inter_token_latency_seconds"].observe(seconds)
-        self._gaps.clear()
+        """Count a gap, from any thread."""
+        self._gaps.add(seconds)
 
     def finished(self, delta: OutputDelta) -> None:
         """Take the last delta of a stream. Those that were cut short would spoil the latencies."""
@@ -167,6 +191,7 @@ class ServerMetrics(Collector):
             name = f"vllm:spec_decode_num_{name}_tokens_per_pos"
             counts: Values = {(str(at),): pair[place] for at, pair in enumerate(positions)}
             yield self._counter(name, "By position.", counts, "position")
+        yield self._gaps.metric(self._model_name)
         yield from self._holdback()
 
     def _holdback(self) -> Iterator[Metric]:

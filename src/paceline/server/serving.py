@@ -14,8 +14,9 @@ from starlette.responses import Response
 
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.errors import shown as quoted
-from paceline.engine.async_engine import AsyncEngine, Stream
+from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.reservations import Reservation
+from paceline.engine.stream import Stream
 from paceline.server.access import record_of
 from paceline.server.bodies import BodyReader
 from paceline.server.errors import ApiError, invalid, shutting_down
@@ -204,6 +205,7 @@ class Serving:
             frames=Frames(sizes.frame(seconds, at_once)) if seconds else None,
             frame_seconds=seconds,
             spans=self.engine.spans.lane(f"stream {job.id}"),
+            step_spans=self.engine.spans,
         )
 
     def _start(

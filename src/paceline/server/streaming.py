@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from paceline.core import OutputDelta
 from paceline.core.spans import OFF, Spans
-from paceline.server.connection import BodyWriter, body_writer
+from paceline.server.body_writer import BodyWriter, body_writer
 from paceline.server.errors import ENGINE_FAILED, ApiError
 from paceline.server.job import Indexed, Job
 from paceline.server.responses import ChunkBody
@@ -36,12 +36,14 @@ HEADERS = [
 @dataclass(frozen=True, slots=True)
 class StreamWriting:
     """Says how events are written. All have sizes of a multiple of `unit`. With `frames` they are
-    written in frames, one every `frame_seconds`."""
+    written in frames, one every `frame_seconds`. `spans` are of this stream's work on the event
+    loop, `step_spans` of the engine's thread."""
 
     unit: int = 1
     frames: Frames | None = None
     frame_seconds: float = 0.0
     spans: Spans = OFF
+    step_spans: Spans = OFF
 
 
 async def encoded(write: Callable[[Item], bytes], body: Item, *, is_large: bool) -> bytes:
@@ -59,6 +61,7 @@ class JobStream(Response):
         self._job, self._is_scored = job, job.params.prompt_logprobs is not None
         self._unit, self._frames = options.unit, options.frames
         self._frame_seconds, self._spans = options.frame_seconds, options.spans
+        self._step_spans = options.step_spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         watch = asyncio.create_task(self._job.abort_when_gone(receive))
@@ -80,16 +83,22 @@ class JobStream(Response):
                 is_gone=lambda: self._job.gone,
             )
         if writer is not None and not self._is_scored:
-            self._job.write_directly(lambda indexed: self._write_now(indexed, writer), writer)
+            off_loop = writer.off_loop and self._job.log is None  # logs belong to the loop
+            spans = self._step_spans if off_loop else self._spans
+            self._job.write_directly(
+                lambda indexed: self._write_now(indexed, writer, spans),
+                writer.is_ready,
+                off_loop=off_loop,
+            )
         async for body in self._bodies():
             with self._spans("send"):
                 await send({"type": "http.response.body", "body": body, "more_body": True})
 
-    def _write_now(self, indexed: list[Indexed], writer: BodyWriter) -> None:
-        with self._spans("format"):
+    def _write_now(self, indexed: list[Indexed], writer: BodyWriter, spans: Spans) -> None:
+        with spans("format"):
             body = self._events(indexed)
         if body:
-            with self._spans("send"):
+            with spans("send"):
                 writer.write(body)
 
     async def _bodies(self) -> AsyncIterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -36,22 +37,25 @@ class Times:
 
 
 class Traffic:
-    """Counts by group and the latest streams' times. Belongs to the event loop."""
+    """Counts by group and the latest streams' times. Any thread may note and read."""
 
     def __init__(self) -> None:
         self.by_group: defaultdict[StreamGroup, SpeculationStats] = defaultdict(SpeculationStats)
         self.times: deque[Times] = deque(maxlen=REMEMBERED)
+        self._lock = threading.Lock()
 
     def note(self, group: StreamGroup, delta: OutputDelta) -> None:
         """Count what a delta of a stream of `group` tells."""
         if delta.round is not None:
-            self.by_group[group].add(delta.round)
+            with self._lock:
+                self.by_group[group].add(delta.round)
         if delta.metrics is not None and delta.finish_reason in ANSWERED:
             self.times.append(Times(time.monotonic(), group, delta.metrics))
 
     def copies(self) -> dict[StreamGroup, SpeculationStats]:
         """Return the counts of now, which later rounds do not change."""
-        return {group: stats.copy() for group, stats in self.by_group.items()}
+        with self._lock:
+            return {group: stats.copy() for group, stats in self.by_group.items()}
 
 
 def total(stats: Iterable[SpeculationStats]) -> SpeculationStats:
