@@ -90,7 +90,7 @@ def test_help_shows_the_defaults_of_the_command(capsys: pytest.CaptureFixture[st
 
 
 def test_drafter_none_stands_alone() -> None:
-    assert engine_config("--drafter", "none").drafter is None
+    assert engine_config("--drafter", "none").drafter_specs == ()
     with pytest.raises(InvalidRequest, match="drafter"):
         engine_config("--drafter", "none", "--drafter", "ngram")
 

@@ -7,12 +7,14 @@ tests/engine/test_needs.py, tests/engine/test_machine.py and tests/cli/test_comm
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from paceline.cli import main
@@ -141,6 +143,49 @@ def test_a_wrong_key_is_refused_before_anything_is_loaded(
 ) -> None:
     assert main(["serve", "--port", "0", *options]) == 2
     refused(capsys, "api_key")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["serve", "MODEL", "--port", "0"],
+        ["generate", "Hi", "-m", "MODEL"],
+        ["chat", "MODEL"],
+        ["bench", "MODEL"],
+        ["mock", "MODEL"],
+        ["evaluate", "MODEL", "suffix", "demo"],
+        ["quality", "MODEL"],
+        ["explain", "--prompt", "Hi", "-m", "MODEL"],
+        ["roofline", "measure", "MODEL", "--out", "OUT"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_cuda_without_a_device_is_refused_in_a_line(
+    command: list[str], model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = {"MODEL": str(model), "OUT": str(tmp_path / "points.json")}
+    assert main([*(words.get(part, part) for part in command), "--device", "cuda"]) == 2
+    refused(capsys, "device: got 'cuda'; expected cpu: torch sees no CUDA device here")
+
+
+@pytest.mark.parametrize("word", ["smolm2-135m", "SmoLM2-135"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["show", "WORD"],
+        ["generate", "Hi", "-m", "WORD"],
+        ["mock", "WORD"],
+        ["predict", "WORD", "--hardware", "H200", "--drafter", "dflash"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_guesses_a_misspelt_model(
+    command: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word if part == "WORD" else part for part in command]) == 2
+    told = capsys.readouterr().err
+    assert re.search("did you mean smollm2-135m", told, re.IGNORECASE) and len(told) < 300
 
 
 @pytest.mark.parametrize("word", ["~nobody-here/model", "x" * 300], ids=["home", "long"])

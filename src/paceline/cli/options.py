@@ -234,18 +234,8 @@ def read_options(args: argparse.Namespace, model: type[M], default: M | None = N
         if name in groups:
             values[name] = read_options(args, groups[name], option.default)
         elif (value := getattr(args, option.dest, None)) is not None:
-            names_drafters = model is EngineConfig and name == "drafter"
-            values[name] = _drafters(value) if names_drafters else value
+            values[name] = value
     return model(**values) if default is None else replace(default, **values)  # type: ignore[type-var]
-
-
-def _drafters(specs: object) -> object:
-    """Return the specs of drafters, None for `none`."""
-    if not isinstance(specs, list) or "none" not in specs:
-        return specs
-    if len(specs) > 1:
-        raise InvalidRequest("drafter", specs, "`none` alone, or drafters without it")
-    return None
 
 
 def refuse_engine_options(engine: EngineConfig, default: EngineConfig) -> None:
