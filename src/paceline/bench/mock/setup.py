@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-
 from paceline.bench.mock.plan import MockPlan
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, ModelError
 from paceline.core.errors import check_integer, check_number
@@ -30,6 +29,7 @@ from paceline.models.mocked import (
     needed_bytes,
     refuse_too_large,
 )
+from paceline.models.networks import check_device
 from paceline.roofline.architecture import read_architecture
 
 
