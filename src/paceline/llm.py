@@ -22,6 +22,7 @@ from paceline.core import (
     TokenKind,
     TokenLogprobs,
 )
+from paceline.core.errors import OwnWords
 from paceline.drafters import DEFAULT_SPEC
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
@@ -343,7 +344,7 @@ class RenderedChat:
         if role == "tool":  # some templates write as JSON what a tool said
             forms.add(json.dumps(content.strip(), ensure_ascii=False)[1:-1])
         if not self.shows(role, *forms):
-            expected = "a role that the model's chat template shows"
+            expected = OwnWords("a role that the model's chat template shows")
             raise InvalidRequest(f"messages[{index}].role", role, expected)
 
 

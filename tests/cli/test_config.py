@@ -60,7 +60,7 @@ def test_the_nearer_place_wins(config: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert serve().engine.drafter_specs == ("suffix",) and serve().engine.prefix_cache
     command = serve("other", "--port", "8301", "--drafter", "none")
     assert command.server.port == 8301 and command.model == "other"
-    assert command.engine.drafter is None
+    assert command.engine.drafter_specs == ()
     monkeypatch.setenv("PACELINE_PORT", "")  # as a compose file leaves it
     assert serve().server.port == 8101
 
@@ -143,6 +143,7 @@ def test_errors_name_the_file_and_the_key(config: Path, text: str, named: str) -
         ("PACELINE_PORT", "tcp://10.0.0.1:80", "PACELINE_PORT: .*enableServiceLinks"),
         ("PACELINE_LENIENT", "perhaps", "PACELINE_LENIENT: got 'perhaps'"),
         ("PACELINE_MAX_NUM_SEQ", "4", "did you mean PACELINE_MAX_NUM_SEQS"),
+        ("PACELINE_PROT", "1", r"did you mean PACELINE_PORT\?"),
         ("PACELINE_KV_MEMORY", "lots", "PACELINE_KV_MEMORY"),
     ],
 )
@@ -152,6 +153,11 @@ def test_errors_name_the_variable(
     monkeypatch.setenv(variable, value)
     with pytest.raises(InvalidRequest, match=named):
         serve()
+
+
+def test_a_file_that_is_not_there_may_be_of_either_kind() -> None:
+    with pytest.raises(InvalidRequest, match=r"^config: .*TOML or YAML file .*No such file"):
+        serve("--config", "/nope")
 
 
 def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

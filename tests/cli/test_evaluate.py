@@ -96,7 +96,7 @@ def test_an_unequal_text_exits_with_1(
         (["--tokens", "300"], "tokens: got 300; expected from 2 to 256"),
         (["--out", "report.pdf"], "out: got 'report.pdf'; expected a name that ends in .html"),
         (["--out", "/no/such/folder/r.html"], "a file in a folder that exists"),
-        (["--fail-on-regression"], "fail_on_regression: got True; expected --before"),
+        (["--fail-on-regression"], "fail_on_regression: got true; expected --before"),
         (["--before", "/no/such.json"], "before: got '/no/such.json'"),
         (["--temperatures", "-1"], "temperature: got -1"),
     ],

@@ -91,7 +91,7 @@ def test_launch_prints_lines_and_runs_nothing(capsys: pytest.CaptureFixture[str]
         (["--drafter-cost", "2"], "drafter_cost: got 2.0"),
         (["--drafter-block", "4"], "drafter_block: got 4"),
         (["--drafter", "mtp"], "drafter: got 'mtp'; expected no value without --launch"),
-        (["--launch", "vllm"], "drafter: got None; expected KIND"),
+        (["--launch", "vllm"], "drafter: got null; expected KIND"),
         (["--launch", "vllm", "--drafter", "mtp", "--steps", "9"], "steps: got '9'"),
         (["--profile", "nowhere.json"], "profile: got 'nowhere.json'"),
         (["--hardware", "abacus"], "hardware: got 'abacus'"),

@@ -90,7 +90,7 @@ def test_help_shows_the_defaults_of_the_command(capsys: pytest.CaptureFixture[st
 
 
 def test_drafter_none_stands_alone() -> None:
-    assert engine_config("--drafter", "none").drafter is None
+    assert engine_config("--drafter", "none").drafter_specs == ()
     with pytest.raises(InvalidRequest, match="drafter"):
         engine_config("--drafter", "none", "--drafter", "ngram")
 
@@ -124,15 +124,15 @@ def test_sizes(text: str, size: int) -> None:
         (["bench", "--prompts", "no-such-set"], "prompts"),
         (["serve", "--read-timeout", "0"], "read_timeout"),
         (["serve", "--max-connections", "1000000"], "max_connections"),
-        (["serve", "--allow-host", "http://a.example"], "allow_hosts"),
-        (["ui", "--allow-host", "a.example:80"], "allow_hosts"),
-        (["serve", "--allow-origin", "chat.example"], "allow_origins"),
+        (["serve", "--allow-host", "http://a.example"], "allow_host"),
+        (["ui", "--allow-host", "a.example:80"], "allow_host"),
+        (["serve", "--allow-origin", "chat.example"], "allow_origin"),
         (["serve", "--root-path", "llm/"], "root_path"),
         (["serve", "--ssl-keyfile", "key.pem"], "ssl_keyfile"),
         (["serve", "--otlp-endpoint", "collector:4317"], "otlp_endpoint"),
         (["serve", "--port", "0", "--ssl-certfile", "/no/such.pem"], "ssl_certfile"),
         (["serve", "--api-key-file", "/no/such/keys"], "api_key_file"),
-        (["serve", "--api-key", "a b c"], "api_keys"),
+        (["serve", "--api-key", "a b c"], "api_key"),
         (["serve", "--config", "/no/such.toml"], "config"),
         (["unknown"], "COMMAND"),
         ([], "COMMAND"),

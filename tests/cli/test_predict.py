@@ -205,7 +205,7 @@ def test_where_no_draft_fits_the_memory_it_says_that(capsys: pytest.CaptureFixtu
     [
         (["predict", "gpt-9", "--hardware", "B200", *MTP], "model: got 'gpt-9'; expected a folder"),
         (["predict", "Qwen3-8B", "--hardware", "B9", *MTP], "hardware: got 'B9'; expected one of"),
-        ([*DENSE, "--drafter", "mtp:0.1"], "drafters[0].acceptance: got None"),
+        ([*DENSE, "--drafter", "mtp:0.1"], "drafters[0].acceptance: got null"),
         ([*DENSE, "--drafter", "dflash"], "block (tokens that one pass drafts, with a cost), acc"),
         ([*DENSE, "--drafter", "medusa:0.1,alpha=1"], "drafter: got 'medusa:0.1,alpha=1'"),
         ([*DENSE, "--drafter", "mtp:0.1,speed=3"], "drafter: got 'speed'; expected one of seconds"),

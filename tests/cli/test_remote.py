@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,53 @@ def test_a_prompt_is_explained_by_the_server(url: str, capsys: pytest.CaptureFix
     assert "6 tokens in" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_server_on_a_unix_socket_is_asked_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"unix:{tmp_path / 'server.sock'}"
+    with listening(tiny_engine(), uds=str(tmp_path / "server.sock")):
+        for command in (
+            ["generate", "hello"],
+            ["explain", "--prompt", "hello"],
+            ["bench", "--runs", "1", "--prompts", str(prompts_file(tmp_path))],
+        ):
+            assert main([*command, "--url", address, *SHORT]) == 0
+            assert address in "".join(capsys.readouterr()).replace("\n", "")
+        monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+        assert main(["chat", "--url", address, *SHORT]) == 0
+    assert main(["generate", "hello", "--url", address]) == 1
+    assert f"no server at {address}" in capsys.readouterr().err
+
+
+def prompts_file(folder: Path) -> Path:
+    """A set of one prompt."""
+    file = folder / "prompts.txt"
+    file.write_text("hello\n")
+    return file
+
+
+@pytest.mark.parametrize("concurrency", ["1", "2"])
+def test_a_bench_of_a_server_that_cannot_draft_says_so(
+    concurrency: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["bench", "--runs", "1", "--prompts", str(prompts_file(tmp_path)), *SHORT]
+    with listening(tiny_engine(drafter="none")) as running:
+        assert main([*command, "--url", running.url, "--concurrency", concurrency]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Nothing was drafted: off and on decode alike" in said and "--drafter none" in said
+
+
+def test_a_wrong_key_says_where_the_right_one_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with listening(FakeAsyncEngine(), api_keys=("secret",)) as running:
+        for command in (["generate", "hi"], ["bench"]):
+            assert main([*command, "--url", running.url, "--api-key", "wrong"]) == 1
+            told = capsys.readouterr().err
+            assert f"401 from {running.url}/v1/models: " in told and "{" not in told
+            assert "set PACELINE_API_KEY to the server's key" in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -80,6 +128,7 @@ def test_a_prompt_is_explained_by_the_server(url: str, capsys: pytest.CaptureFix
         (["--url", "{url}", "--threads", "1"], 2, "threads: got 1; expected no such option"),
         (["--url", "{url}", "--max-tokens", "100000"], 1, "400 from"),
         (["--url", "nowhere"], 2, "url: got 'nowhere'"),
+        (["--url", "unix:here.sock"], 2, "url: got 'unix:here.sock'"),
         (["--url", "http://127.0.0.1:9"], 1, "no server at http://127.0.0.1:9"),
         (["--api-key", "secret"], 2, "api_key: got '<hidden>'; expected --url"),
     ],

@@ -76,7 +76,7 @@ def test_servers_answer_instead_of_an_engine(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "out: got None; expected a folder for the set, or --preview"),
+        ([], "out: got null; expected a folder for the set, or --preview"),
         (["-o", "x", "--preview", "1"], "or --preview instead"),
         (["--preview", "0"], "preview: got 0; expected a whole number"),
         (["-o", "x", "--rows", "0"], "rows: got 0"),

@@ -7,12 +7,15 @@ tests/engine/test_needs.py, tests/engine/test_machine.py and tests/cli/test_comm
 from __future__ import annotations
 
 import errno
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from paceline.cli import main
@@ -99,6 +102,37 @@ def test_without_a_compiler_plain_torch_runs_and_a_notice_says_what_to_install(
     assert "no C++ compiler found" in notice and "install one" in notice
 
 
+def test_a_folder_without_a_tokenizer_says_which_file_is_missing(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "tokenizer.json").unlink()
+    assert generate(model, "--drafter", "none") == 2
+    refused(capsys, f"no tokenizer.json in {model}; copy the one that the model was published with")
+
+
+def test_a_description_that_is_not_there_is_told_with_what_else_is_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["synth", "/nope"]) == 2
+    refused(
+        capsys, "app: got '/nope'; expected the file that describes", "\nout: got null; expected"
+    )
+
+
+def test_an_unreachable_hub_is_told_at_once(
+    room: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """huggingface_hub tries for a minute to fetch a file that it never had."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(room / "hub"))
+    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    started = time.monotonic()
+    assert main(["predict", "owner/name", "--hardware", "H200", "--drafter", "dflash"]) == 2
+    refused(capsys, "owner/name: not in the local cache, and the hub cannot be reached")
+    assert time.monotonic() - started < 10
+
+
 def test_a_drafter_that_is_not_there_is_called_a_drafter(
     model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -140,7 +174,51 @@ def test_a_wrong_key_is_refused_before_anything_is_loaded(
     options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--port", "0", *options]) == 2
-    refused(capsys, "api_key")
+    field = options[0].removeprefix("--").replace("-", "_")
+    refused(capsys, f"{field}: got ")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["serve", "MODEL", "--port", "0"],
+        ["generate", "Hi", "-m", "MODEL"],
+        ["chat", "MODEL"],
+        ["bench", "MODEL"],
+        ["mock", "smollm2-135m"],
+        ["evaluate", "MODEL", "suffix", "demo"],
+        ["quality", "MODEL"],
+        ["explain", "--prompt", "Hi", "-m", "MODEL"],
+        ["roofline", "measure", "MODEL", "--out", "OUT", "--context", "64"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_cuda_without_a_device_is_refused_in_a_line(
+    command: list[str], model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = {"MODEL": str(model), "OUT": str(tmp_path / "points.json")}
+    assert main([*(words.get(part, part) for part in command), "--device", "cuda"]) == 2
+    refused(capsys, "device: got 'cuda'; expected cpu: torch sees no CUDA device here")
+
+
+@pytest.mark.parametrize("word", ["smolm2-135m", "SmoLM2-135"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["show", "WORD"],
+        ["generate", "Hi", "-m", "WORD"],
+        ["mock", "WORD"],
+        ["predict", "WORD", "--hardware", "H200", "--drafter", "dflash"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_guesses_a_misspelt_model(
+    command: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word if part == "WORD" else part for part in command]) == 2
+    told = capsys.readouterr().err
+    assert re.search("did you mean smollm2-135m", told, re.IGNORECASE) and len(told) < 300
 
 
 @pytest.mark.parametrize("word", ["~nobody-here/model", "x" * 300], ids=["home", "long"])

@@ -81,7 +81,7 @@ def test_an_object_of_several_kinds_is_refused_as_the_kind_it_is(pet: Any, messa
 def test_a_check_of_a_document_gets_the_context_and_its_place() -> None:
     with pytest.raises(InvalidRequest) as caught:
         House.read({"open": True}, "street[2]", context="town")
-    assert str(caught.value) == "street[2].open: got True; expected a pet in town"
+    assert str(caught.value) == "street[2].open: got true; expected a pet in town"
     assert House.read({"open": False}).pets == []
 
 

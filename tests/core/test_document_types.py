@@ -26,7 +26,7 @@ class Order(Document):
     ("value", "said"),
     [
         ({"device": 3}, "device: got 3; expected a name, or an object"),
-        ({"device": True}, "device: got True; expected a name, or an object"),
+        ({"device": True}, "device: got true; expected a name, or an object"),
         ({"device": {"name": "x"}}, "device.rate: missing; it is required"),
         ({"device": {"name": "x", "rate": 0}}, "device.rate: got 0; expected bytes per second"),
         ({"device": {"name": "x", "rate": 1, "of": 2}},

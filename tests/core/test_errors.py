@@ -17,7 +17,10 @@ from paceline.core.errors import Amount, check_number, check_numbers, shown
      None, 1.5, True, [[]], ["a" * 200], 10**300, {"k" * 200: 1}, [True, "x", {}] * 60],
 )  # fmt: skip
 def test_a_value_is_shown_as_python_writes_it_cut_at_120_characters(value: Any) -> None:
+    """But for true, false and null, which are as in documents."""
     text = repr(value)
+    for python, written in (("True", "true"), ("False", "false"), ("None", "null")):
+        text = text.replace(python, written)
     assert shown(value) == (text if len(text) <= 120 else text[:117] + "...")
 
 

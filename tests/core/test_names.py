@@ -44,6 +44,13 @@ def test_what_names_nothing_is_answered_with_what_is_spelt_alike() -> None:
     assert "did you mean" not in str(unknown_name("model", "zzz", NAMES, "a name"))
 
 
+def test_a_misspelt_start_of_a_long_name_is_guessed_too() -> None:
+    names = {"SmolLM2-135M-Instruct": "smol", "Qwen3-8B": "qwen"}
+    assert guesses("smolm2-135m", names) == ["smol"]
+    refused = unknown_name("model", "smolm2", names, "one of 36 names", brief="a listed name")
+    assert str(refused) == "model: got 'smolm2'; did you mean smol? Expected a listed name"
+
+
 @pytest.mark.parametrize("word", ["smollm2-135m", "HuggingFaceTB/SmolLM2-135M-Instruct"])
 def test_listed_models_go_by_catalogue_name_and_hub_id_too(word: str) -> None:
     assert listed_model(word).name == "SmolLM2-135M-Instruct"

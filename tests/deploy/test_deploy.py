@@ -169,6 +169,8 @@ def test_compose() -> None:
         assert all(config["source"] in document["configs"] for config in service["configs"])
         assert {v.partition(":")[0] for v in service["volumes"]} <= set(document["volumes"])
         assert service["command"][0] in COMMANDS
+        assert service["restart"].startswith("on-failure:"), "wrong options would restart for ever"
+        assert service["mem_limit"]
     assert (DEPLOY / document["configs"]["options"]["file"]).exists()
 
 

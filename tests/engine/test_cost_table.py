@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,7 @@ def step_seconds(rows: int, requests: int, start: int = 0) -> float:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Clock]:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    monkeypatch.setattr("paceline.engine.costs.BUDGET", math.inf)
     return Clock(monkeypatch)
 
 
@@ -90,7 +92,7 @@ def test_steps_of_a_large_model_are_timed_once_and_held_up_ones_again(
     starting_costs(source(identity=None))
     slow, clock.calls, clock.pace = clock.calls, 0, 0.001
     starting_costs(source(identity=None))
-    assert 2 * slow < clock.calls < 3 * slow  # the rehearsals of drafters are short in any case
+    assert 2 * slow < clock.calls <= 3 * slow
     clock.pace, held_up = 1.0, {2, 8, 33}
 
     def forward(rows: int, requests: int, start: int = 0) -> float:
@@ -100,6 +102,20 @@ def test_steps_of_a_large_model_are_timed_once_and_held_up_ones_again(
 
     check(starting_costs(source(identity=None, forward=forward)))
     assert not held_up
+
+
+def test_a_large_model_is_timed_at_few_sizes_and_the_rest_lies_between(
+    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with plain torch, without a compiler: a start waits for few steps; serving refines."""
+    monkeypatch.setattr("paceline.engine.costs.BUDGET", 8.0)
+    with caplog.at_level(logging.INFO):
+        step = starting_costs(source(identity=None, context=4096)).step
+    assert clock.calls <= 9 and len(step.rows) == 13  # five of steps, four of drafts
+    for rows in step.rows:
+        assert step(rows) == pytest.approx(step_seconds(rows, 1))
+    assert step.per_pair == pytest.approx(PAIR)
+    assert "timing steps, for about" in caplog.text and "timing took" in caplog.text
 
 
 def test_another_model_drafter_or_size_has_a_table_of_its_own(clock: Clock, tmp_path: Path) -> None:

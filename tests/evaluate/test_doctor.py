@@ -181,7 +181,7 @@ def test_convert_writes_a_folder_that_serves_the_same(patient, tmp_path, capsys)
 def test_convert_from_speculators_needs_the_targets_layers(tmp_path, capsys):
     theirs, out = write_speculators(tmp_path / "s", speculators_json()), tmp_path / "out"
     assert main(["drafter", "convert", str(theirs), str(out)]) == 2
-    assert "num_target_layers: got None; expected the number" in capsys.readouterr().err
+    assert "num_target_layers: got null; expected the number" in capsys.readouterr().err
     assert main(["drafter", "convert", str(theirs), str(out), "--num-target-layers", "2"]) == 0
     assert authors_model(out).target_layer_ids == [0]
 

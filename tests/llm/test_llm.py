@@ -162,6 +162,17 @@ def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict, field: s
         LLM(str(save_tiny(tmp_path)), **{"dtype": "float32", **options})
 
 
+@pytest.mark.parametrize("drafter", [None, "none", ["none"]])
+def test_a_model_without_a_drafter_is_none_as_on_the_command_line(
+    tmp_path: Path, drafter: str | list[str] | None
+) -> None:
+    plain = LLM(str(save_tiny(tmp_path)), drafter, dtype="float32", threads=1)
+    assert not plain.engine.drafters
+    assert plain.generate([5], SHORT).stats.draft_tokens == 0
+    with pytest.raises(InvalidRequest, match="`none` alone, or drafters without it"):
+        LLM(str(tmp_path), ["none", "ngram"])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("most", [1, 24, 33])
 def test_a_short_context_is_served(tmp_path: Path, dtype: str, most: int) -> None:

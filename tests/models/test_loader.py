@@ -11,7 +11,7 @@ import torch
 from huggingface_hub import errors
 from safetensors.torch import load_file, save_file
 
-from paceline.core import ModelError
+from paceline.core import InvalidRequest, ModelError
 from paceline.models import catalog
 from paceline.models.catalog import pull
 from paceline.models.loader import load_model
@@ -227,7 +227,7 @@ def test_build_network_refuses_what_cannot_be(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_cuda_without_a_device_is_refused(tmp_path: Path) -> None:
     save_model(tmp_path)
-    with pytest.raises(ModelError, match="cuda"):
+    with pytest.raises(InvalidRequest, match="device: got 'cuda'; expected cpu"):
         build_network(load_model(str(tmp_path)), device="cuda")
 
 

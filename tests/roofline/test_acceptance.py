@@ -153,7 +153,7 @@ def test_as_users_write_it(text: str, length: int, al: float) -> None:
             {"accepted": [1], "drafted": [1.5]},
             "drafted[0]: got 1.5; expected a whole number",
         ),
-        ({"accepted": [1], "drafted": [None]}, "drafted[0]: got None; expected a whole number"),
+        ({"accepted": [1], "drafted": [None]}, "drafted[0]: got null; expected a whole number"),
         ({"accepted": [1], "drafted": [[1]]}, "drafted[0]: got [1]; expected a whole number"),
         ({"accepted": [1.5, 1], "drafted": [2, 2]}, "accepted[0]: got 1.5"),
         ({"accepted": [1], "drafted": []}, "drafted: got 0; expected as many as"),

@@ -83,7 +83,7 @@ def test_sglangs_batches(tmp_path: Path) -> None:
         ("batch,rows,context,ms\n1,1,64,-3\n", "point.seconds"),
         ("batch,rows,context,ms,gpu\n1,1,64,20,0\n", "points.gpu"),
         ("batch,rows,context,ms,seconds\n1,1,64,20,0.02\n", "not both"),
-        ("batch,rows,ms\n1,1,20\n", "points.context: got None"),
+        ("batch,rows,ms\n1,1,20\n", "points.context: got null"),
         ("batch,rows,context,ms\n", "at least one point"),
         ("batch,rows,context,ms\nnan,1,64,10\n", "points.batch: got 'nan'; expected a number"),
         ("batch,rows,context,ms\n1,inf,64,10\n", "points.rows: got 'inf'"),

@@ -28,6 +28,11 @@ NO_EFFECT: list[tuple[str, Any]] = [
     ("audio", {}),
     ("functions", []),
     ("logit_processors", None),
+    ("top_logprobs", 0),
+    ("best_of", 1),
+    ("echo", False),
+    ("add_special_tokens", False),
+    ("mm_processor_kwargs", []),
     *ASKS_NOTHING.items(),
 ]
 
@@ -39,6 +44,35 @@ def test_what_asks_for_nothing_passes(client: Client, field: str, value: Any) ->
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["message"] == plain
     assert "x-paceline-ignored" not in answer.headers
+
+
+def test_special_tokens_are_added_to_a_text_as_ever(client: Client) -> None:
+    assert client.send("/v1/completions", json.dumps({**TEXT, "add_special_tokens": True}))
+    answer = client.post("/v1/completions", json={**TEXT, "add_special_tokens": False})
+    assert "add_special_tokens: got false; expected true" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("web_search_options", {}, "web_search_options: this server does not support it"),
+        ("echo", True, "echo: got true; expected false: this server supports no other value"),
+        ("options", {"num_ctx": 4096}, "options: got {'num_ctx': 4096}; expected {}"),
+        ("best_of", 2, "best_of: got 2; expected 1"),
+    ],
+)
+def test_what_asks_for_something_is_refused(
+    client: Client, field: str, value: Any, message: str
+) -> None:
+    answer = client.chat(**{field: value})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(message)
+
+
+def test_values_are_written_as_json_has_them(client: Client) -> None:
+    answer = client.post("/v1/responses", json={"input": "Hi", "background": True})
+    message = answer.json()["error"]["message"]
+    assert message == "background: got true; expected false"
 
 
 def test_a_neutral_field_with_another_value_says_what_would_be_right(client: Client) -> None:

@@ -287,7 +287,7 @@ def test_tools_go_into_the_template_that_a_model_has_for_them() -> None:
     thinking = ChatRequest(model="m", messages=messages, enable_thinking=True)
     assert conversations.render(thinking) == "Hmm. Hi"
     thinking = thinking.model_copy(update={"tools": asked.tools})
-    with pytest.raises(InvalidRequest, match=r"^enable_thinking: got True"):  # only this one
+    with pytest.raises(InvalidRequest, match=r"^enable_thinking: got true"):  # only this one
         conversations.render(thinking)
     kept, unread = conversations.without_unread(thinking)
     assert unread == ["enable_thinking"] and conversations.render(kept).endswith("Hi")
@@ -300,7 +300,7 @@ def test_an_answer_that_was_cut_while_it_thought_can_be_sent_back() -> None:
         {"role": "user", "content": "Go on"},
     ]
     ChatRequest(model="m", messages=messages).check()
-    with pytest.raises(InvalidRequest, match=r"messages\[1\]\.content: got None"):
+    with pytest.raises(InvalidRequest, match=r"messages\[1\]\.content: got null"):
         ChatRequest(model="m", messages=[messages[0], {"role": "assistant"}]).check()
 
 

@@ -41,7 +41,7 @@ class BenchCommand:
     """
 
     model: options.Positional | None = about(options.ASKED_MODEL, None, options.DEFAULTS.model)
-    url: str | None = about("a running server, as http://127.0.0.1:8000", None)
+    url: str | None = about(options.SERVER_HELP, None)
     api_key: str | None = about("with --url: its API key", None)
     prompts: str = about(options.PROMPTS_HELP, "demo")
     runs: options.Count = about("paired runs per prompt", 5)
@@ -128,6 +128,8 @@ class BenchCommand:
             await client.close()
         title = f"{model} at {url}: {len(off.answers)} requests, {self.concurrency} at once"
         console.print(tables.load_table(off, on, title))
+        for line in tables.undrafted(on.answers):
+            console.print(line, style="bold yellow")
         same = same_text(off, on)
         console.print(tables.same_text_line(same))
         return 0 if same else 1

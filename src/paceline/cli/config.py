@@ -46,7 +46,7 @@ def add_configured(
     offered = list(offered_options(kind))
     options = {name_of(option): option for _, option in offered}
     of_engine = {name_of(option) for group, option in offered if group == ENGINE}
-    _check_variables(every)
+    _check_variables(every, options)
     path = args.config or os.environ.get(CONFIG_VARIABLE)
     table = read_table(path, args.command, commands) if path else {}
     stated = {str(key).replace("_", "-"): (str(key), value) for key, value in table.items()}
@@ -131,7 +131,10 @@ def _read(path: str) -> dict[str, Any]:
         text = Path(path).read_text("utf-8")
         is_yaml = path.endswith((".yaml", ".yml"))
         document = _yaml(text) if is_yaml else tomllib.loads(text, parse_float=str)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        expected = f"a TOML or YAML file that can be read ({error.strerror})"
+        raise InvalidRequest("config", path, expected) from None
+    except ValueError as error:
         kind = "YAML" if path.endswith((".yaml", ".yml")) else "TOML"
         raise InvalidRequest("config", path, f"a readable {kind} file ({error})") from None
     if not isinstance(document, dict):
@@ -156,13 +159,16 @@ def _yaml(text: str) -> object:
     return document or {}
 
 
-def _check_variables(every: Collection[str]) -> None:
-    """Refuse a variable whose name comes close to that of an option. Other variables are ignored:
-    Kubernetes and people set some with this prefix."""
+def _check_variables(every: Collection[str], offered: Collection[str]) -> None:
+    """Refuse a variable whose name comes close to that of an option; of several, the guess is one
+    with the same letters, or one that the command has. Other variables are ignored: Kubernetes and
+    people set some with this prefix."""
     names = {variable_of(name) for name in every} | {CONFIG_VARIABLE}
+    of_command = {variable_of(name) for name in offered}
     for variable, text in os.environ.items():
         if variable.startswith(PREFIX) and variable not in names and text:
-            close = difflib.get_close_matches(variable, names, n=1, cutoff=0.9)
+            close = difflib.get_close_matches(variable, names, n=3, cutoff=0.9)
+            close.sort(key=lambda name: (sorted(name) != sorted(variable), name not in of_command))
             if close:
                 message = f"{variable}: no command has this option; did you mean {close[0]}?"
                 raise InvalidRequest(variable, text, close[0], message)

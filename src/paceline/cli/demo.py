@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -21,6 +22,7 @@ from paceline.bench.load.client import ChatClient
 from paceline.bench.load.paired import Pair
 from paceline.bench.load.server_process import ServerProcess
 from paceline.bench.prompts import BenchPrompt, load_prompts
+from paceline.bench.report.words import count
 from paceline.cli import show
 from paceline.cli.options import DEFAULTS, Count, OutputFile, run_alone
 from paceline.core.document_help import about
@@ -55,11 +57,22 @@ class DemoCommand:
             code = compare_served(console, [MODEL], log, prompts, self.runs, MEASURE_SECONDS)
         console.print(f"{time.perf_counter() - started:.0f} s in all")
         if self.svg is not None:
-            # A picture must not load fonts from somebody's server.
-            drawn = console.export_svg(title="make demo")
-            svg = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.S)
-            self.svg.write_text(svg.replace("Fira Code", "ui-monospace"), encoding="utf-8")
+            self.svg.write_text(picture(console, picture_title()), encoding="utf-8")
         return code
+
+
+def picture_title() -> str:
+    """Return the title of a picture: it says on which machine and when the demo ran."""
+    from paceline.engine.machine import cpu_name, usable_cores
+
+    place = f"{' '.join(cpu_name().split())}, {count(usable_cores(), 'core')}"
+    return f"make demo · {place} · {datetime.now(UTC).date()}"
+
+
+def picture(console: Console, title: str) -> str:
+    """Return what a console has recorded as SVG, without fonts from somebody's server."""
+    svg = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title=title), flags=re.S)
+    return svg.replace("Fira Code", "ui-monospace")
 
 
 def compare_served(
@@ -88,8 +101,8 @@ def compare_served(
     finally:
         clean = server.stop()
     console.print(side_by_side(pairs[0]))
-    count = len(pairs[0].on)
-    title = f"{MODEL}, temperature 0, up to {max_tokens} tokens, {count} paired runs of each prompt"
+    runs = len(pairs[0].on)
+    title = f"{MODEL}, temperature 0, up to {max_tokens} tokens, {runs} paired runs of each prompt"
     for part in show.comparison(pairs, title):
         console.print(part)
     console.print("server stopped cleanly" if clean else "server did NOT stop cleanly; it said:")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
-from rich.progress import Progress
 
 from paceline.cli import options, show
 from paceline.cli.option import Only
@@ -94,7 +93,7 @@ class EvaluateCommand:
         from paceline.evaluate.comparison import check_comparable
         from paceline.evaluate.evaluation import evaluate
 
-        with Progress(console=show.stderr_console(), transient=True) as progress:
+        with show.progress() as progress:
             task = progress.add_task("loading", total=None)
 
             def started(llm: LLM, answers: int) -> None:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from paceline.cli.remote import RemoteModel
 
 DEFAULTS = EngineConfig()
+SERVER_HELP = (
+    "a running server that answers, as http://127.0.0.1:8000, or as unix:/run/paceline.sock"
+)
 CONFIG_HELP = (
     "file with options, as paceline.toml: a table for each command (TOML or YAML). Each option is "
     "also a variable, as PACELINE_MAX_MODEL_LEN"
@@ -112,7 +115,7 @@ class AskCommand:
 
     speculation: Speculation = Speculation()
     engine: EngineConfig = DEFAULTS
-    url: str | None = about("a running server that answers, as http://127.0.0.1:8000", None)
+    url: str | None = about(SERVER_HELP, None)
     api_key: str | None = about("with --url: its API key", None)
     model: Positional | None = about(ASKED_MODEL, None, DEFAULTS.model)
 
@@ -234,18 +237,20 @@ def read_options(args: argparse.Namespace, model: type[M], default: M | None = N
         if name in groups:
             values[name] = read_options(args, groups[name], option.default)
         elif (value := getattr(args, option.dest, None)) is not None:
-            names_drafters = model is EngineConfig and name == "drafter"
-            values[name] = _drafters(value) if names_drafters else value
-    return model(**values) if default is None else replace(default, **values)  # type: ignore[type-var]
+            values[name] = value
+    try:
+        return model(**values) if default is None else replace(default, **values)  # type: ignore[type-var]
+    except InvalidRequest as error:
+        raise _of_option(error, model) from None
 
 
-def _drafters(specs: object) -> object:
-    """Return the specs of drafters, None for `none`."""
-    if not isinstance(specs, list) or "none" not in specs:
-        return specs
-    if len(specs) > 1:
-        raise InvalidRequest("drafter", specs, "`none` alone, or drafters without it")
-    return None
+def _of_option(error: InvalidRequest, model: type) -> InvalidRequest:
+    """Return a refusal of a field under the name that its option has."""
+    option = options_of(model).get(error.field)
+    if option is None or option.dest == error.field:
+        return error
+    message = option.dest + str(error).removeprefix(error.field)
+    return InvalidRequest(option.dest, error.value, error.expected, message)
 
 
 def refuse_engine_options(engine: EngineConfig, default: EngineConfig) -> None:

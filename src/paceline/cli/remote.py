@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from paceline.bench.load.address import ServerAddress
 from paceline.cli.show import Figures
-from paceline.core import InvalidRequest, PacelineError, SamplingParams, TokenKind
+from paceline.core import PacelineError, SamplingParams, TokenKind
 from paceline.core.names import find_name, unknown_name
 
 ANSWER_SECONDS = 600.0
@@ -38,11 +39,11 @@ class RemoteModel:
     """
 
     def __init__(self, url: str, api_key: str | None, name: str | None) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise InvalidRequest("url", url, "a server's address, as http://127.0.0.1:8000")
-        self.url, self.figures = url.rstrip("/").removesuffix("/v1"), Figures(0)
+        self._address, self.figures = ServerAddress.parse(url), Figures(0)
+        self.url = self._address.shown
         self._http = httpx.Client(
-            base_url=self.url,
+            base_url=self._address.base_url,
+            transport=self._address.transport(),
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=10),
             trust_env=False,  # a proxy for the internet must not stand between us and the server
@@ -81,7 +82,7 @@ class RemoteModel:
             with self._http.stream("POST", "/v1/chat/completions", json=sent) as response:
                 if response.status_code != 200:
                     response.read()
-                    raise self._refusal(response)
+                    raise PacelineError(self._address.refusal(response))
                 for line in response.iter_lines():
                     data = line.removeprefix("data:").strip()
                     if line.startswith("data:") and data != "[DONE]":
@@ -119,19 +120,12 @@ class RemoteModel:
         except httpx.HTTPError as error:
             raise PacelineError(f"no server at {self.url}: {error}") from error
         if response.status_code != 200:
-            raise self._refusal(response)
+            raise PacelineError(self._address.refusal(response))
         try:
             answer: Json = response.json()
         except ValueError:
             raise PacelineError(f"{response.url}: the answer is no JSON") from None
         return answer
-
-    def _refusal(self, response: httpx.Response) -> PacelineError:
-        try:
-            text = str(response.json()["error"]["message"])
-        except (ValueError, KeyError, TypeError):
-            text = response.text[:500]
-        return PacelineError(f"{response.status_code} from {response.url}: {text}")
 
 
 def _id_of(name: str, ids: Sequence[str], url: str) -> str:

@@ -34,6 +34,12 @@ def stderr_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def progress() -> Progress:
+    """Return bars on stderr that are gone at the end, and that only a terminal shows."""
+    console = stderr_console()
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
+
+
 def load(console: Console, config: EngineConfig) -> LLM:
     """Load a model and print its start-up table."""
     llm = open_model(config)
@@ -82,15 +88,15 @@ async def compare(
 ) -> list[Pair]:
     """Compare speculation off and on under a progress bar, after what is lazy is paid for."""
     await ask(prompts[0], speculative)
-    with Progress(console=stderr_console(), transient=True) as progress:
-        task = progress.add_task("measuring", total=runs * len(prompts))
+    with progress() as bars:
+        task = bars.add_task("measuring", total=runs * len(prompts))
         return await paired.compare(
             prompts,
             ask,
             runs=runs,
             speculative=speculative,
             seconds=seconds,
-            progress=lambda pair, run: progress.advance(task),
+            progress=lambda pair, run: bars.advance(task),
         )
 
 
@@ -101,6 +107,8 @@ def comparison(pairs: Sequence[Pair], title: str) -> Iterator[RenderableType]:
         yield Text(line, style="dim")
     yield from tables.parts_tables(pairs)
     yield from map(Text, tables.speedup_lines(pairs))
+    for line in tables.undrafted(answer for pair in pairs for answer in pair.on):
+        yield Text(line, style="bold yellow")
     same = all(pair.same_text for pair in pairs)
     yield Text(tables.same_text_line(same), style="bold green" if same else "bold red")
 

@@ -23,6 +23,7 @@ from paceline.cli.options import Count, ModelOption, Strings, refuse_engine_opti
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
+from paceline.core.names import local_path
 from paceline.engine.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -38,7 +39,16 @@ ENGINE_OPTIONS = (
     "dtype", "device", "backend", "quantize", "threads", "max_num_seqs", "kv_memory", "drafter",
 )  # fmt: skip
 
-AppFile = Annotated[Path, Strict(False), Argument(positional=True, metavar="APP.yaml")]
+
+def _find_app(text: str) -> None:
+    path = local_path(text, "app")
+    if not path.is_file():
+        raise InvalidRequest("app", text, "the file that describes the application; there is none")
+
+
+AppFile = Annotated[
+    Path, Strict(False), Argument(positional=True, metavar="APP.yaml", look_up=_find_app)
+]
 OutputFolder = Annotated[Path, Strict(False), Argument(flags=("-o", "--out"), metavar="FOLDER")]
 
 

@@ -241,13 +241,16 @@ def explained(entry: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        folder = entry.parent.parent
-        reason = error.strerror or str(error)
-        advice = "set PACELINE_CACHE to a folder that this user can read and write"
-        if error.errno in FULL:
-            advice = "free space there, or set PACELINE_CACHE to a folder on another disk"
-        message = f"the cache folder {folder} cannot be used ({reason}); {advice}"
-        raise CacheError(message, str(folder)) from error
+        raise unusable(entry.parent.parent, error) from error
+
+
+def unusable(folder: Path, error: OSError) -> CacheError:
+    """Return what is said of a cache folder that an error kept from being used, and what to do."""
+    reason = error.strerror or str(error)
+    advice = "set PACELINE_CACHE to a folder that this user can read and write"
+    if error.errno in FULL:
+        advice = "free space there, or set PACELINE_CACHE to a folder on another disk"
+    return CacheError(f"the cache folder {folder} cannot be used ({reason}); {advice}", str(folder))
 
 
 # -- locks, which end with the process that holds them -------------------------------------------

@@ -43,12 +43,18 @@ def together(problems: Sequence[PacelineError]) -> PacelineError:
     return InvalidRequest(field, value, expected, "\n".join(map(str, problems)))
 
 
+class OwnWords(str):
+    """Says what is expected in words of ours alone, without anything that a user wrote, so that a
+    log may show it beside fields that hold users' texts."""
+
+
 class Amount(str):
     """Stands for a value that is too large to be quoted: says how much it is, such as "5 items"."""
 
 
 def shown(value: object) -> str:
-    """The start of `repr(value)`, at most LONGEST_SHOWN characters, without building the rest."""
+    """The start of `repr(value)`, at most LONGEST_SHOWN characters, without building the rest.
+    True, False and None are as documents write them: true, false, null."""
     text = ""
     for piece in _repr_pieces(value, 0):
         text += piece
@@ -60,6 +66,8 @@ def shown(value: object) -> str:
 def _repr_pieces(value: object, depth: int) -> Iterator[str]:
     if isinstance(value, Amount):
         yield str(value)
+    elif value is None or isinstance(value, bool):
+        yield "null" if value is None else str(value).lower()
     elif isinstance(value, str | bytes):
         yield repr(value[: LONGEST_SHOWN + 1])
     elif isinstance(value, int) and value.bit_length() > MOST_BITS:

@@ -13,6 +13,7 @@ from paceline.core.errors import InvalidRequest, shown
 
 MOST_OFFERED = 12  # candidates of an ambiguous name that an error lists
 MOST_GUESSES = 3
+LEAST_START = 4  # characters of a misspelt start that is compared with those of names
 _LISTED = Path(__file__).parent / "listed"
 
 
@@ -45,22 +46,28 @@ def find_name(
 
 
 def guesses(word: str, spellings: Mapping[str, str]) -> list[str]:
-    """Return the names that `word` may stand for: spelt alike, or with `word` in them."""
+    """Return the names that `word` may stand for: spelt alike, or with `word` in them. The start of
+    a name stands for it, so a start that is spelt like `word` counts too."""
     key = _key(word)
     by_key = {_key(spelling): name for spelling, name in spellings.items()}
     close = difflib.get_close_matches(key, by_key, MOST_GUESSES, 0.7)
     within = [spelt for spelt in by_key if key and key in spelt]
+    if len(key) >= LEAST_START:
+        starts = {spelt: spelt[: len(key)] for spelt in by_key}
+        alike = difflib.get_close_matches(key, {*starts.values()}, MOST_GUESSES, 0.8)
+        within += [spelt for start in alike for spelt in by_key if starts[spelt] == start]
     return list(dict.fromkeys(by_key[spelt] for spelt in (*close, *within)))[:MOST_GUESSES]
 
 
 def unknown_name(
-    field: str, word: str, spellings: Mapping[str, str], expected: str
+    field: str, word: str, spellings: Mapping[str, str], expected: str, *, brief: str = ""
 ) -> InvalidRequest:
-    """Return the refusal of a word that names nothing, with the names that are spelt alike."""
-    plain = InvalidRequest(field, word, expected)
+    """Return the refusal of a word that names nothing, with the names that are spelt alike. `brief`
+    says what is expected where there are some: without a list of all names."""
     likely = guesses(word, spellings)
     if not likely:
-        return plain
+        return InvalidRequest(field, word, expected)
+    expected = brief or expected
     message = f"{field}: got {shown(word)}; did you mean {' or '.join(likely)}? Expected {expected}"
     return InvalidRequest(field, word, expected, message)
 

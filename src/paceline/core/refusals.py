@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from paceline.core.errors import Amount, InvalidRequest
+from paceline.core.errors import Amount, InvalidRequest, OwnWords
 from paceline.core.field_types import TOO_MANY, field_names, fields_of, parts_of
 
 LONGEST_NAME = 64  # characters of a field's name that an error quotes
@@ -40,6 +40,8 @@ _EXPECTED = {
     "less_than": "less than {lt}",
     "less_than_equal": "at most {le}",
 }
+# kinds whose words are ours, or name nothing but our fields and values: no text of a user's
+_OWN = (*_EXPECTED, *_NO_OBJECT, "expected", "value_error", "literal_error", "prompt")
 Path = tuple[str | int, ...]
 
 
@@ -121,7 +123,9 @@ def _wrong_value(
     names = ", ".join(_names_at(path, document, model))
     mapping = f"a mapping with {names}" if names else "a mapping"
     reasons = dict.fromkeys(mapping if e["type"] in _NO_OBJECT else _words(e) for e in errors)
-    return InvalidRequest(field, value, " or ".join(reasons))
+    expected = " or ".join(reasons)
+    own = all(e["type"] in _OWN for e in errors)
+    return InvalidRequest(field, value, OwnWords(expected) if own else expected)
 
 
 def _words(error: ErrorDetails) -> str:
@@ -129,6 +133,8 @@ def _words(error: ErrorDetails) -> str:
     words, context = _EXPECTED.get(error["type"]), error.get("ctx", {})
     if error["type"] == "too_short" and context.get("min_length") == 1:
         return "a list that is not empty"
+    if error["type"] == "literal_error" and context["expected"] in ("True", "False"):
+        return str(context["expected"]).lower()
     if words is not None:
         return words.format(**context)
     return error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
@@ -151,7 +157,7 @@ def _unknown_kind(
     path = (*path, context["discriminator"].strip("'"))
     if "expected_tags" not in context:
         return MissingField(written(path, where))
-    expected = f"one of {context['expected_tags'].replace(chr(39), '')}"
+    expected = OwnWords(f"one of {context['expected_tags'].replace(chr(39), '')}")
     return InvalidRequest(written(path, where), _value(document, path), expected)
 
 

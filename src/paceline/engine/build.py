@@ -23,7 +23,7 @@ from paceline.engine.verify import make_verifier
 from paceline.kernels.build import source_digest
 from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.loader import LoadedModel, load_model
-from paceline.models.networks import build_network
+from paceline.models.networks import build_network, check_device
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     `loaded` takes a model that is in memory already (its weights are consumed); otherwise
     `config.model` is loaded. Raises ModelError or InvalidRequest, naming what does not fit.
     """
+    check_device(config.device)
     use_threads(config.threads)
     named = loaded is None
     if loaded is None:

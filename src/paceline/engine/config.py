@@ -12,6 +12,7 @@ from paceline.drafters import DEFAULT_SPEC
 
 LOSSLESS_RULES = ("match", "token", "block")
 RULES = (*LOSSLESS_RULES, "synthetic")
+NO_DRAFTER = "none"  # in place of a spec, like None: serve without drafts
 
 Positive = Annotated[int, Between(1)]
 Bytes = Annotated[int, Between(1), Flag(metavar="SIZE", size=True)]
@@ -85,6 +86,9 @@ class EngineConfig:
     """CPU threads of a forward (default: all cores)"""
 
     def __post_init__(self) -> None:
+        if NO_DRAFTER in self._stated_drafters and len(self._stated_drafters) > 1:
+            expected = f"`{NO_DRAFTER}` alone, or drafters without it"
+            raise InvalidRequest("drafter", self.drafter, expected)
         DraftPolicy.parse(self.draft_policy)
         if self.token_budget < self.max_num_seqs:
             expected = f"at least max_num_seqs ({self.max_num_seqs}): each request its row"
@@ -98,6 +102,10 @@ class EngineConfig:
     @property
     def drafter_specs(self) -> tuple[str, ...]:
         """The specs of the drafters to load; the first is the default."""
+        return () if NO_DRAFTER in self._stated_drafters else self._stated_drafters
+
+    @property
+    def _stated_drafters(self) -> tuple[str, ...]:
         if self.drafter is None:
             return ()
         return (self.drafter,) if isinstance(self.drafter, str) else self.drafter

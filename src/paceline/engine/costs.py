@@ -8,6 +8,7 @@ the steps themselves go on refining them, and the pace of the day is taken from 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from pydantic import ConfigDict, NonNegativeFloat
 from paceline.drafters.base import Drafter, Rehearsing, longest_proposed
 from paceline.engine.kept import Kept
 from paceline.engine.machine import cpu_name, usable_cores
-from paceline.engine.step_cost import FAR, REPEATS, StepCost, timed
+from paceline.engine.step_cost import BUDGET, FAR, REPEATS, StepCost, Stopwatch, timed
 from paceline.models.batch import BLOCK_SIZE
 from paceline.version import __version__
 
@@ -123,12 +124,11 @@ class DraftCost:
         self.observing.add(rows, seconds)
 
     def rehearse(self, draft: Callable[[int, int], object], requests: int, length: int) -> None:
-        """Times `draft(count, length)` for one request and for several: the minimum of a few."""
+        """Time `draft(count, length)` for one request and for several: the minimum of a few."""
         draft(requests, length)
-        for count in sorted({1, requests}):
-            self.add_proposal(
-                [length] * count, length, min(timed(draft, count, length) for _ in range(REPEATS))
-            )
+        points = [(count, length) for count in sorted({1, requests})]
+        for (count, _), seconds in Stopwatch(draft).best_of(points).items():
+            self.add_proposal([length] * count, length, seconds)
 
     def rescale(self, pace: float) -> None:
         self.proposing.rescale(pace)
@@ -195,13 +195,15 @@ def starting_costs(source: CostSource) -> Costs:
 
 
 def _measure(source: CostSource) -> Costs:
-    log.info("timing steps, once for this model on this machine")
+    log.info("timing steps, for about %.0f s: once for this model on this machine", BUDGET)
+    started = time.perf_counter()
     step = StepCost.measure(
         source.forward,
         source.rows,
         source.requests,
         context=source.context,
         key_share=source.key_share,
+        budget=BUDGET,
     )
     costs = Costs(step, {name: DraftCost(d.parallel) for name, d in source.drafters.items()})
     for name, drafter in source.drafters.items():
@@ -209,7 +211,9 @@ def _measure(source: CostSource) -> Costs:
             length = longest_proposed(drafter)
             blocks = -(-(length + 1) // BLOCK_SIZE)
             many = max(1, min(TOGETHER, source.requests, source.rows // (blocks * BLOCK_SIZE)))
+            log.info("timing drafts of %s", name)
             costs.of(name).rehearse(drafter.rehearse, many, length)
+    log.info("timing took %.1f s; the steps themselves refine it", time.perf_counter() - started)
     return costs
 
 

@@ -28,7 +28,7 @@ from paceline.engine.needs import size_text
 from paceline.engine.runner import even_batch
 from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.loader import LoadedModel, load_model
-from paceline.models.networks import build_network
+from paceline.models.networks import build_network, check_device
 from paceline.models.quantized import VERSION, recipe_of
 from paceline.models.tokenizer import Tokenizer
 from paceline.models.weights import SafetensorWeights, stored_bytes
@@ -117,6 +117,7 @@ def examine(config: EngineConfig, texts: Sequence[str] | None = None) -> Quality
     Raises ModelError when the model cannot be loaded or is too large for this machine unquantised,
     and InvalidRequest for text of no two tokens.
     """
+    check_device(config.device)
     use_threads(config.threads)
     loaded = load_model(config.model)
     _check_fits(config, loaded)

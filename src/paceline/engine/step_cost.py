@@ -7,6 +7,7 @@ does the share of prompts (`engine.prompt_share`).
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -18,10 +19,13 @@ from pydantic import ConfigDict, Field, NonNegativeFloat
 
 GRID = (1, 2, 4, 8, 12, 16, 17, 24, 32, 33, 48, 49, 64)  # rows of one request
 WIDE = ((8, 8), (32, 32), (8, 64))  # (requests, rows): what a request costs beside its rows
+FIRST = (1, 8, 32, 16, 4, 48)  # rows that are timed first, after the most: others lie between them
 FAR = 2048  # tokens before the rows that show what looking back costs
 NEAREST = 256  # such tokens that there must be
 REPEATS = 3
 LONG = 1.0  # seconds of timing, after which nothing is timed again
+BUDGET = 8.0  # seconds of timing, after which sizes of a step are not timed, but lie on a line
+FEW = 8  # rows that show what looking back costs where the time is spent
 PACE = 0.2  # share of a step's news that goes into the common factor: contexts and machines change
 LEARNING = 0.02  # share that goes into the cost of its number of rows: the shape changes slowly
 SEEN = 0.1  # share of a step that looking back takes, from which such steps tell about it alone
@@ -34,20 +38,34 @@ def timed(work: Callable[..., object], *arguments: int) -> float:
     return time.perf_counter() - start
 
 
-def best_of(
-    work: Callable[..., object], points: Sequence[tuple[int, ...]]
-) -> dict[tuple[int, ...], float]:
-    """Return the least seconds of `work(*point)` for each of `points`. All are timed in turns:
-    REPEATS times, or until that has taken LONG."""
-    best, spent = dict.fromkeys(points, float("inf")), 0.0
-    for _ in range(REPEATS):
-        for point in points:
-            seconds = timed(work, *point)
-            best[point] = min(best[point], seconds)
-            spent += seconds
-        if spent > LONG:
-            break
-    return best
+class Stopwatch:
+    """Times work, and adds up what that took in `spent` seconds. `budget` bounds the first round:
+    points beyond it are left out."""
+
+    def __init__(self, work: Callable[..., object], budget: float = math.inf) -> None:
+        self._work, self._budget, self.spent = work, budget, 0.0
+
+    @property
+    def exhausted(self) -> bool:
+        return self.spent > self._budget
+
+    def time(self, *point: int) -> float:
+        seconds = timed(self._work, *point)
+        self.spent += seconds
+        return seconds
+
+    def best_of(self, points: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
+        """Return the least seconds of `work(*point)` for each of `points`. All are timed in turns:
+        REPEATS times, or until that has taken LONG; the first one at least once."""
+        best: dict[tuple[int, ...], float] = {}
+        for _ in range(REPEATS):
+            for point in points:
+                if point not in best and best and self.exhausted:
+                    continue
+                best[point] = min(best.get(point, math.inf), self.time(*point))
+            if self.spent > LONG:
+                break
+        return best
 
 
 @dataclass(eq=False)
@@ -92,29 +110,36 @@ class StepCost:
         *,
         context: int = 0,
         key_share: float = 0.0,
+        budget: float = math.inf,
     ) -> StepCost:
         """Time `forward(rows, requests)` over the grid up to `most` rows and `widest` requests, and
         `forward(rows, 1, start)` for rows that follow `start` tokens, up to `context` in all.
         `key_share` is what a token's keys and values take in memory, as a share of the weights:
         to read them takes so much of a step of one row. (That is not timed: memory that was never
-        written to is not read.)"""
-        points = [(1, rows) for rows in GRID if rows <= most]
-        points += [pair for pair in WIDE if pair[0] <= widest and pair[1] <= most]
-        forward(points[-1][1], 1)
-        best = best_of(forward, [(rows, requests) for requests, rows in points])
-        alone = [rows for requests, rows in points if requests == 1]
-        for fewer, more in reversed([*pairwise(alone)]):
-            if best[fewer, 1] > best[more, 1]:  # others held it up
-                best[fewer, 1] = min(best[fewer, 1], timed(forward, fewer, 1))
-        cost = cls(alone, [best[rows, 1] for rows in alone])
-        wide = [(requests - 1, best[rows, requests] - cost(rows)) for requests, rows in points]
+        written to is not read.) Once `budget` seconds are spent, further sizes are not timed: they
+        lie on lines between the others, and the steps themselves correct them."""
+        watch, alone = Stopwatch(forward, budget), [rows for rows in GRID if rows <= most]
+        last = alone[-1]
+        first = watch.time(last, 1)  # the only timing of this size where the budget is small
+        order = [rows for rows in FIRST if rows < last]
+        order += [rows for rows in alone if rows not in order]
+        points = [(rows, 1) for rows in order]
+        points += [(rows, count) for count, rows in WIDE if count <= widest and rows <= most]
+        best = {(last, 1): first, **watch.best_of(points)}
+        timed_rows = [rows for rows in alone if (rows, 1) in best]
+        for fewer, more in reversed([*pairwise(timed_rows)]):
+            if best[fewer, 1] > best[more, 1] and not watch.exhausted:  # others held it up
+                best[fewer, 1] = min(best[fewer, 1], watch.time(fewer, 1))
+        coarse = cls(timed_rows, [best[rows, 1] for rows in timed_rows])
+        cost = cls(alone, [best.get((rows, 1), coarse(rows)) for rows in alone])
+        wide = [(count - 1, seconds - cost(rows)) for (rows, count), seconds in best.items()]
         weight = sum(count * count for count, _ in wide) or 1
         cost.per_request = max(0.0, sum(count * extra for count, extra in wide) / weight)
-        rows = cost.rows[-1]
-        start = min(FAR, context - rows)
         cost.per_key = key_share * cost(1)
+        rows = min(last, FEW) if watch.exhausted else last
+        start = min(FAR, context - last)
         if start >= NEAREST and rows > 1:
-            (far,) = best_of(forward, [(rows, 1, start)]).values()
+            (far,) = Stopwatch(forward).best_of([(rows, 1, start)]).values()
             cost.per_pair = max(0.0, far - cost(rows)) / _pairs(start, rows)
         return cost
 

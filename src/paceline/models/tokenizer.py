@@ -20,6 +20,8 @@ from paceline.models.json_files import read_optional_json
 FILE, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 NAMED_TEMPLATE = Path("additional_chat_templates") / "tool_use.jinja"
 LEGACY = ("chat_template.json", "special_tokens_map.json")
+# what transformers makes a tokenizer.json of
+VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt")
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 MORE_SPECIAL = ("extra_special_tokens", "additional_special_tokens")
 UNFINISHED = "�"  # what a decoder prints for bytes that are not a whole character yet
@@ -172,7 +174,12 @@ def _converted(folder: Path, name: str) -> Tokenizer:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(f"{name}: no usable tokenizer in {folder}: {error}") from error
+        others = [vocabulary for vocabulary in VOCABULARIES if (folder / vocabulary).is_file()]
+        what = "copy the one that the model was published with"
+        if others:
+            reason = " ".join(str(error).split())
+            what = f"{' and '.join(others)} cannot be converted to one: {reason}"
+        raise ModelError(f"{name}: no {FILE} in {folder}; {what}") from error
     if not tokenizer.is_fast:
         raise ModelError(f"{name}: only a slow tokenizer in {folder}; expected {FILE}")
     stated = tokenizer.chat_template

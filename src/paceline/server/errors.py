@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from paceline.core import InvalidRequest, QueueFull
-from paceline.core.errors import Amount
-from paceline.core.refusals import UnknownField
+from paceline.core.errors import Amount, OwnWords
+from paceline.core.refusals import MissingField, UnknownField
 from paceline.engine.async_engine import EngineDead
 from paceline.server.access import record_of
 
@@ -33,6 +33,7 @@ WRITTEN = frozenset(
         "structured_outputs", "system", "text", "tool_choice", "tools",
     }
 )  # fmt: skip
+NAMED_BY_CLIENT = ("chat_template_kwargs", "logit_bias", "metadata")  # those with keys of clients
 MESSAGES = "/v1/messages"  # Anthropic's API, whose errors have another form
 MESSAGES_TYPES = {
     401: "authentication_error",
@@ -113,6 +114,8 @@ def logged_reason(error: InvalidRequest) -> str:
     fields where that may repeat what the client wrote."""
     if isinstance(error, UnknownField):
         return f"{error.field}: unknown field"
+    if isinstance(error, MissingField):
+        return str(error)
     if isinstance(error.value, Amount):  # says how much there was, and the bound
         return str(error)
     if str(error) == f"{error.field}: {error.expected}":
@@ -120,7 +123,10 @@ def logged_reason(error: InvalidRequest) -> str:
     root = re.split(r"[.\[]", error.field, maxsplit=1)[0]
     if root not in WRITTEN:
         return f"{error.field}: expected {error.expected}"
-    return f"{error.field if root == 'messages' else root}: refused"
+    field = root if root in NAMED_BY_CLIENT else error.field
+    if isinstance(error.expected, OwnWords):
+        return f"{field}: expected {error.expected}"
+    return f"{field if root == 'messages' else root}: refused"
 
 
 def shutting_down() -> ApiError:

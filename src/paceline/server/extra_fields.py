@@ -6,33 +6,39 @@ them out and says which.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from paceline.core import InvalidRequest
 from paceline.core.field_types import field_names
 from paceline.core.refusals import Path, refusal, unsupported_places, written
 from paceline.server.fields import JsonObject
+from paceline.server.protocol import RequestBody
 
-R = TypeVar("R", bound=BaseModel)
+R = TypeVar("R", bound=RequestBody)
 
 MOST_IGNORED = 32  # names; a body with more of them is refused
 IGNORED_HEADER = b"x-paceline-ignored"
 # Fields of vLLM, SGLang and llama.cpp, each with the value that asks for what is done here anyway.
 ASKS_NOTHING: dict[str, object] = {
     "cache_prompt": True,
+    "detokenize": True,
     "documents": [],
     "dry_multiplier": 0,
     "dynatemp_range": 0,
     "early_stopping": False,
     "epsilon_cutoff": 0,
     "eta_cutoff": 0,
+    "extra_body": {},
     "include_stop_str_in_output": False,
     "length_penalty": 1,
     "mirostat": 0,
+    "mm_processor_kwargs": {},
     "no_stop_trim": False,
+    "options": {},
     "repeat_penalty": 1,
     "return_tokens_as_token_ids": False,
     "spaces_between_special_tokens": True,
@@ -41,20 +47,21 @@ ASKS_NOTHING: dict[str, object] = {
     "top_n_sigma": -1,
     "typical_p": 1,
     "use_beam_search": False,
+    "vllm_xargs": {},
     "xtc_probability": 0,
 }
 
 
-def without_idle_fields(stated: JsonObject, model: type[BaseModel]) -> JsonObject:
+def without_idle_fields(stated: JsonObject, model: type[RequestBody]) -> JsonObject:
     """Return `stated` without the fields that `model` lacks and that ask for nothing.
 
     Raises InvalidRequest for a listed field with another value.
     """
-    extra = stated.keys() - field_names(model)
-    idle = {name for name in extra if _asks_nothing(name, stated[name])}
+    extra, known = stated.keys() - field_names(model), {**ASKS_NOTHING, **model.idle_fields}
+    idle = {name for name in extra if _asks_nothing(name, stated[name], known)}
     for name in sorted(extra - idle):
-        if name in ASKS_NOTHING:
-            expected = f"{written_value(ASKS_NOTHING[name])}: this server supports no other value"
+        if name in known:
+            expected = f"{written_value(known[name])}: this server supports no other value"
             raise InvalidRequest(name, stated[name], expected)
     return {name: value for name, value in stated.items() if name not in idle} if idle else stated
 
@@ -65,9 +72,9 @@ def read_leniently(stated: JsonObject, model: type[R]) -> tuple[R, list[str]]:
 
     Raises InvalidRequest for what is wrong in another way, and for more than MOST_IGNORED names.
     """
-    names = field_names(model)
+    names, known = field_names(model), {**ASKS_NOTHING, **model.idle_fields}
     extra = [name for name in stated if name not in names]
-    ignored = [written((name,)) for name in extra if not _asks_nothing(name, stated[name])]
+    ignored = [written((name,)) for name in extra if not _asks_nothing(name, stated[name], known)]
     rest = {name: value for name, value in stated.items() if name in names}
     while True:
         if len(ignored) > MOST_IGNORED:
@@ -92,12 +99,16 @@ def header_value(ignored: list[str]) -> bytes:
     return ", ".join(quote(name, safe=".[]-_") for name in ignored).encode()
 
 
-def _asks_nothing(name: str, value: object) -> bool:
+def _asks_nothing(name: str, value: object, known: Mapping[str, object]) -> bool:
+    """Return whether a value asks for nothing: null, or the one that is known. Of lists and objects
+    each empty one does."""
     if value is None:
         return True
-    if name not in ASKS_NOTHING:
+    if name not in known:
         return False
-    idle = ASKS_NOTHING[name]
+    idle = known[name]
+    if isinstance(idle, list | dict):
+        return value in ([], {})
     return value == idle and isinstance(value, bool) == isinstance(idle, bool)
 
 

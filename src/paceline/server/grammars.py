@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from paceline.core import Grammar, InvalidRequest
+from paceline.core.errors import OwnWords
 from paceline.engine.grammar import CompiledGrammar, Compiler
 from paceline.engine.grammar_bounds import check_schema
 from paceline.engine.grammar_trial import TrialBusy, TrialUnavailable
@@ -159,7 +160,7 @@ class GrammarReader:
             return self._form(body, thinking, grammar)
         format_bound = format_grammar(body.response_format)
         if format_bound is not None and grammar is not None:
-            expected = "null, or text, beside response_format"
+            expected = OwnWords("null, or text, beside response_format")
             raise InvalidRequest("structured_outputs", "an object", expected)
         grammar = grammar or format_bound
         if not body.tools or body.tool_choice == "none":
@@ -172,7 +173,7 @@ class GrammarReader:
         assert body.tools is not None
         choice = body.tool_choice or "auto"
         if final is not None and final.kind != "json_schema":
-            expected = "a JSON schema beside tools"
+            expected = OwnWords("a JSON schema beside tools")
             raise InvalidRequest(final.field, final.source, expected)
         tools = chosen_tools(body.tools, choice)
         parts = [self._parameters(index, function) for index, function in tools]
@@ -191,7 +192,7 @@ class GrammarReader:
         """Return the grammar of a function's arguments alone, which errors quote."""
         field, parameters = f"tools[{index}].function.parameters", function.parameters or {}
         if parameters.get("type", "object") != "object":
-            raise InvalidRequest(f"{field}.type", parameters["type"], "object")
+            raise InvalidRequest(f"{field}.type", parameters["type"], OwnWords("object"))
         check_schema(parameters, field)
         if self._tool_format.tags is not None:
             properties(parameters, field)

@@ -12,6 +12,7 @@ from typing import TypeVar
 from jinja2 import TemplateError
 
 from paceline.core import InvalidRequest
+from paceline.core.errors import OwnWords
 from paceline.engine.tool_formats import CHANNELS, GENERIC, HARMONY, format_of, reasoning_of
 from paceline.engine.tool_prompt import Message, instructions, plain_turns, with_instructions
 from paceline.llm import RenderedChat
@@ -119,7 +120,7 @@ class Conversations:
         """Return the text of a conversation. Raises InvalidRequest for what the template drops."""
         if not self._template:
             expected = "a model with a chat template; use /v1/completions with this one"
-            raise InvalidRequest("messages", request.model, expected)
+            raise InvalidRequest("messages", request.model, OwnWords(expected))
         arguments = read_objects(_argument_texts(request))
         words = self._words[self._has_tools(request)]
         messages = [
@@ -148,7 +149,7 @@ class Conversations:
                 if not rendered.shows(
                     "tool_calls", self._tool_format.shown_name(call.function.name)
                 ):
-                    expected = "null: the model's chat template does not show calls"
+                    expected = OwnWords("null: the model's chat template does not show calls")
                     raise InvalidRequest(f"messages[{index}].tool_calls", "calls", expected)
 
     def _with_instructions(
@@ -184,7 +185,7 @@ class Conversations:
         )
         for name in variables:
             if name in self._reserved or name not in self._words[with_tools]:
-                expected = "variables that the model's chat template reads"
+                expected = OwnWords("variables that the model's chat template reads")
                 raise InvalidRequest(VARIABLES, name, expected)
         return variables
 
@@ -249,7 +250,7 @@ class Conversations:
             )
         if message.name:  # some clients send an empty one for none
             if "name" not in words:
-                expected = (
+                expected = OwnWords(
                     "null, or nothing: the model's chat template does not read `name`, "
                     "so the model would not see it"
                 )
@@ -257,7 +258,7 @@ class Conversations:
             entry["name"] = message.name
         if message.tool_call_id is not None:
             if role != "tool":
-                expected = "null, unless the role is tool"
+                expected = OwnWords("null, unless the role is tool")
                 raise InvalidRequest(f"{field}.tool_call_id", message.tool_call_id, expected)
             entry["tool_call_id"] = message.tool_call_id
         return entry
@@ -272,7 +273,7 @@ class Conversations:
         elif self._reasoning is CHANNELS and "tool_calls" in entry and not entry["content"]:
             entry["thinking"] = text  # the one place where gpt-oss's template takes it
         elif self._reasoning is None:
-            expected = "null, or nothing: the model's chat template has no reasoning"
+            expected = OwnWords("null, or nothing: the model's chat template has no reasoning")
             raise InvalidRequest(field, text, expected)
 
 

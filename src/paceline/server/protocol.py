@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.core.documents import Document
-from paceline.core.errors import Amount
+from paceline.core.errors import Amount, OwnWords
 from paceline.core.field_types import AtMost, Whole
 from paceline.core.params import (
     Choices,
@@ -73,7 +73,14 @@ def _refuse(value: object) -> object:
     raise PydanticCustomError(UNSUPPORTED, "this server does not support it; leave it out")
 
 
+def _refuse_any(value: object) -> object:
+    if value is None:
+        return value
+    raise PydanticCustomError(UNSUPPORTED, "this server does not support it; leave it out")
+
+
 Unsupported = Annotated[None, BeforeValidator(_refuse)]
+Absent = Annotated[None, BeforeValidator(_refuse_any)]  # an empty object asks for something too
 NoList = Annotated[
     list[object] | None, Field(max_length=0, description="Not supported."), BeforeValidator(_refuse)
 ]
@@ -103,6 +110,10 @@ class RequestBody(RequestObject):
 
     model: ModelName = ""
     """A name from /v1/models (default: the first of them)."""
+
+    idle_fields: ClassVar[Mapping[str, object]] = {}
+    """Fields of other servers that pass at this endpoint alone, each with the value that asks for
+    what is done here anyway."""
     _size: int = PrivateAttr(0)
 
     @property
@@ -287,8 +298,13 @@ class ChatRequest(GenerationRequest):
     """Accepted without effect: drafters do not read it. It would change no text."""
     verbosity: Literal["low", "medium", "high"] | None = None
     """Accepted without effect: no chat template reads it."""
-    web_search_options: Unsupported = None
+    web_search_options: Absent = None
 
+    idle_fields: ClassVar[Mapping[str, object]] = {
+        "add_special_tokens": False,
+        "best_of": 1,
+        "echo": False,
+    }
     prompt_field: ClassVar[str] = "messages"
     num_prompts: ClassVar[int] = 1
 
@@ -309,7 +325,7 @@ class ChatRequest(GenerationRequest):
         if None not in both and both[0] != both[1]:
             expected = f"the same as max_completion_tokens ({both[1]}), or left out"
             raise InvalidRequest("max_tokens", both[0], expected)
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise InvalidRequest("top_logprobs", self.top_logprobs, "logprobs to be true as well")
         if self.add_generation_prompt and self.continue_final_message:
             expected = "false, or left out, beside continue_final_message"
@@ -321,18 +337,18 @@ class ChatRequest(GenerationRequest):
     def check_tools(self) -> None:
         if self.tool_choice not in (None, "none") and not self.tools:
             choice = self.tool_choice if isinstance(self.tool_choice, str) else "an object"
-            raise InvalidRequest("tool_choice", choice, "null, unless there are tools")
+            expected = OwnWords("null, unless there are tools")
+            raise InvalidRequest("tool_choice", choice, expected)
         for index, message in enumerate(self.messages):
             field = f"messages[{index}]"
+            expected = OwnWords("null, unless the role is assistant")
             if message.tool_calls and message.role != "assistant":
-                expected = "null, unless the role is assistant"
                 raise InvalidRequest(f"{field}.tool_calls", "calls", expected)
             if message.reasoning_content and message.role != "assistant":
-                expected = "null, unless the role is assistant"
                 raise InvalidRequest(f"{field}.reasoning_content", "text", expected)
             said = message.tool_calls or message.reasoning_content  # max_tokens may cut thinking
             if message.content is None and not said:
-                raise InvalidRequest(f"{field}.content", None, "text")
+                raise InvalidRequest(f"{field}.content", None, OwnWords("text"))
 
 
 class CompletionRequest(GenerationRequest):
@@ -347,6 +363,7 @@ class CompletionRequest(GenerationRequest):
     """Put the prompt before the answer, with its log-probabilities where `logprobs` is given."""
     suffix: Unsupported = None
 
+    idle_fields: ClassVar[Mapping[str, object]] = {"add_special_tokens": True}
     prompt_field: ClassVar[str] = "prompt"
     max_tokens_field: ClassVar[str] = "max_tokens"
 

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from paceline.core import Grammar, InvalidRequest
 from paceline.core.documents import Document
+from paceline.core.errors import OwnWords
 from paceline.core.field_types import AtMost
 from paceline.server.fields import JsonObject
 
@@ -58,14 +59,14 @@ class StructuredOutputs(Document):
         fields = type(self).model_fields
         given = [name.rstrip("_") for name in fields if getattr(self, name) is not None]
         if len(given) != 1:
-            expected = "exactly one of json, regex, lark and choice"
+            expected = OwnWords("exactly one of json, regex, lark and choice")
             raise InvalidRequest("structured_outputs", sorted(given), expected)
         field = f"structured_outputs.{given[0]}"
         if self.json_ is not None:
             return schema_grammar(self.json_, field)
         if self.choice is not None:
             if not all(self.choice):
-                raise InvalidRequest(field, self.choice, "texts, none of them empty")
+                raise InvalidRequest(field, self.choice, OwnWords("texts, none of them empty"))
             return Grammar("regex", "|".join(map(re.escape, self.choice)), field)
         return Grammar(given[0], self.regex or self.lark or "", field)
 
@@ -128,7 +129,8 @@ def chosen_tools(tools: Sequence[Tool], choice: ToolChoice | None) -> list[tuple
     names = [function.name for function in functions]
     for index, name in enumerate(names):
         if name in names[:index]:
-            raise InvalidRequest(f"tools[{index}].function.name", name, "a name of its own")
+            field = f"tools[{index}].function.name"
+            raise InvalidRequest(field, name, OwnWords("a name of its own"))
     if not isinstance(choice, NamedTool):
         return list(enumerate(functions))
     name = choice.function.name

@@ -9,7 +9,7 @@ from jinja2 import Environment, TemplateSyntaxError
 from jinja2.meta import find_undeclared_variables
 
 from paceline.core import InvalidRequest
-from paceline.core.errors import shown
+from paceline.core.errors import OwnWords, shown
 from paceline.engine.tool_formats import reasoning_of
 from paceline.server.fields import JsonObject
 
@@ -53,7 +53,7 @@ class ThinkingControl:
         elif enable != self._thinks:
             verb = "always" if self._thinks else "never"
             expected = f"{str(self._thinks).lower()}, or nothing: this model {verb} thinks"
-            raise InvalidRequest(field, enable, expected)
+            raise InvalidRequest(field, enable, OwnWords(expected))
         return variables
 
     def _effort_as_switch(self, effort: str, enable: bool | None) -> bool | None:
@@ -65,7 +65,7 @@ class ThinkingControl:
         usual = USUAL_EFFORT if self._thinks else "none"
         choices = [f"{usual!r}", "'none'"] if self._switch is not None else [f"{usual!r}"]
         expected = " or ".join([*choices, "nothing: the model's chat template reads no effort"])
-        raise InvalidRequest(EFFORT, effort, expected)
+        raise InvalidRequest(EFFORT, effort, OwnWords(expected))
 
     @staticmethod
     def _agreed(field: str, value: Value, other: object) -> Value:

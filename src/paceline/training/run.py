@@ -15,7 +15,7 @@ from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
 from paceline.models.dflash.module import DFlashModule
 from paceline.models.loader import LoadedModel, identity, load_model
-from paceline.models.networks import DTYPES, build_network
+from paceline.models.networks import DTYPES, build_network, check_device
 from paceline.models.tensors import EMBEDDING
 from paceline.training import export
 from paceline.training.config import TrainConfig
@@ -66,8 +66,7 @@ def train(config: TrainConfig, show: Callable[[str], None]) -> TrainingResult:
 
 def check_place(config: TrainConfig) -> None:
     """Raise InvalidRequest for a device, a tracker or a folder that is not available."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise InvalidRequest("device", config.device, "cpu: torch sees no CUDA device here")
+    check_device(config.device)
     for name in config.trackers:
         tracker_package(name)
     folder = config.folder

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from paceline.bench.load.address import UNLIMITED, ServerAddress
 from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 from paceline.bench.prompts import BenchPrompt
 from paceline.core import PacelineError
@@ -39,7 +40,8 @@ class ChatClient:
         seed: int = 0,
         extra: Mapping[str, object] | None = None,
     ) -> None:
-        self._http = _http(url, api_key, ANSWER_SECONDS)
+        self._address = ServerAddress.parse(url)
+        self._http = _http(self._address, api_key, ANSWER_SECONDS)
         self._body = {
             "model": model,
             "max_completion_tokens": max_tokens,
@@ -66,15 +68,16 @@ class ChatClient:
         answer = MeasuredAnswer(started=time.perf_counter())
         try:
             async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
-                await _check(response)
+                await _check(self._address, response)
                 async for event in _events(response):
                     _take(answer, event)
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__  # a timeout has no text
-            where = f"the server at {self._http.base_url}"
+            where = f"the server at {self._address.shown}"
             raise ServerError(f"{where} broke off at the prompt {prompt.name!r}: {why}") from error
         if not answer.arrivals:
-            raise ServerError(f"{response.url} sent no token ids for the prompt {prompt.name!r}")
+            where = f"the server at {self._address.shown}"
+            raise ServerError(f"{where} sent no token ids for the prompt {prompt.name!r}")
         return answer
 
 
@@ -85,30 +88,32 @@ async def served_model(url: str, api_key: str | None = None) -> str:
 
 async def get_json(url: str, path: str, api_key: str | None = None) -> Json:
     """Return the JSON that the server answers to GET. Raises ServerError."""
-    async with _http(url, api_key, 10) as http:
+    address = ServerAddress.parse(url)
+    async with _http(address, api_key, 10) as http:
         try:
             response = await http.get(path)
         except httpx.HTTPError as error:
-            raise ServerError(f"no server at {http.base_url}: {error}") from error
-    await _check(response)
+            raise ServerError(f"no server at {address.shown}: {error}") from error
+    await _check(address, response)
     answer: Json = response.json()
     return answer
 
 
-def _http(url: str, api_key: str | None, timeout: float) -> httpx.AsyncClient:
+def _http(address: ServerAddress, api_key: str | None, timeout: float) -> httpx.AsyncClient:
     return httpx.AsyncClient(
-        base_url=url.rstrip("/").removesuffix("/v1"),
+        base_url=address.base_url,
+        transport=address.async_transport(),
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
         timeout=httpx.Timeout(timeout, connect=10),
-        limits=httpx.Limits(max_connections=None),
+        limits=UNLIMITED,
         trust_env=False,  # a proxy set for the internet must not stand between us and the server
     )
 
 
-async def _check(response: httpx.Response) -> None:
+async def _check(address: ServerAddress, response: httpx.Response) -> None:
     if response.status_code != 200:
-        detail = (await response.aread()).decode("utf-8", "replace")
-        raise ServerError(f"{response.status_code} from {response.url}: {detail[:500]}")
+        await response.aread()
+        raise ServerError(address.refusal(response))
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[Json]:

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from paceline.bench.mock.plan import MockPlan
 from paceline.core import MAX_DRAFT_LEN, InvalidRequest, ModelError
 from paceline.core.errors import check_integer, check_number
@@ -17,7 +15,7 @@ from paceline.drafters.mock import mock_line
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
-from paceline.engine.machine import available_memory
+from paceline.engine.machine import free_memory
 from paceline.models.config import ModelConfig
 from paceline.models.described import describe
 from paceline.models.dflash.config import read_dflash_config
@@ -31,6 +29,7 @@ from paceline.models.mocked import (
     needed_bytes,
     refuse_too_large,
 )
+from paceline.models.networks import check_device
 from paceline.roofline.architecture import read_architecture
 
 
@@ -105,12 +104,11 @@ def build(target: MockTarget, plan: MockPlan, drafting: MockDrafting, **options:
     Raises InvalidRequest for a context that the model does not have, and naming bytes needed and
     available where it does not fit memory.
     """
-    dtype = options.get("dtype", "bfloat16")
+    dtype, device = options.get("dtype", "bfloat16"), options.get("device", "cpu")
+    check_device(device)
     weights, draft_kv = drafting.bytes_of(dtype, plan.tokens)
     needed = needed_bytes(target.shape, dtype, plan.tokens) + weights + draft_kv
-    on_gpu = options.get("device") == "cuda" and torch.cuda.is_available()
-    available = torch.cuda.mem_get_info()[0] if on_gpu else available_memory()
-    refuse_too_large(needed, available, "model", target.name)
+    refuse_too_large(needed, free_memory(device), "model", target.name)
     if plan.longest > target.shape.max_context:
         over = plan.longest - target.shape.max_context
         expected = f"at most {plan.context - over}: the model has {target.shape.max_context} tokens"

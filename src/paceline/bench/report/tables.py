@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import geometric_mean
 
 from rich import box
 from rich.table import Table
 
-from paceline.bench.load.answers import DraftCounts
+from paceline.bench.load.answers import DraftCounts, MeasuredAnswer
 from paceline.bench.load.paired import Load, Pair
 from paceline.bench.report.words import count, number
 
@@ -94,6 +94,16 @@ def notes(pairs: Sequence[Pair]) -> list[str]:
     if any(pair.loops for pair in pairs):
         lines.append("* TPOT stops counting where the text starts to repeat itself.")
     return lines
+
+
+def undrafted(answers: Iterable[MeasuredAnswer]) -> list[str]:
+    """Return a line that says so where answers with speculation drafted nothing; else none."""
+    if DraftCounts.total(answer.drafted for answer in answers).rounds:
+        return []
+    return [
+        "Nothing was drafted: off and on decode alike. The model has no drafter (--drafter none), "
+        "or drafts did not pay."
+    ]
 
 
 def same_text_line(same: bool) -> str:
