@@ -134,7 +134,7 @@ class Packer:
 
         def joined(part: str, names: Sequence[str]) -> Tensor:
             tensors = [take(weights, prefix + name) for name in names]
-            # A panel has 16 outputs of gate and 16 of up, so that SwiGLU finds both in one work item.
+            # A panel has 16 outputs of gate and 16 of up, so that SwiGLU finds both at once.
             return _in_turn(tensors) if part == Part.GATE_UP else torch.cat(tensors)
 
         def norm(name: str) -> int:
