@@ -23,8 +23,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,22 +104,35 @@ def merge(into: dict[str, list[Any]], more: Mapping[str, Sequence[Any]]) -> None
 # -- the tasks ------------------------------------------------------------------------------------
 
 
-def sessions(task: str, requests: int, args: argparse.Namespace) -> Iterator[Session]:
-    """Give a session for each peer, its processes up; Paceline's own sides are in each."""
-    for family in args.families.values():
-        sides = [*paceline(args.given, task, requests), *family(args.given, task, requests)]
-        session = Session(sides)
+def each_peer(
+    task: str, requests: int, args: argparse.Namespace, measure: Callable[[Session], None]
+) -> None:
+    """Measure a session for each peer, with Paceline's own sides in it. A peer that fails does not
+    stop the others: it is named in `args.failed`."""
+    for name, family in args.families.items():
+        start = time.perf_counter()
         try:
-            yield session
-        finally:
-            session.stop()
+            sides = [*paceline(args.given, task, requests), *family(args.given, task, requests)]
+            session = Session(sides)
+            try:
+                measure(session)
+            finally:
+                session.stop()
+        except (RuntimeError, OSError) as error:
+            args.failed.append(name)
+            print(f"{name}, {task}: {error}", file=sys.stderr)
+        minutes = (time.perf_counter() - start) / 60
+        print(f"{name}, {task}, {requests} at once: {minutes:.1f} min", file=sys.stderr)
 
 
 def run_alone(args: argparse.Namespace) -> None:
     merged: dict[str, Times] = defaultdict(dict)
-    for session in sessions(ALONE, 1, args):
+
+    def measure(session: Session) -> None:
         for title, times in alone(session, args).items():
             merge(merged[title], times)
+
+    each_peer(ALONE, 1, args, measure)
     for title, times in merged.items():
         name = f"{title}, {args.name} ({machine()})"
         if title.startswith("AR"):
@@ -134,11 +148,9 @@ def _rate(tokens: int, seconds: float) -> str:
 def run_at_once(args: argparse.Namespace) -> None:
     for requests in (8, 32):
         merged: Times = {}
-        rates: dict[str, list[float]] = {}
-        for session in sessions(AT_ONCE, requests, args):
-            times, tokens = at_once(session, args)
-            merge(merged, times)
-            merge(rates, {n: [tokens / t["own"] for t in turns] for n, turns in times.items()})
+        rates: dict[str, list[float]] = defaultdict(list)
+        measure = partial(_add_at_once, args=args, merged=merged, rates=rates)
+        each_peer(AT_ONCE, requests, args, measure)
         title = f"{requests} at once, chat and code prompts, up to {LOADED_TOKENS} tokens each"
         header = ["engine", *(f"speed ÷ {base}'s (95%)" for base in BASES), "tok/s"]
         cells = speeds(merged, BASES)
@@ -146,17 +158,29 @@ def run_at_once(args: argparse.Namespace) -> None:
         table(f"{title}, {args.name} ({machine()})", header, rows)
 
 
+def _add_at_once(
+    session: Session, args: argparse.Namespace, merged: Times, rates: dict[str, list[float]]
+) -> None:
+    times, tokens = at_once(session, args)
+    merge(merged, times)
+    for name, turns in times.items():
+        rates[name] += [tokens / turn["own"] for turn in turns]
+
+
 def run_end_to_end(args: argparse.Namespace) -> None:
     merged: dict[str, Times] = {kind: {} for kind in args.sets}
     same: dict[str, dict[str, list[bool]]] = {kind: {} for kind in args.sets}
     tokens: dict[str, dict[str, int]] = {kind: defaultdict(int) for kind in args.sets}
-    for session in sessions(END_TO_END, 1, args):
+
+    def measure(session: Session) -> None:
         for kind in args.sets:
             times, texts, count = end_to_end(session, kind, args)
             merge(merged[kind], times)
             merge(same[kind], texts)
             for name in times:
                 tokens[kind][name] += count
+
+    each_peer(END_TO_END, 1, args, measure)
     for kind in args.sets:
         title = f"end to end, {args.prompts} {kind} prompts, up to {args.tokens} tokens"
         title = f"{title}, {args.name} ({machine()})"
@@ -194,8 +218,11 @@ def main() -> None:
     args.families, missing = families(args.given)
     if args.only:
         args.families = {name: args.families[name] for name in args.only}
+    args.failed = []
     print(*missing, sep="\n", file=sys.stderr)
     RUNS[args.task](args)
+    if args.failed:
+        raise SystemExit(f"failed: {', '.join(args.failed)}; BENCH_LOG=FILE keeps what they print")
 
 
 if __name__ == "__main__":
