@@ -5,7 +5,8 @@
 #           Example: make demo TORCH="torch --index-url https://download.pytorch.org/whl/cpu"
 #   PYTHON  the interpreter that makes .venv (3.11 or newer)
 #   MODEL   for `make bench` and `make soak`; SMALL is its draft model, VLLM and OPENVINO the Pythons
-#           of environments with vllm, and with openvino-genai and optimum-intel: for `make bench`
+#           of environments with vllm, and with openvino-genai and optimum-intel, and LLAMA a folder
+#           with llama.cpp: for `make bench`. benchmarks/prepare_peers.sh makes all three
 #   COVERAGE=1 for `make test`: prints branch coverage by room, held to floors
 #   MINUTES that `make soak` loads the server for; BODIES that `make fuzz` sends; WORKERS that
 #           run tests, one to a core
@@ -77,7 +78,7 @@ types: $(VENV)/.ready-dev node_modules/.ready ## mypy, and TypeScript over the p
 
 bench: $(VENV)/.ready-core ## the tables of docs/benchmarks.md for MODEL (hours, on an idle machine; can be stopped)
 	$(PY) benchmarks/all_tables.py "$(MODEL)" $(PEER) $(if $(SMALL),--small "$(SMALL)") \
-		$(if $(OPENVINO),--openvino "$(OPENVINO)") $(ARGS)
+		$(if $(OPENVINO),--openvino "$(OPENVINO)") $(if $(LLAMA),--llama "$(LLAMA)") $(ARGS)
 
 soak: $(VENV)/.ready-test ## load test: MINUTES of mixed traffic at saturation, then a drain
 	$(PY) benchmarks/soak.py "$(MODEL)" --minutes $(MINUTES) $(ARGS)

@@ -35,12 +35,14 @@ def tables(
     build: Path,
     vllm: str | None,
     openvino: str | None,
+    llama: str | None,
     small: str | None,
 ) -> list[Table]:
     """Return all tables in order; those that want what is None are left out.
 
     `folder` holds the weights of `model`, `build` what tables leave to others; `vllm` and
-    `openvino` are interpreters with these engines, `small` is a draft model.
+    `openvino` are interpreters with these engines, `llama` is a folder of prepare_peers.sh, `small`
+    is a draft model.
     """
     found: list[Table] = []
     peer = ("--vllm", vllm) if vllm else ()
@@ -65,6 +67,9 @@ def tables(
         each("int8", "acceptance", model, small)
     if openvino:
         add("int8_peers", folder, "--openvino", openvino, *peer)
+    given = {"--small": small, "--llama": llama, "--openvino": openvino, "--vllm": vllm}
+    peers = [word for option, value in given.items() if value for word in (option, value)]
+    each("peers", "alone at-once end-to-end", folder, *peers)
     each("structured", "answers cost", model)
     add("overfit_drafter", model, overfitted, "--steps", "400")
     if vllm:
@@ -124,11 +129,12 @@ def main() -> None:
     parser.add_argument(
         "--openvino", metavar="PYTHON", help="of one with openvino-genai and optimum-intel"
     )
+    parser.add_argument("--llama", metavar="FOLDER", help="that prepare_peers.sh made")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="tables to run; default: all")
     parser.add_argument("--list", action="store_true", help="print the names of the tables")
     args = parser.parse_args()
     kept, folder = place(args.model), str(pull(args.model))
-    found = tables(args.model, folder, kept, args.vllm, args.openvino, args.small)
+    found = tables(args.model, folder, kept, args.vllm, args.openvino, args.llama, args.small)
     names = [table.name for table in found]
     if args.list:
         print(*names, sep="\n")

@@ -29,7 +29,9 @@ class Worker:
         )
         self.load_seconds = self._answer()["ready"]
 
-    def generate(self, prompts: list[list[int]], max_tokens: int, **more: Any) -> dict[str, Any]:
+    def generate(
+        self, prompts: list[list[int]], max_tokens: int | list[int], **more: Any
+    ) -> dict[str, Any]:
         return self.ask(op="generate", prompts=prompts, max_tokens=max_tokens, **more)
 
     def ask(self, **request: Any) -> dict[str, Any]:

@@ -6,24 +6,30 @@ OPENVINO is the Python of an environment with openvino-genai and optimum-intel; 
 exported to int8 weights there once (activations are quantised as it runs). vLLM runs in bfloat16:
 it wants int8 checkpoints made with tools of its own. A drafter is a spec as `paceline serve` takes
 it.
+
+A turn is one prompt. Its time per token is that between the first token and the last one that is
+counted: none after the end of the text or in a loop, and as many as the shortest answer has.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 from harness import Worker, machine, table
+from peer_answers import FEWEST, counted, ends_of, seconds_to
+from peer_models import exported
 from prompts import encoded
 from transformers import AutoTokenizer
 
 from paceline.bench.turns import in_turns, ratio_interval
 
-TOKENS, SHORT = 128, 16  # a TPOT is the difference of two runs, so that prompts don't count
-ROUNDS = 12
+TOKENS = 128  # most of an answer
+ROUNDS = 20  # prompts
 
 
 def main() -> None:
@@ -33,9 +39,9 @@ def main() -> None:
     parser.add_argument("--vllm")
     parser.add_argument("--drafter", action="append", default=[])
     parser.add_argument("--kind", default="code")
-    parser.add_argument("--exported", type=Path, default=Path("build/openvino"))
+    parser.add_argument("--exported", type=Path, default=Path("build/peers"))
     args = parser.parse_args()
-    folder = export(args.model, args.openvino, args.exported)
+    folder = exported(args.model, "int8", args.openvino, args.exported)
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     prompts = encoded(tokenizer, args.kind)
     workers = {
@@ -48,7 +54,8 @@ def main() -> None:
     for spec in args.drafter:
         name = f"Paceline, int8, {spec.split(':')[0].split('=')[-1]}"
         workers[name] = Worker("paceline", args.model, quantize="int8", drafter=spec)
-    times = in_turns({name: timed(worker, prompts) for name, worker in workers.items()}, ROUNDS)
+    sides = {name: answering(worker, prompts) for name, worker in workers.items()}
+    times = tpots(in_turns(sides, ROUNDS), ends_of(args.model))
     base = times["OpenVINO GenAI, int8"]
     rows: list[list[object]] = []
     for name, own in times.items():
@@ -56,34 +63,29 @@ def main() -> None:
         rows.append([name, 1e3 * statistics.median(own), middle, f"{low:.2f} to {high:.2f}"])
     print(machine())
     header = ["engine", "ms per token", "speed ÷ OpenVINO", "95 %"]
-    table(
-        f"One request, {TOKENS - SHORT} tokens, {args.kind}: {Path(args.model).name}", header, rows
-    )
+    title = f"One request, up to {TOKENS} tokens, {len(base)} {args.kind} prompts"
+    table(f"{title}: {Path(args.model).name}", header, rows)
     for worker in workers.values():
         worker.stop()
 
 
-def export(model: str, python: str, folder: Path) -> Path:
-    target = folder / Path(model).name
-    if not (target / "openvino_model.xml").exists():
-        command = Path(python).parent / "optimum-cli"
-        options = ["--task", "text-generation-with-past", "--weight-format", "int8"]
-        subprocess.run(
-            [str(command), "export", "openvino", "-m", model, *options, str(target)], check=True
-        )
-    return target
+def answering(worker: Worker, prompts: list[list[int]]) -> Callable[[], dict[str, Any]]:
+    """Answer the next prompt, whichever round it is: each worker sees them all."""
+    turns = cycle(prompts)
+    return lambda: worker.ask(op="stream", prompt=next(turns), max_tokens=TOKENS)
 
 
-def timed(worker: Worker, prompts: list[list[int]]) -> Callable[[], float]:
-    """Seconds per token of the next prompt, whichever round it is: each worker sees them all."""
-    turn = iter(range(10**6))
-
-    def run() -> float:
-        prompt = prompts[next(turn) % len(prompts)]
-        short = worker.generate([prompt], SHORT)["seconds"]
-        return (worker.generate([prompt], TOKENS)["seconds"] - short) / (TOKENS - SHORT)
-
-    return run
+def tpots(answers: dict[str, list[dict[str, Any]]], ends: set[int]) -> dict[str, list[float]]:
+    """Return each worker's seconds per token, turn by turn, without turns of very short answers."""
+    times: dict[str, list[float]] = {name: [] for name in answers}
+    for turn in zip(*answers.values(), strict=True):
+        count = min(counted(answer["tokens"], ends) for answer in turn)
+        if count < FEWEST:
+            continue
+        for name, answer in zip(answers, turn, strict=True):
+            first, tokens = next(mark for mark in answer["marks"] if mark[1])
+            times[name].append((seconds_to(answer["marks"], count) - first) / (count - tokens))
+    return times
 
 
 if __name__ == "__main__":

@@ -50,26 +50,27 @@ def test_kept_tables_are_not_run_again(all_tables: Any, tmp_path: Path) -> None:
 
 def test_tables_of_peers_are_there_if_peers_are(all_tables: Any) -> None:
     def names(**peers: str | None) -> set[str]:
-        given = {"vllm": None, "openvino": None, "small": None, **peers}
+        given = {"vllm": None, "openvino": None, "llama": None, "small": None, **peers}
         found = [t.name for t in all_tables.tables("m", "/m", Path("build"), **given)]
         assert len(set(found)) == len(found), "a name is a file"
         return set(found)
 
     alone = names()
     assert {"kernels", "serving-http", "never_slower-run", "block_drafts-context"} <= alone
+    assert {"peers-alone", "peers-at-once", "peers-end-to-end"} <= alone
     assert names(vllm="python") - alone == {"block_drafts_peers"}
     assert names(openvino="python") - alone == {"int8_peers"}
     assert names(small="s") - alone == {"speculation-draft-model", "int8-acceptance"}
 
 
 def test_every_table_is_a_script_that_is_there(all_tables: Any) -> None:
-    peers = {"vllm": "python", "openvino": "python", "small": "s"}
+    peers = {"vllm": "python", "openvino": "python", "llama": "folder", "small": "s"}
     for table in all_tables.tables("m", "/m", Path("build"), **peers):
         assert Path(table.command[0]).is_file(), table
 
 
 def test_engines_that_know_no_names_of_ours_are_given_the_folder(all_tables: Any) -> None:
-    given = {"vllm": "/p", "openvino": "/p", "small": None}
+    given = {"vllm": "/p", "openvino": "/p", "llama": "/p", "small": None}
     found = all_tables.tables("name", "/folder", Path("build"), **given)
     peers = [table.command for table in found if "/p" in table.command]
     assert len(peers) >= 5
