@@ -50,7 +50,7 @@ def test_a_profile_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     command += ["--steps", "5", "--max-tokens", "12", "--threads", "1", "--kv-memory", "4MiB"]
     assert main([*command, "--trace", str(trace), "--json", str(numbers)]) == 0
     shown = capsys.readouterr().out
-    for name in ("schedule", "forward", "gate_up", "sample", "verify", "detokenise", "unaccounted"):
+    for name in ("schedule", "forward", "gate_up", "sample", "commit", "detokenise", "unaccounted"):
         assert f" {name} " in shown
     assert shown.count("Largest gap to the roofline") + shown.count("No gap: ") == 2
     told = json.loads(numbers.read_text("utf-8"))
