@@ -21,13 +21,13 @@ import time
 from pathlib import Path
 
 BACKENDS = {
-    "paceline": "engines.paceline_engine:Paceline",
-    "paceline-server": "engines.servers:PacelineServer",
-    "transformers": "engines.transformers_engine:Transformers",
-    "vllm": "engines.vllm_engine:Vllm",
-    "openvino": "engines.openvino_engine:OpenVino",
-    "llama": "engines.llama_engine:LlamaLibrary",
-    "llama-server": "engines.servers:LlamaServer",
+    "paceline": "paceline_engine:Paceline",
+    "paceline-server": "servers:PacelineServer",
+    "transformers": "transformers_engine:Transformers",
+    "vllm": "vllm_engine:Vllm",
+    "openvino": "openvino_engine:OpenVino",
+    "llama": "llama_engine:LlamaLibrary",
+    "llama-server": "servers:LlamaServer",
 }
 
 
@@ -35,7 +35,8 @@ def main() -> None:
     # Whatever libraries print goes to standard error; the pipe carries answers only.
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    sys.path.append(str(Path(__file__).parent))  # last: no name of ours hides a package
+    # Their folder alone: kernels.py, one above, is a name that transformers looks for.
+    sys.path.append(str(Path(__file__).parent / "engines"))
     options = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
     start = time.perf_counter()
     module, name = BACKENDS[sys.argv[1]].split(":")
