@@ -65,14 +65,14 @@ def test_a_file_that_is_no_config_is_refused(tmp_path: Path) -> None:
 def test_too_large_names_bytes_needed_and_available(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mock_setup, "available_memory", lambda: 1_000_000)
+    monkeypatch.setattr(mock_setup, "free_memory", lambda _: 1_000_000)
     plan = of_lengths(2.0)
     with pytest.raises(InvalidRequest) as refused:
         mocked(tmp_path, plan)
     needed = needed_bytes(read_target(str(config_file(tmp_path))).shape, "bfloat16", plan.tokens)
     assert refused.value.field == "model"
     assert f"{needed} bytes" in str(refused.value) and "1000000 bytes" in str(refused.value)
-    monkeypatch.setattr(mock_setup, "available_memory", lambda: needed)
+    monkeypatch.setattr(mock_setup, "free_memory", lambda _: needed)
     mocked(tmp_path, plan)
 
 
