@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -37,12 +38,14 @@ def main() -> None:
     os.dup2(2, 1)
     # Their folder alone: kernels.py, one above, is a name that transformers looks for.
     sys.path.append(str(Path(__file__).parent / "engines"))
+    # However this process ends, a server that it has started ends with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     options = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
     start = time.perf_counter()
     module, name = BACKENDS[sys.argv[1]].split(":")
     backend = getattr(importlib.import_module(module), name)(sys.argv[2], options)
-    print(json.dumps({"ready": time.perf_counter() - start}), file=pipe, flush=True)
     try:
+        print(json.dumps({"ready": time.perf_counter() - start}), file=pipe, flush=True)
         for line in sys.stdin:
             request = json.loads(line)
             operation = getattr(backend, request.pop("op"))

@@ -31,11 +31,14 @@ class Served:
         self._options, end = options, time.monotonic() + START_SECONDS
         where = ["--host", "127.0.0.1", "--port", str(self._port)]
         self._process = subprocess.Popen([*self.command(model, options), *where])
-        while not self._healthy():
-            if self._process.poll() is not None or time.monotonic() > end:
-                self.close()
-                raise RuntimeError(f"the server of {model} did not start")
-            time.sleep(0.1)
+        try:
+            while not self._healthy():
+                if self._process.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError(f"the server of {model} did not start")
+                time.sleep(0.1)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._process.terminate()
