@@ -138,7 +138,7 @@ def test_as_users_write_it(text: str, length: int, al: float) -> None:
         ({"alpha": 0.8, "al": 3}, "expected alpha; or al"),
         ({"alpha": 1.2}, "alpha: got 1.2; expected a probability from 0 to 1"),
         ({"alpha": "x"}, "alpha: got 'x'"),
-        ({"beta": None}, "acceptance: got {'beta': None}; expected alpha; or al"),
+        ({"beta": None}, "acceptance: got {'beta': null}; expected alpha; or al"),
         ({"al": 9, "draft_length": 7}, "al: got 9.0; expected from 1 to 8"),
         ({"unconditional": [0.5, 0.6]}, "position 2 does. Are they conditional?"),
         ({"conditional": 0.5}, "conditional: got 0.5; expected a list"),

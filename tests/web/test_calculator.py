@@ -147,7 +147,7 @@ BAD = [
     # what is filled in, with what, what its error says, what makes it right again
     ("#calculator-batch", "-3", "Got -3; expected", "1"),
     ("#calculator-batch", "60000", "Got 60000; expected at most", "1"),
-    ("#calculator-context", "", "Got None; expected", "4096"),
+    ("#calculator-context", "", "Got null; expected", "4096"),
     ("#calculator-tp", "0", "Got 0; expected", "1"),
     ("#drafter-0-block", "0", "Got 0; expected", "15"),
     ("#drafter-1-cost", "-1", "Got -0.01; expected", "10"),
