@@ -1,4 +1,4 @@
-"""What of an answer is counted: the text up to its end, and up to where it starts to loop."""
+"""Count of an answer the text up to its end, and up to where it starts to loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What peers.py measures: sessions of engines side by side, and their seconds in turns."""
+"""Sessions of engines side by side, and their seconds in turns, for peers.py."""
 
 from __future__ import annotations
 

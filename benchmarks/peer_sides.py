@@ -24,7 +24,7 @@ VLLM_LOOKUP = {
 
 @dataclass(frozen=True)
 class Given:
-    """What a run has: folders of the model and of a draft model, and where the peers are. What is
+    """The folders of a run's model and draft model, and where the peers are. What is
     made for peers is kept in `kept`."""
 
     model: str

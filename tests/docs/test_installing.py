@@ -1,4 +1,4 @@
-"""What `pip install "git+URL"` gives: every file of the package, and a command that runs."""
+"""`pip install "git+URL"` installs every file of the package, and a command that runs."""
 
 from __future__ import annotations
 

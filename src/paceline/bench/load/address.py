@@ -16,7 +16,7 @@ KEY_REMEDY = "set PACELINE_API_KEY to the server's key, or give it with --api-ke
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server listens: `base_url` is for httpx, `socket` the path of a Unix socket; `shown`
+    """The address of a server: `base_url` is for httpx, `socket` the path of a Unix socket; `shown`
     is the address as people write it."""
 
     shown: str
