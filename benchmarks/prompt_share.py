@@ -57,11 +57,16 @@ class FixedStretch(PromptShare):
     prompts and drafts."""
 
     def rows(
-        self, cost: StepCost, decode_rows: int, decoding: int, prompts: Sequence[Request], most: int
+        self,
+        cost: StepCost,
+        decode_rows: int,
+        decoding: int,
+        prompts: Sequence[Request],
+        most: int,
+        back: float = 0.0,
     ) -> PromptRows:
-        seconds = self.max_stretch * cost(decoding)
-        rows = cost.rows_within(seconds, decoding, most)
-        return PromptRows(rows, rows)
+        more = (self.max_stretch - 1) * cost(decoding, decoding, back)
+        return PromptRows(cost, decoding, most, more, more, requests=decoding, back=back)
 
 
 class ClosedLoop:

@@ -97,7 +97,8 @@ def prefill(args: argparse.Namespace) -> None:
 
 
 def join(args: argparse.Namespace) -> None:
-    """Gaps between the tokens of four decoding requests, before and while a 4k prompt joins."""
+    """Gaps between the tokens of four decoding requests, before and while a 4k prompt joins. Their
+    contexts grow meanwhile, so a gap is compared with what it would be between before and after."""
     from paceline import LLM, SamplingParams
 
     (model,) = args.models
@@ -124,23 +125,27 @@ def join(args: argparse.Namespace) -> None:
         while newcomer.output_len == 0:
             gaps.append(_timed(engine.step))
         ttft = time.perf_counter() - start
+        engine.abort(newcomer.id)
+        after = statistics.median([_timed(engine.step) for _ in range(100)])
         for request in others:
             engine.abort(request.id)
         while engine.has_work:
             engine.step()
         base = statistics.median(before)
-        gaps.sort()
+        share = (after - base) / len(gaps)
+        ratios = sorted(gap / (base + share * i) for i, gap in enumerate(gaps))
         rows.append(
             (
                 turn,
-                statistics.median(gaps) / base,
-                gaps[int(0.99 * (len(gaps) - 1))] / base,
+                statistics.median(ratios),
+                ratios[int(0.99 * (len(ratios) - 1))],
                 sorted(before)[98] / base,
+                after / base,
                 f"{ttft:.1f} s",
             )
         )
-    header = ["run", "median while joining ÷ before", "p99 while joining ÷ before",
-              "p99 before ÷ median before", "newcomer's TTFT"]  # fmt: skip
+    header = ["run", "median while joining ÷ without", "p99 while joining ÷ without",
+              "p99 before ÷ median before", "after ÷ before", "newcomer's TTFT"]  # fmt: skip
     table(f"others' TPOT while a 4k prompt joins, {name_of(model)}, 4 requests ({machine()})",
           header, rows)  # fmt: skip
 

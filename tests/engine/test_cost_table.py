@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from paceline.engine.costs import Costs, CostSource, DraftCost, Line, starting_costs
-from paceline.engine.step_cost import StepCost
+from paceline.engine.step_cost import FAR, StepCost
 
 PAIR = 1e-4  # seconds
+KEY = 1e-3
 
 
 class Clock:
@@ -40,7 +41,7 @@ class Drafter:
 
 def step_seconds(rows: int, requests: int, start: int = 0) -> float:
     pairs = (rows - 1) * (start + rows / 2) if start else 0
-    return 1.0 + rows / 16 + 0.02 * (requests - 1) + PAIR * pairs
+    return 1.0 + rows / 16 + 0.02 * (requests - 1) + KEY * start + PAIR * pairs
 
 
 @pytest.fixture
@@ -81,9 +82,23 @@ def test_what_prompts_look_back_on_is_measured_where_there_is_context(
     step = starting_costs(source()).step
     assert step.per_key == step.per_pair == 0
     for _ in ("measured", "kept"):
-        step = starting_costs(source(context=4096, key_share=0.01)).step
-        assert step.per_pair == pytest.approx(PAIR)
-        assert step.per_key == pytest.approx(0.01 * step_seconds(1, 1))
+        step = starting_costs(source(context=4096)).step
+        assert step.per_key == pytest.approx(KEY) and step.per_pair == pytest.approx(PAIR)
+
+
+def test_keys_are_written_before_it_is_timed_how_long_they_take_to_read(clock: Clock) -> None:
+    done: list[tuple[int, ...]] = []
+
+    def forward(*size: int) -> float:
+        done.append(size)
+        return step_seconds(*size)
+
+    def clear(tokens: int) -> None:
+        done.append((tokens,))
+
+    starting_costs(source(context=4096, forward=forward, clear=clear))
+    starts = [size[2] for size in done if len(size) == 3]
+    assert done[0] == (FAR + 512,) and set(starts) == {FAR}
 
 
 def test_steps_of_a_large_model_are_timed_once_and_held_up_ones_again(
@@ -111,7 +126,7 @@ def test_a_large_model_is_timed_at_few_sizes_and_the_rest_lies_between(
     monkeypatch.setattr("paceline.engine.costs.BUDGET", 8.0)
     with caplog.at_level(logging.INFO):
         step = starting_costs(source(identity=None, context=4096)).step
-    assert clock.calls <= 9 and len(step.rows) == 13  # five of steps, four of drafts
+    assert clock.calls <= 10 and len(step.rows) == 13  # five of steps, four of drafts
     for rows in step.rows:
         assert step(rows) == pytest.approx(step_seconds(rows, 1))
     assert step.per_pair == pytest.approx(PAIR)

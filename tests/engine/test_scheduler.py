@@ -8,7 +8,7 @@ from paceline.core import Request, SamplingParams
 from paceline.engine.draft import Draft
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.prompt_share import PromptShare
-from paceline.engine.scheduler import Plan, Scheduler
+from paceline.engine.scheduler import Plan, Scheduled, Scheduler, looking_back
 from paceline.engine.step_cost import StepCost
 from paceline.models.batch import BLOCK_SIZE
 
@@ -138,7 +138,7 @@ def test_rows_give_way_to_what_must_be_read_down_to_half() -> None:
 
 
 def test_a_goal_for_tpot_counts_what_is_read() -> None:
-    s = busy_scheduler(4, tpot_goal=2.0)
+    s = busy_scheduler(4, tpot_goal=2.06)  # 0.06 s: the four look back on three tokens each
     s.cost = StepCost([1, 4, 24], [1.0, 1.0, 3.0], per_key=5.0e-3)
     long = request("long", 400)
     long.computed, long.cached_tokens = 160, 0
@@ -285,13 +285,41 @@ def test_what_a_step_looks_back_on_costs_time_and_is_learned_apart() -> None:
     assert cost(51, 1, back) == pytest.approx(cost(51) + back)
     assert cost.rows_within(2.0, 1, 63, start=0) == 20
     assert 8 < cost.rows_within(2.0, 1, 63, start=4096) < 13, "to read the keys is not counted"
-    plain = cost(51)
-    for _ in range(100):
-        now = cost.looking_back(4096, 51)
-        cost.observe(51, plain + 4 * back, 1, now)
-    assert cost.per_key == pytest.approx(4e-4, rel=0.02)
-    assert cost.per_pair == pytest.approx(4e-5, rel=0.02)
-    assert cost(51) == plain, "rows cost what they did"
+
+
+def test_rows_and_what_they_look_back_on_are_learned_each_by_its_share() -> None:
+    cost, true = (StepCost([1, 64], [1.0, 4.0], per_key=1e-4, per_pair=1e-5) for _ in range(2))
+    cost.per_key, cost.per_pair = 0.5e-4, 0.5e-5
+    for _ in range(300):
+        for start, count in ((0, 1), (4096, 1), (2048, 8)):
+            seconds = true(count, 1, true.looking_back(start, count))
+            cost.observe(count, seconds, 1, cost.looking_back(start, count))
+    for start, count in ((0, 1), (4096, 1), (2048, 8)):
+        found = cost(count, 1, cost.looking_back(start, count))
+        assert found == pytest.approx(true(count, 1, true.looking_back(start, count)), rel=0.1)
+    assert cost.per_key == pytest.approx(1e-4, rel=0.25), "half of it was known before"
+
+
+def test_a_slower_machine_is_told_by_steps_that_look_back_too() -> None:
+    cost = StepCost([1, 64], [1.0, 4.0], per_key=1e-4, per_pair=1e-5)
+    for _ in range(50):
+        cost.observe(1, 2 * 1.4096, 1, cost.looking_back(4096, 1))
+    assert cost(1) == pytest.approx(2.0, rel=0.2)
+    assert cost(1, 1, cost.looking_back(4096, 1)) == pytest.approx(2 * 1.4096, rel=0.01)
+
+
+def test_a_decoding_requests_context_is_no_cost_of_the_prompt_beside_it() -> None:
+    """Contexts grow while a long prompt is computed. Its chunks must not get the blame: they would
+    shrink, and the prompt take even longer."""
+    cost = StepCost([1, 4, 24], [1.0, 1.0, 3.0], per_key=1e-4)
+    true = StepCost([1, 4, 24], [1.0, 1.0, 3.0], per_key=1e-4)
+    requests = [request(f"decoding{index}", 4000) for index in range(4)]
+    for context in range(0, 4000, 10):
+        entries = [Scheduled(each, context, 1) for each in requests]
+        entries.append(Scheduled(request("long", 8000), 4000, 2, chunk=True))
+        seconds = true(6, 5) + (4 * context + 4000) * 1e-4
+        cost.observe(6, seconds, 5, looking_back(cost, entries))
+    assert cost.reading(4096) == pytest.approx(0.4096)
 
 
 def test_step_cost_learns_from_steps_without_forgetting_its_shape() -> None:

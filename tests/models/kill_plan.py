@@ -125,7 +125,7 @@ class Plan:
         for name in sorted(loaded.weights):
             weights.update(loaded.weights[name].float().numpy().tobytes())
         library = build.load().library
-        source = CostSource(forward, 64, 4, {}, {"model": "tiny"})
+        source = CostSource(forward, 64, 4, {}, identity={"model": "tiny"})
         costs = starting_costs(source)
         answer = {
             "weights": weights.hexdigest(),

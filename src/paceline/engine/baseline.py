@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.engine.scheduler import Scheduled
+from paceline.engine.scheduler import Scheduled, looking_back
 from paceline.engine.step_cost import StepCost
 
 HORIZON = 60.0  # seconds of decoding that the recent speedup looks back on
@@ -32,10 +32,8 @@ class Baseline:
         chosen: Sequence[int],
         step: float,
         drafting: float,
-        back: float = 0.0,
     ) -> list[float]:
-        """Count a step that took `step` seconds and `drafting` seconds beside it. `back` is what
-        its chunks add by looking back.
+        """Count a step that took `step` seconds and `drafting` seconds beside it.
 
         `chosen` are the tokens that each request with a round committed by choice: what a grammar
         forces comes without speculation as well, in the same step. Return, for each of them, the
@@ -51,10 +49,13 @@ class Baseline:
             return [step] * decoding
         tokens = [max(1, count) for count in chosen]
         rows = sum(entry.count for entry in scheduled)
-        pace = step / cost(rows + drafted, requests, back)
+        pace = step / cost(rows + drafted, requests, looking_back(cost, scheduled))
+        plain_back = sum([cost.looking_back(e.start, e.count) for e in scheduled])
+        next_back = sum([cost.looking_back(e.start, 1) for e in scheduled if e.samples])
         # The first token of each comes from a step with the same prompts beside it.
         more = (sum(tokens) - decoding) / decoding
-        first, others = pace * cost(rows, requests, back), pace * cost(decoding, decoding)
+        first = pace * cost(rows, requests, plain_back)
+        others = pace * cost(decoding, decoding, next_back)
         plain = first + more * others
         self._count(step + drafting, plain)
         return [first + (count - 1) * others for count in tokens]

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 KEPT = 0.98  # what a timing leaves of those before it: costs follow the contexts and the machine
 OUTLIER = 3.0  # a timing this many times above what is known was held up by others
 TRUSTED = 4.0  # timings after which one that stands out is taken for such
-FORMAT = 4
+FORMAT = 5
 STALE = 3.0  # so many times slower or faster than it says, and a table is that of another machine
 TOGETHER = 8  # requests that a drafter's rehearsal drafts for, beside a single one
 
@@ -159,9 +159,8 @@ class CostSource:
 
     `forward(rows, requests, start)` computes a step over blocks that nobody owns yet: at most
     `rows` rows and `requests` requests, after `start` tokens, 0 by default, and up to `context` in
-    all. `key_share` is what a token's keys and values take, as a share of the weights. `identity`
-    names everything that a cached table must agree in; None where the model has no identity, and
-    nothing is cached.
+    all. `clear(tokens)` first writes zeros to the KV of so many. `identity` names everything that a
+    cached table must agree in; None where the model has no identity, and nothing is cached.
     """
 
     forward: Callable[..., object]
@@ -169,7 +168,7 @@ class CostSource:
     requests: int
     drafters: Mapping[str, Drafter]
     context: int = 0
-    key_share: float = 0.0
+    clear: Callable[[int], object] | None = None
     identity: Mapping[str, object] | None = None
 
     @property
@@ -197,12 +196,13 @@ def starting_costs(source: CostSource) -> Costs:
 def _measure(source: CostSource) -> Costs:
     log.info("timing steps, for about %.0f s: once for this model on this machine", BUDGET)
     started = time.perf_counter()
+    if source.clear is not None:
+        source.clear(min(source.context, FAR + source.rows))
     step = StepCost.measure(
         source.forward,
         source.rows,
         source.requests,
         context=source.context,
-        key_share=source.key_share,
         budget=BUDGET,
     )
     costs = Costs(step, {name: DraftCost(d.parallel) for name, d in source.drafters.items()})

@@ -410,10 +410,9 @@ class Engine:
         cost, rows = self.scheduler.cost, sum([entry.rows for entry in scheduled])
         step = StepInfo(time.time(), len(scheduled), rows, drafting, seconds)
         chosen = [len(j.commit.kinds) - j.commit.kinds.count(TokenKind.FORCED) for j in judged]
-        back = looking_back(cost, scheduled)
-        plain = self.baseline.add(cost, scheduled, chosen, seconds, drafting, back)
+        plain = self.baseline.add(cost, scheduled, chosen, seconds, drafting)
         if not any([entry.scored for entry in scheduled]):  # those cost more than their rows
-            cost.observe(rows, seconds, len(scheduled), back)
+            cost.observe(rows, seconds, len(scheduled), looking_back(cost, scheduled))
         self.drafting.lengths.end_step(scheduled, sum(chosen), seconds + drafting)
         deltas = []
         for each, ar_seconds in zip(judged, plain, strict=True):

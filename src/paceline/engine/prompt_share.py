@@ -20,13 +20,13 @@ from paceline.core import Request
 from paceline.engine.step_cost import StepCost
 
 SHORT_STRETCH = 8.0
-READING = 1.5  # times the share of a chunk: what it may take with what must be read before it
+READING = 1.4  # times the share of a chunk: what it may take with what must be read before it
 
 
 @dataclass(slots=True)
 class PromptRows:
-    """The room for prompts in one step of `rows` rows so far, which `left` at most may follow. They
-    may add `whole` seconds where a prompt ends in the step, and `chunk` seconds where it does not;
+    """The room for prompts in one step of `rows` rows so far, which `left` at most may follow. Those
+    rows are of `requests` requests, and look back for `back`. Prompts may add `whole` seconds where a prompt ends in the step, and `chunk` seconds where it does not;
     no more in any case if they are `strict`."""
 
     cost: StepCost
@@ -35,12 +35,13 @@ class PromptRows:
     whole: float = inf
     chunk: float = inf
     strict: bool = False
+    requests: int = 1
+    back: float = 0.0
     step: float = field(init=False)
-    back: float = 0.0  # what rows so far add by attention
     taken: bool = False
 
     def __post_init__(self) -> None:
-        self.step = self.cost(self.rows)
+        self.step = self.cost(self.rows, self.requests, self.back)
 
     def of(self, request: Request) -> int:
         """Return how many rows of its prompt a request may have. The first one gets one at least:
@@ -61,7 +62,7 @@ class PromptRows:
     @property
     def full(self) -> bool:
         """Return whether no prompt gets anything any more."""
-        more = self.cost(self.rows + 1, 1, self.back) - self.step
+        more = self.cost(self.rows + 1, self.requests, self.back) - self.step
         return self.left <= 0 or (self.taken and more > max(self.whole, self.chunk))
 
     def _within(self, seconds: float, request: Request) -> int:
@@ -73,7 +74,12 @@ class PromptRows:
         most = (1.0 if self.strict else READING) * seconds - reading
         share = min(seconds, max(least, most))
         return self.cost.rows_within(
-            self.step + share, self.rows, self.left, start=start, back=self.back
+            self.step + share,
+            self.rows,
+            self.left,
+            requests=self.requests,
+            start=start,
+            back=self.back,
         )
 
 
@@ -86,11 +92,17 @@ class PromptShare:
     tpot_goal: float | None = None
 
     def rows(
-        self, cost: StepCost, decode_rows: int, decoding: int, prompts: Sequence[Request], most: int
+        self,
+        cost: StepCost,
+        decode_rows: int,
+        decoding: int,
+        prompts: Sequence[Request],
+        most: int,
+        back: float = 0.0,
     ) -> PromptRows:
         """Return the room for `prompts`, which wait, beside `decoding` requests of `decode_rows`
-        rows, their drafts included; for `most` rows at most."""
-        step = cost(decode_rows)
+        rows, their drafts included, which look back for `back`; for `most` rows at most."""
+        step = cost(decode_rows, decoding, back)
         short = SHORT_STRETCH * step
         long = step * max(self.max_stretch, 1 + len(prompts) / decoding)
         if self.tpot_goal is not None:
@@ -98,7 +110,10 @@ class PromptShare:
         elif self._is_late(cost, step, long, prompts):
             long = short
         strict = self.tpot_goal is not None
-        return PromptRows(cost, decode_rows, most, short - step, min(short, long) - step, strict)
+        chunk = min(short, long) - step
+        return PromptRows(
+            cost, decode_rows, most, short - step, chunk, strict, requests=decoding, back=back
+        )
 
     def _is_late(
         self, cost: StepCost, step: float, stretched: float, prompts: Sequence[Request]

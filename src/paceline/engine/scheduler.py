@@ -61,8 +61,8 @@ class Scheduled:
 
 
 def looking_back(cost: StepCost, scheduled: Iterable[Scheduled]) -> float:
-    """Return what the chunks of a step add by looking back, as StepCost counts it."""
-    return sum([cost.looking_back(e.start, e.count) for e in scheduled if e.chunk])
+    """Return what the rows of a step add by looking back, as StepCost counts it."""
+    return sum([cost.looking_back(entry.start, entry.rows) for entry in scheduled])
 
 
 @dataclass(slots=True)
@@ -198,7 +198,8 @@ class Scheduler:
             return PromptRows(self.cost, rows, left)
         drafts = min(left, round(decoding * self.draft_rows))
         waiting = [*prompts, *islice(self.waiting, self.max_num_seqs - len(self.running))]
-        return self.share.rows(self.cost, rows + drafts, decoding, waiting, left - drafts)
+        back = looking_back(self.cost, plan.scheduled)
+        return self.share.rows(self.cost, rows + drafts, decoding, waiting, left - drafts, back)
 
     def _limit_drafts(
         self, plan: Plan, decoding: set[str], draft_length: Callable[[Request], int]

@@ -28,7 +28,6 @@ BUDGET = 8.0  # seconds of timing, after which sizes of a step are not timed, bu
 FEW = 8  # rows that show what looking back costs where the time is spent
 PACE = 0.2  # share of a step's news that goes into the common factor: contexts and machines change
 LEARNING = 0.02  # share that goes into the cost of its number of rows: the shape changes slowly
-SEEN = 0.1  # share of a step that looking back takes, from which such steps tell about it alone
 OUTLIER = 2.0  # a step that took this many times longer than expected was held up by others
 
 
@@ -71,9 +70,9 @@ class Stopwatch:
 @dataclass(eq=False)
 class StepCost:
     """Seconds of a step by its rows: known on a small grid, linear between and beyond. Every
-    request beyond the first adds `per_request`. A chunk of a prompt adds `per_key` for each token
-    before it, whose keys and values are read, and `per_pair` for each of them and each row beyond
-    the chunk's first. What rows of decoding requests look back on is part of a step of such rows.
+    request beyond the first adds `per_request`. The rows of a request, of its prompt or not, add
+    `per_key` for each token before them, whose keys and values are read, and `per_pair` for each of
+    these and each row but the first.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -109,14 +108,10 @@ class StepCost:
         widest: int = 1,
         *,
         context: int = 0,
-        key_share: float = 0.0,
         budget: float = math.inf,
     ) -> StepCost:
         """Time `forward(rows, requests)` over the grid up to `most` rows and `widest` requests, and
-        `forward(rows, 1, start)` for rows that follow `start` tokens, up to `context` in all.
-        `key_share` is what a token's keys and values take in memory, as a share of the weights:
-        to read them takes so much of a step of one row. (That is not timed: memory that was never
-        written to is not read.) Once `budget` seconds are spent, further sizes are not timed: they
+        `forward(rows, 1, start)` for rows that follow `start` tokens, up to `context` in all. Once `budget` seconds are spent, further sizes are not timed: they
         lie on lines between the others, and the steps themselves correct them."""
         watch, alone = Stopwatch(forward, budget), [rows for rows in GRID if rows <= most]
         last = alone[-1]
@@ -135,12 +130,13 @@ class StepCost:
         wide = [(count - 1, seconds - cost(rows)) for (rows, count), seconds in best.items()]
         weight = sum(count * count for count, _ in wide) or 1
         cost.per_request = max(0.0, sum(count * extra for count, extra in wide) / weight)
-        cost.per_key = key_share * cost(1)
         rows = min(last, FEW) if watch.exhausted else last
         start = min(FAR, context - last)
         if start >= NEAREST and rows > 1:
-            (far,) = Stopwatch(forward).best_of([(rows, 1, start)]).values()
-            cost.per_pair = max(0.0, far - cost(rows)) / _pairs(start, rows)
+            far = Stopwatch(forward).best_of([(1, 1, start), (rows, 1, start)])
+            reading = max(0.0, far[1, 1, start] - cost(1))
+            more = max(0.0, far[rows, 1, start] - cost(rows) - reading)
+            cost.per_key, cost.per_pair = reading / start, more / _pairs(start, rows)
         return cost
 
     def rescale(self, pace: float) -> None:
@@ -151,50 +147,46 @@ class StepCost:
         """A step of `rows` rows took `seconds`, the engine's own work included, drafting not."""
         if rows > self.rows[-1]:
             return
-        if back and self._factor * back > SEEN * self(rows, requests):
-            self._observe_looking_back(rows, seconds, requests, back)
-            return
-        shape, seconds = self.shape, max(0.0, seconds - self._factor * back)
+        shape = self.shape
         above = bisect_left(self.rows, rows)
         below = above if self.rows[above] == rows else above - 1
         share = (rows - self.rows[below]) / (self.rows[above] - self.rows[below] or 1)
-        expected = self._factor * (
-            shape[below] + share * (shape[above] - shape[below]) + (requests - 1) * self.per_request
-        )
-        news = min(max(seconds / expected, 1 / OUTLIER), OUTLIER) - 1
+        own = shape[below] + share * (shape[above] - shape[below])
+        own += (requests - 1) * self.per_request
+        news = min(max(seconds / (self._factor * (own + back)), 1 / OUTLIER), OUTLIER) - 1
+        # Each part is to blame by what it takes of the step.
+        looked = news * back / (own + back)
+        news -= looked
         self._factor *= 1 + PACE * news
+        self.per_key *= 1 + PACE * looked
+        self.per_pair *= 1 + PACE * looked
         shape[below] *= 1 + LEARNING * (1 - share) * news
         shape[above] *= 1 + LEARNING * share * news
         self._seconds = None
 
-    def _observe_looking_back(self, rows: int, seconds: float, requests: int, back: float) -> None:
-        """Learn from a step that looks back on much what that costs, and nothing else."""
-        expected = self(rows, requests, back)
-        news = min(max(seconds / expected, 1 / OUTLIER), OUTLIER) - 1
-        share = 1 - self(rows, requests) / expected
-        self.per_key *= 1 + PACE * share * news
-        self.per_pair *= 1 + PACE * share * news
-
     def __call__(self, rows: int, requests: int = 1, back: float = 0.0) -> float:
         """Return the seconds of a step of so many rows and requests. `back` is the sum of what
-        looking_back() says of its chunks."""
+        looking_back() says of its requests."""
         return self._by_rows(rows) + self._factor * ((requests - 1) * self.per_request + back)
 
     def looking_back(self, start: int, count: int) -> float:
-        """Return what a prompt's chunk of `count` rows after `start` tokens adds by looking back:
-        seconds at the table's own pace."""
+        """Return what `count` rows of a request after `start` tokens add by looking back: seconds
+        at the table's own pace."""
         return self.per_key * start + self.attending(start, count)
 
     def reading(self, start: int) -> float:
-        """Return what a chunk's first row adds: seconds, at today's pace."""
+        """Return what the first row after `start` tokens adds: seconds, at today's pace."""
         return self._factor * self.per_key * start
 
     def attending(self, start: int, count: int) -> float:
         """Return the part of what looking_back() says that grows with the rows."""
         return self.per_pair * _pairs(start, count)
 
-    def upwards(self, rows: int, count: int, requests: int) -> list[float]:
-        """Seconds of steps of `rows` to `rows + count` rows: [count + 1]."""
+    def upwards(
+        self, rows: int, count: int, requests: int, back: float = 0.0, row_back: float = 0.0
+    ) -> list[float]:
+        """Seconds of steps of `rows` to `rows + count` rows: [count + 1]. They look back for
+        `back`, and for `row_back` with each row more."""
         found: list[float] = []
         while len(found) <= count:
             start = rows + len(found)
@@ -202,14 +194,17 @@ class StepCost:
             end = rows + count
             if start <= self.rows[above]:
                 end = min(end, self.rows[above])
-            first = self(start, requests)
+            first = self(start, requests, back + len(found) * row_back)
+            slope += self._factor * row_back
             found += [first + slope * more for more in range(end - start + 1)]
         return found
 
-    def row_seconds(self, rows: int, count: int) -> float:
-        """Seconds that each of `count` more rows adds to a step of `rows`, on average."""
+    def row_seconds(self, rows: int, count: int, row_back: float = 0.0) -> float:
+        """Seconds that each of `count` more rows adds to a step of `rows`, on average. Each looks
+        back for `row_back`."""
         count = max(1, count)
-        return (self._by_rows(rows + count) - self._by_rows(rows)) / count
+        each = (self._by_rows(rows + count) - self._by_rows(rows)) / count
+        return each + self._factor * row_back
 
     def _by_rows(self, rows: int) -> float:
         above, slope = self._segment(rows)
@@ -225,7 +220,14 @@ class StepCost:
         return above, rise / (self.rows[above] - self.rows[above - 1])
 
     def rows_within(
-        self, seconds: float, rows: int, most: int, *, start: int = 0, back: float = 0.0
+        self,
+        seconds: float,
+        rows: int,
+        most: int,
+        *,
+        requests: int = 1,
+        start: int = 0,
+        back: float = 0.0,
     ) -> int:
         """Return how many rows, up to `most`, a step of `rows` rows can have beside them within
         `seconds`. They are those of a prompt after its first `start` tokens; to read these takes
@@ -233,7 +235,7 @@ class StepCost:
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            if self(rows + middle, 1, back + self.attending(start, middle)) <= seconds:
+            if self(rows + middle, requests, back + self.attending(start, middle)) <= seconds:
                 low = middle
             else:
                 high = middle - 1

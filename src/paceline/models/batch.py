@@ -82,6 +82,10 @@ class PagedNetwork(Protocol):
     def allocate_kv(self, num_blocks: int) -> None:
         """Allocate zeroed KV for `num_blocks` blocks of BLOCK_SIZE tokens, in place of any."""
 
+    def clear_kv(self, num_blocks: int) -> None:
+        """Write zeros to the first blocks. Memory that was never written to is not really read, so
+        a forward over it is too fast to be timed."""
+
     def record(self, spans: Spans) -> None:
         """Let every forward from now on tell `spans` what its parts took, within the open span."""
 

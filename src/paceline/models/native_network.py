@@ -90,12 +90,22 @@ class KernelNetwork:
         [block][kv_head][8 token pairs][head_dim][2], bf16. Pages are taken as they are written."""
         self._kv = None  # freed first: both might not fit
         config = self._shape
-        size = num_blocks * BLOCK_SIZE * config.num_kv_heads * config.head_dim * 2
+        size = num_blocks * self._block_bytes
         self._kv = Arena(2 * config.num_layers * padded(size, PAGE))
         for layer in self._layers:
             layer.k_cache = self._kv.take(size).data_ptr()
             layer.v_cache = self._kv.take(size).data_ptr()
         self.num_blocks = num_blocks
+
+    @property
+    def _block_bytes(self) -> int:
+        """Of a layer's keys, and of its values."""
+        return BLOCK_SIZE * self._shape.num_kv_heads * self._shape.head_dim * 2
+
+    def clear_kv(self, num_blocks: int) -> None:
+        for layer in self._layers:
+            for cache in (layer.k_cache, layer.v_cache):
+                ctypes.memset(cache, 0, min(num_blocks, self.num_blocks) * self._block_bytes)
 
     def record(self, spans: Spans) -> None:
         self._spans, self._parts = spans, forward_parts(self._shape.num_layers)

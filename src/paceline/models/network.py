@@ -121,6 +121,11 @@ class DecoderStack:
         self.kv = [(keys, values) for keys, values in zeros]
         self.num_blocks = num_blocks
 
+    def clear_kv(self, num_blocks: int) -> None:
+        for keys, values in self.kv:
+            keys[:num_blocks].zero_()
+            values[:num_blocks].zero_()
+
     def record(self, spans: Spans) -> None:
         """On CUDA a part's time is the time to launch it: the device works later."""
         self._spans = spans

@@ -21,25 +21,32 @@ NOTHING = DraftCost()
 class PlainStep:
     """A step without drafts: its rows, the requests that get a token, and what drafts would cost.
 
-    A prompt's rows make every further row dearer, but they are no price of these tokens.
+    A prompt's rows make every further row dearer, but they are no price of these tokens. The
+    requests look back for `back`, and each row of a draft for `row_back`, as StepCost counts it.
     """
 
     rows: int
     decoding: int
     cost: StepCost
     price: DraftCost = NOTHING
+    back: float = 0.0
+    row_back: float = 0.0
 
     @property
     def speed(self) -> float:
-        return self.decoding / self.cost(self.decoding, self.decoding)
+        return self.decoding / self.cost(self.decoding, self.decoding, self.back)
 
     def seconds(self, more: int) -> list[float]:
         """With up to `more` rows of drafts: [more + 1]."""
-        found = self.cost.upwards(self.rows, more, self.decoding)
+        found = self.cost.upwards(self.rows, more, self.decoding, self.back, self.row_back)
         if self.rows == self.decoding:
             return found
-        prompts = found[0] - self.cost(self.decoding, self.decoding)
+        prompts = found[0] - self.cost(self.decoding, self.decoding, self.back)
         return [seconds - prompts for seconds in found]
+
+    def row_seconds(self, count: int) -> float:
+        """Return what each of `count` rows of drafts adds, on average."""
+        return self.cost.row_seconds(self.rows, count, self.row_back)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,7 @@ def best_drafts(step: PlainStep, survivals: Sequence[Sequence[float]]) -> Drafts
     """
     none = [0] * len(survivals)
     best = Drafts(step.speed, none, none)
-    row = step.cost.row_seconds(step.rows, len(survivals))
+    row = step.row_seconds(len(survivals))
     lengths = none
     for _ in range(ROUNDS):
         before, lengths = lengths, [_worth(step, curve, best.speed, row) for curve in survivals]
@@ -94,7 +101,7 @@ def best_drafts(step: PlainStep, survivals: Sequence[Sequence[float]]) -> Drafts
         if not among:
             return best
         found = _drafts(step, survivals, among, lengths)
-        row = step.cost.row_seconds(step.rows, sum(found.kept))
+        row = step.row_seconds(sum(found.kept))
         if found.speed <= best.speed:
             if any(best.kept):
                 return best

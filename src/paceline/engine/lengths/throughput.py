@@ -15,12 +15,12 @@ from itertools import accumulate
 from operator import mul
 
 from paceline.core import CutReason, Request
-from paceline.engine.costs import Costs
+from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.draft import Draft
 from paceline.engine.lengths.base import Bound, LengthController
 from paceline.engine.lengths.history import FIRST, TRIAL, CohortRecord, Pause
 from paceline.engine.lengths.levels import Level, Levels
-from paceline.engine.lengths.optimum import PlainStep, best_drafts, best_lengths
+from paceline.engine.lengths.optimum import NOTHING, PlainStep, best_drafts, best_lengths
 from paceline.engine.scheduler import Scheduled
 
 FREE = 0.04  # drafting that takes less than this share of a step is not worth a thought
@@ -62,6 +62,7 @@ class ThroughputLengths(LengthController):
         self._levels: dict[str, Levels] = {}
         self._level: dict[str, Level] = {}  # by drafter: of this step
         self._decoding = 0  # requests that get a token from this step
+        self._before = 0  # tokens that their rows look back on
         self._alike = True  # whether all of its requests decode, with the same drafter or none
         self._records: dict[Cohort, CohortRecord] = defaultdict(CohortRecord)
         self._states: dict[str, _State] = {}
@@ -71,11 +72,13 @@ class ThroughputLengths(LengthController):
         self._spent: dict[str, float] = {}  # by drafter: seconds that this step's drafts take
 
     def begin_step(self, scheduled: Sequence[Scheduled]) -> None:
-        self._decoding, self._alike = 0, True
+        self._decoding, self._alike, self._before = 0, True, 0
         cohorts = defaultdict(set)
         for entry in scheduled:
             request = entry.request
             self._decoding += entry.samples
+            if not entry.chunk:
+                self._before += entry.start
             if entry.chunk or entry.count > 1 or request.drafter != scheduled[0].request.drafter:
                 self._alike = False
             if request.drafter is not None and request.policy == "throughput":
@@ -134,7 +137,7 @@ class ThroughputLengths(LengthController):
         lengths = [0] * len(batch)
         awake = [index for index, state in enumerate(states) if not state.pause.left]
         if awake:
-            step = PlainStep(rows, decoding, self.costs.step, price)
+            step = self._plain_step(rows, decoding, price)
             entries, most = [batch[index] for index in awake], [limits[index] for index in awake]
             chosen = self._worth_drafting(name, step, entries, most)
             for index, length in zip(awake, chosen, strict=True):
@@ -148,6 +151,12 @@ class ThroughputLengths(LengthController):
             reason = CutReason.REST if state.pause.left else CutReason.COST
             bounds.append(Bound(length, reason if length < limit else None))
         return bounds
+
+    def _plain_step(self, rows: int, decoding: int, price: DraftCost = NOTHING) -> PlainStep:
+        cost, before = self.costs.step, self._before
+        back = cost.looking_back(before, 1)
+        row_back = cost.attending(before // max(1, decoding), 2)
+        return PlainStep(rows, decoding, cost, price, back, row_back)
 
     def _worth_drafting(
         self, name: str, step: PlainStep, batch: list[Scheduled], limits: list[int]
@@ -193,7 +202,7 @@ class ThroughputLengths(LengthController):
         ]
         names = {entry.request.drafter or "" for entry in batch if not entry.draft.looked_up}
         spent = sum(self._spent.get(name, 0.0) for name in names)
-        _, lengths = best_lengths(PlainStep(rows, decoding, self.costs.step), survivals, spent)
+        _, lengths = best_lengths(self._plain_step(rows, decoding), survivals, spent)
         return lengths
 
     def observe(self, entry: Scheduled, committed: Sequence[int]) -> None:
