@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import torch
 
@@ -16,7 +15,6 @@ from paceline.core import (
     Request,
     StepInfo,
     TokenKind,
-    Verdict,
 )
 from paceline.core.spans import OFF, Spans
 from paceline.drafters.base import Drafter, ObservedRows
@@ -27,30 +25,21 @@ from paceline.engine.costs import Costs
 from paceline.engine.draft import no_draft
 from paceline.engine.drafting import Drafting
 from paceline.engine.grammar import Compiler
+from paceline.engine.judging import Judge, JudgedRound
 from paceline.engine.kv_cache import KVCache
-from paceline.engine.masks import Grammars, RowMasks
+from paceline.engine.masks import Grammars
 from paceline.engine.memory import MemoryPlan
-from paceline.engine.output import Commit, Output
 from paceline.engine.prompt_share import PromptShare
 from paceline.engine.quality import Quality
 from paceline.engine.roster import Roster, recover, try_out_target
 from paceline.engine.rounds import RoundMaker, explained
 from paceline.engine.runner import Runner
-from paceline.engine.sampler import NotFinite, TargetRows, draw_first, score_prompt
 from paceline.engine.scheduler import Plan, Scheduled, Scheduler, looking_back
-from paceline.engine.verify import make_verifier, matches, verifier_for
-from paceline.models.batch import ForwardOutput, Network
+from paceline.engine.verify import Verifier, make_verifier
+from paceline.models.batch import Network
 from paceline.models.tokenizer import Tokenizer
 
 SCORED_BYTES = 32 * 2**20  # of the logits that a step may hold for log-probabilities of prompts
-
-
-class _Judged(NamedTuple):
-    """A round whose tokens are committed."""
-
-    entry: Scheduled
-    commit: Commit
-    verdict: Verdict
 
 
 @dataclass(slots=True)
@@ -99,11 +88,11 @@ class Engine:
             most_scored=max(1, SCORED_BYTES // (4 * network.vocab_size)),
         )
         self.runner = Runner(network, max_num_seqs=config.max_num_seqs, max_model_len=max_model_len)
-        self.verifier = make_verifier(config.rule, config.synthetic)
+        verifier = make_verifier(config.rule, config.synthetic)
         self._rounds = RoundMaker(self.drafters, config.rule)
         self.grammars = Grammars(Compiler(tokenizer, network.vocab_size, eos_ids))
         self.drafting = Drafting(
-            self.drafters, self.cache, self.grammars, costs, needs_q=self.verifier.needs_q
+            self.drafters, self.cache, self.grammars, costs, needs_q=verifier.needs_q
         )
         self._counters = EngineStats()
         self._roster = Roster(
@@ -116,6 +105,7 @@ class Engine:
             self._rounds,
             self._counters,
         )
+        self._judge = Judge(verifier, self.drafting, self._roster)
         self.baseline = Baseline()
         self.admission = Admission(
             network.vocab_size,
@@ -132,14 +122,22 @@ class Engine:
         self.make_requests = self.admission.make_requests
         self.plan, self.quality, self.backend = plan, quality, backend
         self.spans: Spans = OFF
-        self._judge_plain = self._plain_round
         self._inference = torch.inference_mode()  # to make one takes as long as a plain round
+
+    @property
+    def verifier(self) -> Verifier:
+        """The rule by which drafts are judged."""
+        return self._judge.verifier
+
+    @verifier.setter
+    def verifier(self, verifier: Verifier) -> None:
+        self._judge.verifier = verifier
 
     def record(self, spans: Spans) -> None:
         """Every step from now on tells `spans` where its time goes; OFF ends that. The text of a
         request is watched if it is added later."""
         self.spans = spans
-        self._judge_plain = spans.around("commit", self._plain_round)
+        self._judge.record(spans)
         self.runner.record(spans)
         self.drafting.record(spans)
 
@@ -257,91 +255,6 @@ class Engine:
                 entry.draft = no_draft()
             self._roster.stop_drafting([entry.request for entry in scheduled], error)
 
-    def _judge(
-        self,
-        plan: Plan,
-        output: ForwardOutput,
-        masks: Mapping[str, RowMasks | Exception],
-        ended: list[OutputDelta],
-    ) -> tuple[list[_Judged], list[ObservedRows]]:
-        """Verify and commit every round. Return the rounds, and the rows that drafters see. An
-        error in one request ends that request, in `ended`."""
-        with self.spans("sample"):
-            argmax, finite = output.chosen()
-            # The rules that judge by q do not ask for the target's own token.
-            drawn = not self.verifier.needs_q and plan.samples_above_zero
-            first = draw_first(plan.first_rows(), output.logits) if drawn else {}
-        judged, observed, row, out, outputs = [], [], 0, 0, self._roster.outputs
-        for entry in plan.scheduled:
-            request, before = entry.request, entry.request.computed
-            scored, out = out, out + len(entry.scored)
-            end = out + entry.outputs
-            try:
-                if entry.scored:
-                    places = range(
-                        entry.start + entry.scored.start, entry.start + entry.scored.stop
-                    )
-                    score_prompt(request, places, output.logits[scored:out], finite[scored:out])
-                if not entry.samples:
-                    request.computed += entry.count
-                    if request.prompt_only and not request.pending:
-                        request.finish_reason = FinishReason.LENGTH
-                elif (stream := outputs[request.id]).plain and (
-                    not entry.draft.length or matches(request, self.verifier)
-                ):
-                    judged.append(
-                        self._judge_plain(entry, stream, argmax[out:end], finite[out:end])
-                    )
-                else:
-                    mask = masks.get(request.id)
-                    if isinstance(mask, Exception):
-                        raise mask
-                    rows = TargetRows(
-                        request,
-                        output.logits,
-                        argmax[out:end],
-                        finite[out:end],
-                        entry.draft.verified,
-                        at=out,
-                        edits=self._roster.edits.get(request.id),
-                        masks=mask,
-                        forced=entry.draft.forced_verified,
-                        first=first.get(out),
-                        spans=self.spans,
-                    )
-                    judged.append(self._round(entry, rows))
-                if request.drafter is not None:
-                    count = request.computed - before
-                    seen = output.features if self.drafting.watches(request) else None
-                    features = None if seen is None else seen[row : row + count]
-                    observed.append(ObservedRows(request, before, count, features))
-            except Exception as error:
-                ended.append(self._roster.fail(request, error))
-            row, out = row + entry.rows, end
-        return judged, observed
-
-    def _plain_round(
-        self, entry: Scheduled, stream: Output, argmax: list[int], finite: list[bool]
-    ) -> _Judged:
-        """Do what _round() does, for less, where the target's own tokens are the rows' `argmax`
-        and the rule is `match`."""
-        request, accepted = entry.request, 0
-        if entry.draft.length:
-            for drafted, token in zip(entry.draft.verified, argmax, strict=False):
-                if drafted != token:
-                    break
-                accepted += 1
-        if not all(finite[: accepted + 1]):
-            raise NotFinite(request.position + finite.index(False))
-        if request.first_token is None:
-            request.first_token = time.monotonic()
-        commit = stream.commit_own(argmax[: accepted + 1])
-        request.computed = entry.start + entry.count + len(commit.token_ids) - 1
-        request.forced_tail = 0
-        if request.drafter is not None:
-            self.drafting.lengths.observe(entry, commit.token_ids)
-        return _Judged(entry, commit, Verdict(accepted, argmax[accepted]))
-
     def _observe(self, observed: list[ObservedRows]) -> None:
         try:
             with self.spans("observe"):
@@ -374,36 +287,8 @@ class Engine:
                 by_request.pop(request.id, None)
         return list(by_request.values())
 
-    def _round(self, entry: Scheduled, rows: TargetRows) -> _Judged:
-        """Verify one request's draft and commit what stands, up to where the stream ends, and what
-        the grammar leaves no choice about after that."""
-        request, draft = entry.request, entry.draft
-        with self.spans("verify"):
-            verifier = verifier_for(request, self.verifier)
-            verdict = verifier.verify(rows, draft.verified, draft.q)
-        tokens = [*draft.tokens[: verdict.accepted], verdict.next_token]
-        if request.first_token is None:
-            request.first_token = time.monotonic()
-        kinds = [
-            TokenKind.FORCED if place in draft.forced else TokenKind.ACCEPTED
-            for place in range(verdict.accepted)
-        ]
-        kinds.append(TokenKind.FORCED if rows.only(verdict.accepted) else TokenKind.BONUS)
-        output, commit = self._roster.outputs[request.id], Commit()
-        with self.spans("commit"):
-            output.commit(commit, tokens, kinds, rows.logprobs)
-        committed = len(commit.token_ids)
-        # The rows of the anchor and of every draft token that stands are computed and verified; the
-        # last committed token has no KV yet. Rejected rows stay behind, to be overwritten.
-        request.computed = entry.start + entry.count + committed - 1
-        with self.spans("commit"):
-            request.forced_tail = output.force(commit, rows.logprobs)
-        if request.drafter is not None:
-            self.drafting.lengths.observe(entry, commit.token_ids[:committed])
-        return _Judged(entry, commit, verdict)
-
     def _report(
-        self, scheduled: list[Scheduled], judged: list[_Judged], seconds: float, drafting: float
+        self, scheduled: list[Scheduled], judged: list[JudgedRound], seconds: float, drafting: float
     ) -> list[OutputDelta]:
         """Make the rounds of a step that took `seconds`, and `drafting` beside it, count them, and
         return the delta of each stream that got tokens."""

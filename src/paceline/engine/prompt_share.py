@@ -25,9 +25,12 @@ READING = 1.4  # times the share of a chunk: what it may take with what must be 
 
 @dataclass(slots=True)
 class PromptRows:
-    """The room for prompts in one step of `rows` rows so far, which `left` at most may follow. Those
-    rows are of `requests` requests, and look back for `back`. Prompts may add `whole` seconds where a prompt ends in the step, and `chunk` seconds where it does not;
-    no more in any case if they are `strict`."""
+    """The room for prompts in one step of `rows` rows so far, which `left` at most may follow.
+
+    Those rows are of `requests` requests, and look back for `back`. Prompts may add `whole` seconds
+    where a prompt ends in the step, and `chunk` seconds where it does not; no more in any case if
+    they are `strict`.
+    """
 
     cost: StepCost
     rows: int
@@ -36,7 +39,7 @@ class PromptRows:
     chunk: float = inf
     strict: bool = False
     requests: int = 1
-    back: float = 0.0
+    back: float = 0.0  # of all rows so far; of a chunk only what grows with its rows
     step: float = field(init=False)
     taken: bool = False
 

@@ -111,8 +111,9 @@ class StepCost:
         budget: float = math.inf,
     ) -> StepCost:
         """Time `forward(rows, requests)` over the grid up to `most` rows and `widest` requests, and
-        `forward(rows, 1, start)` for rows that follow `start` tokens, up to `context` in all. Once `budget` seconds are spent, further sizes are not timed: they
-        lie on lines between the others, and the steps themselves correct them."""
+        `forward(rows, 1, start)` for rows that follow `start` tokens, up to `context` in all. Once
+        `budget` seconds are spent, further sizes are not timed: they lie on lines between the
+        others, and the steps themselves correct them."""
         watch, alone = Stopwatch(forward, budget), [rows for rows in GRID if rows <= most]
         last = alone[-1]
         first = watch.time(last, 1)  # the only timing of this size where the budget is small

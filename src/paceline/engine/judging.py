@@ -1,0 +1,153 @@
+"""Verifies the rounds of a step, and commits what stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from paceline.core import FinishReason, OutputDelta, TokenKind, Verdict
+from paceline.core.spans import OFF, Spans
+from paceline.drafters.base import ObservedRows
+from paceline.engine.drafting import Drafting
+from paceline.engine.masks import RowMasks
+from paceline.engine.output import Commit, Output
+from paceline.engine.roster import Roster
+from paceline.engine.sampler import NotFinite, TargetRows, draw_first, score_prompt
+from paceline.engine.scheduler import Plan, Scheduled
+from paceline.engine.verify import Verifier, matches, verifier_for
+from paceline.models.batch import ForwardOutput
+
+
+class JudgedRound(NamedTuple):
+    """A round whose tokens are committed."""
+
+    entry: Scheduled
+    commit: Commit
+    verdict: Verdict
+
+
+class Judge:
+    """Judges drafts by the rule of `verifier`."""
+
+    def __init__(self, verifier: Verifier, drafting: Drafting, roster: Roster) -> None:
+        self.verifier, self._drafting, self._roster = verifier, drafting, roster
+        self.record(OFF)
+
+    def record(self, spans: Spans) -> None:
+        """Tell `spans` where the time goes from now on."""
+        self._spans = spans
+        self._judge_plain = spans.around("commit", self._plain_round)
+
+    def __call__(
+        self,
+        plan: Plan,
+        output: ForwardOutput,
+        masks: Mapping[str, RowMasks | Exception],
+        ended: list[OutputDelta],
+    ) -> tuple[list[JudgedRound], list[ObservedRows]]:
+        """Verify and commit every round. Return the rounds, and the rows that drafters see. An
+        error in one request ends that request, in `ended`."""
+        with self._spans("sample"):
+            argmax, finite = output.chosen()
+            # The rules that judge by q do not ask for the target's own token.
+            drawn = not self.verifier.needs_q and plan.samples_above_zero
+            first = draw_first(plan.first_rows(), output.logits) if drawn else {}
+        judged, observed, row, out, outputs = [], [], 0, 0, self._roster.outputs
+        for entry in plan.scheduled:
+            request, before = entry.request, entry.request.computed
+            scored, out = out, out + len(entry.scored)
+            end = out + entry.outputs
+            try:
+                if entry.scored:
+                    places = range(
+                        entry.start + entry.scored.start, entry.start + entry.scored.stop
+                    )
+                    score_prompt(request, places, output.logits[scored:out], finite[scored:out])
+                if not entry.samples:
+                    request.computed += entry.count
+                    if request.prompt_only and not request.pending:
+                        request.finish_reason = FinishReason.LENGTH
+                elif (stream := outputs[request.id]).plain and (
+                    not entry.draft.length or matches(request, self.verifier)
+                ):
+                    judged.append(
+                        self._judge_plain(entry, stream, argmax[out:end], finite[out:end])
+                    )
+                else:
+                    mask = masks.get(request.id)
+                    if isinstance(mask, Exception):
+                        raise mask
+                    rows = TargetRows(
+                        request,
+                        output.logits,
+                        argmax[out:end],
+                        finite[out:end],
+                        entry.draft.verified,
+                        at=out,
+                        edits=self._roster.edits.get(request.id),
+                        masks=mask,
+                        forced=entry.draft.forced_verified,
+                        first=first.get(out),
+                        spans=self._spans,
+                    )
+                    judged.append(self._round(entry, rows))
+                if request.drafter is not None:
+                    count = request.computed - before
+                    seen = output.features if self._drafting.watches(request) else None
+                    features = None if seen is None else seen[row : row + count]
+                    observed.append(ObservedRows(request, before, count, features))
+            except Exception as error:
+                ended.append(self._roster.fail(request, error))
+            row, out = row + entry.rows, end
+        return judged, observed
+
+    def _plain_round(
+        self, entry: Scheduled, stream: Output, argmax: list[int], finite: list[bool]
+    ) -> JudgedRound:
+        """Do what _round() does, for less, where the target's own tokens are the rows' `argmax`
+        and the rule is `match`."""
+        request, accepted = entry.request, 0
+        if entry.draft.length:
+            for drafted, token in zip(entry.draft.verified, argmax, strict=False):
+                if drafted != token:
+                    break
+                accepted += 1
+        if not all(finite[: accepted + 1]):
+            raise NotFinite(request.position + finite.index(False))
+        if request.first_token is None:
+            request.first_token = time.monotonic()
+        commit = stream.commit_own(argmax[: accepted + 1])
+        request.computed = entry.start + entry.count + len(commit.token_ids) - 1
+        request.forced_tail = 0
+        if request.drafter is not None:
+            self._drafting.lengths.observe(entry, commit.token_ids)
+        return JudgedRound(entry, commit, Verdict(accepted, argmax[accepted]))
+
+    def _round(self, entry: Scheduled, rows: TargetRows) -> JudgedRound:
+        """Verify one request's draft and commit what stands, up to where the stream ends, and what
+        the grammar leaves no choice about after that."""
+        request, draft = entry.request, entry.draft
+        with self._spans("verify"):
+            verifier = verifier_for(request, self.verifier)
+            verdict = verifier.verify(rows, draft.verified, draft.q)
+        tokens = [*draft.tokens[: verdict.accepted], verdict.next_token]
+        if request.first_token is None:
+            request.first_token = time.monotonic()
+        kinds = [
+            TokenKind.FORCED if place in draft.forced else TokenKind.ACCEPTED
+            for place in range(verdict.accepted)
+        ]
+        kinds.append(TokenKind.FORCED if rows.only(verdict.accepted) else TokenKind.BONUS)
+        output, commit = self._roster.outputs[request.id], Commit()
+        with self._spans("commit"):
+            output.commit(commit, tokens, kinds, rows.logprobs)
+        committed = len(commit.token_ids)
+        # The rows of the anchor and of every draft token that stands are computed and verified; the
+        # last committed token has no KV yet. Rejected rows stay behind, to be overwritten.
+        request.computed = entry.start + entry.count + committed - 1
+        with self._spans("commit"):
+            request.forced_tail = output.force(commit, rows.logprobs)
+        if request.drafter is not None:
+            self._drafting.lengths.observe(entry, commit.token_ids[:committed])
+        return JudgedRound(entry, commit, verdict)
