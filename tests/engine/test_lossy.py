@@ -16,7 +16,7 @@ from paceline.core import (
     SpeculativeParams,
     Verdict,
 )
-from paceline.engine import engine as engine_module
+from paceline.engine import judging
 from paceline.engine.sampler import TargetRows
 from paceline.engine.verify import MatchVerifier, TokenVerifier
 from tests.deltas import run_to_end, stats_of
@@ -114,7 +114,7 @@ def test_streams_with_hardly_any_budget_are_lossless_to_the_bit(
     make_engine: EngineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     truth = expected(make_engine, jobs(8))
-    monkeypatch.setattr(engine_module, "verifier_for", lambda request, rule: MatchVerifier(HARDLY))
+    monkeypatch.setattr(judging, "verifier_for", lambda request, rule: MatchVerifier(HARDLY))
     assert run(make_engine("suffix"), jobs(8), together=4) == truth
 
 
