@@ -76,7 +76,9 @@ def test_an_engine_starts_tells_its_progress_and_ends_with_all_of_it() -> None:
 
 def test_an_engine_that_ends_while_it_loads_says_why() -> None:
     log = Log()
-    engine = EngineProcess(Vllm(), plan("--fail", "ValueError: no such tensor: head"), on_line=log)
+    warning = "WARNING fd limit errors like OSError: [Errno 24] Too many open files"
+    words = ("--say", warning, "--fail", "ValueError: no such tensor: head")
+    engine = EngineProcess(Vllm(), plan(*words), on_line=log)
     with pytest.raises(EngineError) as error:
         engine.wait_ready(PATIENCE)
     text = str(error.value)

@@ -96,7 +96,8 @@ class EngineAnswer:
         sizes = [count + 1 for count in accepted]
         starts = list(accumulate(sizes, initial=1))
         bursts = [len(list(group)) for _, group in groupby(self.arrivals)]
-        if starts[-1] < len(self.token_ids) and sum(bursts[:1]) == 1:
+        borders = list(accumulate(bursts))[:-1]  # an event may hold several rounds, never parts
+        if bursts and not set(borders) <= set(starts):
             starts = _matched(bursts, sizes)
         rounds = zip(starts, drafted, accepted, strict=False)
         self.rounds = [AnsweredRound(*each) for each in rounds]

@@ -63,7 +63,9 @@ def _other_attention(plan: LaunchPlan, pairing: Pairing) -> bool:
 
 
 def _is_cpu(plan: LaunchPlan) -> bool:
-    return plan.program is not None and plan.program.cpu
+    named = re.search(r"--device[ =](\S+)", _extra(plan))
+    built = plan.program is not None and plan.program.cpu
+    return built if named is None else named[1] == "cpu"
 
 
 def _reaches(plan: LaunchPlan, pairing: Pairing, position: int) -> bool:

@@ -28,6 +28,9 @@ KEPT_LINES = 2000
 SHOWN_LINES = 25
 ANYWHERE = ("0.0.0.0", "::", "")  # hosts that mean every address, also that of loopback
 CAUSE = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Exit)\b: .+")
+HARMLESS = re.compile(r"\b(?:WARNING|INFO)\b")
+# What nanobind prints of a program that ends early: it would push the reason out of sight.
+NOISE = re.compile(r"^\s*(?:nanobind: |- leaked |- \.\.\. skipped|See https://nanobind)")
 CUT = re.compile(rb"[\r\n]+")  # progress bars end with a carriage return
 Hear = Callable[[str], None]
 
@@ -153,9 +156,11 @@ class EngineProcess:
     def _read(self) -> None:
         assert self._supervisor.stdout is not None
         for line in _lines_of(self._supervisor.stdout):
-            self._lines.append(line)
-            if self._cause is None and (match := CAUSE.search(line)):
-                self._cause = match[0]
+            if not NOISE.match(line):
+                self._lines.append(line)
+            if self._cause is None and not HARMLESS.search(line):
+                match = CAUSE.search(line)
+                self._cause = match[0] if match else None
             if self._on_line is not None:
                 self._on_line(line)
             if self._on_progress is not None and (text := self.kind.progress(line)) is not None:
