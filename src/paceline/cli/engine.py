@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 from rich.console import Console
+from rich.table import Table
 
 from paceline.cli.engine_show import metrics_table, status_table
-from paceline.cli.option import Argument
 from paceline.cli.options import POSITIONAL, OutputFile, Positional, Strings
 from paceline.cli.show import progress, stderr_console
 from paceline.core import PacelineError
@@ -26,6 +27,7 @@ from paceline.core.field_types import Between, Flag, OneOf
 if TYPE_CHECKING:
     from paceline.engines import EngineClient
     from paceline.engines.kind import EngineDescription, LaunchLine, LaunchPlan
+    from paceline.engines.metrics import EngineMetrics
     from paceline.engines.process import EngineProcess
 
 ENGINES = ("paceline", "vllm", "sglang")
@@ -48,7 +50,7 @@ class UpCommand:
     engine: Annotated[str, POSITIONAL, OneOf(ENGINES)] = about("what serves")
     target: Positional = about("the model: a name that `paceline list` shows, folder or hub id")
     drafter: str | None = about("the drafter: folder or hub id", None)
-    kind: Annotated[str, OneOf(DRAFTING)] | None = about(
+    method: Annotated[str, OneOf(DRAFTING)] | None = about(
         "how to draft", None, "as the drafter's config says"
     )
     draft_len: Tokens | None = about("tokens of a draft", None, "the drafter's block")
@@ -61,10 +63,11 @@ class UpCommand:
     )
     tensor_parallel: Tokens = about("devices that share each matrix", 1)
     data_parallel: Tokens = about("groups of devices that share the requests out", 1)
-    python: Annotated[str, Argument(flags=("--bin", "--python"))] | None = about(
-        "interpreter, environment or script of the engine", None,
+    python: str | None = about(
+        "interpreter, environment or script of the engine",
+        None,
         "PACELINE_VLLM_PYTHON or PACELINE_SGLANG_PYTHON, then what the shell finds",
-    )  # fmt: skip
+    )
     extra: Strings = about(
         "argument for the engine itself, as --extra=--dtype=bfloat16; repeat it for several", ()
     )
@@ -84,24 +87,26 @@ class UpCommand:
             console.print(f"note: {note}", style="yellow", soft_wrap=True)
         if self.dry_run:
             return 0
-        started = time.monotonic()
+        started, bars = time.monotonic(), progress()
+        task = bars.add_task("starting", total=None)
+
+        def tell(text: str) -> None:
+            bars.update(task, description=text)
+            if not console.is_terminal:
+                console.print(text, soft_wrap=True)
+
         with _heard(self.log, self.verbose) as hear, _signalled():
-            with progress() as bars:
-                task = bars.add_task("starting", total=None)
-
-                def tell(text: str) -> None:
-                    bars.update(task, description=text)
-                    if not console.is_terminal:
-                        console.print(text, soft_wrap=True)
-
-                engine = EngineProcess(kind, plan, on_line=hear, on_progress=tell)
-                try:
+            engine = EngineProcess(kind, plan, on_line=hear, on_progress=tell)
+            try:
+                with bars:
                     client = engine.wait_ready(self.patience)
-                except BaseException:
-                    engine.stop()
-                    raise
-            console.print(ready(client, time.monotonic() - started), soft_wrap=True)
-            return attend(engine, console)
+                console.print(ready(client, time.monotonic() - started), soft_wrap=True)
+                while True:
+                    engine.check()
+                    time.sleep(0.5)
+            except KeyboardInterrupt:
+                end(engine, console)
+        return 0
 
     def plan(self) -> LaunchPlan:
         """Return what the options state. Raises InvalidRequest and ModelError."""
@@ -119,7 +124,7 @@ class UpCommand:
             max_num_seqs=self.max_num_seqs,
             prefix_cache=self.prefix_cache,
             extra=tuple(word for text in self.extra for word in shlex.split(text)),
-            kind=self.kind,
+            kind=self.method,
             devices=Options(tensor_parallel=self.tensor_parallel, data_parallel=self.data_parallel),
             program=find_program(self.engine, self.python),
         )
@@ -167,25 +172,23 @@ class MetricsCommand:
         client = connect(self.url, self.api_key)
         console = Console(highlight=False)
         before, at = client.metrics(), time.monotonic()
-        self._print(console, lambda: metrics_table(before), asdict(before))
+        self._print(console, before, metrics_table(before))
         while self.watch:
             time.sleep(self.every)
             now, then = client.metrics(), at
             at = time.monotonic()
             table = metrics_table(now, now.since(before), at - then)
-            if console.is_terminal:
-                console.clear()
-            self._print(console, lambda table=table: table, asdict(now))
+            self._print(console, now, table)
             before = now
         return 0
 
-    def _print(
-        self, console: Console, table: Callable[[], object], values: dict[str, object]
-    ) -> None:
+    def _print(self, console: Console, metrics: EngineMetrics, table: Table) -> None:
         if self.json:
-            print(json.dumps(values), flush=True)
-        else:
-            console.print(table())
+            print(json.dumps(asdict(metrics)), flush=True)
+            return
+        if self.watch and console.is_terminal:
+            console.clear()
+        console.print(table)
 
 
 def shown(line: LaunchLine) -> str:
@@ -205,21 +208,14 @@ def ready(client: EngineClient, seconds: float) -> str:
     )
 
 
-def attend(engine: EngineProcess, console: Console) -> int:
-    """Wait for the end of an engine, or end it at Ctrl-C. Return the exit code. Raises EngineError
-    where it ends by itself."""
-    try:
-        while True:
-            engine.check()
-            time.sleep(0.5)
-    except KeyboardInterrupt:
-        console.print("ending the engine once its requests are finished; Ctrl-C again kills it")
+def end(engine: EngineProcess, console: Console) -> None:
+    """End an engine once its requests are finished, or at once at another Ctrl-C."""
+    console.print("ending the engine once its requests are finished; Ctrl-C again kills it")
     try:
         engine.stop()
     except KeyboardInterrupt:
         engine.kill()
         engine.stop()
-    return 0
 
 
 def folder_of(word: str) -> str:
@@ -238,7 +234,7 @@ def drafter_of(word: str) -> Path:
     return pull(word, what="drafter").resolve()
 
 
-def _metrics_or_none(client: EngineClient) -> object:
+def _metrics_or_none(client: EngineClient) -> EngineMetrics | None:
     try:
         return client.metrics()
     except (PacelineError, ValueError):
@@ -253,8 +249,6 @@ def _heard(path: Path | None, verbose: bool) -> Iterator[Callable[[str], None]]:
     if file is not None:
         outputs.append(file)
     if verbose:
-        import sys
-
         outputs.append(sys.stderr)
 
     def hear(line: str) -> None:

@@ -86,9 +86,11 @@ class PacelineServer:
             if told_round is None:
                 continue
             rounds = answer.rounds = answer.rounds or []
-            if told_round["drafted"]:
-                facts = (told_round[name] for name in AnsweredRound._fields)
-                rounds.append(AnsweredRound(*facts))
+            # what a grammar forced was verified beside the draft
+            drafted = told_round["verified"] - len(told_round["forced_places"])
+            if drafted:
+                position, accepted = told_round["position"], told_round["accepted"]
+                rounds.append(AnsweredRound(position, drafted, accepted))
         if rounds is not None:
             answer.drafts = len(rounds)
             answer.drafted = sum(round.drafted for round in rounds)
