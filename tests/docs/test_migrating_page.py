@@ -9,7 +9,7 @@ import pytest
 from paceline.cli import COMMANDS, all_options
 from paceline.cli.options import offered_options
 from paceline.cli.serve import ServeCommand
-from paceline.server.extra_fields import ASKS_NOTHING
+from paceline.server.idle_values import IDLE_VALUES
 from paceline.server.protocol import ChatRequest
 from tests.docs.blocks import ROOT
 
@@ -56,5 +56,5 @@ def test_every_field_that_is_said_to_be_the_same_exists() -> None:
 def test_samplers_that_are_off_pass() -> None:
     text = section("From llama.cpp")
     for name, value in re.findall(r"`([a-z_]+): ([a-z0-9]+)`", text):
-        assert ASKS_NOTHING[name] == {"true": True}.get(value, value if not value.isdigit()
+        assert IDLE_VALUES[name] == {"true": True}.get(value, value if not value.isdigit()
                                                         else int(value))  # fmt: skip

@@ -22,6 +22,7 @@ from paceline.server.settings import ServerSettings
 from paceline.server.sockets import bind
 
 from .fake import FakeAsyncEngine
+from .routers import WAYS, Way
 
 CHAT = {"model": "fake-model", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
 TEXT = {"model": "fake-model", "prompt": "Hi", "max_tokens": 8}
@@ -114,6 +115,24 @@ def eventually(condition: Any, seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.005)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(w, marks=[pytest.mark.slow] * bool(w.module)) for w in WAYS.values()],
+    ids=list(WAYS),
+)
+def way(request: pytest.FixtureRequest) -> Way:
+    """How clients reach the server: directly, or through a router."""
+    chosen: Way = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def base_url(way: Way, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the API of a module's `server`, at the near end of the way."""
+    with way.to(server.url, tmp_path_factory.mktemp("router") / "log") as url:
+        yield f"{url}/v1"
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from paceline.server.run import Server
 
 from .conftest import Client, listening
 from .fake import REPLY, FakeAsyncEngine
+from .routers import KEY
 
 ARGUMENTS = '{"city": "Köln"}'
 CALL = f'Sure.\n<tool_call>\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
@@ -37,7 +38,7 @@ def engine() -> FakeAsyncEngine:
 
 @pytest.fixture(scope="module")
 def server(engine: FakeAsyncEngine) -> Iterator[Server]:
-    with listening(engine, api_keys=("secret", "other")) as running:
+    with listening(engine, api_keys=(KEY, "other")) as running:
         yield running
 
 
@@ -53,8 +54,8 @@ def says(engine: FakeAsyncEngine) -> Iterator[Any]:
 
 
 @pytest.fixture
-def sdk(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="secret", max_retries=0) as made:
+def sdk(base_url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=base_url, api_key=KEY, max_retries=0) as made:
         yield made
 
 

@@ -254,16 +254,17 @@ def test_thinking_is_switched_where_the_template_has_a_switch(
         assert error["message"].startswith(error["param"])
 
 
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_past_reasoning_is_handed_to_a_template_that_reads_it(
-    http: httpx.Client, template: str
+    http: httpx.Client, template: str, field: str
 ) -> None:
-    answer = {"role": "assistant", "content": "So.", "reasoning_content": "Hm, 99."}
+    answer = {"role": "assistant", "content": "So.", field: "Hm, 99."}
     messages = [*CHAT["messages"], answer, *CHAT["messages"]]
     if template == "PLAIN":
-        assert refused(http, messages=messages)["param"] == "messages[1].reasoning_content"
+        assert refused(http, messages=messages)["param"] == f"messages[1].{field}"
         return
     body = chat(http, messages=messages, max_tokens=2)
-    without = chat(http, messages=[*CHAT["messages"], {**answer, "reasoning_content": ""},
+    without = chat(http, messages=[*CHAT["messages"], {**answer, field: ""},
                                    *CHAT["messages"]], max_tokens=2)  # fmt: skip
     more = body["usage"]["prompt_tokens"] - without["usage"]["prompt_tokens"]
     assert more == len(" THOUGHT Hm, 99.")

@@ -386,6 +386,7 @@ def test_served_model_names() -> None:
     assert [model["id"] for model in models["data"]] == ["org/one", "two"]
     assert models["data"][0]["max_model_len"] == 512
     assert client.get("/v1/models/org/one").json()["id"] == "org/one"
+    assert client.get("/server_info").json()["served_model_name"] == "org/one"
     assert client.chat(model="two").json()["model"] == "two"
     assert client.chat(model="fake-model").status_code == 404
 

@@ -8,7 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from paceline.server.extra_fields import ASKS_NOTHING, MOST_IGNORED
+from paceline.server.extra_fields import MOST_EMPTY, MOST_IGNORED
+from paceline.server.idle_values import EMPTY_VALUES, IDLE_VALUES
+from paceline.server.protocol import ChatRequest
 from paceline.server.settings import ServerSettings
 
 from .conftest import CHAT, TEXT, Client, listening
@@ -27,13 +29,13 @@ NO_EFFECT: list[tuple[str, Any]] = [
     ("user", "ann"),
     ("audio", {}),
     ("functions", []),
-    ("logit_processors", None),
+    ("functions", False),
     ("top_logprobs", 0),
-    ("best_of", 1),
-    ("echo", False),
-    ("add_special_tokens", False),
-    ("mm_processor_kwargs", []),
-    *ASKS_NOTHING.items(),
+    ("repeat_penalty", 1.0),
+    *(("never_heard_of", value) for value in (None, *EMPTY_VALUES)),
+    *((name, value) for name, value in IDLE_VALUES.items() if name not in ChatRequest.model_fields),
+    ("messages", [{**CHAT["messages"][0], "cache_control": None, "mood": "", "tags": []}]),
+    ("messages", [{"role": "user", "content": [{"type": "text", "text": "Hi", "cited": False}]}]),
 ]
 
 
@@ -46,19 +48,44 @@ def test_what_asks_for_nothing_passes(client: Client, field: str, value: Any) ->
     assert "x-paceline-ignored" not in answer.headers
 
 
-def test_special_tokens_are_added_to_a_text_as_ever(client: Client) -> None:
-    assert client.send("/v1/completions", json.dumps({**TEXT, "add_special_tokens": True}))
-    answer = client.post("/v1/completions", json={**TEXT, "add_special_tokens": False})
-    assert "add_special_tokens: got false; expected true" in answer.json()["error"]["message"]
+@pytest.mark.parametrize(
+    ("field", "idle"), [("add_special_tokens", True), ("separate_reasoning", False)]
+)
+def test_completions_have_exceptions_of_their_own(client: Client, field: str, idle: bool) -> None:
+    """A text gets its special tokens, and is answered with all that the model writes."""
+    assert client.complete(**{field: idle}).status_code == 200
+    error = client.complete(**{field: not idle}).json()["error"]
+    written = {True: "true", False: "false"}
+    expected = f"got {written[not idle]}; expected {written[idle]}: this server supports no other"
+    assert error["message"].startswith(f"{field}: {expected}")
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
         ("web_search_options", {}, "web_search_options: this server does not support it"),
-        ("echo", True, "echo: got true; expected false: this server supports no other value"),
-        ("options", {"num_ctx": 4096}, "options: got {'num_ctx': 4096}; expected {}"),
+        ("echo", True, "echo: unknown field; got true, expected false, null or no such field"),
+        (
+            "options",
+            {"num_ctx": 4096},
+            "options: unknown field; got {'num_ctx': 4096}, expected {}, null or no such field",
+        ),
+        ("mood", "good", "mood: unknown field; got 'good', expected \"\", null or no such field"),
+        ("n_probs", 0, "n_probs: unknown field; got 0, expected null or no such field"),
         ("best_of", 2, "best_of: got 2; expected 1"),
+        # the rule would let these pass
+        ("guided_json", {}, "guided_json: got {}; expected null: this server supports no other"),
+        ("format", {}, "format: got {}; expected '': this server supports no other value"),
+        ("cache_prompt", False, "cache_prompt: got false; expected true"),
+        ("think", False, "think: got false; expected null"),
+        ("speculation", False, "speculation: unknown field; did you mean speculative?"),
+        (
+            "parallelToolCalls",
+            False,
+            "parallelToolCalls: unknown field; did you mean parallel_tool_calls?",
+        ),
+        ("speculative", {"enabled": False}, "speculative.enabled: unknown field"),
+        ("messages", [{**CHAT["messages"][0], "mood": "good"}], "messages[0].mood: unknown field"),
     ],
 )
 def test_what_asks_for_something_is_refused(
@@ -67,6 +94,27 @@ def test_what_asks_for_something_is_refused(
     answer = client.chat(**{field: value})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith(message)
+
+
+def test_only_idle_values_of_a_field_are_left_out_of_a_list(client: Client) -> None:
+    said = [{"role": "user", "content": "Hi", "mood": mood} for mood in ("", "good", None)]
+    assert client.chat(messages=said).json()["error"]["param"] == "messages[1].mood"
+
+
+def test_unknown_fields_with_empty_values_are_bounded(client: Client) -> None:
+    """Each of them is compared with the names of the exceptions, on the event loop."""
+    empty = {f"field{n}": False for n in range(MOST_EMPTY)}
+    assert client.chat(**empty).status_code == 200
+    error = client.chat(**empty, one="").json()["error"]
+    assert error["message"] == (
+        f"one: got one more; expected at most {MOST_EMPTY} fields that this server does not know, "
+        "unless they are null"
+    )
+    nulls = {f"field{n}": None for n in range(9 * MOST_EMPTY)}
+    assert client.chat(**nulls).status_code == 200
+    inner = [{"role": "user", "content": "Hi", f"field{n}": None} for n in range(MOST_IGNORED + 1)]
+    error = client.chat(messages=inner).json()["error"]
+    assert f"expected at most {MOST_IGNORED} fields" in error["message"]
 
 
 def test_values_are_written_as_json_has_them(client: Client) -> None:
@@ -126,18 +174,21 @@ def lenient() -> Client:
 def test_lenient_names_what_it_ignores() -> None:
     messages = [
         {"role": "user", "content": "Hi", "cache_control": {"type": "ephemeral"}},
-        {"role": "assistant", "content": "Hi", "reasoning": "", "cache_control": None},
+        {"role": "assistant", "content": "Hi", "mood": "glad", "cache_control": None, "tag": ""},
     ]
     client = lenient()
     answer = client.chat(messages=messages, guided_json={"a": 1}, audio={"voice": "x"}, seed=1)
     assert answer.status_code == 200, answer.text
     named = answer.headers["x-paceline-ignored"].split(", ")
     assert set(named) == {
-        "guided_json", "audio", "messages[].cache_control", "messages[].reasoning",
+        "guided_json", "audio", "messages[].cache_control", "messages[].mood",
     }  # fmt: skip
     streamed = client.chat(stream=True, options={"num_ctx": 9})
     assert streamed.headers["x-paceline-ignored"] == "options"
-    assert "x-paceline-ignored" not in client.chat(logit_processors=None, store=True).headers
+    named = client.chat(logit_processors=None, store=True, echo=False, separate_reasoning=True)
+    assert "x-paceline-ignored" not in named.headers
+    named = client.chat(separate_reasoning=False, speculation=False)
+    assert named.headers["x-paceline-ignored"] == "separate_reasoning, speculation"
 
 
 def test_lenient_still_refuses_wrong_values() -> None:

@@ -46,6 +46,12 @@ BAD_CHAT: list[tuple[str, Any, str]] = [
     ("messages", [{"role": "user", "content": "refuse"}], "messages"),
     ("messages", [{"role": "user", "content": "Hi", "name": "Ann"}], "messages[0].name"),
     ("messages", [{"role": "user", "content": "Hi", "mood": 1}], "messages[0].mood"),
+    ("messages", [{"role": "user", "content": "Hi", "reasoning": "x"}], "messages[0].reasoning"),
+    (
+        "messages",
+        [{"role": "assistant", "content": "Hi", "reasoning": "x", "reasoning_content": "y"}],
+        "messages[0].reasoning",
+    ),
     ("messages", [{"role": "user", "content": "\ud800"}], "messages"),
     (
         "messages",
@@ -75,8 +81,6 @@ BAD_CHAT: list[tuple[str, Any, str]] = [
     ("prediction", {"type": "guess"}, "prediction.type"),
     ("typical_p", 0.9, "typical_p"),
     ("mirostat", False, "mirostat"),
-    ("cache_prompt", False, "cache_prompt"),
-    ("guided_json", {}, "guided_json"),
     ("logprobs", 3, "logprobs"),
     ("top_logprobs", 2, "top_logprobs"),
     ("stream_options", {"include_usage": True}, "stream_options"),
@@ -106,7 +110,7 @@ BAD_TEXT: list[tuple[str, Any, str]] = [
     ("suffix", "!", "suffix"),
     ("logprobs", 21, "logprobs"),
     ("logprobs", True, "logprobs"),
-    ("messages", [], "messages"),
+    ("messages", CHAT["messages"], "messages"),
 ]
 
 

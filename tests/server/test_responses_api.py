@@ -29,6 +29,7 @@ from .response_calls import engine as engine
 from .response_calls import says as says
 from .response_calls import sdk as sdk
 from .response_calls import server as server
+from .routers import Way
 
 
 class Person(BaseModel):
@@ -112,7 +113,7 @@ def test_parse_gives_a_model(sdk: openai.OpenAI, says: Any) -> None:
 
 
 def test_tools_are_called_and_answered(
-    sdk: openai.OpenAI, engine: FakeAsyncEngine, says: Any
+    sdk: openai.OpenAI, engine: FakeAsyncEngine, says: Any, way: Way
 ) -> None:
     says(CALL)
     asked = [{"role": "user", "content": "Weather in Köln?"}]
@@ -124,8 +125,9 @@ def test_tools_are_called_and_answered(
     output = {"type": "function_call_output", "call_id": call.call_id, "output": "12 degrees"}
     sdk.responses.create(input=[*asked, *response.output, output], **options)
     whole = prompt_of(engine)
-    sdk.responses.create(input=[output], previous_response_id=response.id, **options)
-    assert prompt_of(engine) == whole
+    if "inputs without a message" not in way.drops:
+        sdk.responses.create(input=[output], previous_response_id=response.id, **options)
+        assert prompt_of(engine) == whole
     for part in ("Weather in Köln?", "Sure.", ARGUMENTS, "12 degrees"):
         assert part in whole
 
@@ -230,7 +232,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "tool_choice.name",
     ),
     ({"instructions": "refuse"}, "input"),
-    ({"messages": []}, "messages"),
+    ({"messages": [{"role": "user", "content": "Hi"}]}, "messages"),
 ]
 
 

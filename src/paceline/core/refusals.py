@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from paceline.core.errors import Amount, InvalidRequest, OwnWords
+from paceline.core.errors import Amount, InvalidRequest, OwnWords, shown
 from paceline.core.field_types import TOO_MANY, field_names, fields_of, parts_of
 
 LONGEST_NAME = 64  # characters of a field's name that an error quotes
@@ -46,13 +46,23 @@ Path = tuple[str | int, ...]
 
 
 class UnknownField(InvalidRequest):
-    """A document holds a field that its model does not have."""
+    """A document holds a field that its model does not have. `guess` is the name that was probably
+    meant, `names` are those that the model has, and `passing` says which values of an unknown field
+    would pass."""
 
     def __init__(
-        self, field: str, value: object, guess: str | None, names: Sequence[str] = ()
+        self,
+        field: str,
+        value: object,
+        guess: str | None,
+        names: Sequence[str] = (),
+        passing: str = "",
     ) -> None:
+        self.guess = guess
         expected = f"one of {', '.join(names)}" if names else "no such field"
         hint = f"; expected {expected}" if names else ""
+        if passing:
+            hint = f"; got {shown(value)}, expected {passing} or no such field"
         hint = f"; did you mean {guess}?" if guess else hint
         super().__init__(field, value, expected, f"{field}: unknown field{hint}")
 
@@ -104,7 +114,7 @@ def _wrong_value(
     errors: Sequence[ErrorDetails], path: Path, document: object, model: type, where: str
 ) -> InvalidRequest:
     kinds = {item["type"]: item for item in errors}
-    field, value = written(path, where), _value(document, path)
+    field, value = written(path, where), value_at(document, path)
     for kind in _UNKNOWN_KIND:
         if kind in kinds:
             return _unknown_kind(kinds[kind]["ctx"], path, document, where)
@@ -147,7 +157,7 @@ def unknown_field(path: Path, document: object, model: type, where: str = "") ->
         names = sorted(_all_names(model) - {name})
         close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
     guess, names = next(iter(close), None), _names_at(path[:-1], document, model)
-    return UnknownField(written(path, where), _value(document, path), guess, names)
+    return UnknownField(written(path, where), value_at(document, path), guess, names)
 
 
 def _unknown_kind(
@@ -158,7 +168,7 @@ def _unknown_kind(
     if "expected_tags" not in context:
         return MissingField(written(path, where))
     expected = OwnWords(f"one of {context['expected_tags'].replace(chr(39), '')}")
-    return InvalidRequest(written(path, where), _value(document, path), expected)
+    return InvalidRequest(written(path, where), value_at(document, path), expected)
 
 
 def _names_at(path: Path, document: object, model: type) -> list[str]:
@@ -168,7 +178,7 @@ def _names_at(path: Path, document: object, model: type) -> list[str]:
         if isinstance(step, str):
             fields = [field for model in models for key, field in _keyed(model) if key == step]
             models = [part for field in fields for part in _models_in(field)]
-    fits = [model for model in models if _is_kind(_value(document, path), model)]
+    fits = [model for model in models if _is_kind(value_at(document, path), model)]
     names = [key for key, _ in _keyed(fits[0])] if len(fits) == 1 else []
     return names if len(names) <= MOST_LISTED else []
 
@@ -232,7 +242,8 @@ def _path(error: ErrorDetails, document: Any) -> Path:
     return tuple(path)
 
 
-def _value(document: Any, path: Path) -> object:
+def value_at(document: Any, path: Path) -> object:
+    """Return what lies at `path` of a document; None where there is nothing."""
     for step in path:
         try:
             document = document[step]

@@ -115,6 +115,11 @@ def _add_lookups(app: FastAPI, serving: Serving, kept: ResponsesApi, key: list[D
         serving.check_model(name)
         return JSONResponse(entry(name))
 
+    @routes.get("/server_info", response_model=responses.ServerInfo, responses=refusals(401))
+    async def server_info() -> Response:
+        """Name the model, in the place where SGLang's router looks for it."""
+        return JSONResponse({"served_model_name": serving.models[0], "version": __version__})
+
     @routes.get(
         "/v1/requests/{id}/rounds",
         response_model=responses.RequestRounds,

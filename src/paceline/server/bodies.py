@@ -8,16 +8,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from paceline.core.errors import Amount, InvalidRequest
 from paceline.core.field_types import AtMost, annotation_of, field_names
-from paceline.core.refusals import refusal, unknown_field
+from paceline.core.refusals import unknown_field
 from paceline.server.access import record_of
 from paceline.server.errors import ApiError, invalid
-from paceline.server.extra_fields import read_leniently, without_idle_fields
+from paceline.server.extra_fields import read_body
 from paceline.server.fields import JsonObject
 from paceline.server.gate import client_of
 from paceline.server.outline import JsonText, Outline
@@ -80,12 +80,7 @@ class BodyReader:
 
     def _read(self, stated: JsonObject, model: type[R]) -> tuple[R, list[str]]:
         try:
-            if self._settings.lenient:
-                return read_leniently(stated, model)
-            stated = without_idle_fields(stated, model)
-            return model.model_validate(stated), []
-        except ValidationError as error:
-            raise invalid(refusal(error, stated, model)) from None
+            return read_body(stated, model, lenient=self._settings.lenient)
         except InvalidRequest as error:
             raise invalid(error) from None
 

@@ -27,7 +27,7 @@ from paceline.server.errors import ApiError, invalid
 from paceline.server.settings import LOOPBACK, ServerSettings, host_name
 
 PAGE_DATA = "/ui/"
-GUARDED = ("/v1", "/tokenize", "/detokenize", PAGE_DATA)
+GUARDED = ("/v1", "/tokenize", "/detokenize", "/server_info", PAGE_DATA)
 OPEN = ("/ui/state",)  # tells the page that a key is needed, and nothing that needs one
 SAME_SITE = ("same-origin", "none")  # none: a person typed the address
 OWN_PAGE = "a request from this server's own page"

@@ -244,10 +244,8 @@ class Conversations:
                 _call(call, arguments[_arguments_field(field, place)])
                 for place, call in enumerate(message.tool_calls)
             ]
-        if message.reasoning_content:
-            self._add_reasoning(
-                f"{field}.reasoning_content", message.reasoning_content, entry, words
-            )
+        if name := message.reasoning_field:
+            self._add_reasoning(f"{field}.{name}", getattr(message, name), entry, words)
         if message.name:  # some clients send an empty one for none
             if "name" not in words:
                 expected = OwnWords(

@@ -44,6 +44,7 @@ from paceline.server.fields import (
     Stops,
     joined_text,
 )
+from paceline.server.idle_values import is_empty
 from paceline.server.structured import (
     MAX_TOOLS,
     NamedTool,
@@ -58,6 +59,7 @@ MAX_SCORED = 2**17  # log-probabilities of prompt tokens in one answer
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions; chat has none
 TOKEN_ID = re.compile(r"[0-9]{1,10}")
 MAX_MESSAGES = 32768
+REASONING_FIELDS = ("reasoning_content", "reasoning")
 # fields that mean the same here and in SamplingParams
 SAME_FIELDS = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
@@ -66,9 +68,9 @@ SAME_FIELDS = (
 
 
 def _refuse(value: object) -> object:
-    if value is None or value == []:
+    if value == []:
         return value
-    if value in ("", {}):
+    if is_empty(value):
         return None
     raise PydanticCustomError(UNSUPPORTED, "this server does not support it; leave it out")
 
@@ -111,9 +113,9 @@ class RequestBody(RequestObject):
     model: ModelName = ""
     """A name from /v1/models (default: the first of them)."""
 
-    idle_fields: ClassVar[Mapping[str, object]] = {}
-    """Fields of other servers that pass at this endpoint alone, each with the value that asks for
-    what is done here anyway."""
+    idle_values: ClassVar[Mapping[str, object]] = {}
+    """Values of unknown fields that ask for nothing at this endpoint, where those of
+    `idle_values.IDLE_VALUES` would be wrong."""
     _size: int = PrivateAttr(0)
 
     @property
@@ -260,6 +262,7 @@ class Message(Document):
     name: str | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = Field(None, description="The same as reasoning_content, as in vLLM.")
     refusal: Unsupported = None
     tool_calls: Annotated[list[ToolCall], AtMost(1024, "calls")] | None = None
     function_call: Unsupported = None
@@ -269,6 +272,11 @@ class Message(Document):
     @property
     def text(self) -> str:
         return joined_text(self.content)
+
+    @property
+    def reasoning_field(self) -> str | None:
+        """The name of the field with the reasoning; None where the message has none."""
+        return next((name for name in REASONING_FIELDS if getattr(self, name)), None)
 
 
 class ChatRequest(GenerationRequest):
@@ -302,11 +310,6 @@ class ChatRequest(GenerationRequest):
     """Accepted without effect: no chat template reads it."""
     web_search_options: Absent = None
 
-    idle_fields: ClassVar[Mapping[str, object]] = {
-        "add_special_tokens": False,
-        "best_of": 1,
-        "echo": False,
-    }
     prompt_field: ClassVar[str] = "messages"
     num_prompts: ClassVar[int] = 1
 
@@ -346,9 +349,13 @@ class ChatRequest(GenerationRequest):
             expected = OwnWords("null, unless the role is assistant")
             if message.tool_calls and message.role != "assistant":
                 raise InvalidRequest(f"{field}.tool_calls", "calls", expected)
-            if message.reasoning_content and message.role != "assistant":
-                raise InvalidRequest(f"{field}.reasoning_content", "text", expected)
-            said = message.tool_calls or message.reasoning_content  # max_tokens may cut thinking
+            reasoning = message.reasoning_field
+            if reasoning and message.role != "assistant":
+                raise InvalidRequest(f"{field}.{reasoning}", "text", expected)
+            if message.reasoning and message.reasoning_content not in (None, message.reasoning):
+                expected = OwnWords("the same as reasoning_content, or null")
+                raise InvalidRequest(f"{field}.reasoning", "text", expected)
+            said = message.tool_calls or reasoning  # max_tokens may cut thinking
             if message.content is None and not said:
                 raise InvalidRequest(f"{field}.content", None, OwnWords("text"))
 
@@ -365,7 +372,10 @@ class CompletionRequest(GenerationRequest):
     """Put the prompt before the answer, with its log-probabilities where `logprobs` is given."""
     suffix: Unsupported = None
 
-    idle_fields: ClassVar[Mapping[str, object]] = {"add_special_tokens": True}
+    idle_values: ClassVar[Mapping[str, object]] = {
+        "add_special_tokens": True,
+        "separate_reasoning": False,  # the text is given as the model writes it
+    }
     prompt_field: ClassVar[str] = "prompt"
     max_tokens_field: ClassVar[str] = "max_tokens"
 

@@ -332,6 +332,11 @@ class ModelList(TypedDict):
     data: list[ServedModel]
 
 
+class ServerInfo(TypedDict):
+    served_model_name: str
+    version: str
+
+
 class Health(TypedDict):
     status: Literal["ok", "draining", "dead"]
 

@@ -554,6 +554,8 @@ export interface Message {
   name?: string | null;
   tool_call_id?: string | null;
   reasoning_content?: string | null;
+  /** The same as reasoning_content, as in vLLM. */
+  reasoning?: string | null;
   refusal?: null;
   tool_calls?: ToolCall[] | null;
   function_call?: null;
