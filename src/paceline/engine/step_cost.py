@@ -136,8 +136,8 @@ class StepCost:
         if start >= NEAREST and rows > 1:
             far = Stopwatch(forward).best_of([(1, 1, start), (rows, 1, start)])
             reading = max(0.0, far[1, 1, start] - cost(1))
-            more = max(0.0, far[rows, 1, start] - cost(rows) - reading)
-            cost.per_key, cost.per_pair = reading / start, more / _pairs(start, rows)
+            attending = max(0.0, far[rows, 1, start] - cost(rows) - reading)
+            cost.per_key, cost.per_pair = reading / start, attending / _pairs(start, rows)
         return cost
 
     def rescale(self, pace: float) -> None:
