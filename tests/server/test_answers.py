@@ -16,6 +16,7 @@ from paceline.server.settings import SHARE_ANSWERS, ServerSettings
 
 from .conftest import CHAT, Client, check_body
 from .fake import REPLY, FakeAsyncEngine
+from .test_streaming import events
 
 
 def test_chat_answer_has_openai_shape(client: Client) -> None:
@@ -263,6 +264,35 @@ def test_completion_logprobs(client: Client) -> None:
     assert logprobs["token_logprobs"] == [-0.25] * 4
     assert logprobs["text_offset"] == [0, 1, 2, 3]
     assert logprobs["top_logprobs"][0] == {"!": -0.5, '"': -1.5, "E": -0.25}
+
+
+def test_logprobs_with_ids_in_place_of_texts(client: Client) -> None:
+    asked = {"return_tokens_as_token_ids": True, "return_token_ids": True, "max_tokens": 4}
+    choice = client.complete(logprobs=2, **asked).json()["choices"][0]
+    told, ids = choice["logprobs"], choice["token_ids"]
+    assert told["tokens"] == [f"token_id:{token}" for token in ids]
+    assert told["text_offset"] == [0, 1, 2, 3]  # in the text, which the labels do not change
+    assert set(told["top_logprobs"][0]) == {"token_id:33", "token_id:34", f"token_id:{ids[0]}"}
+    assert choice["text"] == "Ein "
+    choice = client.chat(logprobs=True, top_logprobs=1, **asked).json()["choices"][0]
+    content = choice["logprobs"]["content"]
+    assert [entry["token"] for entry in content] == [f"token_id:{token}" for token in ids]
+    assert content[0]["top_logprobs"][0]["token"].startswith("token_id:")
+    assert bytes(byte for entry in content for byte in entry["bytes"]) == b"Ein "
+
+
+@pytest.mark.parametrize("path", ["chat", "complete"])
+def test_streamed_logprobs_with_ids_in_place_of_texts(client: Client, path: str) -> None:
+    asked = {"return_tokens_as_token_ids": True, "return_token_ids": True, "stream": True}
+    labels, ids = [], []
+    logprobs: dict[str, Any] = {"logprobs": True} if path == "chat" else {"logprobs": 1}
+    for chunk in events(getattr(client, path)(**logprobs, **asked)):
+        for choice in chunk["choices"]:
+            told = choice["logprobs"] or {}
+            labels += told.get("tokens", [])
+            labels += [entry["token"] for entry in told.get("content", [])]
+            ids += choice.get("token_ids", [])
+    assert ids and labels == [f"token_id:{token}" for token in ids]
 
 
 def test_return_token_ids(client: Client) -> None:

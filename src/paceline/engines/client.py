@@ -36,9 +36,7 @@ class EngineClient:
     (field `url`) for no address or a server of no known kind, and EngineError where none answers.
     """
 
-    def __init__(
-        self, url: str, kinds: Sequence[EngineKind], api_key: str | None = None
-    ) -> None:
+    def __init__(self, url: str, kinds: Sequence[EngineKind], api_key: str | None = None) -> None:
         self._address = ServerAddress.parse(url)
         self.url = self._address.shown
         self._http = httpx.Client(

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from paceline.core.rounds import acceptance_length
+from paceline.roofline.traffic.metrics import Histogram, by_label, parse_metrics
+
+COUNTERS = (
+    "prompt_tokens",
+    "generated_tokens",
+    "requests_finished",
+    "prefix_queries",
+    "prefix_hits",
+    "drafts",
+    "drafted",
+    "accepted",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +69,89 @@ class EngineMetrics:
 
         A counter that fell belongs to an engine that was restarted: it then counts from zero.
         """
-        raise NotImplementedError
+        now = {name: getattr(self, name) for name in COUNTERS}
+        old = {name: getattr(before, name) or 0 for name in COUNTERS}
+        if any(value is not None and value < old[name] for name, value in now.items()):
+            return self
+        gained = {name: None if value is None else value - old[name] for name, value in now.items()}
+        positions = zip_longest(self.accepted_by_position, before.accepted_by_position, fillvalue=0)
+        by_position = tuple(count - earlier for count, earlier in positions)
+        return replace(self, accepted_by_position=by_position, **gained)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricNames:
+    """The names of one engine's metrics. `own` is one that no other engine has."""
+
+    own: str
+    running: str
+    waiting: str
+    kv_usage: str
+    ttft: str
+    tpot: str
+    prompt_tokens: str
+    generated_tokens: str
+    finished: str
+    prefix_queries: str
+    prefix_hits: str
+    drafts: str
+    drafted: str
+    accepted: str
+    by_position: str
+    replicas: str = "engine"  # the label that tells data-parallel engines of one server apart
+
+
+VLLM_NAMES = MetricNames(
+    own="vllm:num_requests_running",
+    running="vllm:num_requests_running",
+    waiting="vllm:num_requests_waiting",
+    kv_usage="vllm:kv_cache_usage_perc",
+    ttft="vllm:time_to_first_token_seconds",
+    tpot="vllm:request_time_per_output_token_seconds",
+    prompt_tokens="vllm:prompt_tokens_total",
+    generated_tokens="vllm:generation_tokens_total",
+    finished="vllm:request_success_total",
+    prefix_queries="vllm:prefix_cache_queries_total",
+    prefix_hits="vllm:prefix_cache_hits_total",
+    drafts="vllm:spec_decode_num_drafts_total",
+    drafted="vllm:spec_decode_num_draft_tokens_total",
+    accepted="vllm:spec_decode_num_accepted_tokens_total",
+    by_position="vllm:spec_decode_num_accepted_tokens_per_pos_total",
+)
+
+
+def read_prometheus(text: str, names: MetricNames) -> EngineMetrics:
+    """Read an engine's /metrics. Replicas of one server count together; of their KV caches it is
+    the mean that counts. Raises ValueError for text without this engine's metrics."""
+    scrape = parse_metrics(text)
+    if names.own not in scrape.values:
+        raise ValueError(f"no metric {names.own}: another engine's metrics")
+    usages = by_label(text, names.kv_usage, names.replicas)
+    positions = by_label(text, names.by_position, "position")
+
+    def count(name: str) -> int | None:
+        value = scrape.values.get(name)
+        return None if value is None else int(value)
+
+    return EngineMetrics(
+        running=count(names.running) or 0,
+        waiting=count(names.waiting) or 0,
+        kv_usage=sum(usages.values()) / len(usages) if usages else None,
+        ttft=_spread(scrape.histogram(names.ttft)),
+        tpot=_spread(scrape.histogram(names.tpot)),
+        prompt_tokens=count(names.prompt_tokens) or 0,
+        generated_tokens=count(names.generated_tokens) or 0,
+        requests_finished=count(names.finished) or 0,
+        prefix_queries=count(names.prefix_queries),
+        prefix_hits=count(names.prefix_hits),
+        drafts=count(names.drafts),
+        drafted=count(names.drafted),
+        accepted=count(names.accepted),
+        accepted_by_position=tuple(int(positions[key]) for key in sorted(positions, key=int)),
+    )
+
+
+def _spread(times: Histogram) -> Spread | None:
+    if not times.count:
+        return None
+    return Spread(times.mean, times.quantile(0.5), times.quantile(0.99))

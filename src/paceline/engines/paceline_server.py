@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from paceline.engines.answers import Ask, EngineAnswer, Json
 from paceline.engines.client import EngineClient
 from paceline.engines.kind import Capabilities, EngineDescription, LaunchLine, LaunchPlan
-from paceline.engines.metrics import EngineMetrics
+from paceline.engines.metrics import VLLM_NAMES, EngineMetrics, read_prometheus
 from paceline.engines.openai_stream import openai_request, take_openai
+
+NAMES = replace(VLLM_NAMES, own="paceline:failed_steps_total")  # the rest are vLLM's
 
 
 class PacelineServer:
@@ -42,4 +46,4 @@ class PacelineServer:
         take_openai(answer, event)
 
     def read_metrics(self, text: str) -> EngineMetrics:
-        raise NotImplementedError
+        return read_prometheus(text, NAMES)

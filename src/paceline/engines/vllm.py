@@ -5,7 +5,7 @@ from __future__ import annotations
 from paceline.engines.answers import Ask, EngineAnswer, Json
 from paceline.engines.client import EngineClient
 from paceline.engines.kind import Capabilities, EngineDescription, LaunchLine, LaunchPlan
-from paceline.engines.metrics import EngineMetrics
+from paceline.engines.metrics import VLLM_NAMES, EngineMetrics, read_prometheus
 from paceline.engines.openai_stream import openai_request, take_openai
 
 
@@ -40,4 +40,4 @@ class Vllm:
         take_openai(answer, event)
 
     def read_metrics(self, text: str) -> EngineMetrics:
-        raise NotImplementedError
+        return read_prometheus(text, VLLM_NAMES)

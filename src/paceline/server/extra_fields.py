@@ -40,7 +40,6 @@ ASKS_NOTHING: dict[str, object] = {
     "no_stop_trim": False,
     "options": {},
     "repeat_penalty": 1,
-    "return_tokens_as_token_ids": False,
     "spaces_between_special_tokens": True,
     "tfs_z": 1,
     "top_a": 0,

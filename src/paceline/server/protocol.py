@@ -165,6 +165,8 @@ class GenerationRequest(RequestBody):
     cache_salt: str | None = None
     """Requests share cached prefixes and answers only with others of the same salt."""
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    """Label log-probabilities with `token_id:` and the token's id in place of its text."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None

@@ -83,6 +83,7 @@ class Serving:
             bool(body.return_token_ids),
             opened.form.format,
             rounds=bool(body.streaming.include_rounds),
+            id_labels=bool(body.return_tokens_as_token_ids),
         )
         if isinstance(shape, CompletionShape):
             shape.echo = opened.echo

@@ -28,7 +28,7 @@ from paceline.server.responses import (
     write_json,
 )
 from paceline.server.rounds import round_shown
-from paceline.server.tokens import TokenTexts
+from paceline.server.tokens import TokenIdLabels, TokenLabels, TokenTexts
 from paceline.server.wire import EventSizes, joined
 
 LOWEST = -9999.0  # JSON has no infinity; OpenAI writes this for a probability of 0
@@ -52,7 +52,9 @@ class Shape:
         form: AnswerFormat | None = None,
         *,
         rounds: bool = False,
+        id_labels: bool = False,
     ) -> None:
+        self._labels: TokenLabels = TokenIdLabels(texts) if id_labels else texts
         self._parsers = None if form is None else [form.parser() for _ in job.choices]
         self.job, self._texts, self._token_ids, self._rounds = job, texts, token_ids, rounds
         self._head: AnswerHead = {
@@ -225,7 +227,7 @@ class ChatShape(Shape):
         return {"index": index, "delta": added, "logprobs": None, "finish_reason": None}
 
     def _logprobs(self, index: int, rows: Sequence[TokenLogprobs]) -> ChatLogprobs:
-        return {"content": chat_logprobs(self._texts, rows), "refusal": None}
+        return {"content": chat_logprobs(self._labels, rows), "refusal": None}
 
     def _content(self, index: int, text: str) -> dict[str, object]:
         message: AssistantMessage = {"role": "assistant", "content": text, "refusal": None}
@@ -276,13 +278,12 @@ class CompletionShape(Shape):
         return {"index": index, "text": text, "logprobs": None, "finish_reason": None}
 
     def _logprobs(self, index: int, rows: Sequence[TokenLogprobs]) -> CompletionLogprobs:
-        tokens = [self._texts[row.token][0] for row in rows]
         offsets = []
-        for token in tokens:
+        for row in rows:
             offsets.append(self._offsets[index])
-            self._offsets[index] += len(token)
+            self._offsets[index] += len(self._texts[row.token][0])
         return {
-            "tokens": tokens,
+            "tokens": [self._labels[row.token][0] for row in rows],
             "token_logprobs": [
                 None if math.isnan(row.logprob) else max(row.logprob, LOWEST) for row in rows
             ],
@@ -294,7 +295,7 @@ class CompletionShape(Shape):
         if math.isnan(row.logprob):
             return None
         pairs = [*row.top, (row.token, row.logprob)]
-        return {self._texts[token][0]: max(logprob, LOWEST) for token, logprob in pairs}
+        return {self._labels[token][0]: max(logprob, LOWEST) for token, logprob in pairs}
 
     def _content(self, index: int, text: str) -> dict[str, object]:
         prompt = {"prompt_token_ids": self._prompt(index)} if self._token_ids else {}
@@ -304,12 +305,12 @@ class CompletionShape(Shape):
         return self.job.prompts[index // self.job.n]
 
 
-def chat_logprobs(texts: TokenTexts, rows: Sequence[TokenLogprobs]) -> list[ChatLogprob]:
-    """Return the log-probabilities of tokens, labelled with their texts."""
+def chat_logprobs(labels: TokenLabels, rows: Sequence[TokenLogprobs]) -> list[ChatLogprob]:
+    """Return the log-probabilities of tokens with their labels."""
 
     def labelled(token: int, logprob: float) -> TopLogprob:
-        text, raw = texts[token]
-        return {"token": text, "logprob": max(logprob, LOWEST), "bytes": list(raw)}
+        label, raw = labels[token]
+        return {"token": label, "logprob": max(logprob, LOWEST), "bytes": list(raw)}
 
     return [
         {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache, cached_property
 
 from paceline.models.tokenizer import Tokenizer
 
 SPACE = "▁"  # SentencePiece's space
+TokenLabels = Mapping[int, tuple[str, bytes]]  # what a token is called, and its bytes
 
 
 class TokenTexts(dict[int, tuple[str, bytes]]):
@@ -41,6 +43,16 @@ class TokenTexts(dict[int, tuple[str, bytes]]):
         if len(piece) == 6 and piece.startswith("<0x"):
             return bytes([int(piece[3:5], 16)])
         return str(piece).replace(SPACE, " ").encode()
+
+
+class TokenIdLabels(dict[int, tuple[str, bytes]]):
+    """The labels `token_id:17` of tokens, with which vLLM writes them too, and their bytes."""
+
+    def __init__(self, texts: TokenTexts) -> None:
+        self._texts = texts
+
+    def __missing__(self, token: int) -> tuple[str, bytes]:
+        return f"token_id:{token}", self._texts[token][1]
 
 
 def _shown(raw: bytes) -> str:

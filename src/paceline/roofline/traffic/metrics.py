@@ -87,6 +87,17 @@ def parse_metrics(text: str) -> Scrape:
     return Scrape(values, histograms)
 
 
+def by_label(text: str, name: str, label: str) -> dict[str, float]:
+    """Return the values of one metric by a label, summed over the others; "" where a sample lacks
+    the label. Raises ValueError for other text."""
+    values: dict[str, float] = defaultdict(float)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == name:
+                values[sample.labels.get(label, "")] += sample.value
+    return values
+
+
 def watch(url: str, seconds: float, fetch: Fetch | None = None) -> TrafficProfile:
     """Scrape a server once a second for so long. Raises InvalidRequest where that fails."""
     check_number("traffic_seconds", seconds, 0, LONGEST_WATCH, "seconds, up to an hour")
