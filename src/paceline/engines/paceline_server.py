@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from paceline.engines.answers import Ask, EngineAnswer, Json
+from paceline.engines.answers import AnsweredRound, Ask, EngineAnswer, Json
 from paceline.engines.client import EngineClient
 from paceline.engines.kind import Capabilities, EngineDescription, LaunchLine, LaunchPlan
 from paceline.engines.metrics import VLLM_NAMES, EngineMetrics, read_prometheus
@@ -40,10 +41,25 @@ class PacelineServer:
         path, body = openai_request(ask, model)
         if ask.speculative is False:
             body["speculative"] = "off"
+        if body.get("explain"):
+            body["stream_options"] = {**body["stream_options"], "include_rounds": True}
         return path, body
 
     def take(self, answer: EngineAnswer, event: Json) -> None:
+        explained = answer.rounds
         take_openai(answer, event)
+        if explained is not None:
+            answer.rounds = explained  # all rounds: the metrics list those that had a draft
+        for choice in event.get("choices", ()):
+            if choice.get("round"):
+                answer.rounds = [*(answer.rounds or ()), *_rounds(choice["round"])]
 
     def read_metrics(self, text: str) -> EngineMetrics:
         return read_prometheus(text, NAMES)
+
+
+def _rounds(shown: Json) -> Iterator[AnsweredRound]:
+    """Yield the round of an event; the first token of an answer comes with the prompt."""
+    if shown["position"]:
+        drafted = shown["verified"] - len(shown["forced_places"])
+        yield AnsweredRound(shown["position"], drafted, shown["accepted"])

@@ -49,9 +49,7 @@ def set_numbers(rows: Sequence[RequestRow], blocks: dict[str, int], tokens: int)
             for name, block in blocks.items()
         },
         speed={
-            side: speed(rows, side, tokens=tokens)
-            for side in TIMED
-            if side in timed and side != AR
+            side: speed(rows, side, tokens=tokens) for side in TIMED if side in timed and side != AR
         },
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from paceline.core.documents import Document
 
 PARTIAL = "PARTIAL"  # marks reports of engines that broke off
@@ -25,7 +27,7 @@ class EvaluatedEngine(Document):
     prompts: str
     reference: str | None
     promises_text: bool
-    missing: list[str] = []
+    missing: list[str] = Field(default_factory=list)
     broke_off: str | None = None
 
     @property

@@ -1,0 +1,95 @@
+"""What each round of an engine's answer did, from whatever the engine tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from paceline.core import Round
+from paceline.engines.answers import AnsweredRound, EngineAnswer
+from paceline.engines.metrics import EngineMetrics
+
+
+def rounds_of(answer: EngineAnswer, counted: EngineMetrics | None = None) -> list[Round] | None:
+    """Return the rounds of an answer after its first token; None where the engine does not tell
+    them.
+
+    Engines that list their rounds list those that had a draft. Where others lie between, or where
+    only counts are told (`counted` are those of /metrics over the time of the answer), the rounds
+    are read off the events of the stream, if the counts agree with them.
+    """
+    tokens, sizes = len(answer.token_ids), bursts(answer)
+    if answer.rounds is not None:
+        told = answer.rounds
+        end = told[-1].position + told[-1].accepted + 1 if told else tokens
+        are_all = end >= tokens or len(told) == len(sizes)
+        rounds = told if are_all else _aligned(told, sizes)
+        if rounds is None:
+            return None
+        return [_judged(round, tokens) for round in rounds if round.position < tokens]
+    counts = _counts(answer, counted)
+    return None if counts is None else _from_bursts(sizes, tokens, *counts)
+
+
+def bursts(answer: EngineAnswer) -> list[int]:
+    """Return how many tokens each event of the stream brought, without the first."""
+    return [len(list(group)) for _, group in groupby(answer.arrivals)][1:]
+
+
+def _aligned(rounds: Sequence[AnsweredRound], sizes: Sequence[int]) -> list[AnsweredRound] | None:
+    """Return the rounds in their places among those that had no draft: an event of one token that
+    the next round does not explain is one of these. None where the events do not show it."""
+    placed: list[AnsweredRound] = []
+    position, left = 1, list(rounds)
+    for size in sizes:
+        if left and left[0].accepted + 1 == size:
+            placed.append(left.pop(0)._replace(position=position))
+        elif size == 1:
+            placed.append(AnsweredRound(position, 0, 0))
+        else:
+            return None
+        position += size
+    return None if left else placed
+
+
+def _counts(answer: EngineAnswer, counted: EngineMetrics | None) -> tuple[int, int, int] | None:
+    """Return drafts, drafted and accepted tokens."""
+    for told in (answer, counted):
+        if told is None or told.drafts is None:
+            continue
+        if told.drafted is not None and told.accepted is not None:
+            return told.drafts, told.drafted, told.accepted
+    return None
+
+
+def _from_bursts(
+    sizes: Sequence[int], tokens: int, drafts: int, drafted: int, accepted: int
+) -> list[Round] | None:
+    """Return rounds of equal drafts, one for each event; None where events and counts disagree.
+    The last round may have accepted tokens behind the end of the answer."""
+    if not drafts or drafts != len(sizes) or drafted % drafts:
+        return None
+    stood = [size - 1 for size in sizes]
+    length = drafted // drafts
+    beyond = accepted - sum(stood)
+    if max(stood) > length or not 0 <= beyond <= length - stood[-1]:
+        return None
+    stood[-1] += beyond
+    return [_judged(round, tokens) for round in _positioned(stood, length)]
+
+
+def _positioned(stood: Sequence[int], length: int) -> Iterator[AnsweredRound]:
+    position = 1
+    for count in stood:
+        yield AnsweredRound(position, length, count)
+        position += count + 1
+
+
+def _judged(round: AnsweredRound, tokens: int) -> Round:
+    """Return a round without the draft tokens behind the end of the answer, which nobody judged;
+    the answer's last token then stands for the bonus token."""
+    position, drafted, accepted = round
+    if position + accepted < tokens:
+        return Round(position, drafted, accepted)
+    most = max(0, tokens - position - 1)
+    return Round(position, most, most)
