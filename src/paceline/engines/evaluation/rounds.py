@@ -4,10 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from paceline.core import Round
-from paceline.engines.answers import AnsweredRound, EngineAnswer
+from paceline.engines.answers import AnsweredRound, Ask, EngineAnswer
+from paceline.engines.client import EngineClient
 from paceline.engines.metrics import EngineMetrics
+
+
+class RoundsAnswer(NamedTuple):
+    """An answer and its rounds; None where the engine does not tell them."""
+
+    answer: EngineAnswer
+    rounds: list[Round] | None
+
+
+class RoundsReader:
+    """Asks one engine for answers with their rounds.
+
+    Where answers tell nothing of their drafts, /metrics is read before and after each: nobody else
+    may then be asking.
+    """
+
+    def __init__(self, client: EngineClient) -> None:
+        self.client = client
+        self._by_metrics = False
+
+    def ask(self, ask: Ask) -> RoundsAnswer:
+        """Answer one request. Raises EngineError."""
+        if ask.speculative is False:
+            return RoundsAnswer(self.client.ask(ask), None)
+        if not self._by_metrics:
+            answer = self.client.ask(ask)
+            self._by_metrics = answer.rounds is None and answer.drafts is None
+            if not self._by_metrics:
+                return RoundsAnswer(answer, rounds_of(answer))
+        before = self.client.metrics()
+        answer = self.client.ask(ask)
+        return RoundsAnswer(answer, rounds_of(answer, self.client.metrics().since(before)))
 
 
 def rounds_of(answer: EngineAnswer, counted: EngineMetrics | None = None) -> list[Round] | None:

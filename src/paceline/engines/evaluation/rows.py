@@ -12,8 +12,7 @@ from paceline.core.rounds import AR
 from paceline.dataset.loops import loop_start
 from paceline.engines.answers import Ask, EngineAnswer, Json
 from paceline.engines.evaluation.prompts import ServedPrompt
-from paceline.engines.evaluation.rounds import rounds_of
-from paceline.engines.metrics import EngineMetrics
+from paceline.engines.evaluation.rounds import RoundsAnswer
 from paceline.evaluate.measure import digest, grammar_digest
 from paceline.evaluate.result import BLOCK, RequestRow
 
@@ -26,15 +25,7 @@ NEUTRAL: Mapping[str, object] = {
 STRUCTURED = {"json_schema": "json", "regex": "regex", "lark": "grammar"}
 
 
-class SideAnswer:
-    """One answer, and the counts of /metrics over its time where they are needed."""
-
-    def __init__(self, answer: EngineAnswer, counted: EngineMetrics | None = None) -> None:
-        self.answer = answer
-        self.rounds = rounds_of(answer, counted)
-
-
-Sides = Mapping[str, Sequence[SideAnswer]]  # of one prompt: all runs, by the name of the side
+Sides = Mapping[str, Sequence[RoundsAnswer]]  # of one prompt: all runs, by the name of the side
 
 
 def ask_of(prompt: ServedPrompt, tokens: int, temperature: float, seed: int) -> Ask:
@@ -98,7 +89,7 @@ def _digest(prompt: Sequence[object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _same(answers: Sequence[SideAnswer], plain: SideAnswer) -> bool:
+def _same(answers: Sequence[RoundsAnswer], plain: RoundsAnswer) -> bool:
     said = (plain.answer.token_ids, plain.answer.finish_reason)
     return all((each.answer.token_ids, each.answer.finish_reason) == said for each in answers)
 

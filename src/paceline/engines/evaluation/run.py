@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from paceline.core import PacelineError
 from paceline.core.rounds import AR
-from paceline.engines.answers import Ask
-from paceline.engines.client import EngineClient, EngineError
+from paceline.engines.client import EngineError
 from paceline.engines.evaluation.prompts import PromptSource, ServedSet
-from paceline.engines.evaluation.rows import SideAnswer, ask_of, row_of
-from paceline.engines.evaluation.servers import Servers, ask_side, sides_of
+from paceline.engines.evaluation.rounds import RoundsAnswer, RoundsReader
+from paceline.engines.evaluation.rows import ask_of, row_of
+from paceline.engines.evaluation.servers import Servers, of_side, sides_of
 from paceline.evaluate.measure import Progress, grammar_digest, turned
 from paceline.evaluate.numbers import set_numbers
 from paceline.evaluate.result import (
@@ -75,11 +75,10 @@ class EngineEvaluation:
     version: str = "unknown"
     progress: Progress = lambda what: None
     started: Callable[[int], None] = lambda answers: None
-    _answers: dict[tuple[float, int, int], dict[str, list[SideAnswer]]] = field(
+    _answers: dict[tuple[float, int, int], dict[str, list[RoundsAnswer]]] = field(
         default_factory=dict, init=False
     )
-    _warm: list[EngineClient] = field(default_factory=list, init=False)
-    _tells_nothing: bool = field(default=False, init=False)  # answers, of their drafts
+    _readers: list[RoundsReader] = field(default_factory=list, init=False)  # of servers in use
 
     def run(self) -> Evaluation:
         """Measure everything. Raises InvalidRequest before anything is asked when a set does not
@@ -125,24 +124,15 @@ class EngineEvaluation:
 
     def _ask(self, chosen: ServedSet, job: Job) -> None:
         client, prompt = self.servers.client(job.side), chosen.prompts[job.prompt]
-        ask = ask_of(
-            prompt, self.settings.tokens, job.temperature, seed=self.settings.seed + job.prompt
-        )
-        if client not in self._warm:  # what is lazy is paid for before anything is timed
-            self._warm.append(client)
-            first = ask_side(client, job.side, replace(ask, max_tokens=WARM_UP_TOKENS))
-            self._tells_nothing |= job.side != AR and first.rounds is None and first.drafts is None
+        seed = self.settings.seed + job.prompt
+        ask = of_side(client, job.side, ask_of(prompt, self.settings.tokens, job.temperature, seed))
+        reader = next((reader for reader in self._readers if reader.client is client), None)
+        if reader is None:  # what is lazy is paid for before anything is timed
+            reader = RoundsReader(client)
+            self._readers.append(reader)
+            reader.ask(replace(ask, max_tokens=WARM_UP_TOKENS))
         key = (job.temperature, job.set, job.prompt)
-        answers = self._answers.setdefault(key, {}).setdefault(job.side, [])
-        answers.append(self._measured(client, job.side, ask))
-
-    def _measured(self, client: EngineClient, side: str, ask: Ask) -> SideAnswer:
-        """Ask, and read /metrics before and after where answers tell nothing of their drafts."""
-        if side == AR or not self._tells_nothing:
-            return SideAnswer(ask_side(client, side, ask))
-        before = client.metrics()
-        answer = ask_side(client, side, ask)
-        return SideAnswer(answer, client.metrics().since(before))
+        self._answers.setdefault(key, {}).setdefault(job.side, []).append(reader.ask(ask))
 
     # -- what comes of the answers ----------------------------------------------------------------
 

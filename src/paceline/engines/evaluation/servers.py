@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from paceline.core.rounds import AR
-from paceline.engines.answers import Ask, EngineAnswer
+from paceline.engines.answers import Ask
 from paceline.engines.client import EngineClient, EngineError
 from paceline.evaluate.result import BLOCK, POLICY
 
@@ -44,13 +44,12 @@ def sides_of(servers: Servers) -> tuple[str, ...]:
     return (*plain, POLICY, BLOCK) if own else (*plain, BLOCK)
 
 
-def ask_side(client: EngineClient, side: str, ask: Ask) -> EngineAnswer:
-    """Ask a server for one side's answer. Raises EngineError."""
+def of_side(client: EngineClient, side: str, ask: Ask) -> Ask:
+    """Return the request as one side's: what a server can be told for one request it is told."""
     if not client.description.capabilities.speculation_off:
-        return client.ask(ask)
+        return replace(ask, speculative=False) if side == AR else ask
     fields = {**ask.fields, "explain": True, **(FULL_POLICY if side == BLOCK else {})}
-    off = False if side == AR else None
-    return client.ask(replace(ask, fields=fields, speculative=off))
+    return replace(ask, fields=fields, speculative=False if side == AR else None)
 
 
 class RunningServers:
