@@ -12,7 +12,7 @@ import pytest
 from paceline.cli import main
 from paceline.evaluate.evaluation import evaluate
 from paceline.evaluate.result import Evaluation, EvaluationSettings
-from tests.engines.served import ENGINE, PROMPTS, make_pair, serving, write_prompts
+from tests.engines.served import ENGINE, make_pair, serving, write_prompts
 
 SHORT = ["--tokens", "40", "--temperatures", "0,1"]
 SETTINGS = EvaluationSettings(tokens=40, temperatures=(0.0, 1.0))

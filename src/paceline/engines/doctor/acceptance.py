@@ -88,10 +88,8 @@ def acceptance_finding(compared: Comparison) -> Finding:
         f"short, {short.z:+.1f} standard errors)"
     )
     bad = short.is_clear and short.mean > SHORTFALL * expected
-    remedy = (
-        "the engine does not serve the drafter as it is; the other findings say how" if bad else ""
-    )
-    return Finding("acceptance", not bad, evidence, remedy)
+    remedy = "the engine does not serve this drafter as it is: see what else is found"
+    return Finding("acceptance", not bad, evidence, remedy if bad else "")
 
 
 def reading_finding(compared: Comparison, target_theta: float) -> Finding:
@@ -163,9 +161,9 @@ def context_finding(compared: Comparison) -> Finding:
     """Say whether the engine falls short from some length of context on, and not before."""
     bins: dict[int, list[Numbers]] = {}
     for each, counts in zip(compared.rounds, compared.expected, strict=True):
-        edges = np.array([context_bin(int(anchor)) for anchor in each.anchors])
-        for edge in set(edges.tolist()):
-            inside = edges == edge
+        of_round = np.array([context_bin(int(anchor)) for anchor in each.anchors])
+        for edge in set(of_round.tolist()):
+            inside = of_round == edge
             bins.setdefault(edge, []).append((counts - each.accepted)[inside].astype(float))
     edges, name = sorted(bins), "context"
     shorts = {edge: difference(bins[edge]) for edge in edges}

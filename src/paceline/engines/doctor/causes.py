@@ -23,7 +23,6 @@ from paceline.models.networks import sequence_outputs
 from paceline.models.tokenizer import Tokenizer
 
 AROUND = 6  # tokens that are shown from the first difference on
-THINKING = ({"enable_thinking": False}, {"enable_thinking": True})
 # Options of generation_config.json that a server may fill in, and the value that changes nothing.
 DEFAULTS: Mapping[str, float] = {
     "repetition_penalty": 1, "temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0,
@@ -54,10 +53,13 @@ def prompt_difference(
     """Say where the engine's prompt first differs from ours; None where both are the same."""
     if list(ours) == list(theirs):
         return None
-    for variables in THINKING:
-        if _rendered(tokenizer, messages, variables) == list(theirs):
-            (name, value), *_ = variables.items()
-            return f"thinking mode: the engine renders the template with {name} {value}"
+    for thinking in (False, True):
+        if _rendered(tokenizer, messages, thinking) == list(theirs):
+            switched = "on" if thinking else "off"
+            return (
+                f"thinking mode: the engine renders the template with enable_thinking {switched}, "
+                "which the template here does not by itself"
+            )
     place = next(
         (i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]),
         min(len(ours), len(theirs)),
@@ -71,11 +73,11 @@ def prompt_difference(
 
 
 def _rendered(
-    tokenizer: Tokenizer, messages: Sequence[Message], variables: Mapping[str, object]
+    tokenizer: Tokenizer, messages: Sequence[Message], thinking: bool
 ) -> list[int] | None:
     try:
         text = tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, **variables
+            list(messages), add_generation_prompt=True, enable_thinking=thinking
         )
     except Exception:  # a template may raise whatever Jinja does
         return None
@@ -143,7 +145,7 @@ def token_gaps(network: Network, asked: Asked) -> Numbers:
     the likeliest itself."""
     text, start = asked.text, len(asked.prompt_ids)
     gaps: list[Numbers] = []
-    for first, output in sequence_outputs(network, text, (), logits=True):
+    for first, output in sequence_outputs(network, text, (0,), logits=True):
         assert output.logits is not None
         rows = range(max(first, start - 1), min(first + len(output.logits), len(text) - 1))
         if not rows:

@@ -116,8 +116,8 @@ def _drafts(
         return best
     device, paths = trained.drafter.network.device, []
     for index, anchor in enumerate(anchors):
-        request = Request("doctor", [anchor], SamplingParams(temperature=0))
-        request.tokens = [anchor]
+        params = SamplingParams(temperature=0)
+        request = Request(id="doctor", prompt_ids=[anchor], params=params, tokens=[anchor])
         block = logits[index].to(device), hidden[index].to(device)
         output = BlockOutput(best[index], torch.zeros(0), *block)
         drawn = selector.walk(request, output, slice(0, len(best[index])), "argmax")
