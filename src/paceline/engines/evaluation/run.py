@@ -32,11 +32,12 @@ from paceline.version import __version__
 
 WARM_UP_TOKENS = 16
 UNTOLD = "{} of {} answers tell nothing of their drafts, and no AL is of them: {}."
+NO_DRAFTS = "None of {} answers had a draft: {}."
 REMEDIES = {
-    "vllm": "vLLM tells it with --per-request-spec-decode-metrics detailed, and drafts with "
-    "--speculative-config",
-    "paceline": "a Paceline server tells it unless it serves with `--drafter none` or "
-    "--per-request-spec-decode-metrics none",
+    "vllm": "vLLM drafts with --speculative-config, and tells it with "
+    "--per-request-spec-decode-metrics detailed",
+    "paceline": "a Paceline server drafts unless it serves with `--drafter none`",
+    "sglang": "SGLang drafts with --speculative-algorithm, and tells counts alone",
 }
 
 
@@ -209,10 +210,12 @@ class EngineEvaluation:
         told = self.servers.engine.description
         answers = [each for sides in self._answers.values() for each in sides.get(BLOCK, ())]
         untold = sum(each.rounds is None for each in answers)
-        missing = list(self.source.missing)
+        drafts = sum(round.drafted > 0 for each in answers for round in each.rounds or ())
+        missing, remedy = list(self.source.missing), REMEDIES.get(told.kind, "")
         if untold:
-            remedy = REMEDIES.get(told.kind, "")
             missing.append(UNTOLD.format(untold, len(answers), remedy))
+        elif not drafts:
+            missing.append(NO_DRAFTS.format(len(answers), remedy))
         return EvaluatedEngine(
             kind=told.kind,
             version=told.version,

@@ -48,7 +48,7 @@ def of_side(client: EngineClient, side: str, ask: Ask) -> Ask:
     """Return the request as one side's: what a server can be told for one request it is told."""
     if not client.description.capabilities.speculation_off:
         return replace(ask, speculative=False) if side == AR else ask
-    fields = {**ask.fields, "explain": True, **(FULL_POLICY if side == BLOCK else {})}
+    fields = {**ask.fields, **(FULL_POLICY if side == BLOCK else {})}
     return replace(ask, fields=fields, speculative=False if side == AR else None)
 
 
