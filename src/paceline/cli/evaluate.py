@@ -158,7 +158,9 @@ class EvaluateCommand:
 
         with show.progress() as progress:
             task = progress.add_task("looking for the engine", total=None)
-            servers = open_servers(self, served)
+            servers = open_servers(
+                self, served, lambda what: progress.update(task, description=what)
+            )
             try:
                 evaluation = evaluation_of(servers, self.model, self.drafter, self.sets, settings)
                 if before is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from paceline.cli import options
@@ -14,6 +14,7 @@ from paceline.engine.config import EngineConfig
 if TYPE_CHECKING:
     from paceline.cli.evaluate import EvaluateCommand
     from paceline.engines.evaluation import EngineEvaluation, Servers
+    from paceline.evaluate.measure import Progress
     from paceline.evaluate.result import EvaluationSettings
 
 STARTED = ("vllm", "paceline")  # engines that the command can start
@@ -52,18 +53,46 @@ def check_served(
             raise InvalidRequest(field, url, expected) from None
 
 
-def open_servers(command: EvaluateCommand, served: str) -> Servers:
+def open_servers(command: EvaluateCommand, served: str, progress: Progress) -> Servers:
     """Connect to the servers of an evaluation, or start them. Raises InvalidRequest and
     EngineError."""
     from paceline.engines import connect
     from paceline.engines.evaluation import RunningServers
 
     if served in STARTED:
-        raise InvalidRequest("engine", served, "URL")
+        return started_servers(command, served, progress)
     engine = connect(served, command.api_key)
     reference = command.reference
     plain = None if reference is None else connect(reference, command.api_key)
     return RunningServers(engine, plain)
+
+
+def started_servers(command: EvaluateCommand, served: str, progress: Progress) -> Servers:
+    """Start an engine with the drafter; a replica without it follows when it is asked."""
+    from paceline.drafters.spec import parse_spec
+    from paceline.engines import KINDS
+    from paceline.engines.evaluation import Replicas
+    from paceline.engines.evaluation.replica import ProcessReplica, free_memory
+    from paceline.engines.kind import LaunchPlan
+    from paceline.engines.programs import find_program
+    from paceline.models.catalog import pull
+
+    spec = parse_spec(command.drafter)
+    program = find_program(served)
+    plan = LaunchPlan(
+        target=str(pull(command.model)),
+        drafter=None if spec.value is None else pull(spec.value, what="drafter"),
+        kind=None if spec.value is not None else spec.kind,
+        max_model_len=command.engine.max_model_len,
+        extra=tuple(command.engine_arg),
+        program=program,
+    )
+
+    def start(speculative: bool) -> ProcessReplica:
+        wanted = plan if speculative else replace(plan, drafter=None, kind=None)
+        return ProcessReplica(KINDS[served], wanted, progress)
+
+    return Replicas(start, lambda: free_memory(on_cpu=program.cpu))
 
 
 def evaluation_of(
