@@ -137,9 +137,9 @@ class Bench:
 
 def turned(sides: Sequence[str], turn: int) -> Sequence[str]:
     """Return the sides in an order in which each is first, last and beside AR equally often."""
-    start = turn % len(sides)
+    turns, start = divmod(turn, len(sides))
     order = (*sides[start:], *sides[:start])
-    return order if turn % 2 == 0 else order[::-1]
+    return order if turns % 2 == 0 else order[::-1]
 
 
 def _row(prompt: EvalPrompt, sides: Answers, seed: int) -> RequestRow:

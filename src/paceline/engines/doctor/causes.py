@@ -16,7 +16,7 @@ from paceline.engines.client import EngineClient
 from paceline.engines.doctor.answers import Asked
 from paceline.engines.doctor.paired import CLEAR, Numbers, difference
 from paceline.engines.doctor.report import Finding
-from paceline.engines.kind import LaunchPlan
+from paceline.engines.kind import LaunchPlan, Program
 from paceline.models.batch import Network
 from paceline.models.json_files import read_optional_json
 from paceline.models.networks import sequence_outputs
@@ -32,16 +32,19 @@ FLIPS = 0.03  # of all tokens: rounding alone flips fewer argmaxes
 GAP = 0.7  # nats: rounding alone flips no argmax that is so far ahead
 
 
-def format_finding(client: EngineClient, target: str, drafter: Path, drafted: int) -> Finding:
-    """Ask the engine's adapter whether it serves this checkpoint at all."""
-    name, kind = "checkpoint format", client.kind
+def format_finding(client: EngineClient, target: str, drafter: Path) -> Finding:
+    """Ask the engine's adapter whether this release of it serves this checkpoint at all."""
+    name, kind, version = "checkpoint format", client.kind, client.description.version
+    plan = LaunchPlan(target, drafter, program=Program((kind.name,), version))
+    engine = kind.name if version is None else f"{kind.name} {version}"
     try:
-        kind.launch(LaunchPlan(target, drafter, draft_len=drafted))
+        notes = kind.launch(plan).notes
     except InvalidRequest as error:
-        return Finding(name, False, f"{kind.name} does not serve it: {error}")
-    except NotImplementedError:
-        return Finding(name, None, f"nothing is known of what {kind.name} reads")
-    return Finding(name, True, f"{kind.name} reads checkpoints of this format and generation")
+        remedy = "write the checkpoint anew with `paceline drafter convert`, or serve another"
+        return Finding(name, False, f"{engine} does not serve it: {error}", remedy)
+    if notes:
+        return Finding(name, None, f"{engine} reads it; known of it: {' '.join(notes)}")
+    return Finding(name, True, f"{engine} reads checkpoints of this format and generation")
 
 
 # -- the prompt ------------------------------------------------------------------------------------

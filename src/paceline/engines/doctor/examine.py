@@ -156,9 +156,7 @@ def _compare(
     drafted = max((round.drafted for each in asked for round in each.rounds), default=0)
     checkpoint = patient.drafter.checkpoint
     report.draft_len = drafted
-    report.findings.append(
-        causes.format_finding(client, str(patient.target.path), checkpoint.path, drafted)
-    )
+    report.findings.append(causes.format_finding(client, str(patient.target.path), checkpoint.path))
     longest = max(len(each.text) for each in asked)
     for check in provenance_checks(patient.llm, patient.drafter, longest):
         if check.ok is False and check.name not in OF_SERVING_HERE:

@@ -54,13 +54,14 @@ def rounds_of(answer: EngineAnswer, counted: EngineMetrics | None = None) -> lis
     """
     tokens, sizes = len(answer.token_ids), bursts(answer)
     if answer.rounds is not None:
-        told = answer.rounds
-        end = told[-1].position + told[-1].accepted + 1 if told else tokens
-        are_all = end >= tokens or len(told) == len(sizes)
-        rounds = told if are_all else _aligned(told, sizes)
-        if rounds is None:
-            return None
-        return [_judged(round, tokens) for round in rounds if round.position < tokens]
+        rounds = [round for round in answer.rounds if round.position < tokens]
+        end = rounds[-1].position + rounds[-1].accepted + 1 if rounds else tokens
+        gaps = end < tokens or sum(round.accepted + 1 for round in rounds) < end - 1
+        if gaps and len(rounds) < len(sizes):
+            rounds = _with_undrafted(rounds, tokens)
+            if len(rounds) != len(sizes):
+                return None  # the events show other rounds than the list
+        return [_judged(round, tokens) for round in rounds]
     counts = _counts(answer, counted)
     return None if counts is None else _from_bursts(sizes, tokens, *counts)
 
@@ -70,20 +71,15 @@ def bursts(answer: EngineAnswer) -> list[int]:
     return [len(list(group)) for _, group in groupby(answer.arrivals)][1:]
 
 
-def _aligned(rounds: Sequence[AnsweredRound], sizes: Sequence[int]) -> list[AnsweredRound] | None:
-    """Return the rounds in their places among those that had no draft: an event of one token that
-    the next round does not explain is one of these. None where the events do not show it."""
-    placed: list[AnsweredRound] = []
-    position, left = 1, list(rounds)
-    for size in sizes:
-        if left and left[0].accepted + 1 == size:
-            placed.append(left.pop(0)._replace(position=position))
-        elif size == 1:
-            placed.append(AnsweredRound(position, 0, 0))
-        else:
-            return None
-        position += size
-    return None if left else placed
+def _with_undrafted(rounds: Sequence[AnsweredRound], tokens: int) -> list[AnsweredRound]:
+    """Return the rounds with those between them that had no draft, which committed one token."""
+    whole: list[AnsweredRound] = []
+    position = 1
+    for round in rounds:
+        whole += [AnsweredRound(at, 0, 0) for at in range(position, round.position)]
+        whole.append(round)
+        position = round.position + round.accepted + 1
+    return [*whole, *(AnsweredRound(at, 0, 0) for at in range(position, tokens))]
 
 
 def _counts(answer: EngineAnswer, counted: EngineMetrics | None) -> tuple[int, int, int] | None:

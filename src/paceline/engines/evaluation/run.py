@@ -119,7 +119,7 @@ class EngineEvaluation:
                     for side in turned(sides, run + number):
                         yield Job(run, *place, side)
             else:
-                for side in turned(sides[::-1], run):
+                for side in sides[::-1] if run % 2 == 0 else sides:
                     for place in places:
                         yield Job(run, *place, side)
 
@@ -132,8 +132,9 @@ class EngineEvaluation:
             reader = RoundsReader(client)
             self._readers.append(reader)
             reader.ask(replace(ask, max_tokens=WARM_UP_TOKENS))
-        key = (job.temperature, job.set, job.prompt)
-        self._answers.setdefault(key, {}).setdefault(job.side, []).append(reader.ask(ask))
+        answer = reader.ask(ask)
+        sides = self._answers.setdefault((job.temperature, job.set, job.prompt), {})
+        sides.setdefault(job.side, []).append(answer)
 
     # -- what comes of the answers ----------------------------------------------------------------
 

@@ -110,8 +110,8 @@ class Replicas:
         except BaseException:
             self.close()
             raise
-        taken = max(0, before - free())
-        self.together = free() > SPARE * taken
+        left = free()
+        self.together = left > SPARE * (before - left)
         self.engine = first.client
         how = "beside it" if self.together else "in its place, in turns"
         self.reference: str | None = f"a replica without speculation, started {how}"
