@@ -12,6 +12,7 @@ from paceline.cli.bench import BenchCommand
 from paceline.cli.catalogue import ListCommand, RemoveCommand, ShowCommand
 from paceline.cli.chat import ChatCommand
 from paceline.cli.config import add_configured, name_of
+from paceline.cli.doctor import ServedDoctorCommand
 from paceline.cli.drafter import ConvertCommand, DoctorCommand, InspectCommand
 from paceline.cli.engine import MetricsCommand, StatusCommand, UpCommand
 from paceline.cli.evaluate import EvaluateCommand
@@ -55,6 +56,7 @@ COMMANDS: dict[str, type[Command]] = {
     "synth": SynthCommand,
     "train": TrainCommand,
     "evaluate": EvaluateCommand,
+    "doctor": ServedDoctorCommand,
     "predict": PredictCommand,
     "mock": MockCommand,
 }

@@ -23,7 +23,8 @@ from paceline.core import InvalidRequest
 PREFIX = "PACELINE_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-SERVER, KEY, MODEL = "url", "api-key", "model"  # options of commands that may ask a server
+# options of commands that may ask a server
+SERVERS, KEY, MODEL = ("url", "engine"), "api-key", "model"
 ENGINE = "engine"  # the group of options of an engine
 SECRET = ("api_keys",)  # fields whose values no error shows
 LINK = "tcp://"  # Kubernetes sets PACELINE_PORT so, in pods beside a Service named paceline
@@ -54,8 +55,8 @@ def add_configured(
         place = f"{path}: {args.command}.{stated[key][0]}"
         message = f"{place}: no such option of `paceline {args.command}`{_hint(key, options)}"
         raise InvalidRequest(place, stated[key][1], "an option of the command", message)
-    for name, option in sorted(options.items(), key=lambda item: item[0] != SERVER):
-        asks = hasattr(args, SERVER)
+    for name, option in sorted(options.items(), key=lambda item: item[0] not in SERVERS):
+        asks = any(hasattr(args, server) for server in SERVERS)
         if hasattr(args, option.dest) or (asks and name in of_engine):
             continue  # beside --url, the model and how it runs are the server's business
         variable = variable_of(name)
@@ -76,7 +77,7 @@ def add_configured(
 def _applies(name: str, options: Collection[str], asks: bool) -> bool:
     """Return whether a command takes an option from the environment: a key where it asks a server,
     and a model where it does not. Variables of both are often set for `serve`."""
-    if SERVER not in options or name not in (KEY, MODEL):
+    if not set(SERVERS) & set(options) or name not in (KEY, MODEL):
         return True
     return asks == (name == KEY)
 

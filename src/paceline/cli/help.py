@@ -16,7 +16,7 @@ GROUPS = {
     "serve and talk": ("serve", "ui", "chat", "generate"),
     "models": ("list", "pull", "show", "rm", "quality"),
     "measure": ("bench", "explain", "profile"),
-    "drafters": ("synth", "train", "evaluate", "drafter"),
+    "drafters": ("synth", "train", "evaluate", "doctor", "drafter"),
     "predict": ("predict", "mock", "roofline"),
     "other engines": ("engine",),
 }
@@ -24,8 +24,8 @@ GROUPS = {
 PAGES = {
     "serve": "server-api.md", "ui": "web-ui.md", "profile": "profiling.md",
     "synth": "training-data.md", "train": "training.md", "evaluate": "evaluation.md",
-    "drafter": "drafters.md", "predict": "predicting.md", "mock": "mocking.md",
-    "roofline": "predicting.md", "engine": "engines.md",
+    "doctor": "evaluation.md", "drafter": "drafters.md", "predict": "predicting.md",
+    "mock": "mocking.md", "roofline": "predicting.md", "engine": "engines.md",
 }  # fmt: skip
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "serve": (
@@ -61,7 +61,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "paceline synth app.yaml --out sets/mine --rows 2000",
     ),
     "train": ("paceline train sets/mine --out runs/mine --epochs 4",),
-    "evaluate": ("paceline evaluate smollm2-135m runs/mine/drafter mine=sets/mine demo",),
+    "evaluate": (
+        "paceline evaluate smollm2-135m runs/mine/drafter mine=sets/mine demo",
+        "paceline evaluate Qwen/Qwen3-8B ./drafter demo --engine http://127.0.0.1:8000",
+    ),
+    "doctor": ("paceline doctor http://127.0.0.1:8000 Qwen/Qwen3-8B ./drafter",),
     "drafter inspect": ("paceline drafter inspect runs/mine/drafter",),
     "drafter doctor": ("paceline drafter doctor smollm2-135m runs/mine/drafter",),
     "drafter convert": ("paceline drafter convert ./speculators-checkpoint ./z-lab-checkpoint",),

@@ -59,7 +59,7 @@ class ProfileCommand(EngineCommand):
         from paceline.profiling.trace import trace
 
         engine = llm.engine
-        encoded_prompts = [encoded(llm, prompt.messages) for prompt in prompts]
+        encoded_prompts = [encoded(llm.tokenizer, prompt.messages) for prompt in prompts]
         peak = peak_of(engine)
         passes = record(engine, encoded_prompts, plan)
         written = []

@@ -294,9 +294,12 @@ def speedup_points(
 ) -> list[tuple[float, float, str]]:
     """(tokens per round, speedup over AR, prompt) of each request that was timed."""
     points = []
-    for row in (row for row in rows if None not in row["seconds"][AR]):
+    for row in rows:
+        plain, drafted = (row["seconds"].get(name, [None]) for name in (AR, side))
+        if None in plain or None in drafted:
+            continue
         per_round = tokens_per_round([row], side, tokens=tokens)
-        speedup = ratio(row["seconds"][AR], row["seconds"][side])
+        speedup = ratio(plain, drafted)
         if speedup is not None and per_round is not None:
             points.append((per_round, speedup, str(row["prompt"])))
     return points

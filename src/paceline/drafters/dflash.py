@@ -128,6 +128,11 @@ class DFlashDrafter(StatefulDrafter[_Context]):
             self._draws.selector = selector
             self.weight_bytes += selector.weight_bytes
 
+    @property
+    def selector(self) -> CandidateWalk | None:
+        """DFlash 2's selector of candidates; None for the first generation."""
+        return self._draws.selector
+
     def _try_out(self, target: TargetInfo) -> None:
         """Draft once, in blocks that nobody owns yet. Raises ModelError where no number comes
         out: weights can be finite, and damaged all the same."""

@@ -98,20 +98,38 @@ class Trained:
         return whole[:, [self.layers.index(layer) for layer in layer_ids]].flatten(1)
 
     @torch.inference_mode()
-    def logits(
-        self, config: DFlashConfig, name: str, anchors: torch.Tensor, count: int, first: int = 0
+    def hidden(
+        self,
+        config: DFlashConfig,
+        name: str,
+        anchors: torch.Tensor,
+        count: int,
+        first: int = 0,
+        *,
+        own_mask: bool = True,
     ) -> torch.Tensor:
-        """Of `count` mask slots behind each anchor of a text: [anchors, count, head]."""
+        """Of the slots of each anchor's block, its own and `count` masks: [anchors, 1 + count,
+        hidden]. Without `own_mask` the masks are the target's row, whatever the checkpoint has."""
         module = self._module(config)
         tokens = torch.tensor(self.texts[name])
         masks = torch.full((len(anchors), count), config.mask_token_id)
         embedded = self._embedding[torch.cat((tokens[anchors][:, None], masks), dim=1)]
-        mask = self.drafter.checkpoint.mask_embedding
+        mask = self.drafter.checkpoint.mask_embedding if own_mask else None
         if mask is not None:
             embedded[:, 1:] = mask
         context = self.features(name, config.target_layer_ids)[first : int(anchors.max())]
-        hidden = module(context, embedded * config.embedding_scale, anchors, first)
-        return draft_logits(config, hidden[:, 1:], self._head)
+        hidden: torch.Tensor = module(context, embedded * config.embedding_scale, anchors, first)
+        return hidden
+
+    def head_logits(self, config: DFlashConfig, hidden: torch.Tensor) -> torch.Tensor:
+        """Of hidden states of slots: [..., head]."""
+        return draft_logits(config, hidden, self._head)
+
+    def logits(
+        self, config: DFlashConfig, name: str, anchors: torch.Tensor, count: int, first: int = 0
+    ) -> torch.Tensor:
+        """Of `count` mask slots behind each anchor of a text: [anchors, count, head]."""
+        return self.head_logits(config, self.hidden(config, name, anchors, count, first)[:, 1:])
 
     def _load(self, config: DFlashConfig) -> DFlashModule:
         module = DFlashModule(config).eval()

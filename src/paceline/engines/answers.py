@@ -15,7 +15,8 @@ Message = Mapping[str, str]
 
 
 class AnsweredRound(NamedTuple):
-    """A draft that was verified. `position` counts the answer's tokens before it."""
+    """A draft that was verified, or on our own server a round without one. `position` counts the
+    answer's tokens before it."""
 
     position: int
     drafted: int

@@ -86,15 +86,18 @@ class PacelineServer:
             if told_round is None:
                 continue
             rounds = answer.rounds = answer.rounds or []
-            # what a grammar forced was verified beside the draft
-            drafted = told_round["verified"] - len(told_round["forced_places"])
-            if drafted:
-                position, accepted = told_round["position"], told_round["accepted"]
-                rounds.append(AnsweredRound(position, drafted, accepted))
+            if told_round["position"]:  # the first token comes with the prompt
+                rounds.append(_round(told_round))
         if rounds is not None:
-            answer.drafts = len(rounds)
+            answer.drafts = sum(round.drafted > 0 for round in rounds)
             answer.drafted = sum(round.drafted for round in rounds)
             answer.accepted = sum(round.accepted for round in rounds)
 
     def read_metrics(self, text: str) -> EngineMetrics:
         return read_prometheus(text, NAMES)
+
+
+def _round(shown: Json) -> AnsweredRound:
+    """Return a round; a grammar's forced tokens have rows, and are not drafted."""
+    drafted = shown["verified"] - len(shown["forced_places"])
+    return AnsweredRound(shown["position"], drafted, shown["accepted"])

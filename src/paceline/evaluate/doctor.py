@@ -8,7 +8,7 @@ and that no other reading of the checkpoint predicts the target better.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -17,9 +17,10 @@ import torch
 from paceline.core import ModelError, SamplingParams, SpeculationStats
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.reference import RecordedDraft, Recorder, Trained
-from paceline.llm import LLM
+from paceline.llm import LLM, encode_chat
 from paceline.models.dflash.config import DFlashConfig
 from paceline.models.loader import load_model, template_digest
+from paceline.models.tokenizer import Tokenizer
 
 BETTER = 1.3  # another reading is the right one when it accepts so many times more
 CLOSE = {"float32": 1e-3, "bfloat16": 0.1}  # relative error of logits that rounding explains
@@ -93,7 +94,8 @@ def examine(
     recorder = Recorder(patient)
     llm.driver.wrap_drafter(name, lambda _: recorder)
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
-    results = llm.generate([encoded(llm, conversation) for conversation in conversations], params)
+    prompts = [encoded(llm.tokenizer, conversation) for conversation in conversations]
+    results = llm.generate(prompts, params)
     stats = SpeculationStats.of(r for result in results for r in result.choices[0].rounds)
     report.rounds = stats.draft_rounds
     report.acceptance = [accepted / drafted for drafted, accepted in stats.by_position()]
@@ -107,13 +109,13 @@ def examine(
     return report
 
 
-def encoded(llm: LLM, conversation: Sequence[dict[str, str]]) -> list[int]:
+def encoded(tokenizer: Tokenizer, conversation: Sequence[Mapping[str, str]]) -> list[int]:
     """Return the ids of a conversation: under the chat template, or the bare text where the model
     has none."""
-    if getattr(llm.tokenizer, "chat_template", None):
-        return llm.encode_chat(conversation)
+    if getattr(tokenizer, "chat_template", None):
+        return encode_chat(tokenizer, conversation)
     text = "\n\n".join(message["content"] for message in conversation)
-    return list(llm.tokenizer(text)["input_ids"])
+    return list(tokenizer(text)["input_ids"])
 
 
 def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterator[Check]:

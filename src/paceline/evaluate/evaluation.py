@@ -29,7 +29,12 @@ from paceline.evaluate.result import (
 )
 from paceline.evaluate.sets import EvalSet, SetSpec, load_set, parse_sets
 from paceline.llm import LLM
-from paceline.models.loader import load_model, template_digest, tokenizer_digest
+from paceline.models.loader import (
+    LoadedModel,
+    load_model,
+    template_digest,
+    tokenizer_digest,
+)
 from paceline.version import __version__
 
 WARM_ANSWERS = 200  # of a train split
@@ -84,12 +89,13 @@ def _load(llm: LLM, spec: SetSpec, settings: EvaluationSettings) -> EvalSet:
     tokens."""
     loaded = load_set(
         spec,
-        lambda messages: encoded(llm, messages),
+        lambda messages: encoded(llm.tokenizer, messages),
         prompts=settings.prompts,
         fits=llm.engine.max_model_len - settings.tokens,
         answers=WARM_ANSWERS,
     )
-    _check_target(llm, loaded)
+    if loaded.target:
+        check_target(load_model(llm.engine.config.model), loaded)
     if loaded.grammar is not None:
         # a grammar that does not compile is refused before anything runs
         llm.engine.grammars.compiler.compile(loaded.grammar)
@@ -101,16 +107,16 @@ def _load(llm: LLM, spec: SetSpec, settings: EvaluationSettings) -> EvalSet:
     return loaded
 
 
-def _check_target(llm: LLM, loaded: EvalSet) -> None:
+def check_target(target: LoadedModel, loaded: EvalSet) -> None:
     """Refuse a set whose token ids come from another tokenizer or another template."""
     for key, part in (("template", "chat template"), ("tokenizer_sha256", "tokenizer")):
         of_set = loaded.target.get(key)
         if of_set is None:
             continue
         if key == "template":
-            ours = template_digest(getattr(llm.tokenizer, "chat_template", None) or "")
+            ours = template_digest(getattr(target.tokenizer, "chat_template", None) or "")
         else:
-            ours = tokenizer_digest(load_model(llm.engine.config.model).path)
+            ours = tokenizer_digest(target.path)
         if of_set != ours:
             expected = f"a set made with this model's {part} ({ours[:16]}, and not {of_set[:16]})"
             raise InvalidRequest("sets", loaded.spec.name, expected)

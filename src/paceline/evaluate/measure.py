@@ -73,11 +73,7 @@ class Bench:
         return of_prompt * len(chosen.prompts)
 
     def _order(self, run: int, index: int) -> Sequence[str]:
-        """Return the sides in an order in which each is first, last and beside AR equally often."""
-        names = (*TIMED, *ONCE) if run == 0 else TIMED
-        start = (run + index) % len(names)
-        turned = (*names[start:], *names[:start])
-        return turned if (run + index) % 2 == 0 else turned[::-1]
+        return turned((*TIMED, *ONCE) if run == 0 else TIMED, run + index)
 
     def _ask(
         self, chosen: EvalSet, index: int, name: str, temperature: float, scope: bytes
@@ -137,6 +133,13 @@ class Bench:
     def _remember(self, scope: bytes, before: Sequence[int], answer: Sequence[int]) -> None:
         for memory in self.memories:
             memory.warm(scope, before, answer)
+
+
+def turned(sides: Sequence[str], turn: int) -> Sequence[str]:
+    """Return the sides in an order in which each is first, last and beside AR equally often."""
+    turns, start = divmod(turn, len(sides))
+    order = (*sides[start:], *sides[:start])
+    return order if turns % 2 == 0 else order[::-1]
 
 
 def _row(prompt: EvalPrompt, sides: Answers, seed: int) -> RequestRow:

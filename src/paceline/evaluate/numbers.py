@@ -18,7 +18,6 @@ from paceline.core.rounds import (
     tokens_per_round,
 )
 from paceline.evaluate.result import (
-    DRAFTERS,
     FULL,
     TIMED,
     AcceptanceNumbers,
@@ -33,7 +32,10 @@ FIRST_EDGE = 128  # contexts: below 128 tokens, then doubling
 
 
 def set_numbers(rows: Sequence[RequestRow], blocks: dict[str, int], tokens: int) -> SetNumbers:
-    """Return all numbers of a set's rows. `blocks` holds the longest draft of each drafter."""
+    """Return all numbers of a set's rows. `blocks` holds the longest draft of each drafter; speed
+    is that of the sides that were timed beside AR."""
+    texts = [same for row in rows for same in row["same_text"].values()]
+    timed = {side for row in rows if AR in row["seconds"] for side in row["seconds"]}
     return SetNumbers(
         requests=len(rows),
         looping=sum(row["counted_tokens"] < row["output_tokens"] for row in rows),
@@ -41,12 +43,14 @@ def set_numbers(rows: Sequence[RequestRow], blocks: dict[str, int], tokens: int)
         counted_tokens=sum(row["counted_tokens"] for row in rows),
         forced_tokens=sum(row.get("forced_tokens", 0) for row in rows),
         bound=sum(row.get("grammar_sha256") is not None for row in rows),
-        same_text=all(all(row["same_text"].values()) for row in rows),
+        same_text=all(texts) if texts else None,
         acceptance={
-            name: acceptance(rows, f"{name}/{FULL}", tokens=tokens, block=blocks[name])
-            for name in DRAFTERS
+            name: acceptance(rows, f"{name}/{FULL}", tokens=tokens, block=block)
+            for name, block in blocks.items()
         },
-        speed={side: speed(rows, side, tokens=tokens) for side in TIMED if side != AR},
+        speed={
+            side: speed(rows, side, tokens=tokens) for side in TIMED if side in timed and side != AR
+        },
     )
 
 
@@ -115,13 +119,16 @@ def speed(rows: Sequence[RequestRow], side: str, *, tokens: int) -> SpeedNumbers
     """Return the speedup of a side over AR: AR's seconds ÷ the side's, over the counted tokens of
     all requests without the first of each. `tokens_per_round` is what the speedup would be if
     drafts cost nothing."""
-    timed = [row for row in rows if None not in row["seconds"][AR]]
+    timed = [row for row in rows if _is_timed(row, AR) and _is_timed(row, side)]
     plain, drafted = (
         [sum(second or 0.0 for second in row["seconds"][s]) for row in timed] for s in (AR, side)
     )
     per_round = tokens_per_round(timed, side, tokens=tokens)
     speedup = ratio(plain, drafted)
-    counted = [len(row["seconds"][AR]) * (row["counted_tokens"] - 1) for row in timed]
+    counted = [
+        len(row["seconds"][AR]) * (row.get("timed_tokens", row["counted_tokens"]) - 1)
+        for row in timed
+    ]
     return SpeedNumbers(
         requests=len(timed),
         speedup=speedup,
@@ -131,3 +138,7 @@ def speed(rows: Sequence[RequestRow], side: str, *, tokens: int) -> SpeedNumbers
         tpot_ms=ratio([1e3 * second for second in drafted], counted),
         ar_tpot_ms=ratio([1e3 * second for second in plain], counted),
     )
+
+
+def _is_timed(row: RequestRow, side: str) -> bool:
+    return None not in row["seconds"].get(side, [None])

@@ -11,23 +11,26 @@ from paceline.bench.report.pages import render
 from paceline.bench.report.tables import base_table
 from paceline.bench.report.words import number, percent, plain
 from paceline.core.rounds import speedup_points
-from paceline.drafters.spec import BASELINES
 from paceline.evaluate import numbers
 from paceline.evaluate.result import (
     BLOCK,
     DRAFTER,
-    FULL,
     POLICY,
-    THROUGHPUT,
     WARMED,
     AcceptanceNumbers,
     ContextBin,
     Evaluation,
     RequestRow,
     SetResult,
+    SpeedNumbers,
 )
 
 AL = "AL incl. bonus"
+TEXT_STYLES = {"yes": "[green]yes[/]", "NO": "[bold red]NO[/]"}
+NO_SPEED = SpeedNumbers(
+    requests=0, speedup=None, speedup_interval=None, tokens_per_round=None,
+    speedup_per_token=None, tpot_ms=None, ar_tpot_ms=None,
+)  # fmt: skip
 PACKAGE = "paceline.evaluate"
 
 
@@ -43,13 +46,15 @@ def page(evaluation: Evaluation) -> str:
         "title": f"{evaluation.drafter} for {evaluation.model}",
         "evaluation": evaluation,
         "names": evaluation.names,
-        "beside_heads": [f"AL, {evaluation.names[drafter]}" for drafter in BASELINES],
-        "beside": lambda result: [result.acceptance[drafter].text for drafter in BASELINES],
+        "beside_heads": [f"AL, {evaluation.names[drafter]}" for drafter in evaluation.beside],
+        "beside": lambda result: [result.acceptance[d].text for d in evaluation.beside],
         "temperatures": temperatures,
         "charts": lambda result: _charts(evaluation, result),
         "notes": lambda result: list(_notes(evaluation, result)),
         "requests": lambda result: list(_requests(evaluation, result)),
-        "same_text": lambda result, side: all(row["same_text"][side] for row in result.rows),
+        "speedups": [
+            f"speedup, {evaluation.policy_name(side)}" for side in _speed_sides(evaluation)
+        ],
         "longest": lambda result: max(len(a.positions) for a in result.acceptance.values()),
     }
     return render("evaluation.html", values, PACKAGE)
@@ -64,21 +69,21 @@ def overview(evaluation: Evaluation) -> Table:
     """Return a row for each set and temperature; it fits a terminal of 80 columns."""
     made = base_table(f"{evaluation.drafter} for {evaluation.model}")
     made.add_column("set", overflow="fold", min_width=10)
-    beside = ["\n".join(["AL", *evaluation.names[d].split(", ")][-2:]) for d in BASELINES]
+    beside = ["\n".join(["AL", *evaluation.names[d].split(", ")][-2:]) for d in evaluation.beside]
     for name in ("T", "AL incl.\nbonus", *beside, "speedup\nover AR", "full", "full\n÷ AL",
                  "same\ntext"):  # fmt: skip
         made.add_column(name, justify="right", no_wrap=True)
     for result in evaluation.results:
-        block = result.speed[BLOCK]
+        block, text = result.speed.get(BLOCK, NO_SPEED), evaluation.same_text_of(result)
         made.add_row(
             f"{result.set}\n[dim]{result.role}[/]",
             plain(result.temperature),
             _two_lines(result.acceptance[DRAFTER].text),
-            *(number(result.acceptance[drafter].al) for drafter in BASELINES),
-            _two_lines(result.speed[POLICY].text),
+            *(number(result.acceptance[drafter].al) for drafter in evaluation.beside),
+            _two_lines(result.speed.get(evaluation.served_side, NO_SPEED).text),
             number(block.speedup, "×"),
             number(block.speedup_per_token),
-            "[green]yes[/]" if result.same_text else "[bold red]NO[/]",
+            TEXT_STYLES.get(text, text),
         )
     return made
 
@@ -97,22 +102,29 @@ def _two_lines(text: str) -> str:
 def _notes(evaluation: Evaluation, result: SetResult) -> Iterator[str]:
     if result.bound_note is not None:
         yield result.bound_note
-    warmed = " and ".join(WARMED)
-    warmed += " and the drafter itself were" if evaluation.settings.warm else " was"
-    yield f"{warmed} warmed with {result.warmed}"
+    if evaluation.beside:
+        warmed = " and ".join(WARMED)
+        warmed += " and the drafter itself were" if evaluation.settings.warm else " was"
+        yield f"{warmed} warmed with {result.warmed}"
     if result.left_out:
         yield f"{result.left_out} prompts were longer than the context allows: left out"
 
 
 def _requests(
     evaluation: Evaluation, result: SetResult
-) -> Iterator[tuple[RequestRow, float | None, float | None, float | None]]:
+) -> Iterator[tuple[RequestRow, float | None, list[float | None]]]:
     """Yield each request with its AL, and its speedup by policy."""
     tokens, block = evaluation.settings.tokens, evaluation.block
+    sides = _speed_sides(evaluation)
     for row in result.rows:
         al = numbers.acceptance([row], BLOCK, tokens=tokens, block=block).al
-        speedups = [numbers.speed([row], side, tokens=tokens).speedup for side in (POLICY, BLOCK)]
-        yield row, al, speedups[0], speedups[1]
+        yield row, al, [numbers.speed([row], side, tokens=tokens).speedup for side in sides]
+
+
+def _speed_sides(evaluation: Evaluation) -> list[str]:
+    """Return the sides of the drafter that were timed beside AR."""
+    timed = {side for result in evaluation.results for side in result.speed}
+    return [side for side in (POLICY, BLOCK) if side in timed]
 
 
 def _overview(evaluation: Evaluation, results: Sequence[SetResult]) -> str:
@@ -181,14 +193,18 @@ def _context_bar(name: str, bin: ContextBin | None) -> ChartBar:
 
 
 def _cloud(evaluation: Evaluation, rows: Sequence[RequestRow], name: str) -> str:
-    policies, tokens = (THROUGHPUT, FULL), evaluation.settings.tokens
+    tokens = evaluation.settings.tokens
+    policies = {side: evaluation.policy_name(side) for side in _speed_sides(evaluation)}
     points = [
         [
             (x, y, f"{prompt}, {policy}: {y:.2f}× at {x:.2f} tokens per round")
-            for x, y, prompt in speedup_points(rows, f"{DRAFTER}/{policy}", tokens=tokens)
+            for x, y, prompt in speedup_points(rows, side, tokens=tokens)
         ]
-        for policy in policies
+        for side, policy in policies.items()
     ]
+    if not any(points):
+        return ""  # nothing ran without speculation
     x_label = "tokens per round incl. bonus (AL), of each request"
     labels = Labels(f"Speedup against tokens per round: {name}", x_label, "speedup over AR")
-    return cloud([f"{evaluation.drafter}, {policy}" for policy in policies], points, labels)
+    names = [f"{evaluation.drafter}, {policy}" for policy in policies.values()]
+    return cloud(names, points, labels)

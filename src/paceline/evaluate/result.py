@@ -11,12 +11,13 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 from pydantic import BeforeValidator, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from paceline.bench.report.words import count, tokens_short, with_interval
+from paceline.bench.report.words import NOTHING, count, percent, tokens_short, with_interval
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.documents import Document, checked, read_json_object
 from paceline.core.field_types import Between, Several
 from paceline.core.rounds import AR
 from paceline.drafters.spec import BASELINES, REMEMBERING
+from paceline.evaluate.served import EvaluatedEngine
 
 FORMAT: Final = "paceline-evaluation/1"
 DRAFTER = "drafter"  # the one that is evaluated, beside every kind that needs no training
@@ -30,6 +31,7 @@ ONCE = tuple(f"{kind}/{FULL}" for kind in BASELINES)
 MOST_TOKENS = 256  # longer answers of small models loop, and loops flatter
 GRAMMARS = {"json_schema": "a JSON schema", "regex": "a regex", "lark": "a Lark grammar"}
 TOKENS = f"from 2 to {MOST_TOKENS}: in longer answers small models loop, which flatters"
+NO_PROMISE = "this engine does not promise"
 AtLeastOne = Annotated[int, Between(1)]
 
 
@@ -71,7 +73,8 @@ def _read_settings(value: object) -> EvaluationSettings:
 @with_config(ConfigDict(extra="forbid", strict=True))
 class RequestRow(TypedDict):
     """One prompt with the answers of every side. `rounds` are [position, drafted, accepted] of
-    `core.rounds.Round`, `seconds` of each run from the first counted token to the last."""
+    `core.rounds.Round`, `seconds` of each run from the first counted token to the last. Texts that
+    differ between sides are timed over `timed_tokens` of each, where that is stated."""
 
     prompt: str
     prompt_sha256: str
@@ -85,6 +88,7 @@ class RequestRow(TypedDict):
     finish_reason: str | None
     same_text: dict[str, bool]
     seconds: dict[str, list[float | None]]
+    timed_tokens: NotRequired[int]
     rounds: dict[str, list[list[int]]]
 
 
@@ -154,7 +158,8 @@ class GrammarDigest(Document):
 
 
 class SetNumbers(Document):
-    """All numbers of the rows of one set at one temperature."""
+    """All numbers of the rows of one set at one temperature. `same_text` None: no answer was there
+    to compare with. `speed` is empty where nothing ran without speculation."""
 
     requests: int
     looping: int
@@ -162,7 +167,7 @@ class SetNumbers(Document):
     counted_tokens: int
     forced_tokens: int = 0
     bound: int = 0
-    same_text: bool
+    same_text: bool | None
     acceptance: dict[str, AcceptanceNumbers]
     speed: dict[str, SpeedNumbers]
 
@@ -185,11 +190,14 @@ class SetResult(SetNumbers):
         if self.grammar is None:
             return None
         grammar = GRAMMARS.get(self.grammar.kind, "a grammar")
-        return (
+        bound = (
             f"{self.bound} of {self.requests} answers were bound to {grammar} "
-            f"({self.grammar.sha256[:8]}) as the application binds them: {self.forced_tokens} of "
-            f"{self.counted_tokens} counted tokens were forced, and are in no AL"
+            f"({self.grammar.sha256[:8]}) as the application binds them"
         )
+        if not any("forced_tokens" in row for row in self.rows):
+            return bound  # an engine elsewhere does not tell what it forced
+        counted = f"{self.forced_tokens} of {self.counted_tokens} counted tokens"
+        return f"{bound}: {counted} were forced, and are in no AL"
 
 
 class EvaluatedDrafter(Document):
@@ -209,9 +217,15 @@ class EvaluationMachine(Document):
     quantize: str | None
     network: str
 
+    @property
+    def described(self) -> str:
+        form = self.quantize or self.dtype
+        return f"{self.name}, {count(self.threads, 'thread')}, {self.device}, {form}"
+
 
 class Evaluation(Document):
-    """The result of `paceline evaluate`."""
+    """The result of `paceline evaluate`: of the engine here on a `machine`, or of an `engine` that
+    serves elsewhere."""
 
     format: Literal["paceline-evaluation/1"] = FORMAT
     date: str
@@ -219,9 +233,10 @@ class Evaluation(Document):
     model: str
     drafter: str
     drafters: dict[str, EvaluatedDrafter]
-    machine: EvaluationMachine
+    machine: EvaluationMachine | None = None
+    engine: EvaluatedEngine | None = None
     settings: Annotated[EvaluationSettings, BeforeValidator(_read_settings)]
-    same_text: bool
+    same_text: bool | None
     results: list[SetResult]
 
     @classmethod
@@ -251,23 +266,68 @@ class Evaluation(Document):
     @property
     def names(self) -> dict[str, str]:
         """The drafters as reports call them."""
-        beside = {kind: f"{kind}, warmed" if kind in WARMED else kind for kind in BASELINES}
-        return {DRAFTER: self.drafter, **beside}
+        names = {kind: f"{kind}, warmed" if kind in WARMED else kind for kind in BASELINES}
+        names[DRAFTER] = self.drafter
+        return {drafter: names[drafter] for drafter in DRAFTERS if drafter in self.drafters}
+
+    @property
+    def beside(self) -> list[str]:
+        """The drafters that were measured beside the one that is evaluated."""
+        return [drafter for drafter in self.names if drafter != DRAFTER]
+
+    @property
+    def served_side(self) -> str:
+        """The side whose speed users get: the policy of the engine, where it has one."""
+        return POLICY if any(POLICY in result.speed for result in self.results) else BLOCK
+
+    def policy_name(self, side: str) -> str:
+        """Return what reports call the policy of a side."""
+        return "as served" if self.engine and side == self.served_side else side.split("/")[1]
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences that stand above all numbers."""
+        return [] if self.engine is None else self.engine.notes
+
+    @property
+    def text_is_broken(self) -> bool:
+        """Whether a text differs that must not."""
+        promised = self.engine is None or self.engine.promises_text
+        return self.same_text is False and promised
+
+    def same_text_of(self, result: SetResult, side: str | None = None) -> str:
+        """Return `yes`, `NO`, or how many of the answers are equal: those of one side, or all."""
+        pairs = [
+            [same for name, same in row["same_text"].items() if side in (None, name)]
+            for row in result.rows
+        ]
+        compared = [all(pair) for pair in pairs if pair]
+        if not compared:
+            return NOTHING
+        if self.engine is None or self.engine.promises_text:
+            return "yes" if all(compared) else "NO"
+        return f"{sum(compared)} of {len(compared)}"
 
     @property
     def same_text_line(self) -> str:
-        return f"same text: {'yes' if self.same_text else 'NO'}"
+        if self.same_text is None:
+            return "same text: not compared"
+        if self.same_text or self.text_is_broken:
+            return f"same text: {'yes' if self.same_text else 'NO'}"
+        compared = [row for result in self.results for row in result.rows if row["same_text"]]
+        equal = sum(all(row["same_text"].values()) for row in compared)
+        share = percent(equal / len(compared))
+        return f"same text: {equal} of {len(compared)} answers ({share}), which {NO_PROMISE}"
 
     @property
     def described(self) -> str:
         """One line on the drafter, the model, the settings and the machine."""
-        settings, machine, drafter = self.settings, self.machine, self.drafters[DRAFTER]
-        form = machine.quantize or machine.dtype
-        place = f"{machine.name}, {count(machine.threads, 'thread')}, {machine.device}, {form}"
+        settings, drafter = self.settings, self.drafters[DRAFTER]
         warmed = f", warmed as {' and '.join(WARMED)} is" if settings.warm else ""
+        places = [place.described for place in (self.machine, self.engine) if place is not None]
         return (
             f"{self.drafter} ({drafter.version}, drafts of up to {drafter.block}{warmed}) for "
             f"{self.model}; up to {settings.prompts} prompts of each set, up to "
-            f"{settings.tokens} new tokens, {count(settings.runs, 'paired run')}; {place}; "
-            f"Paceline {self.paceline}, {self.date[:10]}"
+            f"{settings.tokens} new tokens, {count(settings.runs, 'paired run')}; "
+            f"{'; '.join(places)}; Paceline {self.paceline}, {self.date[:10]}"
         )

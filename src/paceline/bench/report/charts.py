@@ -130,15 +130,16 @@ def bars(
 
 
 def cloud(series: Sequence[str], points: Sequence[Sequence[Note]], labels: Labels) -> str:
-    """Return the SVG of points of two series, on equal scales, with the lines y = x and y = 1."""
+    """Return the SVG of points of one or two series, on equal scales, with the lines y = x and y = 1."""
     values = [value for notes in points for x, y, _ in notes for value in (x, y)]
     most = MARGIN * max([*values, 2.0])
     x_axis, y_axis = Axis(0.0, most, LEFT, RIGHT), Axis(0.0, most, BOTTOM, TOP)
     chart = Chart(labels, y_axis, x_axis)
-    chart.name_series(series, CLOUD)
+    colours = CLOUD[: len(series)]
+    chart.name_series(series, colours)
     chart.guides += [(LEFT, BOTTOM, RIGHT, TOP), (LEFT, y_axis(1.0), RIGHT, y_axis(1.0))]
     chart.words.append((RIGHT - 4, TOP + 42, "y = x", "end"))
-    for colour, notes in zip(CLOUD, points, strict=True):
+    for colour, notes in zip(colours, points, strict=True):
         chart.dots += [(x_axis(x), y_axis(y), colour, note) for x, y, note in notes]
     return chart.svg()
 
