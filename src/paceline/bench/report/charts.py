@@ -130,7 +130,9 @@ def bars(
 
 
 def cloud(series: Sequence[str], points: Sequence[Sequence[Note]], labels: Labels) -> str:
-    """Return the SVG of points of one or two series, on equal scales, with the lines y = x and y = 1."""
+    """Return the SVG of points of one or two series, with the lines y = x and y = 1.
+
+    The scales are equal."""
     values = [value for notes in points for x, y, _ in notes for value in (x, y)]
     most = MARGIN * max([*values, 2.0])
     x_axis, y_axis = Axis(0.0, most, LEFT, RIGHT), Axis(0.0, most, BOTTOM, TOP)
