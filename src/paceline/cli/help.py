@@ -15,7 +15,7 @@ NAME_WIDTH = 12
 GROUPS = {
     "serve and talk": ("serve", "ui", "chat", "generate"),
     "models": ("list", "pull", "show", "rm", "quality"),
-    "measure": ("bench", "explain", "profile"),
+    "measure": ("bench", "audit", "explain", "profile"),
     "drafters": ("synth", "train", "evaluate", "drafter"),
     "predict": ("predict", "mock", "roofline"),
 }
@@ -23,7 +23,7 @@ GROUPS = {
 PAGES = {
     "serve": "server-api.md", "ui": "web-ui.md", "profile": "profiling.md",
     "synth": "training-data.md", "train": "training.md", "evaluate": "evaluation.md",
-    "drafter": "drafters.md", "predict": "predicting.md", "mock": "mocking.md",
+    "audit": "audit.md", "drafter": "drafters.md", "predict": "predicting.md", "mock": "mocking.md",
     "roofline": "predicting.md",
 }  # fmt: skip
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
@@ -49,6 +49,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "bench": (
         "paceline bench smollm2-135m --prompts my-prompts.jsonl --runs 5",
         "paceline bench --url http://127.0.0.1:8000 --concurrency 8",
+    ),
+    "audit": (
+        "paceline audit http://127.0.0.1:8000 --plan",
+        "paceline audit http://127.0.0.1:8000 --reference http://127.0.0.1:8001 --strict",
     ),
     "explain": (
         "paceline explain --prompt 'List three rivers, then list them again.'",

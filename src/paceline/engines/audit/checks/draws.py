@@ -1,0 +1,168 @@
+"""Sampled tokens beside the law of the reference at each place: the tests of a sampler."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from paceline.engines.answers import AnsweredRound
+from paceline.engines.audit.reference import TOP, ScoredToken
+from paceline.engines.audit.statistics import Cells, ChiSquare, Vector, g_test, score_test
+
+EDGES = (0, 1, 2, 4, 8, TOP)  # ranks: the likeliest, the second, 3-4, 5-8, 9-20, and all others
+BINS = len(EDGES)
+LEAST_GROUP = 20  # answers with the same beginning that a test of the next token needs
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """An answer at T = 1 with the reference's scores of its tokens. `rounds` where the engine tells
+    them."""
+
+    probe: int
+    scored: Sequence[ScoredToken]
+    rounds: Sequence[AnsweredRound] | None = None
+
+
+class Place(NamedTuple):
+    """A token's place in its answer: what may be known before the token is drawn."""
+
+    position: int
+    before: ScoredToken | None
+    in_round: int | None
+
+
+Group = Callable[[Place], int | None]
+
+
+@dataclass(slots=True)
+class RankCounts:
+    """Counts of ranks, for each group of places, beside what the laws expect."""
+
+    groups: int
+    observed: Vector = field(init=False)
+    expected: Vector = field(init=False)
+    covariance: Vector = field(init=False)
+    samples: int = 0
+
+    def __post_init__(self) -> None:
+        size = self.groups * BINS
+        self.observed, self.expected = np.zeros(size), np.zeros(size)
+        self.covariance = np.zeros((size, size))
+
+    def add(self, group: int, token: ScoredToken) -> None:
+        law, start = rank_law(token), group * BINS
+        part = slice(start, start + BINS)
+        self.observed[start + rank_bin(token.rank)] += 1
+        self.expected[part] += law
+        self.covariance[part, part] += np.diag(law) - np.outer(law, law)
+        self.samples += 1
+
+    def test(self) -> ChiSquare:
+        """Test all groups at once; each has its own laws."""
+        return ChiSquare.total(self._test_of(group) for group in range(self.groups))
+
+    def _test_of(self, group: int) -> ChiSquare:
+        part = slice(group * BINS, (group + 1) * BINS)
+        samples = int(self.observed[part].sum())
+        covariance = self.covariance[part, part]
+        return score_test(Cells(self.observed[part], self.expected[part], covariance, samples))
+
+    @property
+    def shifts(self) -> list[float]:
+        """By how much the share of each rank differs from the expected one."""
+        shape = (self.groups, BINS)
+        difference = (self.observed - self.expected).reshape(shape).sum(axis=0)
+        return [float(value) for value in difference / max(1, self.samples)]
+
+
+def rank_bin(rank: int) -> int:
+    return int(np.searchsorted(EDGES, rank, side="right")) - 1
+
+
+def rank_law(token: ScoredToken) -> Vector:
+    """Return the probability of each bin of ranks at a token's place."""
+    likeliest = np.exp([logprob for _, logprob in token.top])
+    likeliest = np.pad(likeliest, (0, TOP - len(likeliest)))
+    law = np.add.reduceat(likeliest, EDGES[:-1])
+    law = np.append(law, max(0.0, 1.0 - float(law.sum())))
+    return law / law.sum()
+
+
+def ranks(draws: Sequence[Draw], groups: int, group: Group) -> RankCounts:
+    """Count ranks of all tokens after the first of each answer, which no draft reaches."""
+    counts = RankCounts(groups)
+    for draw in draws:
+        in_round = _places_in_rounds(draw)
+        for position, token in enumerate(draw.scored[1:], 1):
+            place = Place(position, draw.scored[position - 1], in_round.get(position))
+            chosen = group(place)
+            if chosen is not None:
+                counts.add(chosen, token)
+    return counts
+
+
+def everywhere(place: Place) -> int:
+    """Put all places into one group."""
+    return 0
+
+
+def by_token_before(place: Place) -> int:
+    """Tell places after a likeliest token from others. Noise that is used twice shows here."""
+    return int(place.before is not None and place.before.rank > 0)
+
+
+def by_place_in_round(place: Place) -> int | None:
+    """Tell the first token of a round from those that come after accepted drafts."""
+    return None if place.in_round is None else min(1, place.in_round)
+
+
+def _places_in_rounds(draw: Draw) -> dict[int, int]:
+    """Return the place in its round of each token. Whether a token has that place was settled
+    before it was drawn."""
+    return {
+        round.position + place: place
+        for round in draw.rounds or ()
+        for place in range(round.accepted + 1)
+    }
+
+
+def next_token(draws: Sequence[Draw], depth: int) -> ChiSquare:
+    """Test the token at `depth` by its id, among answers that begin with the same tokens.
+
+    With depth 0 this is the first token given the prompt. Deeper ones come through speculation.
+    """
+    groups: dict[tuple[int, tuple[int, ...]], list[ScoredToken]] = defaultdict(list)
+    for draw in draws:
+        if len(draw.scored) > depth:
+            begin = tuple(token.token for token in draw.scored[:depth])
+            groups[draw.probe, begin].append(draw.scored[depth])
+    large = [tokens for tokens in groups.values() if len(tokens) >= LEAST_GROUP]
+    return ChiSquare.total(_by_token(tokens) for tokens in large)
+
+
+def _by_token(tokens: Sequence[ScoredToken]) -> ChiSquare:
+    """Test tokens drawn from one law."""
+    law = {token: float(np.exp(logprob)) for token, logprob in tokens[0].top}
+    counts = Counter(token.token for token in tokens)
+    observed = [counts[token] for token in law]
+    rest = max(0.0, 1 - sum(law.values()))
+    return g_test([*observed, len(tokens) - sum(observed)], [*law.values(), rest])
+
+
+WINDOWS = ((1, 16), (16, 48), (48, 128), (128, 1 << 30))
+
+
+def worst_window(draws: Sequence[Draw]) -> str | None:
+    """Say where in the answers the tokens differ most from their law; None where nowhere."""
+    worst, name = 0.01, None
+    for low, high in WINDOWS:
+        inside = ranks(draws, 1, lambda place, a=low, b=high: 0 if a <= place.position < b else None)
+        p = inside.test().p
+        if p < worst:
+            worst, name = p, f"tokens {low + 1} to {min(high, 10**6)}"
+    return name
