@@ -37,8 +37,9 @@ Json = dict[str, Any]
 
 def _tables() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(5)
-    logits = 1.7 * rng.standard_normal((ROWS, VOCAB))
-    blurred = logits + 0.7 * rng.standard_normal((ROWS, VOCAB))
+    sharpness = rng.choice([1.7, 2.5, 8.0], size=(ROWS, 1))  # a model is sure of some tokens
+    logits = sharpness * rng.standard_normal((ROWS, VOCAB))
+    blurred = logits + rng.standard_normal((ROWS, VOCAB))
     return _log_softmax(logits), _log_softmax(blurred)
 
 

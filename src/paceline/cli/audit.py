@@ -39,11 +39,13 @@ class AuditCommand:
     )  # fmt: skip
     api_key: str | None = about("API key of the server, and of the reference", None)
     prompts: str = about(options.PROMPTS_HELP, "demo")
-    requests: Annotated[int, Between(1)] = about("most requests, over both servers", 1500)
+    requests: Annotated[int, Between(1)] = about("most requests, over both servers", 2500)
     tokens: Annotated[int, Between(1)] = about(
         "most tokens of prompts and answers, over both servers", 250_000
     )
-    at_once: Annotated[int, Between(1)] = about("most requests at one time", 4)
+    at_once: Annotated[int, Between(1)] = about(
+        "most answers at one time; each choice of a request is one", 8
+    )
     seconds: Annotated[float, Between(0, open=True)] = about(
         "no request is sent after so long", 1800.0
     )

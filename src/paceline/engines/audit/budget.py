@@ -27,13 +27,13 @@ class Budget:
 
     requests   HTTP requests that make tokens or score them
     tokens     of prompts and answers together
-    at_once    requests at one time
+    at_once    answers at one time; each choice of a request is one
     seconds    after which no request is sent
     """
 
-    requests: Limit = 1500
+    requests: Limit = 2500
     tokens: Limit = 250_000
-    at_once: Limit = 4
+    at_once: Limit = 8
     seconds: Annotated[float, Between(0, open=True)] = 1800.0
 
 
@@ -61,7 +61,8 @@ class Meter:
         self.budget = budget
         self._clock, self._begin = clock, clock()
         self._lock = threading.Lock()
-        self._places = threading.BoundedSemaphore(budget.at_once)
+        self._freed = threading.Condition()
+        self._free = budget.at_once
         self._used = Cost()
 
     @property
@@ -80,16 +81,24 @@ class Meter:
         return Cost(budget.requests - used.requests, budget.tokens - used.tokens)
 
     @contextmanager
-    def request(self, tokens: int) -> Iterator[Callable[[int], None]]:
+    def request(self, tokens: int, places: int = 1) -> Iterator[Callable[[int], None]]:
         """Send one request of at most `tokens` tokens inside. Call what this gives with the tokens
         that it took. Raises BudgetSpent.
 
-        The tokens are reserved first, so that requests at the same time cannot exceed the budget
+        A request for several choices takes as many `places` of those at once. The tokens are reserved first, so that requests at the same time cannot exceed the budget
         together. A request that fails keeps its reservation: the server may have made them.
         """
-        with self._places:
+        places = min(places, self.budget.at_once)
+        with self._freed:
+            self._freed.wait_for(lambda: self._free >= places)
+            self._free -= places
+        try:
             self._reserve(tokens)
             yield lambda taken: self._give_back(tokens - taken)
+        finally:
+            with self._freed:
+                self._free += places
+                self._freed.notify_all()
 
     def _reserve(self, tokens: int) -> None:
         with self._lock:

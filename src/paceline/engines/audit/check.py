@@ -62,19 +62,18 @@ def plan(checks: Sequence[Check], session: Session) -> list[Planned]:
             continue
         room = Cost(room.requests - cost.requests, room.tokens - cost.tokens)
         planned.append(Planned(check, 1, cost))
-    return [_scaled(item, session, room) for item in planned]
+    return _scaled(planned, session, room)
 
 
-def _scaled(item: Planned, session: Session, room: Cost) -> Planned:
-    """Give a check that has several sizes the largest one that fits into what is left over.
-
-    One check alone has several sizes, so that it needs not share.
-    """
-    if item.reason is not None:
-        return item
-    for scale in range(LARGEST_SCALE, 1, -1):
-        cost = item.check.cost(session, scale)
-        more = Cost(cost.requests - item.cost.requests, cost.tokens - item.cost.tokens)
-        if more.tokens and more.fits(room):
-            return Planned(item.check, scale, cost)
-    return item
+def _scaled(planned: list[Planned], session: Session, room: Cost) -> list[Planned]:
+    """Give what is left over to the checks that have several sizes, in turns."""
+    for _ in range(LARGEST_SCALE):
+        for index, item in enumerate(planned):
+            if item.reason is not None or item.scale == LARGEST_SCALE:
+                continue
+            cost = item.check.cost(session, item.scale + 1)
+            more = Cost(cost.requests - item.cost.requests, cost.tokens - item.cost.tokens)
+            if more.tokens and more.fits(room):
+                planned[index] = Planned(item.check, item.scale + 1, cost)
+                room = Cost(room.requests - more.requests, room.tokens - more.tokens)
+    return planned

@@ -49,6 +49,7 @@ class Reference:
     def __init__(self, client: EngineClient, meter: Meter, *, is_server: bool, asks: bool) -> None:
         self.client, self.asks, self.is_server = client, asks, is_server
         self._meter = meter
+        self._scored: dict[tuple[int, ...], list[TokenLogprobs]] = {}
 
     @property
     def words(self) -> str:
@@ -72,10 +73,16 @@ class Reference:
 
     def score(self, prompt: Sequence[int], answer: Sequence[int]) -> list[ScoredToken]:
         """Return each token of an answer by the reference, given all tokens before it."""
-        ids = [*prompt, *answer]
+        ids = (*prompt, *answer)
+        if ids not in self._scored:
+            self._scored[ids] = self._score(ids)
+        rows = self._scored[ids][len(prompt) :]
+        return [ScoredToken.of(token, row) for token, row in zip(answer, rows, strict=True)]
+
+    def _score(self, ids: tuple[int, ...]) -> list[TokenLogprobs]:
         body: Json = {
             "model": self.client.model,
-            "prompt": ids,
+            "prompt": list(ids),
             "max_tokens": 0,
             "echo": True,
             "logprobs": TOP,
@@ -84,10 +91,10 @@ class Reference:
         }
         with self._meter.request(len(ids) + 1):
             told = self.client.post_json("/v1/completions", body)
-        rows = _scores(told, self.client.url)[len(prompt) : len(ids)]
-        if len(rows) < len(answer):
-            raise EngineError(f"the engine at {self.client.url} scored {len(rows)} of {len(answer)}")
-        return [ScoredToken.of(token, row) for token, row in zip(answer, rows, strict=True)]
+        rows = _scores(told, self.client.url)[: len(ids)]
+        if len(rows) < len(ids):
+            raise EngineError(f"the engine at {self.client.url} scored {len(rows)} of {len(ids)}")
+        return rows
 
 
 def tokens_of(ask: Ask) -> int:

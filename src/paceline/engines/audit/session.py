@@ -103,9 +103,10 @@ class Session:
         """Answer requests, as many at once as the budget allows, in their order."""
         return self.each(asks, lambda ask: self.ask(ask, fresh=fresh))
 
-    def post(self, body: Json, tokens: int) -> Json:
-        """Send a completion request as it is. Raises EngineRefused, EngineError, BudgetSpent."""
-        with self.meter.request(tokens):
+    def post(self, body: Json, tokens: int, places: int = 1) -> Json:
+        """Send a completion request as it is; `places` is the number of its choices. Raises
+        EngineRefused, EngineError, BudgetSpent."""
+        with self.meter.request(tokens, places):
             return self.server.post_json("/v1/completions", {"model": self.server.model, **body})
 
     def each(self, items: Sequence[T], work: Callable[[T], R]) -> list[R]:

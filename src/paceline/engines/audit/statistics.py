@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FEWEST = 5.0  # expected counts below this are pooled: Cochran's rule
+RAREST = 0.01  # and so are bins that are less likely: each would cost power and show little
 POWER = 0.9  # the power at which the smallest bias is stated
 _TINY = 1e-300
 
@@ -126,9 +127,10 @@ class ChiSquare:
 
 
 def g_test(observed: Sequence[int], law: Sequence[float]) -> ChiSquare:
-    """Test counts against a law of probabilities with the G statistic, 2 Σ O ln(O / E).
+    """Test counts against a law of probabilities with the G statistic, 2 Σ O ln(O / E), and
+    Williams' correction.
 
-    Bins that expect fewer than FEWEST are pooled into one.
+    Bins that expect fewer than FEWEST, or are rarer than RAREST, are pooled into one.
     """
     counts, shares = np.asarray(observed, dtype=float), np.asarray(law, dtype=float)
     samples = float(counts.sum())
@@ -138,6 +140,7 @@ def g_test(observed: Sequence[int], law: Sequence[float]) -> ChiSquare:
     seen = counts > 0
     expected = samples * shares
     statistic = 2 * float(np.sum(counts[seen] * np.log(counts[seen] / expected[seen])))
+    statistic /= 1 + (float(np.sum(1 / shares)) - 1) / (6 * samples * (len(counts) - 1))
     largest = float(shares.max())
     variance = largest * (1 - largest) if largest > 0.5 else 0.25  # of the evenest split of bins
     return ChiSquare(max(0.0, statistic), len(counts) - 1, int(samples), samples / variance)
@@ -146,7 +149,8 @@ def g_test(observed: Sequence[int], law: Sequence[float]) -> ChiSquare:
 def _pooled(counts: Vector, shares: Vector, samples: float) -> tuple[Vector, Vector]:
     order = np.argsort(-shares)
     counts, shares = counts[order], shares[order]
-    kept = int(np.searchsorted(-shares * samples, -FEWEST, side="right"))
+    least = max(FEWEST, RAREST * samples)
+    kept = int(np.searchsorted(-shares * samples, -least, side="right"))
     rest = float(shares[kept:].sum())
     if kept < len(shares) and rest * samples < FEWEST and kept:
         kept -= 1  # the pool itself is too small: it takes the smallest bin in

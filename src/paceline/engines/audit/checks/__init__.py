@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paceline.engines.audit.check import Check
 from paceline.engines.audit.checks.acceptance import AcceptanceCheck
+from paceline.engines.audit.checks.deep import DeepCheck
 from paceline.engines.audit.checks.greedy import GreedyCheck
 from paceline.engines.audit.checks.law import LawCheck
 from paceline.engines.audit.checks.logprobs import LogprobCheck
@@ -20,6 +21,7 @@ from paceline.engines.audit.checks.structured import StructuredCheck
 CHECKS: tuple[Check, ...] = (
     GreedyCheck(),
     LawCheck(),
+    DeepCheck(),
     StopCheck(),
     StructuredCheck(),
     LogprobCheck(),

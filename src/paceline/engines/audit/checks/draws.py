@@ -15,7 +15,6 @@ from paceline.engines.audit.statistics import Cells, ChiSquare, Vector, g_test, 
 
 EDGES = (0, 1, 2, 4, 8, TOP)  # ranks: the likeliest, the second, 3-4, 5-8, 9-20, and all others
 BINS = len(EDGES)
-LEAST_GROUP = 20  # answers with the same beginning that a test of the next token needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,24 +130,21 @@ def _places_in_rounds(draw: Draw) -> dict[int, int]:
     }
 
 
-def next_token(draws: Sequence[Draw], depth: int) -> ChiSquare:
-    """Test the token at `depth` by its id, among answers that begin with the same tokens.
-
-    With depth 0 this is the first token given the prompt. Deeper ones come through speculation.
-    """
-    groups: dict[tuple[int, tuple[int, ...]], list[ScoredToken]] = defaultdict(list)
+def first_tokens(draws: Sequence[Draw]) -> ChiSquare:
+    """Test the first tokens of answers by their ids, for each prompt; no draft reaches them."""
+    by_probe: dict[int, list[ScoredToken]] = defaultdict(list)
     for draw in draws:
-        if len(draw.scored) > depth:
-            begin = tuple(token.token for token in draw.scored[:depth])
-            groups[draw.probe, begin].append(draw.scored[depth])
-    large = [tokens for tokens in groups.values() if len(tokens) >= LEAST_GROUP]
-    return ChiSquare.total(_by_token(tokens) for tokens in large)
+        if draw.scored:
+            by_probe[draw.probe].append(draw.scored[0])
+    return ChiSquare.total(
+        token_test([token.token for token in tokens], tokens[0]) for tokens in by_probe.values()
+    )
 
 
-def _by_token(tokens: Sequence[ScoredToken]) -> ChiSquare:
-    """Test tokens drawn from one law."""
-    law = {token: float(np.exp(logprob)) for token, logprob in tokens[0].top}
-    counts = Counter(token.token for token in tokens)
+def token_test(tokens: Sequence[int], scored: ScoredToken) -> ChiSquare:
+    """Test tokens that were drawn from one law, that of the place of `scored`."""
+    law = {token: float(np.exp(logprob)) for token, logprob in scored.top}
+    counts = Counter(tokens)
     observed = [counts[token] for token in law]
     rest = max(0.0, 1 - sum(law.values()))
     return g_test([*observed, len(tokens) - sum(observed)], [*law.values(), rest])

@@ -88,11 +88,11 @@ def _judge_difference(
     if place is None:
         return
     if place < len(scored):
-        differing.add(probe.name, place, max(scored[place].gap, 1e-9), session.tie)
+        differing.add(probe.name, place, scored[place].gap, session.tie)
         return
     # The server's text ended here and the reference's went on: a tie only if its token there has
     # a rival.
     longer = session.reference.score(probe.ids, plain.token_ids[: place + 1])[place]
     likeliest = [logprob for _, logprob in longer.top]
     gap = likeliest[0] - likeliest[1] if len(likeliest) > 1 else MOST_TIE
-    differing.add(probe.name, place, max(gap, 1e-9), session.tie)
+    differing.add(probe.name, place, gap, session.tie)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from paceline.engines.answers import Ask
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.causes import Sign, cause_of
@@ -13,7 +11,7 @@ from paceline.engines.audit.findings import Evidence, Finding, Severity
 from paceline.engines.audit.session import PLAIN, Session
 from paceline.engines.audit.statistics import POWER, ChiSquare
 
-PROBES = 3  # few prompts: answers that begin alike are needed too
+PROBES = 3
 ANSWERS = 48  # at scale 1
 TOKENS = 64
 FIRST_SEED = 10_000  # law seeds do not meet those of other checks: the draws must be independent
@@ -24,8 +22,8 @@ class LawCheck:
     log-probabilities at their places."""
 
     name = "law"
-    asks = "T = 1: do the tokens follow the model's law, the first and those that come from drafts?"
-    tests = 5
+    asks = "T = 1: do tokens follow the model's law, all along their answers?"
+    tests = 4
 
     def needs(self, session: Session) -> str | None:
         return None
@@ -37,13 +35,12 @@ class LawCheck:
         sampled = sample(session, ANSWERS * scale)
         everywhere = draws.ranks(sampled, 1, draws.everywhere)
         tests = {
-            "first token": draws.next_token(sampled, 0),
-            "second token, given the first": draws.next_token(sampled, 1),
+            "first token": draws.first_tokens(sampled),
             "rank of tokens 2 and on": everywhere.test(),
             "rank, by the token before": draws.ranks(sampled, 2, draws.by_token_before).test(),
             "rank, by place in the round": draws.ranks(sampled, 2, draws.by_place_in_round).test(),
         }
-        found = [_finding(session, name, test) for name, test in tests.items() if test.df]
+        found = [law_finding(session, name, test) for name, test in tests.items() if test.df]
         wrong = [finding for finding in found if finding.severity is Severity.FAILURE]
         if wrong:
             shifts = everywhere.shifts
@@ -68,7 +65,8 @@ def sample(session: Session, answers: int) -> list[Draw]:
     return session.each(range(answers), draw)
 
 
-def _finding(session: Session, name: str, test: ChiSquare) -> Finding:
+def law_finding(session: Session, name: str, test: ChiSquare) -> Finding:
+    """Say what a test of sampled tokens found, and which bias it would have found."""
     bias = test.bias_found(session.alpha)
     evidence: Evidence = {
         "tokens": test.samples,
@@ -92,7 +90,3 @@ def _finding(session: Session, name: str, test: ChiSquare) -> Finding:
         "not lossless; else compare temperature, sampling defaults and quantization",
     )
 
-
-def law_test(sampled: Sequence[Draw]) -> ChiSquare:
-    """Test the ranks of all tokens after the first."""
-    return draws.ranks(sampled, 1, draws.everywhere).test()

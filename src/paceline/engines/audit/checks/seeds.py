@@ -19,7 +19,7 @@ TOKENS = 48
 PAIRS = 4  # prompts that are asked twice with one seed
 DIFFERENT = 6  # seeds that must differ
 UNSEEDED = 2
-CHOICES = 4
+CHOICES = 4  # or as many as may be at once
 FIRST_SEED = 1_000
 PROMISES_SEEDS = "paceline"  # others say that equal seeds give equal texts where numerics allow it
 
@@ -88,28 +88,28 @@ class ChoiceCheck:
     tests = 2
 
     def needs(self, session: Session) -> str | None:
-        return None
+        return "--at-once allows one answer at a time" if session.meter.budget.at_once < 2 else None
 
     def cost(self, session: Session, scale: int = 1) -> Cost:
         prompt = session.longest_probe
         return Cost(1, prompt + CHOICES * TOKENS) + Cost(1, prompt + TOKENS + 1) * (CHOICES + 1)
 
     def run(self, session: Session, scale: int = 1) -> list[Finding]:
-        ids = session.probes[0].ids
+        ids, choices = session.probes[0].ids, max(2, min(CHOICES, session.meter.budget.at_once))
         body = {
-            "prompt": ids, "max_tokens": TOKENS, "temperature": 1.0, "n": CHOICES,
+            "prompt": ids, "max_tokens": TOKENS, "temperature": 1.0, "n": choices,
             "seed": session.seed + FIRST_SEED + 500, "return_token_ids": True, "ignore_eos": True,
             **PLAIN,
         }  # fmt: skip
         try:
-            told = session.post(body, len(ids) + CHOICES * TOKENS)
+            told = session.post(body, len(ids) + choices * TOKENS, places=choices)
         except EngineRefused as error:
-            return [Finding(severity=Severity.NOTE, title=f"n = {CHOICES} is refused: {error}")]
+            return [Finding(severity=Severity.NOTE, title=f"n = {choices} is refused: {error}")]
         texts = [list(choice.get("token_ids") or ()) for choice in told.get("choices", ())]
         if any(not text for text in texts):
             raise EngineError(f"the engine at {session.server.url} tells no token ids of choices")
-        if len(texts) != CHOICES:
-            evidence: Evidence = {"asked": CHOICES, "came": len(texts)}
+        if len(texts) != choices:
+            evidence: Evidence = {"asked": choices, "came": len(texts)}
             return [Finding(severity=Severity.FAILURE, title="choices are missing",
                             evidence=evidence)]  # fmt: skip
         return [judge_equal(session, ids, texts, "choices"), _law(session, ids, texts)]

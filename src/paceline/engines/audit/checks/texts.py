@@ -21,6 +21,7 @@ from paceline.engines.audit.session import (
 from paceline.engines.client import EngineRefused
 
 ROUNDING_PROBES = 3
+EXACT = 1e-6  # nats: not even a tie
 UNKNOWN_ROUNDING = 0.1  # nats: about half a step of bfloat16 at a logit of 20
 
 # Returns what is added to the logits at a place of the answer: token -> amount.
@@ -47,7 +48,7 @@ class Judged:
         self.tokens += 1
         if gap > tie:
             self.wrong.append(Fault(name, position, gap))
-        elif gap > 0:
+        elif gap > EXACT:
             self.ties.append(Fault(name, position, gap))
 
     @property
