@@ -184,12 +184,15 @@ def _adjust(body: Json, start: int, faults: set[str]) -> Callable[..., np.ndarra
 
 def _loop(writing: Writing) -> None:
     """Make the answer repeat its first tokens, in rounds that accept everything."""
-    turn, count = writing.tokens[:12], len(writing.tokens)
-    tokens = [turn[i % len(turn)] for i in range(count)]
-    rest = [tokens[i : i + DRAFT + 1] for i in range(1, count, DRAFT + 1)]
-    writing.pieces = [tokens[:1], *rest]
-    writing.drafted = [DRAFT] * len(rest)
-    writing.accepted = [len(piece) - 1 for piece in rest]
+    count, pieces = len(writing.tokens), list[list[int]]()
+    while sum(map(len, pieces)) < 24 and len(pieces) < len(writing.pieces):
+        pieces.append(writing.pieces[len(pieces)])
+    first = [token for piece in pieces for token in piece]
+    rest = [first[i % len(first)] for i in range(count - len(first))]
+    turns = [rest[i : i + DRAFT + 1] for i in range(0, len(rest), DRAFT + 1)]
+    writing.pieces = [*pieces, *turns]
+    writing.accepted = [len(piece) - 1 for piece in writing.pieces[1:]]
+    writing.drafted = [DRAFT] * len(writing.accepted)
 
 
 class FakeEngine:
