@@ -124,9 +124,9 @@ def _drawn(events: list[Json]) -> tuple[list[int], list[int]]:
 @contextmanager
 def proxy(upstream: str, fault: Fault) -> Iterator[str]:
     """Serve a server through a fault, on a free loopback port; gives the URL."""
-    with httpx.Client(base_url=upstream, trust_env=False, timeout=120) as http:
-        with listening(_handler(http, fault)) as url:
-            yield url
+    client = httpx.Client(base_url=upstream, trust_env=False, timeout=120)
+    with client as http, listening(_handler(http, fault)) as url:
+        yield url
 
 
 def _handler(http: httpx.Client, fault: Fault) -> type[BaseHTTPRequestHandler]:

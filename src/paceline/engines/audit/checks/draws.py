@@ -89,7 +89,8 @@ def rank_law(token: ScoredToken) -> Vector:
     likeliest = np.pad(likeliest, (0, TOP - len(likeliest)))
     law = np.add.reduceat(likeliest, EDGES[:-1])
     law = np.append(law, max(0.0, 1.0 - float(law.sum())))
-    return law / law.sum()
+    shares: Vector = law / law.sum()
+    return shares
 
 
 def ranks(draws: Sequence[Draw], groups: int, group: Group) -> RankCounts:
@@ -150,15 +151,20 @@ def token_test(tokens: Sequence[int], scored: ScoredToken) -> ChiSquare:
     return g_test([*observed, len(tokens) - sum(observed)], [*law.values(), rest])
 
 
+UNLIKELY = 0.01
 WINDOWS = ((1, 16), (16, 48), (48, 128), (128, 1 << 30))
 
 
 def worst_window(draws: Sequence[Draw]) -> str | None:
     """Say where in the answers the tokens differ most from their law; None where nowhere."""
-    worst, name = 0.01, None
-    for low, high in WINDOWS:
-        inside = ranks(draws, 1, lambda place, a=low, b=high: 0 if a <= place.position < b else None)
-        p = inside.test().p
-        if p < worst:
-            worst, name = p, f"tokens {low + 1} to {min(high, 10**6)}"
-    return name
+
+    def window(place: Place) -> int:
+        return next(i for i, (low, high) in enumerate(WINDOWS) if low <= place.position < high)
+
+    def inside(number: int) -> Group:
+        return lambda place: 0 if window(place) == number else None
+
+    tests = [ranks(draws, 1, inside(number)).test() for number in range(len(WINDOWS))]
+    worst = min(range(len(WINDOWS)), key=lambda number: tests[number].p)
+    low, high = WINDOWS[worst]
+    return None if tests[worst].p > UNLIKELY else f"tokens {low + 1} to {min(high, 10**6)}"

@@ -57,8 +57,10 @@ class GreedyCheck:
             evidence["first differences that are ties"] = len(differing.ties)
         if not judged.wrong and not differing.wrong:
             same = "all texts are the reference's" if not differing.tokens else "only ties differ"
-            title = f"T = 0 is lossless: {same}" if session.reference.asks else (
-                "T = 0: every token is the likeliest by the server's own prefill"
+            title = (
+                f"T = 0 is lossless: {same}"
+                if session.reference.asks
+                else ("T = 0: every token is the likeliest by the server's own prefill")
             )
             return Finding(severity=Severity.OK, title=title, evidence=evidence)
         evidence["first wrong token"] = min(
@@ -70,7 +72,8 @@ class GreedyCheck:
             title="T = 0 is not lossless: tokens are wrong beyond rounding",
             evidence=evidence,
             cause=cause,
-            remedy=remedy or "switch speculation off and audit again: if this is gone, the drafts "
+            remedy=remedy
+            or "switch speculation off and audit again: if this is gone, the drafts "
             "change the text; else the two servers differ (weights, quantization, template)",
         )
 

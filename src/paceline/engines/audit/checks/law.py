@@ -86,7 +86,7 @@ def law_finding(session: Session, name: str, test: ChiSquare) -> Finding:
         title=f"{name}: not the model's law",
         evidence=evidence,
         cause=cause,
-        remedy=remedy or "audit again with speculation off: if this is gone, the verification is "
+        remedy=remedy
+        or "audit again with speculation off: if this is gone, the verification is "
         "not lossless; else compare temperature, sampling defaults and quantization",
     )
-

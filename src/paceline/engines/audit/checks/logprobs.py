@@ -93,6 +93,7 @@ def _finding(session: Session, temperature: float, compared: list[Compared]) -> 
         title=f"{words} are {'missing' if missing else 'not the model' + chr(39) + 's'}",
         evidence=evidence,
         cause=cause,
-        remedy=remedy or "do not use log-probabilities of this server; check whether it tells "
+        remedy=remedy
+        or "do not use log-probabilities of this server; check whether it tells "
         "them after temperature and penalties (vLLM's --logprobs-mode raw_logprobs is expected)",
     )

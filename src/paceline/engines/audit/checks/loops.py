@@ -61,7 +61,9 @@ def _finding(
     if drafted:
         evidence["accepted inside loops"] = sum(each.accepted for each in inside) / drafted
     if not looping or within is None:
-        return Finding(severity=Severity.OK, title="no loop lifts the acceptance", evidence=evidence)
+        return Finding(
+            severity=Severity.OK, title="no loop lifts the acceptance", evidence=evidence
+        )
     cause, _ = cause_of(session.server.kind.name, Sign.LOOP)
     misleads = without is None or (whole is not None and whole / without >= FLATTERED)
     return Finding(

@@ -68,7 +68,8 @@ class SeedCheck:
             title="equal seeds give different texts",
             evidence=evidence,
             cause=cause if not promised else None,
-            remedy=remedy or "do not rely on seeds for repeatable texts on this server; the law of "
+            remedy=remedy
+            or "do not rely on seeds for repeatable texts on this server; the law of "
             "the tokens is judged by the check `law`",
         )
 
@@ -133,8 +134,9 @@ def judge_equal(
         severity=Severity.OK if by_chance else Severity.FAILURE,
         title=f"{what} give equal texts" + (", as chance may" if by_chance else ""),
         evidence=evidence,
-        remedy=None if by_chance else "the noise is not keyed by seed and choice: do not use n > 1 "
-        "or seeds here",
+        remedy=None
+        if by_chance
+        else "the noise is not keyed by seed and choice: do not use n > 1 or seeds here",
     )
 
 

@@ -49,7 +49,9 @@ def _is_object(text: str) -> bool:
         return False
     count = value["count"]
     is_count = isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= 999
-    return value["color"] in ("red", "green", "blue") and is_count and value["done"] in (True, False)
+    return (
+        value["color"] in ("red", "green", "blue") and is_count and value["done"] in (True, False)
+    )
 
 
 FORMS = (
