@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from tests.engines.fake_engine import listening
+from tests.engines.audit_fake import listening
 
 Json = dict[str, Any]
 Post = Callable[[Json], list[Json]]  # a streamed request to the server -> its events
@@ -57,9 +57,14 @@ class DeadAfter(Fault):
 
     def stream(self, body: Json, post: Post) -> list[Json]:
         events = post(body)
+        for choice in _choices(events):  # as Paceline tells it
+            told = choice.get("round")
+            if told is not None and told["position"] >= self.tokens:
+                told["accepted"] = 0
         counts = (events[-1].get("metrics") or {}).get("speculative_decoding")
         if not counts or "per_step_accepted" not in counts:
             return events
+        # as vLLM tells it
         drafted, accepted, position = list[int](), list[int](), 1
         for length, count in zip(
             counts["per_step_drafted"], counts["per_step_accepted"], strict=True

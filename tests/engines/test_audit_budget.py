@@ -10,7 +10,7 @@ from paceline.core import InvalidRequest
 from paceline.engines import connect
 from paceline.engines.audit import Audit, AuditSettings, Budget, BudgetSpent, State
 from paceline.engines.audit.budget import Cost, Meter
-from tests.engines.fake_engine import FakeEngine, serving
+from tests.engines.audit_fake import FakeEngine, serving
 
 
 def test_a_request_beyond_the_budget_is_not_sent() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.engines import connect
 from paceline.engines.audit import Audit, AuditReport, AuditSettings, Budget, Severity
-from tests.engines.fake_engine import BIAS, FakeEngine, serving
+from tests.engines.audit_fake import BIAS, FakeEngine, serving
 from tests.engines.fault_proxy import Biased, DeadAfter, DroppedStop, Fault, SwappedAfter, proxy
 
 AMPLE = Budget(requests=10_000, tokens=2_000_000)

@@ -54,6 +54,9 @@ class Cost:
         return self.requests <= room.requests and self.tokens <= room.tokens
 
 
+NOTHING = Cost()
+
+
 class Meter:
     """Counts what an audit uses, and refuses what would exceed the budget. Threads may share it."""
 

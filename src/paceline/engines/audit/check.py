@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.engines.audit.budget import Cost
+from paceline.engines.audit.budget import NOTHING, Cost
 from paceline.engines.audit.findings import Finding
 from paceline.engines.audit.session import Session
 
@@ -39,7 +39,7 @@ class Planned:
 
     check: Check
     scale: int = 1
-    cost: Cost = Cost()
+    cost: Cost = NOTHING
     reason: str | None = None
 
 

@@ -18,6 +18,7 @@ from paceline.engines.client import EngineClient, EngineError, EngineRefused
 # model's own.
 PLAIN = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 MOST_PROMPTS = 12
+SCORING = ("paceline", "vllm")  # engines that tell the log-probabilities of a given text
 GREEDY_TOKENS = 128
 UNKNOWN_CONTEXT = 4096  # where a server does not tell how much fits
 LEAST_TIE = 0.02  # nats: kernels of one engine differ by so much between shapes
@@ -74,6 +75,11 @@ class Session:
     ) -> Session:
         """Begin an audit: turn the prompts into token ids. Raises InvalidRequest for a server that
         does not tell them, and EngineError."""
+        for client in (server, *([] if reference is None else [reference])):
+            if client.kind.name not in SCORING:
+                field = "url" if client is server else "reference"
+                expected = f"a server of {' or '.join(SCORING)}: only they score given texts"
+                raise InvalidRequest(field, client.url, expected)
         meter = Meter(budget)
         if reference is None:
             off = server.description.capabilities.speculation_off

@@ -192,6 +192,8 @@ export interface ChatRequest {
   /** Requests share cached prefixes and answers only with others of the same salt. */
   cache_salt?: string | null;
   return_token_ids?: boolean | null;
+  /** Label log-probabilities with `token_id:` and the token's id in place of its text. */
+  return_tokens_as_token_ids?: boolean | null;
   stream?: boolean | null;
   stream_options?: StreamOptions | null;
   /** The end user; works like cache_salt. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from paceline.engines.answers import Ask
 from paceline.engines.audit.budget import Cost
@@ -110,7 +111,7 @@ def _by_answer(session: Session, rounds: Sequence[RoundView]) -> list[Finding]:
     early = [each for each in rounds if each.position < EARLY]
     windows = {
         f"{low}–{high}": [each for each in rounds if low <= each.position < high]
-        for low, high in zip(EDGES, EDGES[1:], strict=False)
+        for low, high in pairwise(EDGES)
     }
     series = Series(
         title="Acceptance length by position in the answer",
