@@ -219,7 +219,7 @@ class FakeEngine:
             card = {"id": "fake", "owned_by": self.kind, "max_model_len": self.context}
             return {"data": [card]}
         if path == "/version":
-            return {"version": "1.0"}
+            return {"version": "0.28.0"}
         if path == "/metrics":
             own = "paceline:failed_steps_total 0\n" if self.kind == "paceline" else ""
             return f"{own}vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"

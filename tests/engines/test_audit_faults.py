@@ -77,7 +77,7 @@ def test_noise_that_is_used_again_after_a_rejection_is_caught(seed: int) -> None
                    reference=FakeEngine(kind="vllm", speculative=False))  # fmt: skip
     (finding,) = report.checks[0].findings
     assert finding.severity is Severity.FAILURE
-    assert finding.cause is not None and "vllm #54282" in finding.cause
+    assert finding.cause is not None and "vllm#54282" in finding.cause
 
 
 def test_tokens_that_change_places_late_in_an_answer_are_caught() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,14 +73,16 @@ class AuditCommand:
         return AuditSettings(budget=budget, **{name: getattr(self, name) for name in SETTINGS})
 
     def run(self) -> int:
-        from paceline.engines import connect
-        from paceline.engines.audit import Audit
+        from paceline.engines.audit.findings import INCOMPLETE
         from paceline.engines.audit.report import plan_table
+        from paceline.engines.client import EngineError
 
-        server = connect(self.url, self.api_key)
-        reference = None if self.reference is None else connect(self.reference, self.api_key)
         console = Console(highlight=False)
-        audit = Audit(server, reference, self.settings)
+        try:
+            audit = self._open()
+        except EngineError as error:
+            print(f"paceline audit: error: {error}", file=sys.stderr)
+            return INCOMPLETE
         console.print(plan_table(audit.plan))
         console.print(Text(f"judged by {audit.judged_by}", "dim"))
         if self.plan:
@@ -88,6 +91,19 @@ class AuditCommand:
         self._write(report)
         self._print(console, report)
         return report.exit_status(self.strict)
+
+    def _open(self) -> Audit:
+        """Connect to the servers, and plan."""
+        from paceline.engines import connect
+        from paceline.engines.audit import Audit, BudgetSpent
+
+        server = connect(self.url, self.api_key)
+        reference = None if self.reference is None else connect(self.reference, self.api_key)
+        try:
+            return Audit(server, reference, self.settings)
+        except BudgetSpent as error:
+            expected = f"enough to learn the prompts' tokens ({error})"
+            raise InvalidRequest("requests", self.requests, expected) from error
 
     def _write(self, report: AuditReport) -> None:
         from paceline.engines.audit.report import junit, page

@@ -88,8 +88,9 @@ class Meter:
         """Send one request of at most `tokens` tokens inside. Call what this gives with the tokens
         that it took. Raises BudgetSpent.
 
-        A request for several choices takes as many `places` of those at once. The tokens are reserved first, so that requests at the same time cannot exceed the budget
-        together. A request that fails keeps its reservation: the server may have made them.
+        A request for several choices takes as many `places` of those at once. The tokens are
+        reserved first, so that requests at the same time cannot exceed the budget together. A
+        request that fails keeps its reservation: the server may have made them.
         """
         places = min(places, self.budget.at_once)
         with self._freed:

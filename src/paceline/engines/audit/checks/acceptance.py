@@ -125,7 +125,7 @@ def _by_answer(session: Session, rounds: Sequence[RoundView]) -> list[Finding]:
         change = fall(early, inside) if low >= EARLY else None
         if change is None or change.words is None:
             continue
-        cause, remedy = cause_of(session.server.kind.name, Sign.COLLAPSE)
+        cause, remedy = cause_of(session, Sign.COLLAPSE)
         evidence["accepted, beside the first 256"] = change.ratio
         return [Finding(
             severity=Severity.WARNING if change.words == "decays" else Severity.FAILURE,

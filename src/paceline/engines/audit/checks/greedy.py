@@ -66,7 +66,7 @@ class GreedyCheck:
         evidence["first wrong token"] = min(
             place for each in (judged, differing) if (place := each.first_wrong) is not None
         )
-        cause, remedy = cause_of(session.server.kind.name, Sign.GREEDY)
+        cause, remedy = cause_of(session, Sign.GREEDY)
         return Finding(
             severity=Severity.FAILURE,
             title="T = 0 is not lossless: tokens are wrong beyond rounding",

@@ -80,7 +80,7 @@ def law_finding(session: Session, name: str, test: ChiSquare) -> Finding:
         words = "no bias" if bias is None else f"a bias of {bias:.1%} would have been found"
         return Finding(severity=Severity.OK, title=f"{name}: the model's law ({words})",
                        evidence=evidence)  # fmt: skip
-    cause, remedy = cause_of(session.server.kind.name, Sign.LAW)
+    cause, remedy = cause_of(session, Sign.LAW)
     return Finding(
         severity=Severity.FAILURE,
         title=f"{name}: not the model's law",

@@ -46,7 +46,7 @@ class LogprobCheck:
         try:
             return [self._at(session, temperature) for temperature in (0.0, 1.0)]
         except EngineRefused as error:
-            cause, _ = cause_of(session.server.kind.name, Sign.LOGPROBS)
+            cause, _ = cause_of(session, Sign.LOGPROBS)
             title = f"log-probabilities are refused: {error}"
             return [Finding(severity=Severity.WARNING, title=title, cause=cause)]
 
@@ -87,7 +87,7 @@ def _finding(session: Session, temperature: float, compared: list[Compared]) -> 
         return Finding(severity=Severity.OK, title=f"{words} are the model's", evidence=evidence)
     if absent:
         evidence["chosen tokens without a log-probability of their own"] = absent
-    cause, remedy = cause_of(session.server.kind.name, Sign.LOGPROBS)
+    cause, remedy = cause_of(session, Sign.LOGPROBS)
     return Finding(
         severity=Severity.FAILURE,
         title=f"{words} are {'missing' if missing else 'not the model' + chr(39) + 's'}",

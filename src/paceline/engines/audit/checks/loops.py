@@ -64,7 +64,7 @@ def _finding(
         return Finding(
             severity=Severity.OK, title="no loop lifts the acceptance", evidence=evidence
         )
-    cause, _ = cause_of(session.server.kind.name, Sign.LOOP)
+    cause, _ = cause_of(session, Sign.LOOP)
     misleads = without is None or (whole is not None and whole / without >= FLATTERED)
     return Finding(
         severity=Severity.WARNING if misleads else Severity.NOTE,

@@ -55,7 +55,7 @@ def _asked(
         try:
             answer = session.ask(Ask(probe.ids, TOKENS, 0.0, fields={**PLAIN, **fields}))
         except EngineRefused as error:
-            cause, _ = cause_of(session.server.kind.name, Sign.REFUSED)
+            cause, _ = cause_of(session, Sign.REFUSED)
             title = f"{what} is refused: {error}"
             return Finding(severity=Severity.NOTE, title=title, cause=cause)
         scored = session.reference.score(probe.ids, answer.token_ids)
@@ -102,7 +102,7 @@ def _finding(session: Session, what: str, judged: Judged, mattered: int) -> Find
         return Finding(severity=Severity.OK, title=f"{what}: every token is right",
                        evidence=evidence)  # fmt: skip
     evidence["first wrong token"] = judged.first_wrong
-    cause, remedy = cause_of(session.server.kind.name, Sign.PENALTIES)
+    cause, remedy = cause_of(session, Sign.PENALTIES)
     return Finding(
         severity=Severity.FAILURE,
         title=f"{what}: tokens are chosen as if it did not count all tokens before",

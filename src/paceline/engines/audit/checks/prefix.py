@@ -69,7 +69,7 @@ def _hits(session: Session, drafted: Hits, plain: Hits | None) -> Finding:
         evidence["cached without"] = plain.share
     lost = plain is not None and plain.share is not None and drafted.share is not None
     if lost and plain.share - drafted.share > LOST:  # type: ignore[union-attr,operator]
-        cause, remedy = cause_of(session.server.kind.name, Sign.PREFIX_HITS)
+        cause, remedy = cause_of(session, Sign.PREFIX_HITS)
         return Finding(
             severity=Severity.WARNING,
             title="prefix hits are lost with speculation",
@@ -103,7 +103,7 @@ def _text(session: Session, drafted: Hits) -> Finding:
     if not judged.wrong:
         return Finding(severity=Severity.OK, evidence=evidence,
                        title="the text after a prefix hit differs at a tie")  # fmt: skip
-    cause, remedy = cause_of(session.server.kind.name, Sign.PREFIX_TEXT)
+    cause, remedy = cause_of(session, Sign.PREFIX_TEXT)
     return Finding(
         severity=Severity.FAILURE,
         title="the text after a prefix hit is another one",

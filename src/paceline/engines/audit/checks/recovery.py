@@ -100,7 +100,7 @@ def _contexts(
         change = fall(before, rounds)
         if change is None or change.words is None:
             continue
-        cause, remedy = cause_of(session.server.kind.name, Sign.COLLAPSE)
+        cause, remedy = cause_of(session, Sign.COLLAPSE)
         return Finding(
             severity=Severity.WARNING if change.words == "decays" else Severity.FAILURE,
             title=f"acceptance {change.words} at a context of {length} tokens",
@@ -135,7 +135,7 @@ def _back(
             title = f"too few rounds to compare acceptance before and after {what}"
         return Finding(severity=Severity.OK if change else Severity.NOTE, title=title,
                        evidence=evidence)  # fmt: skip
-    cause, remedy = cause_of(session.server.kind.name, Sign.DEAD)
+    cause, remedy = cause_of(session, Sign.DEAD)
     return Finding(
         severity=Severity.FAILURE,
         title=f"acceptance {words} after {what}, and does not come back",

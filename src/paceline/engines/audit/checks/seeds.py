@@ -60,17 +60,16 @@ class SeedCheck:
             return Finding(severity=Severity.OK, title="equal seeds give equal texts",
                            evidence=evidence)  # fmt: skip
         evidence["first differing token"] = min(differing) + 1
-        kind, rule = session.server.kind.name, _rule(session)
-        promised = kind == PROMISES_SEEDS and rule not in ("token", "block")
-        cause, remedy = cause_of(kind, Sign.SEEDS)
+        by_draft = _rule(session) in ("token", "block")
+        promised = session.server.kind.name == PROMISES_SEEDS and not by_draft
         return Finding(
             severity=Severity.FAILURE if promised else Severity.WARNING,
             title="equal seeds give different texts",
             evidence=evidence,
-            cause=cause if not promised else None,
-            remedy=remedy
-            or "do not rely on seeds for repeatable texts on this server; the law of "
-            "the tokens is judged by the check `law`",
+            cause="a seed's text depends on drafts under --rule token or block"
+            if by_draft
+            else None,
+            remedy="do not rely on seeds for repeatable texts here; the check `law` judges the law",
         )
 
     def _different(self, session: Session) -> Finding:
@@ -147,7 +146,7 @@ def _law(session: Session, ids: Sequence[int], texts: Sequence[Sequence[int]]) -
     test = ranks(draws, 1, everywhere).test()
     evidence: Evidence = {"tokens": test.samples, "p": test.p, "alpha": session.alpha}
     evidence["bias found with 90%"] = test.bias_found(session.alpha)
-    cause, remedy = cause_of(session.server.kind.name, Sign.LAW)
+    cause, remedy = cause_of(session, Sign.LAW)
     good = test.p >= session.alpha
     return Finding(
         severity=Severity.OK if good else Severity.FAILURE,

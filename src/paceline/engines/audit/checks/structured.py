@@ -102,7 +102,7 @@ def _bound(session: Session, form: Form) -> Finding:
         return Finding(severity=Severity.OK, title=f"{form.name}: all that ended conform",
                        evidence=evidence)  # fmt: skip
     evidence["for example"] = repr(wrong[0].text[:80])
-    cause, remedy = cause_of(session.server.kind.name, Sign.GRAMMAR)
+    cause, remedy = cause_of(session, Sign.GRAMMAR)
     return Finding(
         severity=Severity.FAILURE,
         title=f"{form.name}: answers do not conform",
