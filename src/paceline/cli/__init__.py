@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import argcomplete
 
+from paceline.cli.audit import AuditCommand
 from paceline.cli.bench import BenchCommand
 from paceline.cli.catalogue import ListCommand, RemoveCommand, ShowCommand
 from paceline.cli.chat import ChatCommand
@@ -46,6 +47,7 @@ COMMANDS: dict[str, type[Command]] = {
     "generate": GenerateCommand,
     "chat": ChatCommand,
     "bench": BenchCommand,
+    "audit": AuditCommand,
     "explain": ExplainCommand,
     "profile": ProfileCommand,
     "list": ListCommand,

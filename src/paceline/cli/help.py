@@ -16,16 +16,17 @@ GROUPS = {
     "serve and talk": ("serve", "ui", "chat", "generate"),
     "models": ("list", "pull", "show", "rm", "quality"),
     "measure": ("bench", "explain", "profile"),
-    "drafters": ("synth", "train", "evaluate", "doctor", "drafter"),
+    "drafters": ("synth", "train", "evaluate", "drafter"),
     "predict": ("predict", "mock", "roofline"),
-    "other engines": ("engine",),
+    "other engines": ("audit", "doctor", "engine"),
 }
 # Of each command: the page of docs/ that describes it, and command lines to start from.
 PAGES = {
     "serve": "server-api.md", "ui": "web-ui.md", "profile": "profiling.md",
     "synth": "training-data.md", "train": "training.md", "evaluate": "evaluation.md",
-    "doctor": "evaluation.md", "drafter": "drafters.md", "predict": "predicting.md",
-    "mock": "mocking.md", "roofline": "predicting.md", "engine": "engines.md",
+    "drafter": "drafters.md", "predict": "predicting.md", "mock": "mocking.md",
+    "roofline": "predicting.md", "engine": "engines.md", "doctor": "evaluation.md",
+    "audit": "audit.md",
 }  # fmt: skip
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "serve": (
@@ -50,6 +51,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "bench": (
         "paceline bench smollm2-135m --prompts my-prompts.jsonl --runs 5",
         "paceline bench --url http://127.0.0.1:8000 --concurrency 8",
+    ),
+    "audit": (
+        "paceline audit http://127.0.0.1:8000 --plan",
+        "paceline audit http://127.0.0.1:8000 --reference http://127.0.0.1:8001 --strict",
     ),
     "explain": (
         "paceline explain --prompt 'List three rivers, then list them again.'",

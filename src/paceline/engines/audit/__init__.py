@@ -1,0 +1,22 @@
+"""The audit of a running server: is its output lossless, and is its speculation healthy?
+
+`Audit` opens a session with the server and its reference, plans the checks that fit the budget, and
+asks them. Each check returns findings with their evidence. See docs/audit.md.
+"""
+
+from __future__ import annotations
+
+from paceline.engines.audit.budget import Budget, BudgetSpent
+from paceline.engines.audit.findings import AuditReport, Finding, Severity, State
+from paceline.engines.audit.run import Audit, AuditSettings
+
+__all__ = [
+    "Audit",
+    "AuditReport",
+    "AuditSettings",
+    "Budget",
+    "BudgetSpent",
+    "Finding",
+    "Severity",
+    "State",
+]
