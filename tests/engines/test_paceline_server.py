@@ -25,7 +25,7 @@ def test_rounds_are_told_one_by_one_with_their_places(client: EngineClient) -> N
     answer = client.ask(Ask(REPEATING, 32, ignore_eos=True))
     assert len(answer.token_ids) == 32 and answer.prompt_token_ids == REPEATING
     assert answer.rounds, "the engine has look-ups, and the prompt repeats itself"
-    assert answer.drafts == len(answer.rounds)
+    assert answer.drafts == sum(each.drafted > 0 for each in answer.rounds) > 0
     assert answer.drafted == sum(each.drafted for each in answer.rounds)
     assert answer.accepted == sum(each.accepted for each in answer.rounds)
     for one, following in zip(answer.rounds, answer.rounds[1:], strict=False):
@@ -38,7 +38,8 @@ def test_speculation_is_off_for_one_request(client: EngineClient) -> None:
     on = client.ask(Ask(REPEATING, 16, ignore_eos=True))
     off = client.ask(Ask(REPEATING, 16, ignore_eos=True, speculative=False))
     assert off.token_ids == on.token_ids
-    assert off.rounds == [] and off.drafts == 0 and off.acceptance_length is None
+    assert off.rounds and not any(each.drafted for each in off.rounds)
+    assert off.drafts == 0 and off.acceptance_length is None
 
 
 def test_log_probabilities_are_by_token_id(client: EngineClient) -> None:
