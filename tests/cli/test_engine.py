@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -81,22 +80,31 @@ def test_a_plan_that_is_known_to_be_broken_is_refused(
     assert "vllm#52816" in said.err and not said.out
 
 
-def test_an_engine_is_up_until_ctrl_c(fake: Path, tmp_path: Path) -> None:
+def obey_ctrl_c() -> None:
+    """Undo that a shell has its background jobs ignore SIGINT, which children inherit."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_engine_is_up_until_a_signal(fake: Path, tmp_path: Path, number: signal.Signals) -> None:
     target, port, log = folder(tmp_path / "target", LLAMA), free_port(), tmp_path / "log.txt"
     with subprocess.Popen(
         [sys.executable, "-m", "paceline", "engine", "up", "vllm", str(target), "--port", str(port),
          "--python", str(fake), "--log", str(log)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=obey_ctrl_c,
     ) as up:  # fmt: skip
-        assert up.stdout is not None and up.stderr is not None
-        assert f"--port {port}" in up.stdout.readline()
-        said = up.stderr.readline()
-        assert said.startswith(f"ready at http://127.0.0.1:{port} after ")
-        assert "vllm 0.32.0 serves m" in said and "without drafts" in said
-        child = int(log.read_text().split()[1])
-        assert not is_gone(child)
-        os.kill(up.pid, signal.SIGINT)
-        assert up.wait(20) == 0
+        try:
+            assert up.stdout is not None and up.stderr is not None
+            assert f"--port {port}" in up.stdout.readline()
+            said = up.stderr.readline()
+            assert said.startswith(f"ready at http://127.0.0.1:{port} after ")
+            assert "vllm 0.32.0 serves m" in said and "without drafts" in said
+            child = int(log.read_text().split()[1])
+            assert not is_gone(child)
+            up.send_signal(number)
+            assert up.wait(20) == 0
+        finally:
+            up.kill()
     assert comes_true(lambda: is_gone(child))
 
 
