@@ -18,7 +18,7 @@ from paceline.engines.evaluation.run import REMEDIES
 from paceline.engines.evaluation.servers import of_side
 from paceline.evaluate.result import BLOCK
 
-SEED = 1  # of answers that are sampled as the server does by default
+SEED = 1  # of answers that are sampled
 Prompt = Sequence[Message] | Sequence[int]
 
 
@@ -61,6 +61,10 @@ class Questions:
     def greedy(self, name: str, prompt: Prompt) -> Asked:
         """Answer at T = 0, with every other sampling option switched off by name."""
         return self._asked(name, prompt, dict(NEUTRAL))
+
+    def sampled(self, name: str, prompt: Prompt) -> Asked:
+        """Answer at T = 1, with every other sampling option switched off by name."""
+        return self._asked(name, prompt, {**NEUTRAL, "temperature": 1.0, "seed": SEED})
 
     def plain(self, name: str, prompt: Prompt) -> Asked:
         """Answer at T = 0, with no other option stated."""

@@ -1,4 +1,4 @@
-"""Causes that lie around the drafter: the prompt, the served target, sampling, the format."""
+"""Causes that lie around the drafter: the format, the prompt, sampling by default."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from paceline.bench.report.words import percent
 from paceline.core import InvalidRequest
 from paceline.core.rounds import SpeculationStats
 from paceline.engines.answers import Message
 from paceline.engines.client import EngineClient
 from paceline.engines.doctor.answers import Asked
-from paceline.engines.doctor.paired import CLEAR, Numbers, difference
+from paceline.engines.doctor.paired import CLEAR, difference
 from paceline.engines.doctor.report import Finding
 from paceline.engines.kind import LaunchPlan, Program
-from paceline.models.batch import Network
 from paceline.models.json_files import read_optional_json
-from paceline.models.networks import sequence_outputs
 from paceline.models.tokenizer import Tokenizer
 
 AROUND = 6  # tokens that are shown from the first difference on
@@ -28,8 +24,6 @@ DEFAULTS: Mapping[str, float] = {
     "repetition_penalty": 1, "temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0,
     "presence_penalty": 0, "frequency_penalty": 0,
 }  # fmt: skip
-FLIPS = 0.03  # of all tokens: rounding alone flips fewer argmaxes
-GAP = 0.7  # nats: rounding alone flips no argmax that is so far ahead
 
 
 def format_finding(client: EngineClient, target: str, drafter: Path) -> Finding:
@@ -117,47 +111,6 @@ def al_error(asked: Sequence[Asked]) -> float:
     """Return the standard error of `al_of`."""
     counts = [np.array([round.accepted for round in each.rounds], float) for each in asked]
     return difference(counts).error
-
-
-# -- the target ------------------------------------------------------------------------------------
-
-
-def target_finding(network: Network, asked: Sequence[Asked]) -> Finding:
-    """Compare the engine's tokens at T = 0 with the argmax of the target here, on the engine's own
-    text."""
-    gaps = np.concatenate([token_gaps(network, each) for each in asked])
-    flips, far = float((gaps > 0).mean()), float((gaps > GAP).mean())
-    evidence = (
-        f"{percent(flips)} of {len(gaps)} tokens at T = 0 are not the argmax of the target here, "
-        f"by {gaps[gaps > 0].mean() if flips else 0:.2f} nats on average"
-    )
-    error = (max(flips * (1 - flips), 1e-4) / len(gaps)) ** 0.5
-    if flips - 2 * error > FLIPS or far - 2 * (max(far, 1e-3) / len(gaps)) ** 0.5 > 0.002:
-        evidence += f", {percent(far)} by more than {GAP}; rounding flips fewer"
-        remedy = (
-            "the engine serves quantised weights, or another revision: train the drafter on the "
-            "target that is served, or serve the one that it was trained on"
-        )
-        return Finding("served target", False, evidence, remedy)
-    return Finding("served target", True, evidence)
-
-
-@torch.inference_mode()
-def token_gaps(network: Network, asked: Asked) -> Numbers:
-    """Return how far, in nats, each token of an answer lies behind the target's likeliest; 0 for
-    the likeliest itself."""
-    text, start = asked.text, len(asked.prompt_ids)
-    gaps: list[Numbers] = []
-    for first, output in sequence_outputs(network, text, (0,), logits=True):
-        assert output.logits is not None
-        rows = range(max(first, start - 1), min(first + len(output.logits), len(text) - 1))
-        if not rows:
-            continue
-        logits = output.logits[rows.start - first : rows.stop - first].float()
-        chosen = torch.tensor(text[rows.start + 1 : rows.stop + 1], device=logits.device)
-        gap = logits.max(-1).values - logits.gather(1, chosen[:, None])[:, 0]
-        gaps.append(gap.cpu().numpy().astype(float))
-    return np.concatenate(gaps) if gaps else np.zeros(0)
 
 
 # -- sampling --------------------------------------------------------------------------------------

@@ -14,12 +14,13 @@ from paceline.engines.client import EngineClient
 from paceline.engines.doctor import acceptance, causes
 from paceline.engines.doctor.answers import Asked, Questions
 from paceline.engines.doctor.report import Finding, ServedReport
+from paceline.engines.doctor.target import sampled_finding, target_finding
 from paceline.evaluate.doctor import encoded, provenance_checks, reading_check
 from paceline.llm import LLM
 from paceline.models.loader import LoadedModel, load_model, template_digest
 
 FEWEST_ROUNDS = 20  # that say something
-AGAIN = 4  # prompts that are asked again, for the server's defaults
+AGAIN = 8  # prompts that are asked again, sampled and for the server's defaults
 OF_SERVING_HERE = ("dtype", "window", "context")  # checks that say nothing of the engine
 Progress = Callable[[str], None]
 Conversation = Sequence[Message]
@@ -109,10 +110,22 @@ class _Served:
         folder, few = self.patient.target.path, asked[:AGAIN]
         return [
             self._prompt_finding(asked),
-            causes.target_finding(self.patient.llm.engine.runner.network, asked),
+            target_finding(self.patient.llm.engine.runner.network, asked),
+            *self._sampled_findings(),
             causes.penalty_finding(folder, few, self._again(self.questions.plain)),
             causes.sampling_finding(folder, few, self._again(self.questions.unstated)),
         ]
+
+    def _sampled_findings(self) -> list[Finding]:
+        """Ask at T = 1 where the engine drafts, and judge what it accepts there."""
+        sampled = self._again(self.questions.sampled)
+        drafted = max((round.drafted for each in sampled for round in each.rounds), default=0)
+        if not drafted:
+            return []
+        network = self.patient.llm.engine.runner.network
+        texts = {each.name: each.text for each in sampled}
+        trained = Trained(network, self.patient.drafter, texts)
+        return [sampled_finding(network, trained, sampled, drafted)]
 
     def _prompt(self, index: int) -> Conversation | list[int]:
         tokenizer = self.patient.target.tokenizer

@@ -80,26 +80,35 @@ def _mistaken(
             yield Reading(f"a window of {window} tokens", replace(config, attention=narrower))
 
 
-@torch.inference_mode()
 def expected_accepted(
     trained: Trained, reading: Reading, rounds: JudgedRounds, drafted: int
 ) -> Counts:
     """Return how many of `drafted` tokens each round would accept under a reading: drafted from the
     true text up to the round's anchor, judged by the text behind it."""
+    tokens, anchors = torch.tensor(trained.texts[rounds.name]), torch.from_numpy(rounds.anchors)
+    guesses = draft_tokens(trained, reading, rounds, drafted)
+    truth = tokens[anchors[:, None] + torch.arange(1, drafted + 1)]
+    accepted: Counts = (guesses == truth).long().cumprod(1).sum(1).numpy()
+    return accepted
+
+
+@torch.inference_mode()
+def draft_tokens(
+    trained: Trained, reading: Reading, rounds: JudgedRounds, drafted: int
+) -> torch.Tensor:
+    """Return what a reading drafts in each round, from the true text: [rounds, drafted]."""
     tokens = torch.tensor(trained.texts[rounds.name])
     first = 0 if reading.prompt else rounds.prompt_tokens
     masks = max(reading.masks or 0, reading.slot + drafted - 1)
-    found = [np.zeros(0, dtype=np.int64)]
+    found = [torch.zeros(0, drafted, dtype=torch.long)]
     for start in range(0, len(rounds.anchors), AT_ONCE):
         anchors = torch.from_numpy(rounds.anchors[start : start + AT_ONCE])
         hidden = trained.hidden(
             reading.config, rounds.name, anchors, masks, first, own_mask=reading.own_mask
         )
         slots = hidden[:, reading.slot : reading.slot + drafted]
-        guesses = _drafts(trained, reading.config, tokens[anchors].tolist(), slots)
-        truth = tokens[anchors[:, None] + torch.arange(1, drafted + 1)]
-        found.append((guesses == truth).long().cumprod(1).sum(1).numpy())
-    return np.concatenate(found)
+        found.append(_drafts(trained, reading.config, tokens[anchors].tolist(), slots))
+    return torch.cat(found)
 
 
 def _drafts(
