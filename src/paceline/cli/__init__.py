@@ -13,6 +13,7 @@ from paceline.cli.catalogue import ListCommand, RemoveCommand, ShowCommand
 from paceline.cli.chat import ChatCommand
 from paceline.cli.config import add_configured, name_of
 from paceline.cli.drafter import ConvertCommand, DoctorCommand, InspectCommand
+from paceline.cli.engine import MetricsCommand, StatusCommand, UpCommand
 from paceline.cli.evaluate import EvaluateCommand
 from paceline.cli.explain import ExplainCommand
 from paceline.cli.generate import GenerateCommand
@@ -63,6 +64,11 @@ JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
         "inspect, check (doctor) or convert a DFlash drafter: a folder or hub id, in z-lab's or "
         "speculators' format",
         {"inspect": InspectCommand, "doctor": DoctorCommand, "convert": ConvertCommand},
+    ),
+    "engine": (
+        "start vLLM, SGLang or Paceline with a drafter (up), say what runs (status), read its "
+        "metrics",
+        {"up": UpCommand, "status": StatusCommand, "metrics": MetricsCommand},
     ),
     "roofline": (
         "calibrate predictions to your engine with measured steps",

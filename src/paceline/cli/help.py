@@ -18,13 +18,14 @@ GROUPS = {
     "measure": ("bench", "explain", "profile"),
     "drafters": ("synth", "train", "evaluate", "drafter"),
     "predict": ("predict", "mock", "roofline"),
+    "other engines": ("engine",),
 }
 # Of each command: the page of docs/ that describes it, and command lines to start from.
 PAGES = {
     "serve": "server-api.md", "ui": "web-ui.md", "profile": "profiling.md",
     "synth": "training-data.md", "train": "training.md", "evaluate": "evaluation.md",
     "drafter": "drafters.md", "predict": "predicting.md", "mock": "mocking.md",
-    "roofline": "predicting.md",
+    "roofline": "predicting.md", "engine": "engines.md",
 }  # fmt: skip
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "serve": (
@@ -64,6 +65,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "drafter inspect": ("paceline drafter inspect runs/mine/drafter",),
     "drafter doctor": ("paceline drafter doctor smollm2-135m runs/mine/drafter",),
     "drafter convert": ("paceline drafter convert ./speculators-checkpoint ./z-lab-checkpoint",),
+    "engine up": (
+        "paceline engine up vllm Qwen/Qwen3-8B --drafter runs/mine/drafter",
+        "paceline engine up sglang Qwen/Qwen3-8B --drafter runs/mine/drafter --dry-run",
+    ),
+    "engine status": ("paceline engine status http://127.0.0.1:8000",),
+    "engine metrics": ("paceline engine metrics http://127.0.0.1:8000 --watch",),
     "predict": (
         "paceline predict Qwen3-8B --hardware h100 --drafter mtp,alpha=0.75 --by-batch",
         "paceline predict Qwen3-8B --hardware h100 --batch 16 "

@@ -10,9 +10,10 @@ from __future__ import annotations
 from paceline.engines.client import EngineClient
 from paceline.engines.kind import EngineKind
 from paceline.engines.paceline_server import PacelineServer
+from paceline.engines.sglang import Sglang
 from paceline.engines.vllm import Vllm
 
-KINDS: dict[str, EngineKind] = {kind.name: kind for kind in (PacelineServer(), Vllm())}
+KINDS: dict[str, EngineKind] = {kind.name: kind for kind in (PacelineServer(), Vllm(), Sglang())}
 
 
 def connect(url: str, api_key: str | None = None) -> EngineClient:

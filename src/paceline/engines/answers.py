@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 from paceline.core.rounds import acceptance_length
@@ -88,8 +88,17 @@ class EngineAnswer:
 
     def add_rounds(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         """Add what each verified draft did. The prompt's own step gives the first token, and each
-        round commits one token more than it accepts."""
-        starts = accumulate((count + 1 for count in accepted), initial=1)
+        round commits one token more than it accepts.
+
+        Engines leave out steps without a draft. Where there were such steps, a round belongs to the
+        next event of the stream that has as many tokens; between equal ones that is a guess.
+        """
+        sizes = [count + 1 for count in accepted]
+        starts = list(accumulate(sizes, initial=1))
+        bursts = [len(list(group)) for _, group in groupby(self.arrivals)]
+        borders = list(accumulate(bursts))[:-1]  # an event may hold several rounds, never parts
+        if bursts and not set(borders) <= set(starts):
+            starts = _matched(bursts, sizes)
         rounds = zip(starts, drafted, accepted, strict=False)
         self.rounds = [AnsweredRound(*each) for each in rounds]
 
@@ -111,3 +120,17 @@ class EngineAnswer:
         if self.accepted is None or self.drafts is None:
             return None
         return acceptance_length(self.accepted, self.drafts)
+
+
+def _matched(bursts: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Return where in an answer its rounds started: `bursts` are the tokens of its events, of which
+    the first is the prompt's, `sizes` those that the rounds committed."""
+    starts, position, place = list[int](), bursts[0], 1
+    for size in sizes:
+        while place < len(bursts) - 1 and bursts[place] != size:
+            position += bursts[place]
+            place += 1
+        starts.append(position)
+        position += bursts[place] if place < len(bursts) else size
+        place += 1
+    return starts

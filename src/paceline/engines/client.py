@@ -97,6 +97,10 @@ class EngineClient:
         """Read the engine's metrics of now."""
         return self.kind.read_metrics(self.get_text("/metrics"))
 
+    def is_healthy(self) -> bool:
+        """Return whether the engine takes requests."""
+        return answers(self.url)
+
     def get_json(self, path: str) -> Json | None:
         """Return what the engine answers to GET; None for a path that it does not have."""
         response = self._get(path)
@@ -138,7 +142,23 @@ class EngineClient:
             raise EngineRefused(response.status_code, self._address.refusal(response))
 
 
+def answers(url: str) -> bool:
+    """Return whether the engine at `url` takes requests, by its /health."""
+    address = ServerAddress.parse(url)
+    try:
+        with httpx.Client(
+            base_url=address.base_url, transport=address.transport(), trust_env=False, timeout=5
+        ) as http:
+            return http.get("/health").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
 def _events(response: httpx.Response) -> Iterator[Json]:
+    """Yield the events of a stream; an answer that is not streamed is one."""
+    if response.headers.get("content-type", "").startswith("application/json"):
+        yield json.loads(response.read())
+        return
     for line in response.iter_lines():
         data = line.removeprefix("data:").strip()
         if line.startswith("data:") and data != "[DONE]":

@@ -1,4 +1,4 @@
-"""The protocol of an engine's adapter, and the registry of all adapters."""
+"""The protocol of an engine's adapter: how one engine is launched, recognised, asked and read."""
 
 from __future__ import annotations
 
@@ -8,15 +8,34 @@ from typing import TYPE_CHECKING, Protocol
 
 from paceline.engines.answers import Ask, EngineAnswer, Json
 from paceline.engines.metrics import EngineMetrics
+from paceline.roofline.architecture.work import Options
 
 if TYPE_CHECKING:
     from paceline.engines.client import EngineClient
 
 
 @dataclass(frozen=True, slots=True)
+class Program:
+    """An engine as it is installed somewhere: the words that start it, its version where that is
+    known, and whether it is a build for CPUs."""
+
+    command: tuple[str, ...]
+    version: str | None = None
+    cpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What is to be served. `draft_len` None: the drafter's own block. `extra` arguments are the
-    user's, and go to the end of the line as they are."""
+    """What is to be served.
+
+    target      a folder or hub id, as the engine reads it
+    kind        how to draft, one of roofline's KINDS; None: as the drafter's config says, and
+                without a drafter not at all
+    draft_len   None: the drafter's own block, or the kind's usual length
+    devices     over how many devices, and how
+    program     the installed engine; None: the engine's name, found by the shell
+    extra       the user's arguments, which go to the end of the line as they are
+    """
 
     target: str
     drafter: Path | None = None
@@ -27,6 +46,9 @@ class LaunchPlan:
     max_num_seqs: int | None = None
     prefix_cache: bool = True
     extra: tuple[str, ...] = ()
+    kind: str | None = None
+    devices: Options = field(default_factory=Options)
+    program: Program | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +93,13 @@ class EngineKind(Protocol):
     def launch(self, plan: LaunchPlan) -> LaunchLine:
         """Write the line that serves `plan`. Raises InvalidRequest for a plan that the engine
         cannot serve, or that is known to be broken there; the message names the issue."""
+
+    def progress(self, line: str) -> str | None:
+        """Say what a line of the starting engine's log tells of its loading; None for other
+        lines."""
+
+    def replacement(self, plan: LaunchPlan) -> tuple[str, ...]:
+        """Return the steps that put `plan.drafter` in place of the drafter of a running engine."""
 
     def describe(self, client: EngineClient) -> EngineDescription | None:
         """Describe the server behind `client`; None where it is another engine's."""

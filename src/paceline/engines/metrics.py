@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from typing import Any
 
 from paceline.core.rounds import acceptance_length
 from paceline.roofline.traffic.metrics import Histogram, by_label, parse_metrics
@@ -73,7 +74,9 @@ class EngineMetrics:
         old = {name: getattr(before, name) or 0 for name in COUNTERS}
         if any(value is not None and value < old[name] for name, value in now.items()):
             return self
-        gained = {name: None if value is None else value - old[name] for name, value in now.items()}
+        gained: dict[str, Any] = {
+            name: None if value is None else value - old[name] for name, value in now.items()
+        }
         positions = zip_longest(self.accepted_by_position, before.accepted_by_position, fillvalue=0)
         by_position = tuple(count - earlier for count, earlier in positions)
         return replace(self, accepted_by_position=by_position, **gained)
@@ -81,7 +84,8 @@ class EngineMetrics:
 
 @dataclass(frozen=True, slots=True)
 class MetricNames:
-    """The names of one engine's metrics. `own` is one that no other engine has."""
+    """The names of one engine's metrics, "" for what it does not count. `own` is one that no other
+    engine has."""
 
     own: str
     running: str
@@ -95,9 +99,9 @@ class MetricNames:
     prefix_queries: str
     prefix_hits: str
     drafts: str
-    drafted: str
-    accepted: str
-    by_position: str
+    drafted: str = ""
+    accepted: str = ""
+    by_position: str = ""
     replicas: str = "engine"  # the label that tells data-parallel engines of one server apart
 
 

@@ -62,6 +62,8 @@ def take_openai(answer: EngineAnswer, event: Json) -> None:
         answer.accepted = counts["num_accepted_draft_tokens"]
         if counts.get("per_step_accepted") is not None:
             answer.add_rounds(counts["per_step_drafted"], counts["per_step_accepted"])
+        elif not answer.drafts:
+            answer.rounds = []  # vLLM leaves the lists out where they are empty
 
 
 def _take_logprobs(answer: EngineAnswer, given: Mapping[str, Any]) -> None:

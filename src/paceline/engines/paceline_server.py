@@ -2,30 +2,60 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
-from paceline.engines.answers import Ask, EngineAnswer, Json
+from paceline.engines.answers import AnsweredRound, Ask, EngineAnswer, Json
 from paceline.engines.client import EngineClient
 from paceline.engines.kind import Capabilities, EngineDescription, LaunchLine, LaunchPlan
+from paceline.engines.lines import engine_words, optional, refuse_extra, told
 from paceline.engines.metrics import VLLM_NAMES, EngineMetrics, read_prometheus
 from paceline.engines.openai_stream import openai_request, take_openai
+from paceline.engines.pairing import pairing_of
+from paceline.engines.replacing import new_replica
 
 NAMES = replace(VLLM_NAMES, own="paceline:failed_steps_total")  # the rest are vLLM's
+OURS = ("--host", "--port", "--max-model-len", "--max-num-seqs", "--drafter")
+PRINTS = tuple(
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"measuring|cost table", r"measuring the costs of steps"),
+        (r"^drafter\s+(\S.*)", r"drafter: \1"),
+        (r"listening|running on", r"listening"),
+    )
+)
 
 
 class PacelineServer:
-    """Asks and reads our own server; see EngineKind."""
+    """Launches, asks and reads our own server; see EngineKind."""
 
     name = "paceline"
 
     def launch(self, plan: LaunchPlan) -> LaunchLine:
-        raise NotImplementedError
+        refuse_extra(plan, OURS)
+        pairing = pairing_of(plan)
+        words = engine_words(self.name, plan, pairing, ("paceline", "serve"))
+        words += ["--host", plan.host, "--port", str(plan.port), "--spec-metrics", "detailed"]
+        words += optional("--max-model-len", plan.max_model_len)
+        words += optional("--max-num-seqs", plan.max_num_seqs)
+        if not plan.prefix_cache:
+            words.append("--no-prefix-cache")
+        return LaunchLine((*words, *plan.extra))
+
+    def progress(self, line: str) -> str | None:
+        return told(line, PRINTS)
+
+    def replacement(self, plan: LaunchPlan) -> tuple[str, ...]:
+        return new_replica(self.launch(plan))
 
     def describe(self, client: EngineClient) -> EngineDescription | None:
         listed = (client.get_json("/v1/models") or {}).get("data") or [{}]
         if listed[0].get("owned_by") != "paceline":
             return None
         version = (client.get_json("/version") or {}).get("version")
+        serving = client.get_json("/ui/serving") or {}
+        name = serving.get("default_drafter")
+        lengths = {each["name"]: each["max_draft_len"] for each in serving.get("drafters", ())}
         return EngineDescription(
             kind=self.name,
             version=version,
@@ -34,16 +64,37 @@ class PacelineServer:
             capabilities=Capabilities(
                 token_ids=True, rounds=True, acceptance=True, speculation_off=True, logprobs=True
             ),
+            drafter=name,
+            draft_len=lengths.get(name, 0),
         )
 
     def request(self, ask: Ask, model: str) -> tuple[str, Json]:
         path, body = openai_request(ask, model)
         if ask.speculative is False:
             body["speculative"] = "off"
+        # each event then tells its round, whatever the server's --spec-metrics say
+        body = {"explain": True, **body}
+        body["stream_options"] = {**body["stream_options"], "include_rounds": True}
         return path, body
 
     def take(self, answer: EngineAnswer, event: Json) -> None:
+        rounds = answer.rounds
         take_openai(answer, event)
+        answer.rounds = rounds
+        for choice in event.get("choices", ()):
+            told_round = choice.get("round")
+            if told_round is None:
+                continue
+            rounds = answer.rounds = answer.rounds or []
+            # what a grammar forced was verified beside the draft
+            drafted = told_round["verified"] - len(told_round["forced_places"])
+            if drafted:
+                position, accepted = told_round["position"], told_round["accepted"]
+                rounds.append(AnsweredRound(position, drafted, accepted))
+        if rounds is not None:
+            answer.drafts = len(rounds)
+            answer.drafted = sum(round.drafted for round in rounds)
+            answer.accepted = sum(round.accepted for round in rounds)
 
     def read_metrics(self, text: str) -> EngineMetrics:
         return read_prometheus(text, NAMES)
