@@ -198,7 +198,7 @@ def _measured_drafter(
     longest = prober.client.description.max_model_len
     answers = pool.answers
     # a prompt's seconds per token, as far as short prompts tell it
-    pace = float(np.median([a.ttft / (a.prompt_tokens or 1) for a in answers if a.arrivals]))
+    pace = min(a.ttft / (a.prompt_tokens or 1) for a in answers if a.arrivals)
     if longest is None or pace * longest > PART * prober.limit:
         return {}
     text, few = context_text(answers), math.ceil(3 * pool.acceptance().mean_lengths[-1]) + 5

@@ -136,9 +136,9 @@ def drafter_steps(
     begun = max(answer.arrivals[0] for answer in answers)
     edge = room - (2 * draft_len + 2)  # tokens of the answer after which nothing is drafted
     steps = DrafterSteps([], [])
-    place, before = 0, math.inf
+    place, before = 0, -math.inf
     for at, tokens in bursts(leader):
-        if before > begun:  # all are decoded
+        if before >= begun:  # all are decoded
             if place < edge - MARGIN:
                 steps.drafted.append(Step(at - before, tokens))
             elif edge + MARGIN <= place <= edge + draft_len + 1:
