@@ -8,6 +8,7 @@ import pytest
 
 from paceline.engines import EngineClient, connect
 from paceline.engines.answers import Ask, EngineAnswer
+from paceline.engines.client import EngineError
 from paceline.engines.vllm import Vllm
 
 from .replayed import RECORDED, ReplayedEngine, replayed
@@ -135,6 +136,15 @@ def test_a_server_without_a_drafter_is_not_asked_for_drafts() -> None:
     with replayed(answers({"choices": []}, metrics=PLAIN)) as server:  # type: ignore[arg-type]
         description = connect(server.url).description
     assert description.draft_len == 0 and "/v1/completions" not in server.asked
+
+
+def test_a_server_without_statistics_tells_no_metrics() -> None:
+    bare = answers({"choices": []}, metrics="python_info 1\n")  # with --disable-log-stats
+    with replayed(bare) as server:  # type: ignore[arg-type]
+        client = connect(server.url)
+        assert client.description.draft_len is None
+        with pytest.raises(EngineError, match="tells no metrics: no metric vllm:"):
+            client.metrics()
 
 
 def test_loading_is_told_from_the_log() -> None:

@@ -221,10 +221,14 @@ def end(engine: EngineProcess, console: Console) -> None:
 def folder_of(word: str) -> str:
     """Return what another engine loads for a model's name: the folder of a packaged model, else
     the path or hub id as it is. Raises ModelError and InvalidRequest."""
+    from paceline.core.names import local_path
     from paceline.models.catalog import CATALOGUE, canonical, pull
 
     name = canonical(word)
-    return str(pull(name)) if name in CATALOGUE else name
+    if name in CATALOGUE:
+        return str(pull(name))
+    path = local_path(name, "target")
+    return str(path) if path.exists() else name
 
 
 def drafter_of(word: str) -> Path:
@@ -237,7 +241,7 @@ def drafter_of(word: str) -> Path:
 def _metrics_or_none(client: EngineClient) -> EngineMetrics | None:
     try:
         return client.metrics()
-    except (PacelineError, ValueError):
+    except PacelineError:
         return None
 
 

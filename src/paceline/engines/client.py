@@ -94,8 +94,12 @@ class EngineClient:
                 raise
 
     def metrics(self) -> EngineMetrics:
-        """Read the engine's metrics of now."""
-        return self.kind.read_metrics(self.get_text("/metrics"))
+        """Read the engine's metrics of now. Raises EngineError where it tells none."""
+        text = self.get_text("/metrics")
+        try:
+            return self.kind.read_metrics(text)
+        except ValueError as error:
+            raise EngineError(f"the engine at {self.url} tells no metrics: {error}") from error
 
     def is_healthy(self) -> bool:
         """Return whether the engine takes requests."""

@@ -92,7 +92,7 @@ class EngineProcess:
 
     def check(self) -> None:
         """Raise EngineError, with the end of the log, if the engine has ended."""
-        code = self._supervisor.poll()
+        code = self.exit_code
         if code is not None:
             self._reader.join(timeout=5)
             raise EngineError(f"{self._name} ended with {_exit(code)}.{self.tail()}")
@@ -129,7 +129,13 @@ class EngineProcess:
     @property
     def exit_code(self) -> int | None:
         """None while the engine runs; 128 and the signal's number for one that a signal ended."""
-        return self._supervisor.poll()
+        code = self._supervisor.poll()
+        if code is None or code >= 0:
+            return code
+        if self.pid:  # somebody killed the supervisor, which can end nothing any more
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        return 128 - code
 
     def tail(self) -> str:
         """Return the end of the log, after the first error in it, as the end of a message."""
