@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from paceline.engines.answers import AnsweredRound, Ask, EngineAnswer
-from paceline.engines.client import EngineRefused
 from paceline.engines.kind import Capabilities, EngineDescription
 
 PROMPT_TOKENS = 50
@@ -112,14 +110,9 @@ class SimulatedEngine:
 
     def _begin(self, ask: Ask) -> Running:
         prompt = PROMPT_TOKENS if ask.is_chat else len(ask.prompt)
-        stated = ask.fields.get("speculative")
-        draft_len = self.draft_len
-        if stated is not None and not self.description.capabilities.speculation_off:
-            raise EngineRefused(400, "speculative: unknown field")
-        if stated == "off":
-            draft_len = 0
-        elif isinstance(stated, dict):
-            draft_len = int(re.sub("fixed:", "", str(stated["policy"])))
+        draft_len = 0 if ask.speculative is False else ask.draft_len or self.draft_len
+        stated = ask.speculative is False or ask.draft_len is not None
+        assert not stated or self.description.capabilities.speculation_off
         if self._cuts and "structured_outputs" in ask.fields:
             draft_len = -1  # the drafter runs in vain
         return Running(EngineAnswer(), ask, draft_len, float(self._rng.normal(1, 0.1)), prompt)

@@ -9,18 +9,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from paceline.core import InvalidRequest
-from paceline.engines.answers import EngineAnswer
+from paceline.engines.answers import Ask, EngineAnswer
 from paceline.engines.tune.acceptance import Acceptance, rounds_of
 from paceline.engines.tune.costs import DrafterCost, RoundCosts, separated
 from paceline.engines.tune.law import Point, StepLaw
-from paceline.engines.tune.probes import SHORT, DrafterSteps, Fields, Prober, Wave
-from paceline.engines.tune.probes import context_text, drafter_steps
+from paceline.engines.tune.probes import (
+    SHORT,
+    DrafterSteps,
+    Prober,
+    Wave,
+    context_text,
+    drafter_steps,
+)
 from paceline.engines.tune.steps import Numbers, mean_seconds
 
 DRAWS = 400
 SIZES = (1, 2, 4, 8, 16, 32, 64)
-ROUNDS = 40  # steps of a size that are timed, about
-FIRST = 6  # prompts that are answered one by one: they tell acceptance as well
 GROWTH = 1.7  # a size takes so many times as long as the one before, at most
 PART = 0.25  # share of the time that measuring the drafter's part may take
 COPIES = 4  # requests at once that show how the drafter's part grows
@@ -84,7 +88,7 @@ def measure_whole(prober: Prober, sizes: Sequence[int], draft_len: int, tokens: 
     rounds, undrafted = dict[Point, Numbers](), dict[int, Numbers]()
     cuts = True
     for requests in _within(prober, sizes):
-        wave = prober.wave(requests, _count(requests), tokens)
+        wave = prober.wave(requests, tokens)
         pool.add(wave)
         if not wave.steps:
             continue
@@ -121,10 +125,10 @@ def measure_by_request(
     present = dict[int, Numbers]()
     lengths = sorted({1, math.ceil(draft_len / 2), draft_len}, reverse=True)
     for requests in _within(prober, sizes):
-        wave = prober.wave(requests, _count(requests), tokens, _drafts_of(draft_len))
+        wave = prober.wave(requests, tokens, draft_len)
         pool.add(wave)
-        today = prober.wave(requests, 0, tokens, prompts=wave.prompts)
-        off = prober.wave(requests, max(2, requests), SHORT, {"speculative": "off"})
+        today = prober.again(wave, tokens)
+        off = prober.wave(requests, SHORT, draft_len=0)
         if not (wave.steps and today.steps and off.steps):
             continue
         drafted[Point(requests, draft_len)] = mean_seconds(wave.steps, DRAWS)
@@ -132,7 +136,7 @@ def measure_by_request(
         faster = _per_token(today) / _per_token(wave)
         present[requests] = drafted[Point(requests, draft_len)] * faster
         for shorter in lengths[1:]:
-            steps = prober.wave(requests, max(2, requests), SHORT, _drafts_of(shorter)).steps
+            steps = prober.wave(requests, SHORT, shorter).steps
             if steps:
                 drafted[Point(requests, shorter)] = mean_seconds(steps, DRAWS, seed=shorter)
     _check_rounds(drafted)
@@ -158,15 +162,6 @@ def _within(prober: Prober, sizes: Sequence[int]) -> Iterator[int]:
         begun = prober.spent
         yield requests
         last = prober.spent - begun
-
-
-def _count(requests: int) -> int:
-    """Return how many prompts a wave answers: few one by one, else as many as run at once."""
-    return max(FIRST if requests == 1 else 4, requests)
-
-
-def _drafts_of(length: int) -> Fields:
-    return {"speculative": {"policy": f"fixed:{length}"}}
 
 
 def _per_token(wave: Wave) -> float:
@@ -229,8 +224,6 @@ def _without_rows(
     prober: Prober, rounds: Mapping[Point, Numbers], pool: Pool
 ) -> dict[int, Numbers]:
     """Return rounds without the time of their drafts' rows, which prompts of as many rows show."""
-    from paceline.engines.answers import Ask
-
     text = context_text(pool.answers)
     times = dict[Point, float]()
     for index, rows in enumerate(PROMPT_ROWS):

@@ -16,6 +16,8 @@ from paceline.engines.tune.steps import Step, bursts, steps_of
 Prompt = Sequence[Message]
 Fields = Mapping[str, object]
 SHORT = 16  # tokens of an answer that is asked for its steps only
+FIRST = 6  # prompts that are answered one by one: they tell acceptance as well
+SEVERAL = 4  # prompts that are answered at least where several run at once
 # vLLM: no token of an ordinary draft fits this text, so every step verifies the last token alone.
 NOTHING_FITS: Fields = {"structured_outputs": {"regex": "(zq )*"}}
 FITTING = 0.1  # share of rounds with drafts from which on it does not do that
@@ -66,14 +68,34 @@ class Prober:
         return self.limit - self.spent
 
     def wave(
-        self, requests: int, count: int, tokens: int, fields: Fields | None = None,
-        prompts: Sequence[int] | None = None,
+        self, requests: int, tokens: int, draft_len: int | None = None, fields: Fields | None = None
+    ) -> Wave:
+        """Ask the next prompts, `requests` at a time: as many, but a few at least where the answers
+        are long. `draft_len` states one with each request, 0 for none."""
+        least = 2 if tokens == SHORT else FIRST if requests == 1 else SEVERAL
+        count = max(least, requests)
+        prompts = [(self._place + index) % len(self.prompts) for index in range(count)]
+        self._place += count
+        return self._answered(requests, prompts, tokens, draft_len, fields or {})
+
+    def again(self, wave: Wave, tokens: int) -> Wave:
+        """Ask the prompts of a wave once more, with the engine's own drafts."""
+        return self._answered(wave.requests, wave.prompts, tokens, None, {})
+
+    def _answered(
+        self, requests: int, prompts: Sequence[int], tokens: int, draft_len: int | None,
+        fields: Fields,
     ) -> Wave:  # fmt: skip
-        """Ask `count` prompts, the next ones or the given ones, `requests` at a time."""
-        if prompts is None:
-            prompts = [(self._place + index) % len(self.prompts) for index in range(count)]
-            self._place += count
-        asks = [self._ask(number, tokens, fields or {}) for number in prompts]
+        asks = [
+            Ask(
+                self._prompt(number),
+                tokens,
+                speculative=False if draft_len == 0 else None,
+                draft_len=draft_len or None,
+                fields=fields,
+            )
+            for number in prompts
+        ]
         return Wave(requests, tuple(prompts), self.ask_all(asks, requests))
 
     def ask_all(self, asks: Sequence[Ask], requests: int) -> list[EngineAnswer]:
@@ -83,20 +105,20 @@ class Prober:
     def warm_up(self, requests: int) -> None:
         """Have the engine do once what it does lazily, and learn whether it knows chats."""
         try:
-            self.wave(1, 1, SHORT)
+            self.wave(1, SHORT)
         except EngineRefused as refused:
             if refused.status != 400 or not self._chats:
                 raise
             self._chats = False  # a model without a chat template
-            self.wave(1, 1, SHORT)
+            self.wave(1, SHORT)
         if requests > 1:
-            self.wave(requests, requests, SHORT)
+            self.wave(requests, SHORT)
 
     def without_drafts(self, requests: int) -> list[Step] | None:
         """Return steps that verify no draft although the drafter runs; None where the engine
         cannot be asked for them."""
         try:
-            wave = self.wave(requests, max(2, requests), SHORT, NOTHING_FITS)
+            wave = self.wave(requests, SHORT, fields=NOTHING_FITS)
         except EngineRefused:
             return None
         arrived = [tokens for answer in wave.answers for _, tokens in bursts(answer)]
@@ -104,11 +126,9 @@ class Prober:
         drafted = sum(told) if told else sum(tokens > 1 for tokens in arrived)
         return None if drafted > FITTING * len(arrived) else wave.steps or None
 
-    def _ask(self, number: int, tokens: int, fields: Fields) -> Ask:
-        prompt: str | Prompt = self.prompts[number]
-        if not self._chats:
-            prompt = "\n".join(message["content"] for message in self.prompts[number])
-        return Ask(prompt, tokens, fields=fields)
+    def _prompt(self, number: int) -> str | Prompt:
+        messages = self.prompts[number]
+        return messages if self._chats else "\n".join(each["content"] for each in messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +172,9 @@ def drafter_steps(
 def context_text(answers: Sequence[EngineAnswer]) -> list[int]:
     """Return token ids of prompts and answers, one after the other."""
     return [
-        token for answer in answers for token in (*(answer.prompt_token_ids or ()), *answer.token_ids)
+        token
+        for answer in answers
+        for token in (*(answer.prompt_token_ids or ()), *answer.token_ids)
     ]
 
 
