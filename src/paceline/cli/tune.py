@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class TuneCommand:
     """Find the draft length that a running engine should have, by how many requests it serves.
 
-    Asks a few dozen answers, so the engine should serve nobody else meanwhile. Prints, by the number
-    of requests at once, the best draft length with its gain over no speculation and over the present
-    setting, when to leave speculation off, and the launch line. A setting that is known to be broken
-    on the engine is refused.
+    Asks a few dozen answers, so the engine should serve nobody else meanwhile. Prints, by the
+    number of requests at once, the best draft length with its gain over no speculation and over the
+    present setting, when to leave speculation off, and the launch line. A setting that is known to
+    be broken on the engine is refused.
     """
 
     url: Positional = about(ADDRESS, URL)
@@ -176,8 +176,8 @@ def advice_lines(advice: Advice, requests: int | None) -> list[str]:
     today = advice.present_draft_len
     lines = [
         f"{advice.rounds} rounds accepted positions 1 to {today}: {accepted}.",
-        f"Measured in {advice.seconds:.0f} s, {advice.asked} answers. Today's draft length is up to "
-        f"{today}; longer ones are not judged.",
+        f"Measured in {advice.seconds:.0f} s, {advice.asked} answers. Draft lengths beyond today's "
+        f"{today} are not judged.",
     ]
     if not advice.pays:
         lines.append("Speculation does not pay for any of these: leave it off.")
@@ -193,8 +193,8 @@ def advice_lines(advice: Advice, requests: int | None) -> list[str]:
         lines.append(f"AL incl. bonus after {share.start} tokens and more: {shown}.")
     if advice.window is not None:
         lines.append(
-            f"The drafter accepts less from {advice.window} tokens of context on: try a window "
-            f"of {advice.window} (Paceline: --draft-window {advice.window}), or train on longer texts."
+            f"The drafter accepts less from {advice.window} tokens of context on: try a window of "
+            f"{advice.window} (Paceline: --draft-window {advice.window}), or train on longer texts."
         )
     return lines
 

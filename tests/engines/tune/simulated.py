@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -40,6 +41,7 @@ class Running:
     draft_len: int  # that the engine drafts for it
     rate: float  # how readily its text accepts
     prompt: int
+    text: int  # a number that equal prompts share
     rounds: list[AnsweredRound] = field(default_factory=list)
 
 
@@ -65,7 +67,7 @@ class SimulatedEngine:
         self.law, self.now, self.draft_len = law, 0.0, draft_len or len(survival)
         self._conditional = [b / a for a, b in zip([1.0, *survival], survival, strict=False)]
         self._rng, self._noise, self._cuts = np.random.default_rng(seed), noise, cuts
-        self._tells = tells_rounds
+        self._tells, self._seed = tells_rounds, seed
         self.description = EngineDescription(
             kind="simulated", version="1", model="m", max_model_len=max_model_len,
             capabilities=Capabilities(True, tells_rounds, tells_rounds, by_request, True),
@@ -115,7 +117,9 @@ class SimulatedEngine:
         assert not stated or self.description.capabilities.speculation_off
         if self._cuts and "structured_outputs" in ask.fields:
             draft_len = -1  # the drafter runs in vain
-        return Running(EngineAnswer(), ask, draft_len, float(self._rng.normal(1, 0.1)), prompt)
+        text = zlib.crc32(repr((self._seed, ask.prompt)).encode())
+        rate = float(np.random.default_rng(text).normal(1, 0.1))
+        return Running(EngineAnswer(), ask, draft_len, rate, prompt, text)
 
     def _round(self, running: list[Running]) -> None:
         """Draft and verify once, as vLLM does at the end of its context as well."""
@@ -144,8 +148,10 @@ class SimulatedEngine:
                 each.rounds.append(AnsweredRound(place, drafted, accepted))
 
     def _accepted(self, each: Running, drafted: int) -> int:
+        """Equal prompts have equal texts, which accept alike."""
+        text = np.random.default_rng([each.text, len(each.answer.token_ids)])
         for place in range(drafted):
-            if self._rng.random() > min(1.0, self._conditional[place] * each.rate):
+            if text.random() > min(1.0, self._conditional[place] * each.rate):
                 return place
         return drafted
 

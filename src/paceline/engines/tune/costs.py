@@ -11,6 +11,7 @@ from paceline.engines.tune.law import Point, StepLaw
 from paceline.engines.tune.steps import Numbers
 
 Draws = Mapping[Point, Numbers]
+GROWING = 0.5  # of the drafter's seconds, where one measurement cannot tell how they grow
 LEAST = 0.2  # of a measured round that is left when the drafter's part is taken off
 
 
@@ -70,7 +71,8 @@ class DrafterCost:
         else:
             each, rows = dict(measured), {point: point.rows for point in points}
         if first == last:
-            return cls(each[first], np.zeros_like(each[first]), sequential)
+            part = GROWING * each[first]
+            return cls(each[first] - part, part / rows[first], sequential)
         slope = (each[last] - each[first]) / (rows[last] - rows[first])
         slope = np.clip(slope, 0.0, each[last] / rows[last])
         return cls(np.maximum(0.0, each[first] - slope * rows[first]), slope, sequential)

@@ -27,6 +27,7 @@ DRAWS = 400
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 GROWTH = 1.7  # a size takes so many times as long as the one before, at most
 PART = 0.25  # share of the time that measuring the drafter's part may take
+VISITS = 2  # of the end of the context, by requests at once
 COPIES = 4  # requests at once that show how the drafter's part grows
 SHARE = (0.08, 0.35)  # of a round that the drafter takes, where it cannot be measured
 PROMPT_ROWS = (1, 4, 16, 64, 256)  # lengths of prompts that show what rows cost
@@ -196,20 +197,20 @@ def _measured_drafter(
     pace = min(a.ttft / (a.prompt_tokens or 1) for a in answers if a.arrivals)
     if longest is None or pace * longest > PART * prober.limit:
         return {}
-    text, few = context_text(answers), math.ceil(3 * pool.acceptance().mean_lengths[-1]) + 5
+    text, few = context_text(answers), math.ceil(4 * pool.acceptance().mean_lengths[-1]) + 5
     if not text:
         return {}
-    measured = dict[Point, Numbers]()
-    most = max(point.requests for point in rounds)
-    for requests in sorted({1, min(COPIES, most)}):
-        visits = [
-            drafter_steps(prober, text, requests, draft_len, longest, few)
-            for _ in range(2 if requests == 1 else 1)
-        ]
-        steps = [visit for visit in visits if visit is not None]
-        if steps:
-            measured[Point(requests, draft_len)] = _difference(steps)
-    return measured
+    visits = dict[int, list[DrafterSteps]]()
+    most, each = max(point.requests for point in rounds), 0.0  # seconds of a visit of one request
+    for requests in sorted({1, min(COPIES, most)}) * VISITS:
+        if each * requests > prober.left:
+            break
+        begun = prober.spent
+        steps = drafter_steps(prober, text, requests, draft_len, longest, few)
+        each = (prober.spent - begun) / requests
+        if steps is not None:
+            visits.setdefault(requests, []).append(steps)
+    return {Point(size, draft_len): _difference(steps) for size, steps in visits.items()}
 
 
 def _difference(visits: Sequence[DrafterSteps]) -> Numbers:

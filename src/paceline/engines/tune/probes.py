@@ -1,4 +1,4 @@
-"""What is asked of a running engine to learn its seconds and its acceptance, within a time limit."""
+"""What is asked of an engine to learn its seconds and its acceptance, within a time limit."""
 
 from __future__ import annotations
 
@@ -154,18 +154,20 @@ def drafter_steps(
     answers = prober.ask_all([ask] * requests, requests)
     leader = min(answers, key=lambda answer: answer.arrivals[0])
     begun = max(answer.arrivals[0] for answer in answers)
+    ended = min(answer.arrivals[-1] for answer in answers)
     edge = room - (2 * draft_len + 2)  # tokens of the answer after which nothing is drafted
     steps = DrafterSteps([], [])
-    place, before = 0, -math.inf
+    place, before, behind = 0, -math.inf, False
     for at, tokens in bursts(leader):
-        if before >= begun:  # all are decoded
+        beyond = edge + MARGIN <= place <= edge + draft_len + 1
+        if begun <= before and at <= ended:  # all are decoded
             if place < edge - MARGIN:
                 steps.drafted.append(Step(at - before, tokens))
-            elif edge + MARGIN <= place <= edge + draft_len + 1:
-                if tokens > 1:
-                    return None  # a draft was accepted where there should be none
+            elif beyond:
                 steps.undrafted.append(Step(at - before, tokens))
-        place, before = place + tokens, at
+        if beyond and behind and tokens > 1:
+            return None  # only the first step beyond verifies a draft, unless the engine drafts on
+        place, before, behind = place + tokens, at, beyond
     return steps if steps.drafted and steps.undrafted else None
 
 
