@@ -37,6 +37,7 @@ from paceline.cli.roofline import FitCommand, MeasureCommand
 from paceline.cli.serve import ServeCommand, UiCommand
 from paceline.cli.synth import SynthCommand
 from paceline.cli.train import TrainCommand
+from paceline.cli.tune import TuneCommand
 from paceline.core import InvalidRequest
 from paceline.core.errors import together
 from paceline.version import __version__
@@ -61,6 +62,7 @@ COMMANDS: dict[str, type[Command]] = {
     "doctor": ServedDoctorCommand,
     "predict": PredictCommand,
     "mock": MockCommand,
+    "tune": TuneCommand,
 }
 # commands that have jobs below them, and what they do
 JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {

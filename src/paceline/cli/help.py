@@ -18,7 +18,7 @@ GROUPS = {
     "measure": ("bench", "explain", "profile"),
     "drafters": ("synth", "train", "evaluate", "drafter"),
     "predict": ("predict", "mock", "roofline"),
-    "other engines": ("audit", "doctor", "engine"),
+    "other engines": ("audit", "doctor", "engine", "tune"),
 }
 # Of each command: the page of docs/ that describes it, and command lines to start from.
 PAGES = {
@@ -26,7 +26,7 @@ PAGES = {
     "synth": "training-data.md", "train": "training.md", "evaluate": "evaluation.md",
     "drafter": "drafters.md", "predict": "predicting.md", "mock": "mocking.md",
     "roofline": "predicting.md", "engine": "engines.md", "doctor": "evaluation.md",
-    "audit": "audit.md",
+    "audit": "audit.md", "tune": "tune.md",
 }  # fmt: skip
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "serve": (
@@ -80,6 +80,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "engine status": ("paceline engine status http://127.0.0.1:8000",),
     "engine metrics": ("paceline engine metrics http://127.0.0.1:8000 --watch",),
+    "tune": (
+        "paceline tune http://127.0.0.1:8000",
+        "paceline tune http://127.0.0.1:8000 --prompts mine.jsonl --drafter runs/mine/drafter",
+    ),
     "predict": (
         "paceline predict Qwen3-8B --hardware h100 --drafter mtp,alpha=0.75 --by-batch",
         "paceline predict Qwen3-8B --hardware h100 --batch 16 "

@@ -35,8 +35,9 @@ class Ask:
     """One request for one answer. `prompt` is a text, token ids, or a conversation.
 
     `top_logprobs` asks for so many likeliest tokens at each place; None for none. `speculative`
-    False asks for speculation off, which only Paceline's server can do for one request. `fields`
-    are OpenAI's, and go into the body as they are.
+    False asks for speculation off, and `draft_len` for drafts of so many tokens, which only
+    Paceline's server can do for one request. `fields` are OpenAI's, and go into the body as they
+    are.
     """
 
     prompt: str | Sequence[int] | Sequence[Message]
@@ -46,6 +47,7 @@ class Ask:
     top_logprobs: int | None = None
     ignore_eos: bool = False
     speculative: bool | None = None
+    draft_len: int | None = None
     fields: Mapping[str, object] = field(default_factory=dict)
 
     @property

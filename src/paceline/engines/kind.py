@@ -32,6 +32,8 @@ class LaunchPlan:
     kind        how to draft, one of roofline's KINDS; None: as the drafter's config says, and
                 without a drafter not at all
     draft_len   None: the drafter's own block, or the kind's usual length
+    draft_lens  draft lengths by batch size, as (first, last, draft length), on engines that have
+                such a table; `draft_len` is then the longest
     devices     over how many devices, and how
     program     the installed engine; None: the engine's name, found by the shell
     extra       the user's arguments, which go to the end of the line as they are
@@ -40,6 +42,7 @@ class LaunchPlan:
     target: str
     drafter: Path | None = None
     draft_len: int | None = None
+    draft_lens: tuple[tuple[int, int, int], ...] = ()
     host: str = "127.0.0.1"
     port: int = 8000
     max_model_len: int | None = None

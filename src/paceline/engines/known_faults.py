@@ -146,6 +146,36 @@ KNOWN_FAULTS = (
         refused=False,
     ),
     KnownFault(
+        engine="vllm",
+        issue=47014,
+        before="0.32",
+        applies=lambda plan, pairing: _is_cpu(plan) and bool(plan.draft_lens),
+        symptom="A table of draft lengths by batch size crashes vLLM for CPUs when the length "
+        "changes",
+        remedy="Use vLLM 0.32 or later, where it works, or one draft length.",
+    ),
+    KnownFault(
+        engine="vllm",
+        issue=51510,
+        since="0.26",
+        before="0.32",
+        applies=lambda plan, pairing: not _is_cpu(plan) and bool(plan.draft_lens),
+        symptom="vLLM's second model runner ignores a table of draft lengths by batch size, and "
+        "drafts in full",
+        remedy="Use vLLM 0.32 or later, or one draft length.",
+    ),
+    KnownFault(
+        engine="vllm",
+        issue=49548,
+        applies=lambda plan, pairing: (
+            not _is_cpu(plan) and any(not length for _, _, length in plan.draft_lens)
+        ),
+        symptom="Throughput may collapse where the batch size goes to and fro across the place in "
+        "the table at which drafts end",
+        remedy="Measure under your load before you rely on the table.",
+        refused=False,
+    ),
+    KnownFault(
         engine="sglang",
         issue=36782,
         applies=lambda plan, pairing: _is_cpu(plan) and pairing.kind == "dflash",

@@ -52,6 +52,13 @@ def refuse_extra(plan: LaunchPlan, ours: Sequence[str]) -> None:
             raise InvalidRequest("extra", word, f"not {flag}, which an option of its own states")
 
 
+def refuse_table(plan: LaunchPlan) -> None:
+    """Raise InvalidRequest for draft lengths by batch size, on an engine without such a table."""
+    if plan.draft_lens:
+        expected = "no table by batch size: this engine has none"
+        raise InvalidRequest("draft_lens", plan.draft_lens, expected)
+
+
 def optional(flag: str, value: object) -> list[str]:
     """Return a flag and its value; nothing for None."""
     return [] if value is None else [flag, str(value)]

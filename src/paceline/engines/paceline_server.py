@@ -8,7 +8,7 @@ from dataclasses import replace
 from paceline.engines.answers import AnsweredRound, Ask, EngineAnswer, Json
 from paceline.engines.client import EngineClient
 from paceline.engines.kind import Capabilities, EngineDescription, LaunchLine, LaunchPlan
-from paceline.engines.lines import engine_words, optional, refuse_extra, told
+from paceline.engines.lines import engine_words, optional, refuse_extra, refuse_table, told
 from paceline.engines.metrics import VLLM_NAMES, EngineMetrics, read_prometheus
 from paceline.engines.openai_stream import openai_request, take_openai
 from paceline.engines.pairing import pairing_of
@@ -33,6 +33,7 @@ class PacelineServer:
 
     def launch(self, plan: LaunchPlan) -> LaunchLine:
         refuse_extra(plan, OURS)
+        refuse_table(plan)
         pairing = pairing_of(plan)
         words = engine_words(self.name, plan, pairing, ("paceline", "serve"))
         words += ["--host", plan.host, "--port", str(plan.port), "--spec-metrics", "detailed"]
@@ -72,6 +73,8 @@ class PacelineServer:
         path, body = openai_request(ask, model)
         if ask.speculative is False:
             body["speculative"] = "off"
+        elif ask.draft_len is not None:
+            body["speculative"] = {"policy": f"fixed:{ask.draft_len}"}
         # each event then tells its round, whatever the server's --spec-metrics say
         body = {"explain": True, **body}
         body["stream_options"] = {**body["stream_options"], "include_rounds": True}

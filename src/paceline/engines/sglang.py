@@ -11,7 +11,7 @@ from paceline.engines.answers import Ask, EngineAnswer, Json, TokenLogprobs
 from paceline.engines.client import EngineClient
 from paceline.engines.kind import Capabilities, EngineDescription, LaunchLine, LaunchPlan
 from paceline.engines.known_faults import check_faults
-from paceline.engines.lines import engine_words, optional, refuse_extra, told
+from paceline.engines.lines import engine_words, optional, refuse_extra, refuse_table, told
 from paceline.engines.metrics import EngineMetrics, MetricNames, read_prometheus
 from paceline.engines.openai_stream import take_openai
 from paceline.engines.pairing import pairing_of
@@ -66,6 +66,7 @@ class Sglang:
 
     def launch(self, plan: LaunchPlan) -> LaunchLine:
         refuse_extra(plan, OURS)
+        refuse_table(plan)
         pairing = pairing_of(plan)
         notes = check_faults(self.name, plan, pairing)
         words = engine_words(self.name, plan, pairing, BEGIN)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 
+from paceline.core import InvalidRequest
 from paceline.engines.answers import Ask, EngineAnswer, Json
 from paceline.engines.client import EngineClient, EngineRefused
 from paceline.engines.kind import Capabilities, EngineDescription, LaunchLine, LaunchPlan
@@ -48,7 +50,7 @@ class Vllm:
         refuse_extra(plan, OURS)
         pairing = pairing_of(plan)
         notes = check_faults(self.name, plan, pairing)
-        words = engine_words(self.name, plan, pairing, BEGIN)
+        words = with_table(engine_words(self.name, plan, pairing, BEGIN), plan)
         if plan.program is not None and "-m" in plan.program.command:
             words.insert(len(plan.program.command), "--model")  # a module takes no bare name
         words += ["--host", plan.host, "--port", str(plan.port)]
@@ -111,6 +113,18 @@ class Vllm:
             return self.read_metrics(client.get_text("/metrics"))
         except (ValueError, EngineRefused):
             return None
+
+
+def with_table(words: list[str], plan: LaunchPlan) -> list[str]:
+    """Add the plan's draft lengths by batch size to the words of a line with speculation."""
+    if not plan.draft_lens:
+        return words
+    flag = "--speculative-config"
+    if flag not in words:
+        raise InvalidRequest("draft_lens", plan.draft_lens, "a drafter beside it")
+    place = words.index(flag) + 1
+    table = {"num_speculative_tokens_per_batch_size": [list(each) for each in plan.draft_lens]}
+    return [*words[:place], json.dumps(json.loads(words[place]) | table), *words[place + 1 :]]
 
 
 def _probe(client: EngineClient, model: str) -> Json | None:
