@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.core import InvalidRequest
 from paceline.engines.tune import Advice, TuneSettings, tune
 
 from .simulated import Law, SimulatedEngine
