@@ -60,7 +60,7 @@ class Acceptance:
 
     @staticmethod
     def _survival(reached: Numbers, accepted: Numbers) -> Numbers:
-        shares: Numbers = np.cumprod(accepted / np.maximum(reached, 1), axis=-1)
+        shares: Numbers = np.cumprod(accepted / np.maximum(reached, 1), axis=-1, dtype=np.float64)
         return shares
 
 
