@@ -11,6 +11,8 @@ from paceline.engines.audit.checks.texts import Judged, first_difference
 from paceline.engines.audit.findings import Evidence, Finding, Severity
 from paceline.engines.audit.reference import Reference
 from paceline.engines.audit.session import PLAIN, Session
+from paceline.engines.client import EngineClient, EngineRefused
+from paceline.engines.metrics import EngineMetrics
 
 LENGTH = 600  # tokens of the shared prompt: many blocks
 TOKENS = 48
@@ -19,8 +21,10 @@ LOST = 0.1  # of the prompt: fewer hits than that are blocks at its end
 
 
 class Hits(NamedTuple):
-    """The share of a prompt that came from the cache the second time; None where it is not told."""
+    """A prompt that was asked twice, and the share of it that came from the cache the second time;
+    None where it is not told."""
 
+    ids: list[int]
     share: float | None
     cold: EngineAnswer
     warm: EngineAnswer
@@ -42,25 +46,34 @@ class PrefixCheck:
         return Cost(1, LENGTH + TOKENS) * 5
 
     def run(self, session: Session, scale: int = 1) -> list[Finding]:
-        drafted = _twice(session, None)
-        plain = _twice(session, session.reference) if session.reference.asks else None
+        ids = session.long_prompt(LENGTH, SALT)
+        drafted = _twice(session, ids, None)
+        plain = _twice(session, ids, session.reference) if session.reference.asks else None
         return [_hits(session, drafted, plain), _text(session, drafted)]
 
 
-def _twice(session: Session, reference: Reference | None) -> Hits:
+def _twice(session: Session, ids: list[int], reference: Reference | None) -> Hits:
     """Ask twice under a scope that nothing else has used."""
     salt = f"audit-{session.seed}-{'off' if reference else 'on'}-{id(session)}"
-    ids = session.long_prompt(LENGTH, SALT)
     ask = Ask(ids, TOKENS, 0.0, fields={**PLAIN, "cache_salt": salt})
     answer = reference.ask if reference else lambda a: session.ask(a, fresh=True)
-    cold = answer(ask)
     client = reference.client if reference else session.server
-    before = client.metrics()
+    cold = answer(ask)
+    before = _counters(client)
     warm = answer(ask)
     share = None if warm.cached_tokens is None else warm.cached_tokens / len(ids)
-    if share is None:  # the server's counters tell, where nobody else asks meanwhile
-        share = client.metrics().since(before).prefix_hit_share
-    return Hits(share, cold, warm)
+    if share is None and before is not None:  # the counters tell, where nobody else asks meanwhile
+        after = _counters(client)
+        share = after.since(before).prefix_hit_share if after is not None else None
+    return Hits(ids, share, cold, warm)
+
+
+def _counters(client: EngineClient) -> EngineMetrics | None:
+    """Read the server's metrics; None where it has none."""
+    try:
+        return client.metrics()
+    except (EngineRefused, ValueError):
+        return None
 
 
 def _hits(session: Session, drafted: Hits, plain: Hits | None) -> Finding:
@@ -95,9 +108,8 @@ def _text(session: Session, drafted: Hits) -> Finding:
         return Finding(severity=Severity.OK, title="the text after a prefix hit is the same",
                        evidence=evidence)  # fmt: skip
     judged = Judged()
-    ids = session.long_prompt(LENGTH, SALT)
     for answer in (drafted.cold, drafted.warm):
-        for token in session.reference.score(ids, answer.token_ids)[place : place + 1]:
+        for token in session.reference.score(drafted.ids, answer.token_ids)[place : place + 1]:
             judged.add("", place, token.gap, session.tie)
     evidence |= {"first difference": place + 1, "gap in nats": judged.worst}
     if not judged.wrong:
