@@ -7,6 +7,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
+import httpx
 from rich.console import Console
 
 from paceline.bench.report.words import number, with_interval
@@ -88,12 +89,15 @@ class TuneCommand:
         named = self.drafter or told.drafter
         if named is None:
             return None
+        address = httpx.URL(client.url)
         path = drafter_of(named) if self.drafter or "/" in named else None
         return LaunchPlan(
             target=self.target or told.model,
             drafter=path,
             kind=None if path else _kind_of(named),
             draft_len=told.draft_len,
+            host=address.host or "127.0.0.1",
+            port=address.port or 8000,
             max_model_len=told.max_model_len,
             program=self._program(client),
         )
@@ -154,9 +158,7 @@ def _single(client: EngineClient, plan: LaunchPlan, advice: Advice, requests: in
 
 def print_advice(console: Console, advice: Advice, requests: int | None) -> None:
     """Print the settings by the number of requests, and what follows from them."""
-    table = plain_table(
-        "requests at once", "draft length", "AL incl. bonus", "over AR", "over today's"
-    )
+    table = plain_table("at once", "draft length", "AL incl. bonus", "over AR", "over today's")
     for setting in advice.settings:
         table.add_row(
             str(setting.requests),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -47,3 +50,74 @@ def test_the_recommended_settings_are_near_the_best(
         shares += [share_of_best(engine, s.requests, s.draft_len) for s in advice.settings]
     assert np.mean(shares) > 0.97
     assert min(shares) > 0.9
+
+
+def test_the_gain_over_ar_lies_within_its_interval_nearly_always() -> None:
+    inside = []
+    for seed in range(12):
+        engine = SimulatedEngine(CPU, HIGH, seed=seed)
+        for setting in run(engine).settings:
+            n, length = setting.requests, setting.draft_len
+            true = engine.true_speed(n, length) / engine.true_speed(n, 0)
+            inside.append(setting.over_ar.low * 0.97 <= true <= setting.over_ar.high * 1.03)
+    assert np.mean(inside) > 0.8
+
+
+@pytest.mark.parametrize("cut", [{"cuts": False}, {"tells_rounds": False}], ids=str)
+def test_engines_that_tell_or_do_less_are_tuned_too(cut: dict[str, bool]) -> None:
+    shares = []
+    for seed in SEEDS:
+        engine = SimulatedEngine(LAWS["a GPU"], MIDDLE, seed=seed, **cut)  # type: ignore[arg-type]
+        shares += [share_of_best(engine, s.requests, s.draft_len) for s in run(engine).settings]
+    assert np.mean(shares) > 0.97
+
+
+def test_a_drafter_that_cannot_be_timed_is_said_to_be_guessed() -> None:
+    engine = SimulatedEngine(CPU, HIGH, max_model_len=None)
+    known, guessed = run(SimulatedEngine(CPU, HIGH)), run(engine)
+    assert not known.notes and any("not measured" in note for note in guessed.notes)
+
+    def width(advice: Advice) -> float:
+        return advice.settings[0].over_ar.high - advice.settings[0].over_ar.low
+
+    assert width(guessed) > 1.5 * width(known)
+
+
+def test_todays_setting_is_compared_with() -> None:
+    engine = SimulatedEngine(CPU, LOW, draft_len=7)
+    setting = run(engine).settings[-1]
+    true = engine.true_speed(8, setting.draft_len) / engine.true_speed(8, 7)
+    assert setting.over_present.mean == pytest.approx(true, rel=0.1) and true > 1.5
+
+
+def test_speculation_is_left_off_from_where_it_does_not_pay() -> None:
+    advice = run(SimulatedEngine(CPU, (0.7, 0.45, 0.3, 0.2, 0.13, 0.08, 0.05)))
+    lengths = {setting.requests: setting.draft_len for setting in advice.settings}
+    assert lengths[1] > 1 and lengths[8] <= 1
+    nothing = run(SimulatedEngine(LAWS["a costly drafter"], LOW))
+    assert not nothing.pays and nothing.off_from == 1 and nothing.table == [(1, 8, 0)]
+
+
+def test_the_table_covers_every_batch_size_once() -> None:
+    for seed in SEEDS:
+        table = run(SimulatedEngine(CPU, MIDDLE, seed=seed), at_once=16).table
+        assert table[0][0] == 1 and table[-1][1] == 16
+        assert all(now[0] == before[1] + 1 for before, now in pairwise(table))
+        assert all(now[2] != before[2] for before, now in pairwise(table))
+
+
+@pytest.mark.parametrize("seconds", [10.0, 30.0])
+def test_the_time_is_kept_to_and_larger_sizes_are_left_out(seconds: float) -> None:
+    engine = SimulatedEngine(LAWS["bound by rows"], MIDDLE)
+    advice = run(engine, seconds=seconds, at_once=64)
+    assert advice.seconds < 1.6 * seconds
+    assert advice.settings[0].requests == 1 and advice.settings[-1].requests < 64
+
+
+def test_an_engine_without_a_drafter_is_refused() -> None:
+    engine = SimulatedEngine(CPU, HIGH)
+    engine.description = replace(engine.description, draft_len=0)
+    with pytest.raises(InvalidRequest, match="runs with a drafter"):
+        run(engine)
+    with pytest.raises(InvalidRequest, match="at least 2 prompts"):
+        tune(SimulatedEngine(CPU, HIGH), PROMPTS[:1], TuneSettings())  # type: ignore[arg-type]

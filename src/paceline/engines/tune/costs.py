@@ -50,39 +50,25 @@ class RoundCosts:
 
 @dataclass(frozen=True, slots=True)
 class DrafterCost:
-    """Seconds of the drafter in a round, as draws: base + per_row × its rows.
-
-    A drafter of blocks has a row for each place of a request's block; one that drafts token by
-    token (`sequential`) goes through the requests once for each token.
-    """
+    """Seconds of the drafter in a round, as draws: base + per_row × the places of all blocks."""
 
     base: Numbers
     per_row: Numbers
-    sequential: bool = False
 
     @classmethod
-    def of(cls, measured: Draws, sequential: bool = False) -> DrafterCost:
+    def of(cls, measured: Draws) -> DrafterCost:
         """Learn it from one or two measured points."""
         points = sorted(measured)
         first, last = points[0], points[-1]
-        if sequential:
-            each = {point: measured[point] / max(1, point.draft_len) for point in points}
-            rows = {point: point.requests for point in points}
-        else:
-            each, rows = dict(measured), {point: point.rows for point in points}
         if first == last:
-            part = GROWING * each[first]
-            return cls(each[first] - part, part / rows[first], sequential)
-        slope = (each[last] - each[first]) / (rows[last] - rows[first])
-        slope = np.clip(slope, 0.0, each[last] / rows[last])
-        return cls(np.maximum(0.0, each[first] - slope * rows[first]), slope, sequential)
+            part = GROWING * measured[first]
+            return cls(measured[first] - part, part / first.rows)
+        slope = (measured[last] - measured[first]) / (last.rows - first.rows)
+        slope = np.clip(slope, 0.0, measured[last] / last.rows)
+        return cls(np.maximum(0.0, measured[first] - slope * first.rows), slope)
 
     def __call__(self, point: Point) -> Numbers:
-        seconds: Numbers
-        if self.sequential:
-            seconds = point.draft_len * (self.base + self.per_row * point.requests)
-        else:
-            seconds = self.base + self.per_row * point.rows
+        seconds: Numbers = self.base + self.per_row * point.rows
         return seconds
 
 

@@ -18,8 +18,13 @@ Fields = Mapping[str, object]
 SHORT = 16  # tokens of an answer that is asked for its steps only
 FIRST = 6  # prompts that are answered one by one: they tell acceptance as well
 SEVERAL = 4  # prompts that are answered at least where several run at once
-# vLLM: no token of an ordinary draft fits this text, so every step verifies the last token alone.
-NOTHING_FITS: Fields = {"structured_outputs": {"regex": "(zq )*"}}
+# The answer has to be this text, by vLLM's field. Nobody can foresee it, and tokens that do not fit
+# are cut off a draft: so nearly every step verifies the last token alone.
+UNFORESEEN = (
+    "BmH3fgSjFWfQrdhKJgthTKfVks22WfVWHfsdTlxJmSkVzT5p"
+    "jWV2qFjT7gVfZrP5SKBMWMFztp6thVzRPC9LxXgkQJnCmPJd"
+)
+NOTHING_FITS: Fields = {"structured_outputs": {"regex": UNFORESEEN}}
 FITTING = 0.1  # share of rounds with drafts from which on it does not do that
 MARGIN = 3  # steps beside the edge of the drafter's context that are not counted
 
