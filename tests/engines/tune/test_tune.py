@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from paceline.core import InvalidRequest
 from paceline.engines.tune import Advice, TuneSettings, tune
 
 from .simulated import Law, SimulatedEngine
