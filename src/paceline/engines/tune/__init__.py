@@ -48,7 +48,11 @@ def tune(
     by_request = client.description.capabilities.speculation_off
     measure = measure_by_request if by_request else measure_whole
     sizes = sizes_up_to(settings.at_once)
-    return advise(measure(prober, sizes, draft_len, settings.tokens))
+    measured = measure(prober, sizes, draft_len, settings.tokens)
+    left_out = ", ".join(str(size) for size in sizes if size not in measured.costs.sizes)
+    if left_out:
+        measured.notes.append(f"not timed, for lack of time or of common steps: {left_out} at once")
+    return advise(measured)
 
 
 __all__ = ["Advice", "ContextShare", "Gain", "Setting", "TuneSettings", "tune"]

@@ -158,7 +158,7 @@ def _within(prober: Prober, sizes: Sequence[int]) -> Iterator[int]:
     """Yield sizes while there is time for another: each takes longer than the one before."""
     last = 0.0
     for requests in sizes:
-        if GROWTH * last > (1 - PART) * prober.left:
+        if last and GROWTH * last > (1 - PART) * prober.left:
             return
         begun = prober.spent
         yield requests

@@ -17,6 +17,8 @@ Prompt = Sequence[Message]
 Fields = Mapping[str, object]
 SHORT = 16  # tokens of an answer that is asked for its steps only
 FIRST = 6  # prompts that are answered one by one: they tell acceptance as well
+ALONE = 0.12  # share of the time that the answers of one wave may take one by one
+WARM = 8  # requests at once that warm the engine up
 SEVERAL = 4  # prompts that are answered at least where several run at once
 # The answer has to be this text, by vLLM's field. Nobody can foresee it, and tokens that do not fit
 # are cut off a draft: so nearly every step verifies the last token alone.
@@ -58,6 +60,7 @@ class Prober:
     started: float = field(init=False)
     _place: int = 0
     _chats: bool = True
+    _pace: float = 1e-6  # seconds per token of a single request
 
     def __post_init__(self) -> None:
         self.started = self.clock()
@@ -77,11 +80,15 @@ class Prober:
     ) -> Wave:
         """Ask the next prompts, `requests` at a time: as many, but a few at least where the answers
         are long. `draft_len` states one with each request, 0 for none."""
-        least = 2 if tokens == SHORT else FIRST if requests == 1 else SEVERAL
-        count = max(least, requests)
+        count = max(requests, 2 if tokens == SHORT else self._fewest(requests, tokens))
         prompts = [(self._place + index) % len(self.prompts) for index in range(count)]
         self._place += count
         return self._answered(requests, prompts, tokens, draft_len, fields or {})
+
+    def _fewest(self, requests: int, tokens: int) -> int:
+        """Return how many answers a wave has at least: fewer where they would take too long."""
+        usual = FIRST if requests == 1 else SEVERAL
+        return max(2, min(usual, int(ALONE * self.limit / (tokens * self._pace))))
 
     def again(self, wave: Wave, tokens: int) -> Wave:
         """Ask the prompts of a wave once more, with the engine's own drafts."""
@@ -110,14 +117,15 @@ class Prober:
     def warm_up(self, requests: int) -> None:
         """Have the engine do once what it does lazily, and learn whether it knows chats."""
         try:
-            self.wave(1, SHORT)
+            first = self.wave(1, SHORT)
         except EngineRefused as refused:
             if refused.status != 400 or not self._chats:
                 raise
             self._chats = False  # a model without a chat template
-            self.wave(1, SHORT)
+            first = self.wave(1, SHORT)
+        self._pace = first.answers[-1].tpot or self._pace
         if requests > 1:
-            self.wave(requests, SHORT)
+            self.wave(min(requests, WARM), SHORT)
 
     def without_drafts(self, requests: int) -> list[Step] | None:
         """Return steps that verify no draft although the drafter runs; None where the engine

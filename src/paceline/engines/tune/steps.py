@@ -75,6 +75,8 @@ def _steps_between(answers: Sequence[EngineAnswer], start: float, end: float) ->
     ]
     times = [at for at, _ in max(inside, key=len)]
     for before, after in pairwise(times):
-        between = (before + JITTER, after + JITTER)
-        tokens = sum(count for own in inside for at, count in own if between[0] < at <= between[1])
+        late = min(JITTER, (after - before) / 3)
+        tokens = sum(
+            count for own in inside for at, count in own if before + late < at <= after + late
+        )
         yield Step(after - before, tokens)
