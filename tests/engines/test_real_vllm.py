@@ -16,12 +16,14 @@ from pathlib import Path
 import pytest
 
 from paceline.bench.load.server_process import free_port
+from paceline.bench.prompts import load_prompts
 from paceline.engines import KINDS, EngineClient
 from paceline.engines.answers import Ask
 from paceline.engines.client import EngineError
 from paceline.engines.kind import LaunchPlan
 from paceline.engines.process import EngineProcess
 from paceline.engines.programs import find_program
+from paceline.engines.tune import TuneSettings, tune
 from paceline.models.catalog import pull
 
 from .first_generation import DRAFT_LEN, TARGET
@@ -80,6 +82,22 @@ def test_it_loads_and_says_what_it_is(vllm: Running) -> None:
     assert description.kind == "vllm" and description.draft_len == DRAFT_LEN
     assert description.max_model_len == 1024
     assert description.capabilities.rounds and description.capabilities.acceptance
+
+
+def test_tune_measures_all_parts_of_a_round(vllm: Running) -> None:
+    prompts = [
+        prompt.messages
+        for prompt in load_prompts("demo")
+        if len(prompt.messages[-1]["content"]) < 400
+    ]
+    advice = tune(vllm.client, prompts, TuneSettings(at_once=2, seconds=60))
+    assert advice.present_draft_len == DRAFT_LEN and not advice.notes  # nothing was guessed
+    assert [setting.requests for setting in advice.settings] == [1, 2]
+    assert list(advice.survival) == sorted(advice.survival, reverse=True)
+    for setting in advice.settings:
+        # a round of seven drafts takes longer than a step without any, and not ten times as long
+        round_speed = setting.speeds[DRAFT_LEN] / (1 + sum(advice.survival))
+        assert 1 < setting.speeds[0] / round_speed < 10
 
 
 def test_an_answer_and_the_metrics_tell_the_same_of_its_drafts(vllm: Running) -> None:
