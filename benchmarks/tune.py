@@ -22,7 +22,7 @@ from harness import machine, table
 from paceline.bench.prompts import load_prompts
 from paceline.cli.engine import folder_of
 from paceline.engines import KINDS, EngineClient
-from paceline.engines.answers import Ask, Message
+from paceline.engines.answers import EngineAsk, Message
 from paceline.engines.kind import LaunchPlan
 from paceline.engines.process import EngineProcess
 from paceline.engines.programs import find_program
@@ -46,7 +46,7 @@ def running(plan: LaunchPlan) -> Iterator[EngineClient]:
 
 def throughput(client: EngineClient, prompts: Prompts, requests: int, tokens: int) -> float:
     """Return tokens per second of all prompts, prefill included."""
-    asks = [Ask(prompt, tokens) for prompt in prompts]
+    asks = [EngineAsk(prompt, tokens) for prompt in prompts]
     started = time.perf_counter()
     answers = client.ask_all(asks, requests)
     return sum(len(each.token_ids) for each in answers) / (time.perf_counter() - started)

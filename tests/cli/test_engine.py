@@ -18,7 +18,7 @@ from paceline.bench.load.server_process import free_port
 from paceline.cli import main
 from paceline.cli.engine import DRAFTING, ENGINES
 from paceline.engines import KINDS, connect
-from paceline.engines.answers import Ask
+from paceline.engines.answers import EngineAsk
 from paceline.roofline.scenario.kinds import KINDS as DRAFTER_KINDS
 from tests.engines.configs import DFLASH, DFLASH2, LLAMA, folder
 from tests.engines.test_process import FAKE, comes_true, is_gone
@@ -140,7 +140,7 @@ def test_metrics_count_what_was_answered(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = connect(url)
-    client.ask(Ask("hello", 4, ignore_eos=True))
+    client.ask(EngineAsk("hello", 4, ignore_eos=True))
     assert main(["engine", "metrics", url, "--json"]) == 0
     first = json.loads(capsys.readouterr().out)
     assert first["generated_tokens"] >= 4
@@ -151,7 +151,7 @@ def test_metrics_count_what_was_answered(
         waits.append(seconds)
         if len(waits) > 1:
             raise KeyboardInterrupt
-        client.ask(Ask("hello", 7, ignore_eos=True))
+        client.ask(EngineAsk("hello", 7, ignore_eos=True))
 
     clock = SimpleNamespace(sleep=wait, monotonic=time.monotonic)
     monkeypatch.setattr("paceline.cli.engine.time", clock)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.engines.answers import Ask, EngineAnswer
+from paceline.engines.answers import EngineAnswer, EngineAsk
 from paceline.engines.client import EngineError
 from paceline.engines.kind import Capabilities, EngineDescription
 
@@ -36,7 +36,7 @@ class FakeClient:
     lives: int = 10**9
     unequal: Sequence[int] = ()
     url: str = "http://127.0.0.1:1"
-    asked: list[Ask] = field(default_factory=list)
+    asked: list[EngineAsk] = field(default_factory=list)
     closed: bool = False
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class FakeClient:
         self.description = EngineDescription("vllm", "0.32.0", "served", 512, told)
         self.model = "served"
 
-    def ask(self, ask: Ask) -> EngineAnswer:
+    def ask(self, ask: EngineAsk) -> EngineAnswer:
         if len(self.asked) >= self.lives:
             raise EngineError(f"the engine at {self.url} broke off: peer closed connection")
         self.asked.append(ask)

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.core import InvalidRequest
 from paceline.engines import connect
-from paceline.engines.audit import Audit, AuditSettings, Budget, BudgetSpent, State
+from paceline.engines.audit import Audit, AuditSettings, Budget, BudgetSpent, CheckState
 from paceline.engines.audit.budget import Cost, Meter
 from tests.engines.audit_fake import FakeEngine, serving
 
@@ -76,7 +76,7 @@ def test_a_small_budget_leaves_checks_out_and_is_kept() -> None:
     assert len(engine.bodies) - before <= sum(cost.requests for cost in planned)
     assert len(engine.bodies) == report.requests <= 120 and report.tokens <= 12_000
     assert engine.most_running <= 2
-    told = {check.name for check in report.checks if check.state is State.LEFT_OUT}
+    told = {check.name for check in report.checks if check.state is CheckState.LEFT_OUT}
     assert told == left_out and report.exit_status() == 0
 
 

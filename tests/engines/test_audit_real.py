@@ -13,7 +13,7 @@ import pytest
 
 from paceline.bench.load.server_process import free_port
 from paceline.engines import KINDS, EngineClient, connect
-from paceline.engines.audit import Audit, AuditReport, AuditSettings, Budget, State
+from paceline.engines.audit import Audit, AuditReport, AuditSettings, Budget, CheckState
 from paceline.engines.kind import LaunchPlan
 from paceline.engines.process import EngineProcess
 from paceline.engines.programs import find_program
@@ -43,7 +43,7 @@ def audit(url: str, *only: str, budget: Budget = ROOM) -> AuditReport:
 def test_our_own_server_is_lossless(tiny: str) -> None:
     report = audit(tiny, *LOSSLESS, "deep", "prefix", budget=Budget(at_once=8))
     assert bad(report) == {}
-    assert all(check.state is State.DONE for check in report.checks)
+    assert all(check.state is CheckState.DONE for check in report.checks)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_vllm_is_audited_beside_vllm(
     settings = AuditSettings(only=("greedy", "law", "stops", "seeds", "choices"), budget=budget)
     client, plain = vllm_pair
     report = Audit(client, plain, settings).run()
-    assert all(check.state is State.DONE for check in report.checks)
+    assert all(check.state is CheckState.DONE for check in report.checks)
     assert report.engine.kind == "vllm" and report.reference is not None
     found = bad(report)
     assert "law" not in found and "choices" not in found and "stops" not in found

@@ -9,7 +9,7 @@ import pytest
 from paceline.core import SpeculationStats
 from paceline.core.rounds import Round
 from paceline.engine.config import EngineStats
-from paceline.engines.metrics import EngineMetrics, Spread
+from paceline.engines.metrics import EngineMetrics, TimeSpread
 from paceline.engines.paceline_server import PacelineServer
 from paceline.engines.vllm import Vllm
 from paceline.server.metrics import ServerMetrics
@@ -57,7 +57,7 @@ def test_replicas_of_one_server_count_together() -> None:
     assert seen.kv_usage == pytest.approx(0.6)  # a share, so not a sum
     assert seen.prefix_hit_share == 0.75
     assert seen.requests_finished == 7
-    assert seen.ttft == Spread(mean=0.125, p50=pytest.approx(0.1), p99=pytest.approx(0.198))
+    assert seen.ttft == TimeSpread(mean=0.125, p50=pytest.approx(0.1), p99=pytest.approx(0.198))
     assert seen.tpot is None
 
 

@@ -18,7 +18,7 @@ import pytest
 from paceline.bench.load.server_process import free_port
 from paceline.bench.prompts import load_prompts
 from paceline.engines import KINDS, EngineClient
-from paceline.engines.answers import Ask
+from paceline.engines.answers import EngineAsk
 from paceline.engines.client import EngineError
 from paceline.engines.kind import LaunchPlan
 from paceline.engines.process import EngineProcess
@@ -102,7 +102,7 @@ def test_tune_measures_all_parts_of_a_round(vllm: Running) -> None:
 
 def test_an_answer_and_the_metrics_tell_the_same_of_its_drafts(vllm: Running) -> None:
     before = vllm.client.metrics()
-    answer = vllm.client.ask(Ask(QUESTION, 64, top_logprobs=1))
+    answer = vllm.client.ask(EngineAsk(QUESTION, 64, top_logprobs=1))
     counted = vllm.client.metrics().since(before)
     assert answer.rounds and answer.drafts == len(answer.rounds)
     assert (counted.drafts, counted.drafted) == (answer.drafts, answer.drafted)
@@ -116,10 +116,10 @@ def test_an_answer_and_the_metrics_tell_the_same_of_its_drafts(vllm: Running) ->
 
 
 def test_token_ids_continue_a_text(vllm: Running) -> None:
-    whole = vllm.client.ask(Ask("The tides are", 8, ignore_eos=True))
+    whole = vllm.client.ask(EngineAsk("The tides are", 8, ignore_eos=True))
     assert whole.prompt_token_ids is not None
     ids = [*whole.prompt_token_ids, *whole.token_ids[:4]]
-    rest = vllm.client.ask(Ask(ids, 4, ignore_eos=True))
+    rest = vllm.client.ask(EngineAsk(ids, 4, ignore_eos=True))
     assert rest.token_ids == whole.token_ids[4:]
 
 
@@ -129,7 +129,7 @@ def test_a_killed_engine_core_is_a_clear_error_and_leaves_nothing(vllm: Running)
     assert len(group) >= 3  # the server, its core and the core's worker
     os.kill(core, signal.SIGKILL)
     with pytest.raises(EngineError, match=r"EngineCore|broke off"):
-        vllm.client.ask(Ask("The tides are", 64, ignore_eos=True))
+        vllm.client.ask(EngineAsk("The tides are", 64, ignore_eos=True))
     assert comes_true(lambda: vllm.engine.exit_code is not None)
     with pytest.raises(EngineError, match=r"(?s)ended with exit code .*EngineDeadError"):
         vllm.engine.check()

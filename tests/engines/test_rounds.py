@@ -82,8 +82,8 @@ def test_the_metrics_are_read_where_answers_tell_nothing(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(client, "ask", silent)
     monkeypatch.setattr(client, "metrics", metrics, raising=False)
-    from paceline.engines.answers import Ask
+    from paceline.engines.answers import EngineAsk
 
-    question = Ask((1, 2), 32, seed=5)
+    question = EngineAsk((1, 2), 32, seed=5)
     found = RoundsReader(as_client(client)).ask(question).rounds
     assert counts(found) == counts(rounds_of(FakeClient().ask(question)))

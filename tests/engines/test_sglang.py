@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.engines import connect
-from paceline.engines.answers import Ask, EngineAnswer, TokenLogprobs
+from paceline.engines.answers import EngineAnswer, EngineAsk, LogprobsById
 from paceline.engines.sglang import Sglang
 
 from .replayed import replayed, stream
@@ -59,7 +59,7 @@ def test_an_answer_tells_token_ids_and_what_its_drafts_did(events: list[dict[str
     answers = {"/v1/models": MODELS, "/server_info": INFO, "/generate": stream(*events)}
     with replayed(answers) as engine:
         client = connect(engine.url)
-        answer = client.ask(Ask([1, 2, 3], 6, seed=5, ignore_eos=True))
+        answer = client.ask(EngineAsk([1, 2, 3], 6, seed=5, ignore_eos=True))
     assert engine.asked["/generate"] == {
         "input_ids": [1, 2, 3],
         "sampling_params": {
@@ -89,8 +89,8 @@ def test_log_probabilities_are_by_token_id() -> None:
     Sglang().take(answer, {"text": "A", "output_ids": [11], "meta_info": meta(1, **first)})
     Sglang().take(answer, {"text": "A b", "output_ids": [11, 12], "meta_info": meta(2, **second)})
     assert answer.logprobs == [
-        TokenLogprobs(-0.1, {11: -0.1, 7: -2.5}),
-        TokenLogprobs(-0.2, {12: -0.2}),
+        LogprobsById(-0.1, {11: -0.1, 7: -2.5}),
+        LogprobsById(-0.2, {12: -0.2}),
     ]
 
 
@@ -110,7 +110,7 @@ def test_a_conversation_is_answered_whole() -> None:
         "/v1/chat/completions": {"id": "x", "choices": [choice], "usage": usage},
     }
     with replayed(answers) as engine:
-        answer = connect(engine.url).ask(Ask([{"role": "user", "content": "Say a."}], 3))
+        answer = connect(engine.url).ask(EngineAsk([{"role": "user", "content": "Say a."}], 3))
     body = engine.asked["/v1/chat/completions"]
     assert "stream" not in body  # its chat streams tell no token ids
     assert body["return_token_ids"] and body["return_meta_info"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from paceline.engines import EngineClient, connect
-from paceline.engines.answers import Ask, EngineAnswer
+from paceline.engines.answers import EngineAnswer, EngineAsk
 from paceline.engines.client import EngineError
 from paceline.engines.vllm import Vllm
 
@@ -51,14 +51,14 @@ def read(name: str) -> EngineAnswer:
     with replayed(answers(recorded(name), recorded(name), PLAIN)) as server:  # type: ignore[arg-type]
         client = connect(server.url)
         chat = [{"role": "user", "content": "What is a lighthouse?"}]
-        return client.ask(Ask(chat if name == "chat.sse" else "The tides are", 24))
+        return client.ask(EngineAsk(chat if name == "chat.sse" else "The tides are", 24))
 
 
 def test_a_completion_tells_its_tokens_and_rounds(
     engine: tuple[ReplayedEngine, EngineClient],
 ) -> None:
     server, client = engine
-    answer = client.ask(Ask("The tides are", 24, seed=1))
+    answer = client.ask(EngineAsk("The tides are", 24, seed=1))
     body = server.asked["/v1/completions"]
     assert body["return_token_ids"] and body["stream_options"] == {"include_usage": True}
     assert body["seed"] == 1 and body["max_tokens"] == 24 and "logprobs" not in body

@@ -26,7 +26,7 @@ from paceline.core.field_types import Between, Flag, OneOf
 
 if TYPE_CHECKING:
     from paceline.engines import EngineClient
-    from paceline.engines.kind import EngineDescription, LaunchLine, LaunchPlan
+    from paceline.engines.kind import EngineDescription, EngineLaunch, LaunchPlan
     from paceline.engines.metrics import EngineMetrics
     from paceline.engines.process import EngineProcess
 
@@ -191,7 +191,7 @@ class MetricsCommand:
         console.print(table)
 
 
-def shown(line: LaunchLine) -> str:
+def shown(line: EngineLaunch) -> str:
     """Return a launch line as a shell takes it."""
     settings = [f"{name}={shlex.quote(value)}" for name, value in line.environment.items()]
     return " ".join([*settings, shlex.join(line.command)])

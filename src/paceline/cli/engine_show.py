@@ -11,7 +11,7 @@ from paceline.cli.show import plain_table
 
 if TYPE_CHECKING:
     from paceline.engines.kind import Capabilities, EngineDescription
-    from paceline.engines.metrics import EngineMetrics, Spread
+    from paceline.engines.metrics import EngineMetrics, TimeSpread
 
 SHOWN_POSITIONS = 16
 ABILITIES = {
@@ -96,7 +96,7 @@ def _share(metrics: EngineMetrics, place: int) -> str:
     return percent(counts[place] / metrics.drafts)
 
 
-def _times(spread: Spread | None) -> str:
+def _times(spread: TimeSpread | None) -> str:
     if spread is None:
         return NOTHING
     return ", ".join(f"{1000 * value:.1f}" for value in (spread.mean, spread.p50, spread.p99))

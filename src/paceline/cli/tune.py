@@ -21,7 +21,7 @@ from paceline.core.field_types import Between
 
 if TYPE_CHECKING:
     from paceline.engines import EngineClient
-    from paceline.engines.kind import LaunchLine, LaunchPlan, Program
+    from paceline.engines.kind import EngineLaunch, LaunchPlan, Program
     from paceline.engines.tune import Advice, Gain
 
 
@@ -132,7 +132,7 @@ class TuneCommand:
 
 def recommended(
     client: EngineClient, plan: LaunchPlan, advice: Advice, requests: int | None
-) -> tuple[LaunchLine, list[str]]:
+) -> tuple[EngineLaunch, list[str]]:
     """Return the line of the advice, and notes on what was left out of it because the engine lacks
     it or is known to be broken with it. `requests` None: for any number of them."""
     if requests is None and advice.pays and len(advice.table) > 1:
@@ -148,7 +148,7 @@ def recommended(
     return line, [*line.notes]
 
 
-def _single(client: EngineClient, plan: LaunchPlan, advice: Advice, requests: int) -> LaunchLine:
+def _single(client: EngineClient, plan: LaunchPlan, advice: Advice, requests: int) -> EngineLaunch:
     """Return the line with one draft length, or without a drafter, for so many requests."""
     length = advice.setting_for(requests).draft_len
     if not length:

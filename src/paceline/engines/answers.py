@@ -23,7 +23,7 @@ class AnsweredRound(NamedTuple):
     accepted: int
 
 
-class TokenLogprobs(NamedTuple):
+class LogprobsById(NamedTuple):
     """The log-probability of a chosen token, and those of the likeliest ones by token id."""
 
     chosen: float
@@ -31,7 +31,7 @@ class TokenLogprobs(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class EngineAsk:
     """One request for one answer. `prompt` is a text, token ids, or a conversation.
 
     `top_logprobs` asks for so many likeliest tokens at each place; None for none. `speculative`
@@ -72,7 +72,7 @@ class EngineAnswer:
     arrivals: list[float] = field(default_factory=list)
     text: str = ""
     finish_reason: str | None = None
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    logprobs: list[LogprobsById] = field(default_factory=list)
     prompt_token_ids: list[int] | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None

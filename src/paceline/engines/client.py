@@ -10,7 +10,7 @@ import httpx
 
 from paceline.bench.load.address import UNLIMITED, ServerAddress
 from paceline.core import InvalidRequest, PacelineError
-from paceline.engines.answers import Ask, EngineAnswer, Json
+from paceline.engines.answers import EngineAnswer, EngineAsk, Json
 from paceline.engines.kind import EngineDescription, EngineKind
 from paceline.engines.metrics import EngineMetrics
 
@@ -61,7 +61,7 @@ class EngineClient:
     def model(self) -> str:
         return self.description.model
 
-    def ask(self, ask: Ask) -> EngineAnswer:
+    def ask(self, ask: EngineAsk) -> EngineAnswer:
         """Answer one request. Raises EngineRefused or EngineError."""
         path, body = self.kind.request(ask, self.model)
         answer = EngineAnswer()
@@ -81,7 +81,7 @@ class EngineClient:
             raise EngineError(f"the engine at {self.url} broke off: {why}") from error
         return answer
 
-    def ask_all(self, asks: Sequence[Ask], at_once: int = 1) -> list[EngineAnswer]:
+    def ask_all(self, asks: Sequence[EngineAsk], at_once: int = 1) -> list[EngineAnswer]:
         """Answer requests, `at_once` at a time, in their order. The first error ends all."""
         if at_once == 1:
             return [self.ask(ask) for ask in asks]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from paceline.engines.answers import Ask, EngineAnswer, Json
+from paceline.engines.answers import EngineAnswer, EngineAsk, Json
 from paceline.engines.metrics import EngineMetrics
 from paceline.roofline.architecture.work import Options
 
@@ -55,7 +55,7 @@ class LaunchPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchLine:
+class EngineLaunch:
     """A command, the variables that it needs beside the user's own, and notes for the user."""
 
     command: tuple[str, ...]
@@ -93,7 +93,7 @@ class EngineKind(Protocol):
 
     name: str
 
-    def launch(self, plan: LaunchPlan) -> LaunchLine:
+    def launch(self, plan: LaunchPlan) -> EngineLaunch:
         """Write the line that serves `plan`. Raises InvalidRequest for a plan that the engine
         cannot serve, or that is known to be broken there; the message names the issue."""
 
@@ -107,7 +107,7 @@ class EngineKind(Protocol):
     def describe(self, client: EngineClient) -> EngineDescription | None:
         """Describe the server behind `client`; None where it is another engine's."""
 
-    def request(self, ask: Ask, model: str) -> tuple[str, Json]:
+    def request(self, ask: EngineAsk, model: str) -> tuple[str, Json]:
         """Return the path and the body of a streamed request."""
 
     def take(self, answer: EngineAnswer, event: Json) -> None:

@@ -22,7 +22,7 @@ COUNTERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class TimeSpread:
     """The mean and two percentiles of a time, in seconds."""
 
     mean: float
@@ -40,8 +40,8 @@ class EngineMetrics:
     running: int
     waiting: int
     kv_usage: float | None = None
-    ttft: Spread | None = None
-    tpot: Spread | None = None
+    ttft: TimeSpread | None = None
+    tpot: TimeSpread | None = None
     prompt_tokens: int = 0
     generated_tokens: int = 0
     requests_finished: int = 0
@@ -155,7 +155,7 @@ def read_prometheus(text: str, names: MetricNames) -> EngineMetrics:
     )
 
 
-def _spread(times: Histogram) -> Spread | None:
+def _spread(times: Histogram) -> TimeSpread | None:
     if not times.count:
         return None
-    return Spread(times.mean, times.quantile(0.5), times.quantile(0.99))
+    return TimeSpread(times.mean, times.quantile(0.5), times.quantile(0.99))

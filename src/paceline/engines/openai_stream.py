@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.engines.answers import Ask, EngineAnswer, Json, TokenLogprobs
+from paceline.engines.answers import EngineAnswer, EngineAsk, Json, LogprobsById
 
 TOKEN = "token_id:"  # how `return_tokens_as_token_ids` writes a token
 
 
-def openai_request(ask: Ask, model: str) -> tuple[str, Json]:
+def openai_request(ask: EngineAsk, model: str) -> tuple[str, Json]:
     """Return the path and body of a streamed request that tells token ids and counts."""
     body: Json = {
         "model": model,
@@ -69,11 +69,11 @@ def take_openai(answer: EngineAnswer, event: Json) -> None:
 def _take_logprobs(answer: EngineAnswer, given: Mapping[str, Any]) -> None:
     for token in given.get("content") or ():  # of a chat
         top = {_token_id(each["token"]): each["logprob"] for each in token["top_logprobs"]}
-        answer.logprobs.append(TokenLogprobs(token["logprob"], top))
+        answer.logprobs.append(LogprobsById(token["logprob"], top))
     chosen, tops = given.get("token_logprobs") or (), given.get("top_logprobs") or ()
     for logprob, likeliest in zip(chosen, tops, strict=False):  # of a completion
         top = {_token_id(name): value for name, value in (likeliest or {}).items()}
-        answer.logprobs.append(TokenLogprobs(logprob, top))
+        answer.logprobs.append(LogprobsById(logprob, top))
 
 
 def _token_id(written: str) -> int:

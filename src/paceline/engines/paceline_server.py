@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from paceline.engines.answers import AnsweredRound, Ask, EngineAnswer, Json
+from paceline.engines.answers import AnsweredRound, EngineAnswer, EngineAsk, Json
 from paceline.engines.client import EngineClient
-from paceline.engines.kind import Capabilities, EngineDescription, LaunchLine, LaunchPlan
+from paceline.engines.kind import Capabilities, EngineDescription, EngineLaunch, LaunchPlan
 from paceline.engines.lines import engine_words, optional, refuse_extra, refuse_table, told
 from paceline.engines.metrics import VLLM_NAMES, EngineMetrics, read_prometheus
 from paceline.engines.openai_stream import openai_request, take_openai
@@ -31,7 +31,7 @@ class PacelineServer:
 
     name = "paceline"
 
-    def launch(self, plan: LaunchPlan) -> LaunchLine:
+    def launch(self, plan: LaunchPlan) -> EngineLaunch:
         refuse_extra(plan, OURS)
         refuse_table(plan)
         pairing = pairing_of(plan)
@@ -41,7 +41,7 @@ class PacelineServer:
         words += optional("--max-num-seqs", plan.max_num_seqs)
         if not plan.prefix_cache:
             words.append("--no-prefix-cache")
-        return LaunchLine((*words, *plan.extra))
+        return EngineLaunch((*words, *plan.extra))
 
     def progress(self, line: str) -> str | None:
         return told(line, PRINTS)
@@ -69,7 +69,7 @@ class PacelineServer:
             draft_len=lengths.get(name, 0),
         )
 
-    def request(self, ask: Ask, model: str) -> tuple[str, Json]:
+    def request(self, ask: EngineAsk, model: str) -> tuple[str, Json]:
         path, body = openai_request(ask, model)
         if ask.speculative is False:
             body["speculative"] = "off"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from paceline.engines.kind import LaunchLine
+from paceline.engines.kind import EngineLaunch
 
 
-def new_replica(line: LaunchLine) -> tuple[str, ...]:
+def new_replica(line: EngineLaunch) -> tuple[str, ...]:
     """Return the steps that replace a drafter by a replica that has the new one."""
     return (
         f"start a replica with the new drafter on another port: {shlex.join(line.command)}",

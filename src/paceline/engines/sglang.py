@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.engines.answers import Ask, EngineAnswer, Json, TokenLogprobs
+from paceline.engines.answers import EngineAnswer, EngineAsk, Json, LogprobsById
 from paceline.engines.client import EngineClient
-from paceline.engines.kind import Capabilities, EngineDescription, LaunchLine, LaunchPlan
+from paceline.engines.kind import Capabilities, EngineDescription, EngineLaunch, LaunchPlan
 from paceline.engines.known_faults import check_faults
 from paceline.engines.lines import engine_words, optional, refuse_extra, refuse_table, told
 from paceline.engines.metrics import EngineMetrics, MetricNames, read_prometheus
@@ -64,7 +64,7 @@ class Sglang:
 
     name = "sglang"
 
-    def launch(self, plan: LaunchPlan) -> LaunchLine:
+    def launch(self, plan: LaunchPlan) -> EngineLaunch:
         refuse_extra(plan, OURS)
         refuse_table(plan)
         pairing = pairing_of(plan)
@@ -76,7 +76,7 @@ class Sglang:
         words += optional("--max-running-requests", plan.max_num_seqs)
         if not plan.prefix_cache:
             words.append("--disable-radix-cache")
-        return LaunchLine((*words, *plan.extra), notes=notes)
+        return EngineLaunch((*words, *plan.extra), notes=notes)
 
     def progress(self, line: str) -> str | None:
         return told(line, PRINTS)
@@ -109,7 +109,7 @@ class Sglang:
             draft_len=window - 1 if drafts else 0,
         )
 
-    def request(self, ask: Ask, model: str) -> tuple[str, Json]:
+    def request(self, ask: EngineAsk, model: str) -> tuple[str, Json]:
         if ask.is_chat:
             return "/v1/chat/completions", _chat_body(ask, model)
         sampling: Json = {"temperature": ask.temperature, "max_new_tokens": ask.max_tokens}
@@ -151,7 +151,7 @@ class Sglang:
         return replace(seen, drafted=drafted, accepted=max(0, accepted))
 
 
-def _chat_body(ask: Ask, model: str) -> Json:
+def _chat_body(ask: EngineAsk, model: str) -> Json:
     body: Json = {
         "model": model,
         "messages": ask.prompt,
@@ -190,7 +190,7 @@ def _take_logprobs(answer: EngineAnswer, meta: Json, new: int) -> None:
         return
     for (logprob, *_), top in zip(chosen[-new:], tops[-new:], strict=True):
         likeliest = {token: value for value, token, *_ in top or ()}
-        answer.logprobs.append(TokenLogprobs(logprob, likeliest))
+        answer.logprobs.append(LogprobsById(logprob, likeliest))
 
 
 def _take_meta(answer: EngineAnswer, meta: Json) -> None:

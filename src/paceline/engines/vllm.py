@@ -6,9 +6,9 @@ import json
 import re
 
 from paceline.core import InvalidRequest
-from paceline.engines.answers import Ask, EngineAnswer, Json
+from paceline.engines.answers import EngineAnswer, EngineAsk, Json
 from paceline.engines.client import EngineClient, EngineRefused
-from paceline.engines.kind import Capabilities, EngineDescription, LaunchLine, LaunchPlan
+from paceline.engines.kind import Capabilities, EngineDescription, EngineLaunch, LaunchPlan
 from paceline.engines.known_faults import check_faults
 from paceline.engines.lines import engine_words, optional, refuse_extra, told
 from paceline.engines.metrics import VLLM_NAMES, EngineMetrics, read_prometheus
@@ -46,7 +46,7 @@ class Vllm:
 
     name = "vllm"
 
-    def launch(self, plan: LaunchPlan) -> LaunchLine:
+    def launch(self, plan: LaunchPlan) -> EngineLaunch:
         refuse_extra(plan, OURS)
         pairing = pairing_of(plan)
         notes = check_faults(self.name, plan, pairing)
@@ -63,7 +63,7 @@ class Vllm:
             words.append("--no-enable-prefix-caching")
         if pairing.kind in V1_ONLY:
             notes += (f"vLLM runs {pairing.kind} with its first model runner, which it will drop.",)
-        return LaunchLine((*words, *plan.extra), notes=notes)
+        return EngineLaunch((*words, *plan.extra), notes=notes)
 
     def progress(self, line: str) -> str | None:
         return told(line, PRINTS)
@@ -98,7 +98,7 @@ class Vllm:
             draft_len=counts["num_spec_tokens"] if counts else told_draft_len,
         )
 
-    def request(self, ask: Ask, model: str) -> tuple[str, Json]:
+    def request(self, ask: EngineAsk, model: str) -> tuple[str, Json]:
         return openai_request(ask, model)
 
     def take(self, answer: EngineAnswer, event: Json) -> None:

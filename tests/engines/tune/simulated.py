@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.engines.answers import AnsweredRound, Ask, EngineAnswer
+from paceline.engines.answers import AnsweredRound, EngineAnswer, EngineAsk
 from paceline.engines.kind import Capabilities, EngineDescription
 
 PROMPT_TOKENS = 50
@@ -37,7 +37,7 @@ class Law:
 @dataclass
 class Running:
     answer: EngineAnswer
-    ask: Ask
+    ask: EngineAsk
     draft_len: int  # that the engine drafts for it
     rate: float  # how readily its text accepts
     prompt: int
@@ -87,7 +87,7 @@ class SimulatedEngine:
         survival = np.cumprod(self._conditional[:draft_len])
         return float(1 + survival.sum()) / self.true_seconds(requests, draft_len)
 
-    def ask_all(self, asks: Sequence[Ask], at_once: int = 1) -> list[EngineAnswer]:
+    def ask_all(self, asks: Sequence[EngineAsk], at_once: int = 1) -> list[EngineAnswer]:
         waiting, running = [self._begin(ask) for ask in asks], list[Running]()
         begun, done = list(waiting), 0
         while done < len(asks):
@@ -110,7 +110,7 @@ class SimulatedEngine:
             done = len(asks) - len(waiting) - len(running)
         return [self._end(each) for each in begun]
 
-    def _begin(self, ask: Ask) -> Running:
+    def _begin(self, ask: EngineAsk) -> Running:
         prompt = PROMPT_TOKENS if ask.is_chat else len(ask.prompt)
         draft_len = 0 if ask.speculative is False else ask.draft_len or self.draft_len
         stated = ask.speculative is False or ask.draft_len is not None

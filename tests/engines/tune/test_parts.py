@@ -7,7 +7,7 @@ import pytest
 
 from paceline.engines.answers import AnsweredRound, EngineAnswer
 from paceline.engines.tune.acceptance import Acceptance, by_context, rounds_of
-from paceline.engines.tune.costs import DrafterCost, RoundCosts, separated
+from paceline.engines.tune.costs import DrafterSeconds, RoundCosts, separated
 from paceline.engines.tune.law import Point, StepLaw
 from paceline.engines.tune.steps import steps_of
 
@@ -99,7 +99,7 @@ def test_measured_rounds_stay_as_they_are_and_others_lie_between() -> None:
 
 
 def test_the_drafters_part_is_taken_off() -> None:
-    drafter = DrafterCost.of({Point(1, 3): np.array([0.008]), Point(4, 3): np.array([0.02])})
+    drafter = DrafterSeconds.of({Point(1, 3): np.array([0.008]), Point(4, 3): np.array([0.02])})
     assert drafter(Point(2, 3)) == pytest.approx(0.012)
     rounds = {Point(2, 3): np.array([0.05])}
     costs = separated(rounds, {2: np.array([0.04])}, drafter)

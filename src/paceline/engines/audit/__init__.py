@@ -7,16 +7,16 @@ asks them. Each check returns findings with their evidence. See docs/audit.md.
 from __future__ import annotations
 
 from paceline.engines.audit.budget import Budget, BudgetSpent
-from paceline.engines.audit.findings import AuditReport, Finding, Severity, State
+from paceline.engines.audit.findings import AuditFinding, AuditReport, CheckState, Severity
 from paceline.engines.audit.run import Audit, AuditSettings
 
 __all__ = [
     "Audit",
+    "AuditFinding",
     "AuditReport",
     "AuditSettings",
     "Budget",
     "BudgetSpent",
-    "Finding",
+    "CheckState",
     "Severity",
-    "State",
 ]

@@ -40,7 +40,7 @@ SIGNS = {
 }
 
 
-class Report(NamedTuple):
+class FaultReport(NamedTuple):
     """A fault that users reported, of any version."""
 
     engine: str
@@ -50,15 +50,15 @@ class Report(NamedTuple):
 
 
 REPORTS = (
-    Report("vllm", Sign.GREEDY, "vllm#41758", "n-gram drafts change texts at T = 0"),
-    Report("vllm", Sign.GRAMMAR, "vllm#36138, #44006, #52620",
+    FaultReport("vllm", Sign.GREEDY, "vllm#41758", "n-gram drafts change texts at T = 0"),
+    FaultReport("vllm", Sign.GRAMMAR, "vllm#36138, #44006, #52620",
            "structured output breaks under speculation"),
-    Report("vllm", Sign.LOGPROBS, "vllm#30846, #44727",
+    FaultReport("vllm", Sign.LOGPROBS, "vllm#30846, #44727",
            "log-probabilities are wrong or missing under speculation"),
-    Report("vllm", Sign.REFUSED, "vllm#42744, #38202",
+    FaultReport("vllm", Sign.REFUSED, "vllm#42744, #38202",
            "min_p and logit_bias are refused under speculation"),
-    Report("vllm", Sign.COLLAPSE, "vllm#54691", "acceptance falls at very long contexts"),
-    Report("vllm", Sign.PREFIX_HITS, "vllm#53670",
+    FaultReport("vllm", Sign.COLLAPSE, "vllm#54691", "acceptance falls at very long contexts"),
+    FaultReport("vllm", Sign.PREFIX_HITS, "vllm#53670",
            "speculation drops the last matched block of the prefix cache"),
 )  # fmt: skip
 

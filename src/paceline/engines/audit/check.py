@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paceline.engines.audit.budget import NOTHING, Cost
-from paceline.engines.audit.findings import Finding
+from paceline.engines.audit.findings import AuditFinding
 from paceline.engines.audit.session import Session
 
 
-class Check(Protocol):
+class AuditCheck(Protocol):
     """One question to the server.
 
     `name` stands in tables, `asks` is the question in a sentence. `tests` counts the statistical
@@ -29,7 +29,7 @@ class Check(Protocol):
         """Return what the check uses at most. A larger `scale` finds smaller faults; a check that
         has one size alone ignores it."""
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
         """Ask, and return what was found. Raises EngineError and BudgetSpent."""
 
 
@@ -37,7 +37,7 @@ class Check(Protocol):
 class Planned:
     """A check with its scale and cost; `reason` says why it is left out."""
 
-    check: Check
+    check: AuditCheck
     scale: int = 1
     cost: Cost = NOTHING
     reason: str | None = None
@@ -46,7 +46,7 @@ class Planned:
 LARGEST_SCALE = 8
 
 
-def plan(checks: Sequence[Check], session: Session) -> list[Planned]:
+def plan(checks: Sequence[AuditCheck], session: Session) -> list[Planned]:
     """Choose the checks that fit the budget, in their order; what is left over goes to larger
     scales, where a check has several."""
     room, planned = session.meter.room, list[Planned]()

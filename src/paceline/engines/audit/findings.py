@@ -22,7 +22,7 @@ class Severity(StrEnum):
     FAILURE = "failure"
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     """What became of a check."""
 
     DONE = "done"
@@ -43,7 +43,7 @@ class Series(Document):
     values: list[float | None]
 
 
-class Finding(Document):
+class AuditFinding(Document):
     """One thing that a check found. `evidence` holds the numbers that it rests on; `cause` names a
     known fault of the engine, where its signs agree, with its issue."""
 
@@ -70,12 +70,12 @@ class CheckResult(Document):
 
     name: str
     asks: str
-    state: State
+    state: CheckState
     reason: str | None = None  # why it was left out, or is incomplete
     requests: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    findings: list[Finding] = Field(default_factory=list)
+    findings: list[AuditFinding] = Field(default_factory=list)
 
     @property
     def severity(self) -> Severity:
@@ -122,7 +122,7 @@ class AuditReport(Document):
         asked to its end, else OK. With `strict` a warning is something wrong."""
         if self.count(Severity.FAILURE) or (strict and self.count(Severity.WARNING)):
             return FOUND
-        cut_off = any(check.state is State.INCOMPLETE for check in self.checks)
+        cut_off = any(check.state is CheckState.INCOMPLETE for check in self.checks)
         return INCOMPLETE if cut_off or self.broke_off else OK
 
     @property
@@ -130,7 +130,7 @@ class AuditReport(Document):
         """One line: what the whole audit says."""
         counts = [(self.count(s), s) for s in (Severity.FAILURE, Severity.WARNING, Severity.NOTE)]
         found = ", ".join(f"{n} {s}{'' if n == 1 else 's'}" for n, s in counts if n)
-        done = sum(check.state is State.DONE for check in self.checks)
+        done = sum(check.state is CheckState.DONE for check in self.checks)
         parts = [found or "nothing wrong found", f"{done} of {len(self.checks)} checks done"]
         if self.broke_off:
             parts.append(f"INCOMPLETE: {self.broke_off}")

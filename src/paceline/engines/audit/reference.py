@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from paceline.engines.answers import Ask, EngineAnswer, Json, TokenLogprobs
+from paceline.engines.answers import EngineAnswer, EngineAsk, Json, LogprobsById
 from paceline.engines.audit.budget import Meter
 from paceline.engines.client import EngineClient, EngineError
 from paceline.engines.openai_stream import TOKEN
@@ -36,7 +36,7 @@ class ScoredToken:
         return next(places, TOP)
 
     @classmethod
-    def of(cls, token: int, told: TokenLogprobs) -> ScoredToken:
+    def of(cls, token: int, told: LogprobsById) -> ScoredToken:
         """Order what an engine told: it adds the token itself where it is none of the likeliest."""
         ordered = sorted(told.top.items(), key=lambda item: (-item[1], item[0]))
         return cls(token, told.chosen, tuple(ordered[:TOP]))
@@ -49,7 +49,7 @@ class Reference:
     def __init__(self, client: EngineClient, meter: Meter, *, is_server: bool, asks: bool) -> None:
         self.client, self.asks, self.is_server = client, asks, is_server
         self._meter = meter
-        self._scored: dict[tuple[int, ...], list[TokenLogprobs]] = {}
+        self._scored: dict[tuple[int, ...], list[LogprobsById]] = {}
 
     @property
     def words(self) -> str:
@@ -63,7 +63,7 @@ class Reference:
             "wrong with and without it. Give --reference for that"
         )
 
-    def ask(self, ask: Ask) -> EngineAnswer:
+    def ask(self, ask: EngineAsk) -> EngineAnswer:
         """Answer without speculation. Only where `asks` is true."""
         with self._meter.request(tokens_of(ask)) as settle:
             plain = ask if self.is_server else replace(ask, speculative=False)
@@ -79,7 +79,7 @@ class Reference:
         rows = self._scored[ids][len(prompt) :]
         return [ScoredToken.of(token, row) for token, row in zip(answer, rows, strict=True)]
 
-    def _score(self, ids: tuple[int, ...]) -> list[TokenLogprobs]:
+    def _score(self, ids: tuple[int, ...]) -> list[LogprobsById]:
         body: Json = {
             "model": self.client.model,
             "prompt": list(ids),
@@ -97,17 +97,17 @@ class Reference:
         return rows
 
 
-def tokens_of(ask: Ask) -> int:
+def tokens_of(ask: EngineAsk) -> int:
     """Return the most tokens that a request takes; its prompt is token ids."""
     return len(ask.prompt) + ask.max_tokens
 
 
-def _scores(told: Json, url: str) -> list[TokenLogprobs]:
+def _scores(told: Json, url: str) -> list[LogprobsById]:
     try:
         given = told["choices"][0]["logprobs"]
         pairs = zip(given["token_logprobs"], given["top_logprobs"], strict=True)
         return [
-            TokenLogprobs(
+            LogprobsById(
                 -math.inf if chosen is None else chosen,
                 {int(name.removeprefix(TOKEN)): value for name, value in (top or {}).items()},
             )

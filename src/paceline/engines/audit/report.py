@@ -13,12 +13,12 @@ from paceline.bench.report.pages import render
 from paceline.bench.report.tables import base_table
 from paceline.engines.audit.check import Planned
 from paceline.engines.audit.findings import (
+    AuditFinding,
     AuditReport,
     CheckResult,
-    Finding,
+    CheckState,
     Series,
     Severity,
-    State,
 )
 
 PACKAGE = "paceline.engines.audit"
@@ -51,12 +51,12 @@ def findings_table(report: AuditReport) -> Table:
         for finding in check.findings:
             severity = Text(finding.severity.value, STYLES[finding.severity])
             made.add_row(check.name, severity, _finding_text(finding))
-        if check.state is not State.DONE:
+        if check.state is not CheckState.DONE:
             made.add_row(check.name, Text(check.state.value, "yellow"), Text(check.reason or ""))
     return made
 
 
-def _finding_text(finding: Finding) -> Text:
+def _finding_text(finding: AuditFinding) -> Text:
     text = Text(finding.title)
     if finding.evidence:
         text.append(f"\n{finding.evidence_text}", "dim")
@@ -94,8 +94,8 @@ def junit(report: AuditReport) -> str:
         name="paceline audit",
         tests=str(len(report.checks)),
         failures=str(sum(check.severity is Severity.FAILURE for check in report.checks)),
-        errors=str(sum(check.state is State.INCOMPLETE for check in report.checks)),
-        skipped=str(sum(check.state is State.LEFT_OUT for check in report.checks)),
+        errors=str(sum(check.state is CheckState.INCOMPLETE for check in report.checks)),
+        skipped=str(sum(check.state is CheckState.LEFT_OUT for check in report.checks)),
         time=f"{report.seconds:.3f}",
         timestamp=report.date,
     )
@@ -115,15 +115,15 @@ def _add_case(suite: ElementTree.Element, check: CheckResult) -> None:
         message = "; ".join(finding.title for finding in wrong)
         failure = ElementTree.SubElement(case, "failure", message=message)
         failure.text = "\n".join(map(_line, wrong))
-    if check.state is State.INCOMPLETE:
+    if check.state is CheckState.INCOMPLETE:
         ElementTree.SubElement(case, "error", message=check.reason or "")
-    if check.state is State.LEFT_OUT:
+    if check.state is CheckState.LEFT_OUT:
         ElementTree.SubElement(case, "skipped", message=check.reason or "")
     if lines:
         ElementTree.SubElement(case, "system-out").text = "\n".join(lines)
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: AuditFinding) -> str:
     parts = [f"{finding.severity.value}: {finding.title}"]
     parts += [f"({finding.evidence_text})"] if finding.evidence else []
     parts += [f"cause: {finding.cause}"] if finding.cause else []

@@ -13,16 +13,16 @@ from paceline.core import InvalidRequest
 from paceline.core.documents import checked
 from paceline.core.field_types import Between, Several
 from paceline.engines.audit.budget import Budget, BudgetSpent
-from paceline.engines.audit.check import Check, Planned, plan
+from paceline.engines.audit.check import AuditCheck, Planned, plan
 from paceline.engines.audit.checks import CHECKS
 from paceline.engines.audit.checks.texts import UNKNOWN_ROUNDING, rounding, rounding_cost
 from paceline.engines.audit.findings import (
     AuditedEngine,
+    AuditFinding,
     AuditReport,
     CheckResult,
-    Finding,
+    CheckState,
     Severity,
-    State,
 )
 from paceline.engines.audit.session import Session
 from paceline.engines.client import EngineClient, EngineError, EngineRefused
@@ -56,7 +56,7 @@ class AuditSettings:
                 raise InvalidRequest("only", name, f"a check: one of {', '.join(NAMES)}")
 
     @property
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[AuditCheck]:
         return [check for check in CHECKS if not self.only or check.name in self.only]
 
 
@@ -124,19 +124,19 @@ class Audit:
     def _open_results(self) -> Iterator[CheckResult]:
         """Yield a result for each check that was not asked any more."""
         for planned in self.plan[len(self._results) :]:
-            yield _not_asked(planned, self._broke_off or "not asked yet", State.INCOMPLETE)
+            yield _not_asked(planned, self._broke_off or "not asked yet", CheckState.INCOMPLETE)
 
     def _result(self, planned: Planned) -> CheckResult:
         if planned.reason is not None:
-            return _not_asked(planned, planned.reason, State.LEFT_OUT)
+            return _not_asked(planned, planned.reason, CheckState.LEFT_OUT)
         if self._broke_off is not None:
-            return _not_asked(planned, self._broke_off, State.INCOMPLETE)
+            return _not_asked(planned, self._broke_off, CheckState.INCOMPLETE)
         meter, before, begin = self._session.meter, self._session.meter.used, time.monotonic()
-        state, reason, findings = State.DONE, None, list[Finding]()
+        state, reason, findings = CheckState.DONE, None, list[AuditFinding]()
         try:
             findings = planned.check.run(self._session, planned.scale)
         except BudgetSpent as error:
-            state, reason = State.INCOMPLETE, str(error)
+            state, reason = CheckState.INCOMPLETE, str(error)
         except EngineRefused as error:
             findings = [_refused(planned.check, error)]
         except EngineError as error:
@@ -153,15 +153,15 @@ class Audit:
             findings=findings,
         )
 
-    def _failed(self, error: EngineError) -> tuple[list[Finding], str, State]:
+    def _failed(self, error: EngineError) -> tuple[list[AuditFinding], str, CheckState]:
         """Tell an engine that is gone, which ends the audit, from one that failed on a request."""
         if not self._session.is_alive():
             self._broke_off = f"{error}; it answers no more"
-            return [], self._broke_off, State.INCOMPLETE
+            return [], self._broke_off, CheckState.INCOMPLETE
         title = f"the engine failed on a request: {error}"
         remedy = "see the engine's log"
-        finding = Finding(severity=Severity.FAILURE, title=title, remedy=remedy)
-        return [finding], str(error), State.INCOMPLETE
+        finding = AuditFinding(severity=Severity.FAILURE, title=title, remedy=remedy)
+        return [finding], str(error), CheckState.INCOMPLETE
 
 
 def _rounding(session: Session) -> float:
@@ -170,12 +170,12 @@ def _rounding(session: Session) -> float:
     return rounding(session)
 
 
-def _refused(check: Check, error: EngineRefused) -> Finding:
+def _refused(check: AuditCheck, error: EngineRefused) -> AuditFinding:
     title = f"the server refuses what `{check.name}` needs: {error}"
-    return Finding(severity=Severity.NOTE, title=title)
+    return AuditFinding(severity=Severity.NOTE, title=title)
 
 
-def _not_asked(planned: Planned, reason: str, state: State) -> CheckResult:
+def _not_asked(planned: Planned, reason: str, state: CheckState) -> CheckResult:
     return CheckResult(name=planned.check.name, asks=planned.check.asks, state=state, reason=reason)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from paceline.bench.prompts import BenchPrompt
 from paceline.core import InvalidRequest
-from paceline.engines.answers import Ask, EngineAnswer, Json
+from paceline.engines.answers import EngineAnswer, EngineAsk, Json
 from paceline.engines.audit.budget import Budget, Meter
 from paceline.engines.audit.reference import Reference, tokens_of
 from paceline.engines.client import EngineClient, EngineError, EngineRefused
@@ -38,7 +38,7 @@ class Probe(NamedTuple):
 class Answered(NamedTuple):
     """A request to the server, and its answer."""
 
-    ask: Ask
+    ask: EngineAsk
     answer: EngineAnswer
 
 
@@ -90,7 +90,7 @@ class Session:
         probes = [_probe(server, meter, prompt) for prompt in prompts[:MOST_PROMPTS]]
         return cls(server, judge, meter, probes, alpha, max(256, min(longest, room)), seed)
 
-    def ask(self, ask: Ask, *, fresh: bool = False) -> EngineAnswer:
+    def ask(self, ask: EngineAsk, *, fresh: bool = False) -> EngineAnswer:
         """Return the server's answer; the one that was kept for the same request, unless `fresh`.
 
         Raises EngineRefused, EngineError and BudgetSpent.
@@ -105,7 +105,7 @@ class Session:
         self.answered.append(Answered(ask, answer))
         return answer
 
-    def ask_all(self, asks: Sequence[Ask], *, fresh: bool = False) -> list[EngineAnswer]:
+    def ask_all(self, asks: Sequence[EngineAsk], *, fresh: bool = False) -> list[EngineAnswer]:
         """Answer requests, as many at once as the budget allows, in their order."""
         return self.each(asks, lambda ask: self.ask(ask, fresh=fresh))
 
@@ -156,9 +156,9 @@ class Session:
         return True
 
 
-def greedy(probe: Probe) -> Ask:
+def greedy(probe: Probe) -> EngineAsk:
     """Ask for the continuation at T = 0 that several checks share."""
-    return Ask(probe.ids, GREEDY_TOKENS, 0.0, fields=PLAIN)
+    return EngineAsk(probe.ids, GREEDY_TOKENS, 0.0, fields=PLAIN)
 
 
 def _probe(server: EngineClient, meter: Meter, prompt: BenchPrompt) -> Probe:
@@ -168,7 +168,7 @@ def _probe(server: EngineClient, meter: Meter, prompt: BenchPrompt) -> Probe:
     for asked in (prompt.messages, text):
         try:
             with meter.request(most) as settle:
-                answer = server.ask(Ask(asked, 1))
+                answer = server.ask(EngineAsk(asked, 1))
                 settle(1 + (answer.prompt_tokens or most - 1))
         except EngineRefused:
             continue  # without a chat template; the text alone will do

@@ -16,12 +16,12 @@ from paceline.drafters.reference import Trained
 from paceline.engines.doctor.paired import Difference, Numbers, difference
 from paceline.engines.doctor.readings import (
     Counts,
+    DrafterReading,
     JudgedRounds,
-    Reading,
     expected_accepted,
     readings_of,
 )
-from paceline.engines.doctor.report import Finding, PositionResult
+from paceline.engines.doctor.report import DoctorFinding, PositionResult
 from paceline.evaluate.numbers import context_bin
 
 SHORTFALL = 0.05  # of the acceptance length: what is less is no finding, however clear
@@ -41,7 +41,7 @@ class Comparison:
 
     @classmethod
     def of(cls, trained: Trained, rounds: Sequence[JudgedRounds], drafted: int) -> Comparison:
-        own = Reading(OWN, trained.config)
+        own = DrafterReading(OWN, trained.config)
         expected = [expected_accepted(trained, own, each, drafted) for each in rounds]
         return cls(trained, rounds, drafted, expected)
 
@@ -79,7 +79,7 @@ class Comparison:
         )
 
 
-def acceptance_finding(compared: Comparison) -> Finding:
+def acceptance_finding(compared: Comparison) -> DoctorFinding:
     """Say whether the engine accepts what this drafter should."""
     short, achieved, expected = compared.short(), compared.achieved_al, compared.expected_al
     evidence = (
@@ -89,10 +89,10 @@ def acceptance_finding(compared: Comparison) -> Finding:
     )
     bad = short.is_clear and short.mean > SHORTFALL * expected
     remedy = "the engine does not serve this drafter as it is: see what else is found"
-    return Finding("acceptance", not bad, evidence, remedy if bad else "")
+    return DoctorFinding("acceptance", not bad, evidence, remedy if bad else "")
 
 
-def reading_finding(compared: Comparison, target_theta: float) -> Finding:
+def reading_finding(compared: Comparison, target_theta: float) -> DoctorFinding:
     """Say which reading of the checkpoint explains the engine's rounds best."""
     trained, name = compared.trained, "how the engine reads the checkpoint"
     longest = max(map(len, trained.texts.values()))
@@ -106,7 +106,7 @@ def reading_finding(compared: Comparison, target_theta: float) -> Finding:
         scored.append((_explained(compared, counts), reading.label))
     share = _share(own)
     if not scored:
-        return Finding(name, None, "there is no other reading to compare with")
+        return DoctorFinding(name, None, "there is no other reading to compare with")
     best, label = max(scored, key=lambda pair: _share(pair[0]))
     gained = difference([a - b for a, b in zip(best, own, strict=True)])
     if not gained.is_clear or gained.mean < EXPLAINS:
@@ -114,7 +114,7 @@ def reading_finding(compared: Comparison, target_theta: float) -> Finding:
             f"its config explains {percent(share)} of the engine's rounds to the token, and none "
             f"of {len(scored)} mistaken readings explains clearly more"
         )
-        return Finding(name, True, evidence)
+        return DoctorFinding(name, True, evidence)
     ties = [
         other
         for explained, other in scored
@@ -126,19 +126,19 @@ def reading_finding(compared: Comparison, target_theta: float) -> Finding:
         f"checkpoint's own config {percent(share)}{also}"
     )
     remedy = "compare the config.json that the engine reads, and its loader, with this checkpoint's"
-    return Finding(name, False, evidence, remedy)
+    return DoctorFinding(name, False, evidence, remedy)
 
 
-def length_finding(compared: Comparison) -> Finding:
+def length_finding(compared: Comparison) -> DoctorFinding:
     """Compare the engine's draft length with the block that the drafter was trained on."""
     trained, drafted = compared.trained, compared.drafted
     most, name = trained.config.max_draft_len, "draft length"
     if drafted == most:
-        return Finding(name, True, f"the engine drafts all {most} tokens of the block")
+        return DoctorFinding(name, True, f"the engine drafts all {most} tokens of the block")
     if drafted > most:
         evidence = f"the engine drafts {drafted} tokens from a drafter trained on blocks of {most}"
-        return Finding(name, False, evidence, f"draft {most} tokens (num_speculative_tokens)")
-    whole = Reading(OWN, trained.config, masks=most)
+        return DoctorFinding(name, False, evidence, f"draft {most} tokens (num_speculative_tokens)")
+    whole = DrafterReading(OWN, trained.config, masks=most)
     shorter, longer = [], []
     for each, counts in zip(compared.rounds, compared.expected, strict=True):
         fits = each.anchors + most < len(trained.texts[each.name])
@@ -146,7 +146,9 @@ def length_finding(compared: Comparison) -> Finding:
         longer.append(expected_accepted(trained, whole, kept, most).astype(float))
         shorter.append(counts[fits].astype(float))
     if not sum(map(len, longer)):
-        return Finding(name, None, f"the engine drafts {drafted} of {most} tokens of the block")
+        return DoctorFinding(
+            name, None, f"the engine drafts {drafted} of {most} tokens of the block"
+        )
     gained = difference([b - a for a, b in zip(shorter, longer, strict=True)])
     now, then = (1 + float(np.concatenate(each).mean()) for each in (shorter, longer))
     evidence = (
@@ -154,10 +156,10 @@ def length_finding(compared: Comparison) -> Finding:
         f"incl. bonus with this drafter, {then:.2f} with the whole block"
     )
     bad = gained.is_clear and gained.mean > LONGER * now
-    return Finding(name, not bad, evidence, f"draft {most} tokens" if bad else "")
+    return DoctorFinding(name, not bad, evidence, f"draft {most} tokens" if bad else "")
 
 
-def context_finding(compared: Comparison) -> Finding:
+def context_finding(compared: Comparison) -> DoctorFinding:
     """Say whether the engine falls short from some length of context on, and not before."""
     bins: dict[int, list[Numbers]] = {}
     for each, counts in zip(compared.rounds, compared.expected, strict=True):
@@ -173,9 +175,9 @@ def context_finding(compared: Comparison) -> Finding:
     if short and short == edges[len(edges) - len(short) :] and len(short) < len(edges):
         evidence = f"from {short[0]} tokens of context on the engine falls short ({shown})"
         remedy = "look for a window or a maximal length of the drafter in the engine's options"
-        return Finding(name, False, evidence, remedy)
+        return DoctorFinding(name, False, evidence, remedy)
     evidence = f"no length of context stands out; tokens a round short by context: {shown}"
-    return Finding(name, True if len(edges) > 1 else None, evidence)
+    return DoctorFinding(name, True if len(edges) > 1 else None, evidence)
 
 
 def _explained(compared: Comparison, counts: Sequence[Counts]) -> list[Numbers]:

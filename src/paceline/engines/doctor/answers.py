@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.core import Round
-from paceline.engines.answers import Ask, Json, Message
+from paceline.engines.answers import EngineAsk, Json, Message
 from paceline.engines.client import EngineClient, EngineError
 from paceline.engines.doctor.readings import JudgedRounds
 from paceline.engines.evaluation.rounds import RoundsReader
@@ -77,7 +77,7 @@ class Questions:
     def _asked(self, name: str, prompt: Prompt, fields: Json) -> Asked:
         """Raise EngineError where the engine fails, or does not tell what the doctor needs."""
         fields = {**fields, "cache_salt": uuid.uuid4().hex}
-        ask = of_side(self.client, BLOCK, Ask(prompt, self._tokens, fields=fields))
+        ask = of_side(self.client, BLOCK, EngineAsk(prompt, self._tokens, fields=fields))
         answer, rounds = self._reader.ask(ask)
         ids = answer.prompt_token_ids
         if ids is None and not ask.is_chat:

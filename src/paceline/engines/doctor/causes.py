@@ -13,7 +13,7 @@ from paceline.engines.answers import Message
 from paceline.engines.client import EngineClient
 from paceline.engines.doctor.answers import Asked
 from paceline.engines.doctor.paired import CLEAR, difference
-from paceline.engines.doctor.report import Finding
+from paceline.engines.doctor.report import DoctorFinding
 from paceline.engines.kind import LaunchPlan, Program
 from paceline.models.json_files import read_optional_json
 from paceline.models.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ DEFAULTS: Mapping[str, float] = {
 }  # fmt: skip
 
 
-def format_finding(client: EngineClient, target: str, drafter: Path) -> Finding:
+def format_finding(client: EngineClient, target: str, drafter: Path) -> DoctorFinding:
     """Ask the engine's adapter whether this release of it serves this checkpoint at all."""
     name, kind, version = "checkpoint format", client.kind, client.description.version
     plan = LaunchPlan(target, drafter, program=Program((kind.name,), version))
@@ -35,10 +35,10 @@ def format_finding(client: EngineClient, target: str, drafter: Path) -> Finding:
         notes = kind.launch(plan).notes
     except InvalidRequest as error:
         remedy = "write the checkpoint anew with `paceline drafter convert`, or serve another"
-        return Finding(name, False, f"{engine} does not serve it: {error}", remedy)
+        return DoctorFinding(name, False, f"{engine} does not serve it: {error}", remedy)
     if notes:
-        return Finding(name, None, f"{engine} reads it; known of it: {' '.join(notes)}")
-    return Finding(name, True, f"{engine} reads checkpoints of this format and generation")
+        return DoctorFinding(name, None, f"{engine} reads it; known of it: {' '.join(notes)}")
+    return DoctorFinding(name, True, f"{engine} reads checkpoints of this format and generation")
 
 
 # -- the prompt ------------------------------------------------------------------------------------
@@ -83,12 +83,14 @@ def _rendered(
 
 def prompt_finding(
     told: str | None, served: Sequence[Asked], ours: Sequence[Asked], stated: bool
-) -> Finding:
+) -> DoctorFinding:
     """Judge a difference of the prompts by what it costs. `served` were asked as conversations,
     `ours` in the token ids of the template here, which the drafter is `stated` to be trained on."""
     name = "prompt"
     if told is None:
-        return Finding(name, True, "the engine reads the same token ids as the template here gives")
+        return DoctorFinding(
+            name, True, "the engine reads the same token ids as the template here gives"
+        )
     now, then = al_of(served), al_of(ours)
     clear = then - now > CLEAR * float(np.hypot(al_error(served), al_error(ours)))
     evidence = (
@@ -96,9 +98,9 @@ def prompt_finding(
         f"{then:.2f} with the template here"
     )
     if not (clear or stated):
-        return Finding(name, None, evidence)
+        return DoctorFinding(name, None, evidence)
     remedy = "serve with the chat template and its variables that the drafter was trained on"
-    return Finding(name, False, evidence, remedy)
+    return DoctorFinding(name, False, evidence, remedy)
 
 
 def al_of(asked: Sequence[Asked]) -> float:
@@ -116,12 +118,12 @@ def al_error(asked: Sequence[Asked]) -> float:
 # -- sampling --------------------------------------------------------------------------------------
 
 
-def penalty_finding(folder: Path, asked: Sequence[Asked], plain: Sequence[Asked]) -> Finding:
+def penalty_finding(folder: Path, asked: Sequence[Asked], plain: Sequence[Asked]) -> DoctorFinding:
     """Compare answers at T = 0 with those where every other option is switched off by name."""
     name = "defaults at T = 0"
     other = [a.name for a, b in zip(asked, plain, strict=True) if a.token_ids != b.token_ids]
     if not other:
-        return Finding(name, True, "a request that states T = 0 alone gets the plain argmax")
+        return DoctorFinding(name, True, "a request that states T = 0 alone gets the plain argmax")
     stated = _stated(folder)
     known = f" (generation_config.json of the target states {stated})" if stated else ""
     evidence = (
@@ -130,14 +132,16 @@ def penalty_finding(folder: Path, asked: Sequence[Asked], plain: Sequence[Asked]
         f"incl. bonus with them, {al_of(asked):.2f} without"
     )
     remedy = 'state "repetition_penalty": 1 in requests, or serve with --generation-config vllm'
-    return Finding(name, False, evidence, remedy)
+    return DoctorFinding(name, False, evidence, remedy)
 
 
-def sampling_finding(folder: Path, asked: Sequence[Asked], unstated: Sequence[Asked]) -> Finding:
+def sampling_finding(
+    folder: Path, asked: Sequence[Asked], unstated: Sequence[Asked]
+) -> DoctorFinding:
     """Say how requests are sampled that state nothing, and what that costs in acceptance."""
     name = "sampling by default"
     if all(a.token_ids == b.token_ids for a, b in zip(asked, unstated, strict=True)):
-        return Finding(name, True, "requests that state no sampling are answered as at T = 0")
+        return DoctorFinding(name, True, "requests that state no sampling are answered as at T = 0")
     greedy, sampled = al_of(asked), al_of(unstated)
     error = float(np.hypot(al_error(asked), al_error(unstated)))
     stated = _stated(folder)
@@ -146,12 +150,12 @@ def sampling_finding(folder: Path, asked: Sequence[Asked], unstated: Sequence[As
         f"bonus there, {greedy:.2f} at T = 0"
     )
     if not stated:
-        return Finding(name, None, evidence)
+        return DoctorFinding(name, None, evidence)
     evidence += f"; generation_config.json of the target states {stated}"
     if greedy - sampled <= CLEAR * error:
-        return Finding(name, None, evidence)
+        return DoctorFinding(name, None, evidence)
     remedy = "state the temperature in requests, or serve with --generation-config vllm"
-    return Finding(name, False, evidence, remedy)
+    return DoctorFinding(name, False, evidence, remedy)
 
 
 def _stated(folder: Path) -> str:

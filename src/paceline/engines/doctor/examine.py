@@ -13,7 +13,7 @@ from paceline.engines.answers import Message
 from paceline.engines.client import EngineClient
 from paceline.engines.doctor import acceptance, causes
 from paceline.engines.doctor.answers import Asked, Questions
-from paceline.engines.doctor.report import Finding, ServedReport
+from paceline.engines.doctor.report import DoctorFinding, ServedReport
 from paceline.engines.doctor.target import sampled_finding, target_finding
 from paceline.evaluate.doctor import encoded, provenance_checks, reading_check
 from paceline.llm import LLM
@@ -49,9 +49,9 @@ def examine_served(
     try:
         patient = _Patient.load(client, target, model, drafter, options)
     except ModelError as error:
-        report.findings.append(Finding("checkpoint", False, str(error).removesuffix(".")))
+        report.findings.append(DoctorFinding("checkpoint", False, str(error).removesuffix(".")))
         return report
-    report.findings.append(Finding("checkpoint", True, "complete, and made for this target"))
+    report.findings.append(DoctorFinding("checkpoint", True, "complete, and made for this target"))
     questions = Questions(client, max_tokens)
     served = _Served(patient, questions, conversations, progress)
     asked = served.ask()
@@ -105,7 +105,7 @@ class _Served:
             for index in range(len(self.conversations))
         ]
 
-    def findings(self, asked: Sequence[Asked]) -> list[Finding]:
+    def findings(self, asked: Sequence[Asked]) -> list[DoctorFinding]:
         """Return what the prompt and the server's defaults say."""
         folder, few = self.patient.target.path, asked[:AGAIN]
         return [
@@ -116,7 +116,7 @@ class _Served:
             causes.sampling_finding(folder, few, self._again(self.questions.unstated)),
         ]
 
-    def _sampled_findings(self) -> list[Finding]:
+    def _sampled_findings(self) -> list[DoctorFinding]:
         """Ask at T = 1 where the engine drafts, and judge what it accepts there."""
         sampled = self._again(self.questions.sampled)
         drafted = max((round.drafted for each in sampled for round in each.rounds), default=0)
@@ -138,7 +138,7 @@ class _Served:
         count = min(AGAIN, len(self.conversations))
         return [self._told(i, ask(str(i), self._prompt(i))) for i in range(count)]
 
-    def _prompt_finding(self, asked: Sequence[Asked]) -> Finding:
+    def _prompt_finding(self, asked: Sequence[Asked]) -> DoctorFinding:
         tokenizer, ours = self.patient.target.tokenizer, []
         told = None
         for conversation, each in zip(self.conversations, asked, strict=True):
@@ -173,13 +173,15 @@ def _compare(
     longest = max(len(each.text) for each in asked)
     for check in provenance_checks(patient.llm, patient.drafter, longest):
         if check.ok is False and check.name not in OF_SERVING_HERE:
-            report.findings.append(Finding(check.name, check.ok, check.detail))
+            report.findings.append(DoctorFinding(check.name, check.ok, check.detail))
     rounds = [judged for each in asked if len((judged := each.judged(drafted)).anchors)]
     report.rounds = sum(len(each.anchors) for each in rounds)
     if not drafted or report.rounds < FEWEST_ROUNDS:
         evidence = f"{report.rounds} rounds with a whole draft are too few to judge"
         remedy = "" if drafted else "the engine drafts nothing: start it with the drafter"
-        report.findings.append(Finding("acceptance", None if drafted else False, evidence, remedy))
+        report.findings.append(
+            DoctorFinding("acceptance", None if drafted else False, evidence, remedy)
+        )
         return
     progress("drafting the same rounds here")
     network = patient.llm.engine.runner.network
@@ -193,7 +195,7 @@ def _compare(
     report.findings += [
         acceptance.acceptance_finding(compared),
         acceptance.reading_finding(compared, theta),
-        Finding(weights.name, weights.ok, weights.detail),
+        DoctorFinding(weights.name, weights.ok, weights.detail),
         acceptance.length_finding(compared),
         acceptance.context_finding(compared),
     ]

@@ -32,7 +32,7 @@ class JudgedRounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DrafterReading:
     """One way to draft from a checkpoint.
 
     config     what the engine takes the checkpoint's config for
@@ -50,7 +50,9 @@ class Reading:
     own_mask: bool = True
 
 
-def readings_of(trained: Trained, target_theta: float, drafted: int, context: int) -> list[Reading]:
+def readings_of(
+    trained: Trained, target_theta: float, drafted: int, context: int
+) -> list[DrafterReading]:
     """Return every mistaken reading that is told from the right one, for drafts of `drafted` tokens
     and texts of `context` tokens."""
     return list(_mistaken(trained, target_theta, drafted, context))
@@ -58,30 +60,34 @@ def readings_of(trained: Trained, target_theta: float, drafted: int, context: in
 
 def _mistaken(
     trained: Trained, target_theta: float, drafted: int, context: int
-) -> Iterator[Reading]:
+) -> Iterator[DrafterReading]:
     config = trained.config
     for label, other, shift in other_readings(trained, target_theta):
         if not shift:
-            yield Reading(label, other)
-    yield Reading("slots one place too early (the anchor's own slot first, as DSpark's)", config, 0)
-    yield Reading("slots one place too late (the first mask left out)", config, 2)
-    yield Reading("context without the prompt's features", config, prompt=False)
+            yield DrafterReading(label, other)
+    yield DrafterReading(
+        "slots one place too early (the anchor's own slot first, as DSpark's)", config, 0
+    )
+    yield DrafterReading("slots one place too late (the first mask left out)", config, 2)
+    yield DrafterReading("context without the prompt's features", config, prompt=False)
     if trained.drafter.checkpoint.mask_embedding is not None:
         label = "the target's mask embedding in place of the checkpoint's mask_embedding.pt"
-        yield Reading(label, config, own_mask=False)
+        yield DrafterReading(label, config, own_mask=False)
     if drafted < config.max_draft_len:
         label = f"blocks of all {config.max_draft_len} masks, cut to {drafted}"
-        yield Reading(label, config, masks=config.max_draft_len)
+        yield DrafterReading(label, config, masks=config.max_draft_len)
     for window in WINDOWS:
         narrower = tuple(
             replace(kind, window=min(window, kind.window or window)) for kind in config.attention
         )
         if window < context and narrower != config.attention:
-            yield Reading(f"a window of {window} tokens", replace(config, attention=narrower))
+            yield DrafterReading(
+                f"a window of {window} tokens", replace(config, attention=narrower)
+            )
 
 
 def expected_accepted(
-    trained: Trained, reading: Reading, rounds: JudgedRounds, drafted: int
+    trained: Trained, reading: DrafterReading, rounds: JudgedRounds, drafted: int
 ) -> Counts:
     """Return how many of `drafted` tokens each round would accept under a reading: drafted from the
     true text up to the round's anchor, judged by the text behind it."""
@@ -94,7 +100,7 @@ def expected_accepted(
 
 @torch.inference_mode()
 def draft_tokens(
-    trained: Trained, reading: Reading, rounds: JudgedRounds, drafted: int
+    trained: Trained, reading: DrafterReading, rounds: JudgedRounds, drafted: int
 ) -> torch.Tensor:
     """Return what a reading drafts in each round, from the true text: [rounds, drafted]."""
     tokens = torch.tensor(trained.texts[rounds.name])

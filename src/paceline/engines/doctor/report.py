@@ -9,7 +9,7 @@ from paceline.engines.doctor.paired import Difference
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One thing that was looked at: `ok` False is what is wrong, with the evidence for it and what
     to do; None is worth knowing, or was not to be told."""
 
@@ -52,14 +52,14 @@ class ServedReport:
     achieved_error: float | None = None
     short: Difference | None = None
     positions: list[PositionResult] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DoctorFinding] = field(default_factory=list)
 
     @property
     def healthy(self) -> bool:
         return all(finding.ok is not False for finding in self.findings)
 
     @property
-    def wrong(self) -> list[Finding]:
+    def wrong(self) -> list[DoctorFinding]:
         return [finding for finding in self.findings if finding.ok is False]
 
     @property

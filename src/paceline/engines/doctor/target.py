@@ -11,8 +11,8 @@ from paceline.bench.report.words import percent
 from paceline.drafters.reference import Trained
 from paceline.engines.doctor.answers import Asked
 from paceline.engines.doctor.paired import Numbers, difference
-from paceline.engines.doctor.readings import JudgedRounds, Reading, draft_tokens
-from paceline.engines.doctor.report import Finding
+from paceline.engines.doctor.readings import DrafterReading, JudgedRounds, draft_tokens
+from paceline.engines.doctor.report import DoctorFinding
 from paceline.models.batch import Network
 from paceline.models.networks import sequence_outputs
 
@@ -22,7 +22,7 @@ FAR = 0.002  # of all tokens may be further behind than GAP
 OFF = 0.02  # of all rounds: less is no finding, however clear
 
 
-def target_finding(network: Network, asked: Sequence[Asked]) -> Finding:
+def target_finding(network: Network, asked: Sequence[Asked]) -> DoctorFinding:
     """Compare the engine's tokens at T = 0 with the argmax of the target here, on the engine's own
     text."""
     name = "served target"
@@ -35,12 +35,12 @@ def target_finding(network: Network, asked: Sequence[Asked]) -> Finding:
         f"than {GAP}"
     )
     if _least(flips, len(gaps)) <= FLIPS and _least(far, len(gaps)) <= FAR:
-        return Finding(name, True, evidence)
+        return DoctorFinding(name, True, evidence)
     remedy = (
         "the engine serves quantised weights, or another revision: train the drafter on the target "
         "that is served, or serve the one that it was trained on"
     )
-    return Finding(name, False, f"{evidence}; rounding flips fewer", remedy)
+    return DoctorFinding(name, False, f"{evidence}; rounding flips fewer", remedy)
 
 
 def token_gaps(network: Network, asked: Asked) -> Numbers:
@@ -61,10 +61,10 @@ def token_gaps(network: Network, asked: Asked) -> Numbers:
 
 def sampled_finding(
     network: Network, trained: Trained, asked: Sequence[Asked], drafted: int
-) -> Finding:
+) -> DoctorFinding:
     """Say whether the engine accepts the first draft token, at T = 1, as often as the target has
     it: a lossless engine accepts a draft that is no sample with the target's own probability."""
-    name, own = "acceptance at T = 1", Reading("", trained.config)
+    name, own = "acceptance at T = 1", DrafterReading("", trained.config)
     pairs: list[tuple[Numbers, Numbers]] = []
     for each in asked:
         rounds = each.judged(drafted)
@@ -73,7 +73,7 @@ def sampled_finding(
             likely = _probabilities(network, each.text, rounds, drafts)
             pairs.append((likely, (rounds.accepted > 0).astype(float)))
     if not pairs:
-        return Finding(name, None, "no round with a whole draft")
+        return DoctorFinding(name, None, "no round with a whole draft")
     short = difference([likely - accepted for likely, accepted in pairs])
     expected, achieved = (float(np.concatenate(side).mean()) for side in zip(*pairs, strict=True))
     count = sum(len(likely) for likely, _ in pairs)
@@ -82,13 +82,13 @@ def sampled_finding(
         f"the target here gives it {percent(expected)} ({short.z:+.1f} standard errors short)"
     )
     if not short.is_clear or abs(short.mean) <= OFF:
-        return Finding(name, True, evidence)
+        return DoctorFinding(name, True, evidence)
     remedy = (
         "the engine's rejection sampling does not accept drafts as often as the target's "
         "distribution says: look at its draft_sample_method and rejection_sample_method, and check "
         "that its text is right"
     )
-    return Finding(name, False, evidence, remedy)
+    return DoctorFinding(name, False, evidence, remedy)
 
 
 def _probabilities(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from paceline.bench.prompts import load_prompts
 from paceline.core import Grammar, InvalidRequest, PacelineError
 from paceline.core.names import local_path
-from paceline.engines.answers import Ask, Message
+from paceline.engines.answers import EngineAsk, Message
 from paceline.engines.client import EngineClient, EngineRefused
 from paceline.evaluate.doctor import encoded
 from paceline.evaluate.evaluation import check_target
@@ -105,7 +105,7 @@ def has_tokenizer(client: EngineClient, target: LoadedModel) -> bool:
     """Return whether the engine reads a text as the same tokens. Raises EngineError where it is
     gone."""
     try:
-        told = client.ask(Ask(PROBE, max_tokens=1)).prompt_token_ids
+        told = client.ask(EngineAsk(PROBE, max_tokens=1)).prompt_token_ids
     except EngineRefused:
         return False
     return told == list(target.tokenizer(PROBE)["input_ids"])

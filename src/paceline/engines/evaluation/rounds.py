@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from paceline.core import Round
-from paceline.engines.answers import AnsweredRound, Ask, EngineAnswer
+from paceline.engines.answers import AnsweredRound, EngineAnswer, EngineAsk
 from paceline.engines.client import EngineClient
 from paceline.engines.metrics import EngineMetrics
 
@@ -30,7 +30,7 @@ class RoundsReader:
         self.client = client
         self._by_metrics = False
 
-    def ask(self, ask: Ask) -> RoundsAnswer:
+    def ask(self, ask: EngineAsk) -> RoundsAnswer:
         """Answer one request. Raises EngineError."""
         if ask.speculative is False:
             return RoundsAnswer(self.client.ask(ask), None)

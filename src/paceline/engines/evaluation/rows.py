@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from paceline.core import Grammar
 from paceline.core.rounds import AR
 from paceline.dataset.loops import loop_start
-from paceline.engines.answers import Ask, EngineAnswer, Json
+from paceline.engines.answers import EngineAnswer, EngineAsk, Json
 from paceline.engines.evaluation.prompts import ServedPrompt
 from paceline.engines.evaluation.rounds import RoundsAnswer
 from paceline.evaluate.measure import digest, grammar_digest
@@ -28,13 +28,13 @@ STRUCTURED = {"json_schema": "json", "regex": "regex", "lark": "grammar"}
 Sides = Mapping[str, Sequence[RoundsAnswer]]  # of one prompt: all runs, by the name of the side
 
 
-def ask_of(prompt: ServedPrompt, tokens: int, temperature: float, seed: int) -> Ask:
+def ask_of(prompt: ServedPrompt, tokens: int, temperature: float, seed: int) -> EngineAsk:
     """Return the request for one answer. It shares no cached prefix and no remembered answer with
     any other request."""
     fields: Json = {**NEUTRAL, "cache_salt": uuid.uuid4().hex}
     if prompt.grammar is not None:
         fields["structured_outputs"] = _structured(prompt.grammar)
-    return Ask(prompt.prompt, tokens, temperature, seed, fields=fields)
+    return EngineAsk(prompt.prompt, tokens, temperature, seed, fields=fields)
 
 
 def row_of(prompt: ServedPrompt, sides: Sides, seed: int) -> RequestRow:

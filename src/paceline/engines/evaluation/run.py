@@ -50,7 +50,7 @@ class EvaluationBroke(PacelineError):
         self.partial = partial
 
 
-class Job(NamedTuple):
+class EvaluationJob(NamedTuple):
     """One answer to ask for: of a prompt, by its set's and its own index."""
 
     run: int
@@ -103,7 +103,7 @@ class EngineEvaluation:
         target = self.source.target
         return self.servers.engine.model if target is None else target.name
 
-    def _jobs(self, sets: Sequence[ServedSet]) -> Iterator[Job]:
+    def _jobs(self, sets: Sequence[ServedSet]) -> Iterator[EvaluationJob]:
         """Yield all jobs: side by side where all sides can be asked at any time, so that a slower
         machine is slower for each; else all of a side before the next, which takes a restart."""
         sides = sides_of(self.servers)
@@ -117,13 +117,13 @@ class EngineEvaluation:
             if self.servers.together:
                 for number, place in enumerate(places):
                     for side in turned(sides, run + number):
-                        yield Job(run, *place, side)
+                        yield EvaluationJob(run, *place, side)
             else:
                 for side in sides[::-1] if run % 2 == 0 else sides:
                     for place in places:
-                        yield Job(run, *place, side)
+                        yield EvaluationJob(run, *place, side)
 
-    def _ask(self, chosen: ServedSet, job: Job) -> None:
+    def _ask(self, chosen: ServedSet, job: EvaluationJob) -> None:
         client, prompt = self.servers.client(job.side), chosen.prompts[job.prompt]
         seed = self.settings.seed + job.prompt
         ask = of_side(client, job.side, ask_of(prompt, self.settings.tokens, job.temperature, seed))
@@ -139,7 +139,7 @@ class EngineEvaluation:
     # -- what comes of the answers ----------------------------------------------------------------
 
     def _broke(
-        self, sets: Sequence[ServedSet], job: Job, done: int, of: int, error: EngineError
+        self, sets: Sequence[ServedSet], job: EvaluationJob, done: int, of: int, error: EngineError
     ) -> EvaluationBroke:
         """Say which engine failed, and where; put what was measured beside it."""
         who = "the engine" if job.side != AR else "the server without speculation"

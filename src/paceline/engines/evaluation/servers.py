@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from paceline.core.rounds import AR
-from paceline.engines.answers import Ask
+from paceline.engines.answers import EngineAsk
 from paceline.engines.client import EngineClient, EngineError
 from paceline.evaluate.result import BLOCK, POLICY
 
@@ -44,7 +44,7 @@ def sides_of(servers: Servers) -> tuple[str, ...]:
     return (*plain, POLICY, BLOCK) if own else (*plain, BLOCK)
 
 
-def of_side(client: EngineClient, side: str, ask: Ask) -> Ask:
+def of_side(client: EngineClient, side: str, ask: EngineAsk) -> EngineAsk:
     """Return the request as one side's: what a server can be told for one request it is told."""
     if not client.description.capabilities.speculation_off:
         return replace(ask, speculative=False) if side == AR else ask

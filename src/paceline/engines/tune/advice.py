@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline.engines.tune.acceptance import by_context
 from paceline.engines.tune.law import Point
-from paceline.engines.tune.measure import DRAWS, Measured
+from paceline.engines.tune.measure import DRAWS, TuneMeasurement
 from paceline.engines.tune.steps import Numbers
 
 EQUAL = 0.995  # of the best speed from which on a shorter draft is as good
@@ -104,7 +104,7 @@ class Advice:
         return {**asdict(self), "table": self.table, "pays": self.pays}
 
 
-def advise(measured: Measured) -> Advice:
+def advise(measured: TuneMeasurement) -> Advice:
     """Choose the settings."""
     settings = tuple(_settings(measured))
     contexts = tuple(_contexts(measured))
@@ -124,7 +124,7 @@ def advise(measured: Measured) -> Advice:
     )
 
 
-def _settings(measured: Measured) -> Iterator[Setting]:
+def _settings(measured: TuneMeasurement) -> Iterator[Setting]:
     lengths = measured.acceptance.lengths(DRAWS)
     most = measured.draft_len
     filled = measured.costs.fill(range(most + 1))
@@ -159,7 +159,7 @@ def _between(setting: Setting, following: Setting) -> int:
     return max(setting.requests, min(middle, following.requests - 1))
 
 
-def _contexts(measured: Measured) -> Iterator[ContextShare]:
+def _contexts(measured: TuneMeasurement) -> Iterator[ContextShare]:
     for start, acceptance in by_context(measured.answers, measured.draft_len).items():
         if acceptance.rounds >= FEWEST:
             lengths = acceptance.lengths(DRAWS)[:, -1]

@@ -49,14 +49,14 @@ class RoundCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class DrafterCost:
+class DrafterSeconds:
     """Seconds of the drafter in a round, as draws: base + per_row × the places of all blocks."""
 
     base: Numbers
     per_row: Numbers
 
     @classmethod
-    def of(cls, measured: Draws) -> DrafterCost:
+    def of(cls, measured: Draws) -> DrafterSeconds:
         """Learn it from one or two measured points."""
         points = sorted(measured)
         first, last = points[0], points[-1]
@@ -72,7 +72,9 @@ class DrafterCost:
         return seconds
 
 
-def separated(rounds: Draws, undrafted: Mapping[int, Numbers], drafter: DrafterCost) -> RoundCosts:
+def separated(
+    rounds: Draws, undrafted: Mapping[int, Numbers], drafter: DrafterSeconds
+) -> RoundCosts:
     """Take a drafter's seconds off those of measured steps.
 
     `rounds` are rounds with drafts. `undrafted` are steps, by requests, of the same engine that

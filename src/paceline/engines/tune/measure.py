@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from paceline.core import InvalidRequest
-from paceline.engines.answers import Ask, EngineAnswer
+from paceline.engines.answers import EngineAnswer, EngineAsk
 from paceline.engines.tune.acceptance import Acceptance, rounds_of
-from paceline.engines.tune.costs import DrafterCost, RoundCosts, separated
+from paceline.engines.tune.costs import DrafterSeconds, RoundCosts, separated
 from paceline.engines.tune.law import Point, StepLaw
 from paceline.engines.tune.probes import (
     SHORT,
@@ -34,7 +34,7 @@ PROMPT_ROWS = (1, 4, 16, 64, 256)  # lengths of prompts that show what rows cost
 
 
 @dataclass(slots=True)
-class Measured:
+class TuneMeasurement:
     """What was learned of an engine. `present` are seconds per token of one request with the
     engine's present setting, by requests, as draws."""
 
@@ -83,7 +83,9 @@ class Pool:
         return Acceptance.of(rounds, self._draft_len)
 
 
-def measure_whole(prober: Prober, sizes: Sequence[int], draft_len: int, tokens: int) -> Measured:
+def measure_whole(
+    prober: Prober, sizes: Sequence[int], draft_len: int, tokens: int
+) -> TuneMeasurement:
     """Measure an engine whose drafts have one length for all requests, as vLLM's."""
     pool, notes = Pool(draft_len), list[str]()
     rounds, undrafted = dict[Point, Numbers](), dict[int, Numbers]()
@@ -105,7 +107,7 @@ def measure_whole(prober: Prober, sizes: Sequence[int], draft_len: int, tokens: 
         undrafted = _without_rows(prober, rounds, pool)
     acceptance = pool.acceptance()
     length = acceptance.lengths(DRAWS)[:, draft_len]
-    return Measured(
+    return TuneMeasurement(
         draft_len,
         acceptance,
         separated(rounds, undrafted, drafter),
@@ -119,7 +121,7 @@ def measure_whole(prober: Prober, sizes: Sequence[int], draft_len: int, tokens: 
 
 def measure_by_request(
     prober: Prober, sizes: Sequence[int], draft_len: int, tokens: int
-) -> Measured:
+) -> TuneMeasurement:
     """Measure an engine that takes a draft length with each request, as Paceline's server."""
     pool = Pool(draft_len)
     plain, drafted = dict[int, Numbers](), dict[Point, Numbers]()
@@ -143,7 +145,7 @@ def measure_by_request(
     _check_rounds(drafted)
     acceptance = pool.acceptance()
     length = acceptance.lengths(DRAWS)[:, draft_len]
-    return Measured(
+    return TuneMeasurement(
         draft_len,
         acceptance,
         RoundCosts(plain, drafted),
@@ -177,7 +179,7 @@ def _check_rounds(rounds: Mapping[Point, Numbers]) -> None:
 
 def _drafter_cost(
     prober: Prober, rounds: Mapping[Point, Numbers], pool: Pool, draft_len: int, notes: list[str]
-) -> DrafterCost:
+) -> DrafterSeconds:
     """Measure the drafter's part of a round; take a usual share where that is not possible."""
     measured = _measured_drafter(prober, rounds, pool, draft_len)
     if not measured:
@@ -185,7 +187,7 @@ def _drafter_cost(
         notes.append(f"the drafter's part of a round is taken as {low} to {high}%: not measured")
         shares = np.random.default_rng(3).uniform(*SHARE, DRAWS)
         measured = {point: draws * shares for point, draws in rounds.items()}
-    return DrafterCost.of(measured)
+    return DrafterSeconds.of(measured)
 
 
 def _measured_drafter(
@@ -228,7 +230,7 @@ def _without_rows(
     text = context_text(pool.answers)
     times = dict[Point, float]()
     for index, rows in enumerate(PROMPT_ROWS):
-        asks = [Ask(text[start : start + rows], 1) for start in range(index, index + 3)]
+        asks = [EngineAsk(text[start : start + rows], 1) for start in range(index, index + 3)]
         asks = [ask for ask in asks if len(ask.prompt) == rows]
         if asks:
             answers = prober.ask_all(asks, 1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 
 from paceline.core import InvalidRequest
-from paceline.engines.answers import Ask, EngineAnswer, Message
+from paceline.engines.answers import EngineAnswer, EngineAsk, Message
 from paceline.engines.client import EngineClient, EngineRefused
 from paceline.engines.tune.steps import Step, bursts, steps_of
 
@@ -99,7 +99,7 @@ class Prober:
         fields: Fields,
     ) -> Wave:  # fmt: skip
         asks = [
-            Ask(
+            EngineAsk(
                 self._prompt(number),
                 tokens,
                 speculative=False if draft_len == 0 else None,
@@ -110,7 +110,7 @@ class Prober:
         ]
         return Wave(requests, tuple(prompts), self.ask_all(asks, requests))
 
-    def ask_all(self, asks: Sequence[Ask], requests: int) -> list[EngineAnswer]:
+    def ask_all(self, asks: Sequence[EngineAsk], requests: int) -> list[EngineAnswer]:
         self.asked += len(asks)
         return self.client.ask_all(asks, requests)
 
@@ -163,7 +163,7 @@ def drafter_steps(
     """
     room = (2 * draft_len + 2) + rounds  # tokens from the prompt's end to the context's
     ids = list(islice(cycle(text), longest - room))
-    ask = Ask(ids, room, ignore_eos=True)
+    ask = EngineAsk(ids, room, ignore_eos=True)
     answers = prober.ask_all([ask] * requests, requests)
     leader = min(answers, key=lambda answer: answer.arrivals[0])
     begun = max(answer.arrivals[0] for answer in answers)

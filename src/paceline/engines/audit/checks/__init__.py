@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.engines.audit.check import Check
+from paceline.engines.audit.check import AuditCheck
 from paceline.engines.audit.checks.acceptance import AcceptanceCheck
 from paceline.engines.audit.checks.deep import DeepCheck
 from paceline.engines.audit.checks.greedy import GreedyCheck
@@ -18,7 +18,7 @@ from paceline.engines.audit.checks.structured import StructuredCheck
 
 # What comes first is asked first where the budget is small; the checks of speed come last, since
 # they put the most load on the server.
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[AuditCheck, ...] = (
     GreedyCheck(),
     LawCheck(),
     DeepCheck(),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from paceline.engines.answers import Ask
+from paceline.engines.answers import EngineAsk
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.causes import Sign, cause_of
 from paceline.engines.audit.checks.rounds import RoundView, all_rounds, fall, mean_al
-from paceline.engines.audit.findings import Evidence, Finding, Series, Severity
+from paceline.engines.audit.findings import AuditFinding, Evidence, Series, Severity
 from paceline.engines.audit.session import PLAIN, Probe, Session
 
 ANSWERS = 4
@@ -34,9 +34,9 @@ class AcceptanceCheck:
     def cost(self, session: Session, scale: int = 1) -> Cost:
         return Cost(1, session.longest_probe + _tokens(session)) * ANSWERS
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
         asks = [
-            Ask(probe.ids, _tokens(session), 1.0, seed=session.seed + SEED + number,
+            EngineAsk(probe.ids, _tokens(session), 1.0, seed=session.seed + SEED + number,
                 ignore_eos=True, fields=PLAIN)
             for number, probe in enumerate(_repeated(session))
         ]  # fmt: skip
@@ -44,7 +44,7 @@ class AcceptanceCheck:
         al = mean_al(rounds)
         if al is None or not any(each.accepted for each in rounds):
             title = "no speculation was seen: no answer came with more than a token at a time"
-            return [Finding(severity=Severity.NOTE, title=title)]
+            return [AuditFinding(severity=Severity.NOTE, title=title)]
         return [_overall(rounds, al), _by_draft(rounds), *_by_answer(session, rounds)]
 
 
@@ -57,14 +57,14 @@ def _repeated(session: Session) -> list[Probe]:
     return [probes[number % len(probes)] for number in range(ANSWERS)]
 
 
-def _overall(rounds: Sequence[RoundView], al: float) -> Finding:
+def _overall(rounds: Sequence[RoundView], al: float) -> AuditFinding:
     evidence: Evidence = {"AL incl. bonus": al, "rounds": len(rounds)}
     if any(each.drafted is None for each in rounds):
         evidence["rounds read from"] = "the stream's events"
     if al - 1 >= LOW:
-        return Finding(severity=Severity.OK, title=f"drafts are accepted: AL {al:.2f} incl. bonus",
-                       evidence=evidence)  # fmt: skip
-    return Finding(
+        title = f"drafts are accepted: AL {al:.2f} incl. bonus"
+        return AuditFinding(severity=Severity.OK, title=title, evidence=evidence)
+    return AuditFinding(
         severity=Severity.WARNING,
         title=f"drafts are hardly ever accepted: AL {al:.2f} incl. bonus",
         evidence=evidence,
@@ -73,7 +73,7 @@ def _overall(rounds: Sequence[RoundView], al: float) -> Finding:
     )
 
 
-def _by_draft(rounds: Sequence[RoundView]) -> Finding:
+def _by_draft(rounds: Sequence[RoundView]) -> AuditFinding:
     """Report the acceptance of each draft position, of the rounds that came to it."""
     longest = max((each.drafted or each.accepted) for each in rounds)
     shares: list[float | None] = []
@@ -96,8 +96,8 @@ def _by_draft(rounds: Sequence[RoundView]) -> Finding:
     }
     if dead is None or dead == 1:
         title = "acceptance by position in the draft"
-        return Finding(severity=Severity.OK, title=title, evidence=evidence, series=series)
-    return Finding(
+        return AuditFinding(severity=Severity.OK, title=title, evidence=evidence, series=series)
+    return AuditFinding(
         severity=Severity.WARNING,
         title=f"no draft token at position {dead} is ever accepted",
         evidence=evidence,
@@ -107,7 +107,7 @@ def _by_draft(rounds: Sequence[RoundView]) -> Finding:
     )
 
 
-def _by_answer(session: Session, rounds: Sequence[RoundView]) -> list[Finding]:
+def _by_answer(session: Session, rounds: Sequence[RoundView]) -> list[AuditFinding]:
     early = [each for each in rounds if each.position < EARLY]
     windows = {
         f"{low}–{high}": [each for each in rounds if low <= each.position < high]
@@ -127,7 +127,7 @@ def _by_answer(session: Session, rounds: Sequence[RoundView]) -> list[Finding]:
             continue
         cause, remedy = cause_of(session, Sign.COLLAPSE)
         evidence["accepted, beside the first 256"] = change.ratio
-        return [Finding(
+        return [AuditFinding(
             severity=Severity.WARNING if change.words == "decays" else Severity.FAILURE,
             title=f"acceptance {change.words} after {low} tokens of the answer",
             evidence=evidence,
@@ -138,4 +138,4 @@ def _by_answer(session: Session, rounds: Sequence[RoundView]) -> list[Finding]:
         )]  # fmt: skip
     seen = max((each.position for each in rounds), default=0)
     title = f"acceptance holds along an answer, as far as {seen} tokens"
-    return [Finding(severity=Severity.OK, title=title, evidence=evidence, series=series)]
+    return [AuditFinding(severity=Severity.OK, title=title, evidence=evidence, series=series)]

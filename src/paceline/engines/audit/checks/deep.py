@@ -17,7 +17,7 @@ from typing import NamedTuple
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.checks.draws import token_test
 from paceline.engines.audit.checks.law import law_finding
-from paceline.engines.audit.findings import Finding, Severity
+from paceline.engines.audit.findings import AuditFinding, Severity
 from paceline.engines.audit.reference import ScoredToken
 from paceline.engines.audit.session import GREEDY_TOKENS, PLAIN, Probe, Session, greedy
 from paceline.engines.audit.statistics import ChiSquare
@@ -59,18 +59,18 @@ class DeepCheck:
         drawn = Cost(1, MOST_CONTEXT + at_once * TOKENS) * requests
         return search * len(session.probes) + laws + drawn
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
         beginnings = _beginnings(session)
         try:
             answers = _draw(session, beginnings, ANSWERS * scale)
         except EngineRefused as error:
-            return [Finding(severity=Severity.NOTE, title=f"n > 1 is refused: {error}")]
+            return [AuditFinding(severity=Severity.NOTE, title=f"n > 1 is refused: {error}")]
         groups = _groups(answers)
         laws = _laws(session, beginnings, answers, groups)
         test = ChiSquare.total(token_test(tokens, laws[key]) for key, tokens in groups.items())
         if not test.df:
             title = "answers do not begin alike often enough for a test of their next tokens"
-            return [Finding(severity=Severity.NOTE, title=title)]
+            return [AuditFinding(severity=Severity.NOTE, title=title)]
         finding = law_finding(session, f"tokens 2 to {TOKENS}, by id", test)
         finding.evidence["beginnings"] = len(groups)
         return [finding]

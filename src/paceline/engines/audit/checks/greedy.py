@@ -5,8 +5,8 @@ from __future__ import annotations
 from paceline.engines.answers import EngineAnswer
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.causes import Sign, cause_of
-from paceline.engines.audit.checks.texts import Judged, first_difference, judge
-from paceline.engines.audit.findings import Evidence, Finding, Severity
+from paceline.engines.audit.checks.texts import JudgedText, first_difference, judge
+from paceline.engines.audit.findings import AuditFinding, Evidence, Severity
 from paceline.engines.audit.reference import ScoredToken
 from paceline.engines.audit.session import GREEDY_TOKENS, MOST_TIE, Probe, Session, greedy
 
@@ -26,8 +26,8 @@ class GreedyCheck:
         each = Cost(1, session.longest_probe + GREEDY_TOKENS + 1)
         return each * (times * len(session.probes))
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
-        judged, differing = Judged(), Judged()
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
+        judged, differing = JudgedText(), JudgedText()
 
         def look(probe: Probe) -> tuple[list[ScoredToken], EngineAnswer, EngineAnswer | None]:
             answer = session.ask(greedy(probe))
@@ -42,7 +42,7 @@ class GreedyCheck:
                 _judge_difference(differing, session, probe, scored, answer, plain)
         return [self._finding(session, judged, differing)]
 
-    def _finding(self, session: Session, judged: Judged, differing: Judged) -> Finding:
+    def _finding(self, session: Session, judged: JudgedText, differing: JudgedText) -> AuditFinding:
         evidence: Evidence = {
             "texts": len(session.probes),
             "tokens": judged.tokens,
@@ -62,12 +62,12 @@ class GreedyCheck:
                 if session.reference.asks
                 else ("T = 0: every token is the likeliest by the server's own prefill")
             )
-            return Finding(severity=Severity.OK, title=title, evidence=evidence)
+            return AuditFinding(severity=Severity.OK, title=title, evidence=evidence)
         evidence["first wrong token"] = min(
             place for each in (judged, differing) if (place := each.first_wrong) is not None
         )
         cause, remedy = cause_of(session, Sign.GREEDY)
-        return Finding(
+        return AuditFinding(
             severity=Severity.FAILURE,
             title="T = 0 is not lossless: tokens are wrong beyond rounding",
             evidence=evidence,
@@ -79,7 +79,7 @@ class GreedyCheck:
 
 
 def _judge_difference(
-    differing: Judged,
+    differing: JudgedText,
     session: Session,
     probe: Probe,
     scored: list[ScoredToken],

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from paceline.engines.answers import Ask
+from paceline.engines.answers import EngineAsk
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.causes import Sign, cause_of
 from paceline.engines.audit.checks import draws
 from paceline.engines.audit.checks.draws import Draw
-from paceline.engines.audit.findings import Evidence, Finding, Severity
+from paceline.engines.audit.findings import AuditFinding, Evidence, Severity
 from paceline.engines.audit.session import PLAIN, Session
 from paceline.engines.audit.statistics import POWER, ChiSquare
 
@@ -31,7 +31,7 @@ class LawCheck:
     def cost(self, session: Session, scale: int = 1) -> Cost:
         return Cost(1, session.longest_probe + TOKENS + 1) * (2 * ANSWERS * scale)
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
         sampled = sample(session, ANSWERS * scale)
         everywhere = draws.ranks(sampled, 1, draws.everywhere)
         tests = {
@@ -58,14 +58,14 @@ def sample(session: Session, answers: int) -> list[Draw]:
         ids = probes[probe].ids
         seed = session.seed + FIRST_SEED + number
         # an answer that could end would not show the token that ends it
-        ask = Ask(ids, TOKENS, 1.0, seed=seed, ignore_eos=True, fields=PLAIN)
+        ask = EngineAsk(ids, TOKENS, 1.0, seed=seed, ignore_eos=True, fields=PLAIN)
         answer = session.ask(ask, fresh=True)
         return Draw(probe, session.reference.score(ids, answer.token_ids), answer.rounds)
 
     return session.each(range(answers), draw)
 
 
-def law_finding(session: Session, name: str, test: ChiSquare) -> Finding:
+def law_finding(session: Session, name: str, test: ChiSquare) -> AuditFinding:
     """Say what a test of sampled tokens found, and which bias it would have found."""
     bias = test.bias_found(session.alpha)
     evidence: Evidence = {
@@ -78,10 +78,10 @@ def law_finding(session: Session, name: str, test: ChiSquare) -> Finding:
     }
     if test.p >= session.alpha:
         words = "no bias" if bias is None else f"a bias of {bias:.1%} would have been found"
-        return Finding(severity=Severity.OK, title=f"{name}: the model's law ({words})",
+        return AuditFinding(severity=Severity.OK, title=f"{name}: the model's law ({words})",
                        evidence=evidence)  # fmt: skip
     cause, remedy = cause_of(session, Sign.LAW)
-    return Finding(
+    return AuditFinding(
         severity=Severity.FAILURE,
         title=f"{name}: not the model's law",
         evidence=evidence,

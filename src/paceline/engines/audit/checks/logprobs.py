@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from paceline.engines.answers import Ask, EngineAnswer
+from paceline.engines.answers import EngineAnswer, EngineAsk
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.causes import Sign, cause_of
-from paceline.engines.audit.findings import Evidence, Finding, Severity
+from paceline.engines.audit.findings import AuditFinding, Evidence, Severity
 from paceline.engines.audit.reference import ScoredToken
 from paceline.engines.audit.session import PLAIN, Session
 from paceline.engines.client import EngineRefused
@@ -20,7 +20,7 @@ SHARE = 0.02  # of the tokens that may be off by more: rounding has tails
 SEED = 2_000
 
 
-class Compared(NamedTuple):
+class ComparedLogprobs(NamedTuple):
     """Differences in nats of each told log-probability from the reference's, and what is amiss."""
 
     differences: list[float]
@@ -42,18 +42,18 @@ class LogprobCheck:
         times = 2 * 2 * min(PROBES, len(session.probes))
         return Cost(1, session.longest_probe + TOKENS + 1) * times
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
         try:
             return [self._at(session, temperature) for temperature in (0.0, 1.0)]
         except EngineRefused as error:
             cause, _ = cause_of(session, Sign.LOGPROBS)
             title = f"log-probabilities are refused: {error}"
-            return [Finding(severity=Severity.WARNING, title=title, cause=cause)]
+            return [AuditFinding(severity=Severity.WARNING, title=title, cause=cause)]
 
-    def _at(self, session: Session, temperature: float) -> Finding:
-        def look(probe_number: int) -> Compared:
+    def _at(self, session: Session, temperature: float) -> AuditFinding:
+        def look(probe_number: int) -> ComparedLogprobs:
             ids, seed = session.probes[probe_number].ids, session.seed + SEED + probe_number
-            ask = Ask(ids, TOKENS, temperature, seed=seed, top_logprobs=TOP, fields=PLAIN)
+            ask = EngineAsk(ids, TOKENS, temperature, seed=seed, top_logprobs=TOP, fields=PLAIN)
             answer = session.ask(ask, fresh=True)
             return _compared(answer, session.reference.score(ids, answer.token_ids))
 
@@ -62,14 +62,16 @@ class LogprobCheck:
         return _finding(session, temperature, compared)
 
 
-def _compared(answer: EngineAnswer, scored: list[ScoredToken]) -> Compared:
+def _compared(answer: EngineAnswer, scored: list[ScoredToken]) -> ComparedLogprobs:
     pairs = list(zip(answer.logprobs, scored, strict=False))
     differences = [abs(told.chosen - token.logprob) for told, token in pairs]
     absent = sum(token.token not in told.top for told, token in pairs)
-    return Compared(differences, max(0, len(scored) - len(answer.logprobs)), absent)
+    return ComparedLogprobs(differences, max(0, len(scored) - len(answer.logprobs)), absent)
 
 
-def _finding(session: Session, temperature: float, compared: list[Compared]) -> Finding:
+def _finding(
+    session: Session, temperature: float, compared: list[ComparedLogprobs]
+) -> AuditFinding:
     limit = max(LEAST_LIMIT, 2 * session.tie)
     differences = [value for each in compared for value in each.differences]
     off = sum(value > limit for value in differences)
@@ -84,11 +86,13 @@ def _finding(session: Session, temperature: float, compared: list[Compared]) -> 
     }
     words = f"T = {temperature:g}: log-probabilities"
     if not missing and not absent and off <= SHARE * len(differences):
-        return Finding(severity=Severity.OK, title=f"{words} are the model's", evidence=evidence)
+        return AuditFinding(
+            severity=Severity.OK, title=f"{words} are the model's", evidence=evidence
+        )
     if absent:
         evidence["chosen tokens without a log-probability of their own"] = absent
     cause, remedy = cause_of(session, Sign.LOGPROBS)
-    return Finding(
+    return AuditFinding(
         severity=Severity.FAILURE,
         title=f"{words} are {'missing' if missing else 'not the model' + chr(39) + 's'}",
         evidence=evidence,

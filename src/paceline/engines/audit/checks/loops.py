@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from paceline.dataset.loops import loop_start
-from paceline.engines.answers import Ask
+from paceline.engines.answers import EngineAsk
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.causes import Sign, cause_of
 from paceline.engines.audit.checks.rounds import RoundView, mean_al, rounds_of
-from paceline.engines.audit.findings import Evidence, Finding, Severity
+from paceline.engines.audit.findings import AuditFinding, Evidence, Severity
 from paceline.engines.audit.session import PLAIN, Session
 
 PROBES = 2
@@ -28,8 +28,8 @@ class LoopCheck:
     def cost(self, session: Session, scale: int = 1) -> Cost:
         return Cost(1, session.longest_probe + _tokens(session)) * PROBES
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
-        asks = [Ask(probe.ids, _tokens(session), 0.0, fields=PLAIN)
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
+        asks = [EngineAsk(probe.ids, _tokens(session), 0.0, fields=PLAIN)
                 for probe in session.probes[:PROBES]]  # fmt: skip
         session.ask_all(asks)
         texts, looping = 0, 0
@@ -52,7 +52,7 @@ def _finding(
     looping: int,
     outside: list[RoundView],
     inside: list[RoundView],
-) -> Finding:
+) -> AuditFinding:
     without, within, whole = mean_al(outside), mean_al(inside), mean_al([*outside, *inside])
     evidence: Evidence = {"texts": texts, "that loop": looping}
     if whole is not None:
@@ -61,12 +61,12 @@ def _finding(
     if drafted:
         evidence["accepted inside loops"] = sum(each.accepted for each in inside) / drafted
     if not looping or within is None:
-        return Finding(
+        return AuditFinding(
             severity=Severity.OK, title="no loop lifts the acceptance", evidence=evidence
         )
     cause, _ = cause_of(session, Sign.LOOP)
     misleads = without is None or (whole is not None and whole / without >= FLATTERED)
-    return Finding(
+    return AuditFinding(
         severity=Severity.WARNING if misleads else Severity.NOTE,
         title=f"{looping} of {texts} texts loop, and their acceptance is not worth anything",
         evidence=evidence,

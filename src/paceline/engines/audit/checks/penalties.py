@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from paceline.engines.answers import Ask
+from paceline.engines.answers import EngineAsk
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.causes import Sign, cause_of
-from paceline.engines.audit.checks.texts import Adjust, Judged, judge
-from paceline.engines.audit.findings import Evidence, Finding, Severity
+from paceline.engines.audit.checks.texts import Adjust, JudgedText, judge
+from paceline.engines.audit.findings import AuditFinding, Evidence, Severity
 from paceline.engines.audit.reference import ScoredToken
 from paceline.engines.audit.session import PLAIN, Probe, Session
 from paceline.engines.client import EngineRefused
@@ -35,7 +35,7 @@ class PenaltyCheck:
         times = 2 * 2 * min(PROBES, len(session.probes))
         return Cost(1, session.longest_probe + TOKENS + 1) * times
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
         penalties = {"frequency_penalty": FREQUENCY, "presence_penalty": PRESENCE}
         found = [_asked(session, "penalties", lambda probe: (penalties, _penalized))]
         found.append(_asked(session, "logit_bias", lambda probe: _ban(session, probe)))
@@ -48,16 +48,16 @@ Adjusted = Callable[[Sequence[int]], Adjust]  # answer -> what is added at each 
 
 def _asked(
     session: Session, what: str, fields_of: Callable[[Probe], tuple[Fields, Adjusted]]
-) -> Finding:
-    judged, mattered = Judged(), 0
+) -> AuditFinding:
+    judged, mattered = JudgedText(), 0
     for probe in session.probes[:PROBES]:
         fields, adjusted = fields_of(probe)
         try:
-            answer = session.ask(Ask(probe.ids, TOKENS, 0.0, fields={**PLAIN, **fields}))
+            answer = session.ask(EngineAsk(probe.ids, TOKENS, 0.0, fields={**PLAIN, **fields}))
         except EngineRefused as error:
             cause, _ = cause_of(session, Sign.REFUSED)
             title = f"{what} is refused: {error}"
-            return Finding(severity=Severity.NOTE, title=title, cause=cause)
+            return AuditFinding(severity=Severity.NOTE, title=title, cause=cause)
         scored = session.reference.score(probe.ids, answer.token_ids)
         adjust = adjusted(answer.token_ids)
         judge(judged, probe.name, scored, session.tie, adjust)
@@ -75,7 +75,7 @@ def _penalized(ids: Sequence[int]) -> Adjust:
 
 def _ban(session: Session, probe: Probe) -> tuple[Fields, Adjusted]:
     """Ban the token that the free text says most often."""
-    free = session.ask(Ask(probe.ids, TOKENS, 0.0, fields=PLAIN))
+    free = session.ask(EngineAsk(probe.ids, TOKENS, 0.0, fields=PLAIN))
     banned = Counter(free.token_ids).most_common(1)[0][0]
 
     def adjusted(ids: Sequence[int]) -> Adjust:
@@ -90,7 +90,7 @@ def _matters(token: ScoredToken, added: Callable[[int], float]) -> bool:
     return adjusted[0] != token.top[0][0]
 
 
-def _finding(session: Session, what: str, judged: Judged, mattered: int) -> Finding:
+def _finding(session: Session, what: str, judged: JudgedText, mattered: int) -> AuditFinding:
     evidence: Evidence = {
         "tokens": judged.tokens,
         "places where it matters": mattered,
@@ -99,11 +99,11 @@ def _finding(session: Session, what: str, judged: Judged, mattered: int) -> Find
         "largest gap in nats": judged.worst,
     }
     if not judged.wrong:
-        return Finding(severity=Severity.OK, title=f"{what}: every token is right",
+        return AuditFinding(severity=Severity.OK, title=f"{what}: every token is right",
                        evidence=evidence)  # fmt: skip
     evidence["first wrong token"] = judged.first_wrong
     cause, remedy = cause_of(session, Sign.PENALTIES)
-    return Finding(
+    return AuditFinding(
         severity=Severity.FAILURE,
         title=f"{what}: tokens are chosen as if it did not count all tokens before",
         evidence=evidence,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from paceline.engines.answers import Ask, EngineAnswer
+from paceline.engines.answers import EngineAnswer, EngineAsk
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.causes import Sign, cause_of
-from paceline.engines.audit.checks.texts import Judged, first_difference
-from paceline.engines.audit.findings import Evidence, Finding, Severity
+from paceline.engines.audit.checks.texts import JudgedText, first_difference
+from paceline.engines.audit.findings import AuditFinding, Evidence, Severity
 from paceline.engines.audit.reference import Reference
 from paceline.engines.audit.session import PLAIN, Session
 from paceline.engines.client import EngineClient, EngineRefused
@@ -45,7 +45,7 @@ class PrefixCheck:
     def cost(self, session: Session, scale: int = 1) -> Cost:
         return Cost(1, LENGTH + TOKENS) * 5
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
         ids = session.long_prompt(LENGTH, SALT)
         drafted = _twice(session, ids, None)
         plain = _twice(session, ids, session.reference) if session.reference.asks else None
@@ -55,7 +55,7 @@ class PrefixCheck:
 def _twice(session: Session, ids: list[int], reference: Reference | None) -> Hits:
     """Ask twice under a scope that nothing else has used."""
     salt = f"audit-{session.seed}-{'off' if reference else 'on'}-{id(session)}"
-    ask = Ask(ids, TOKENS, 0.0, fields={**PLAIN, "cache_salt": salt})
+    ask = EngineAsk(ids, TOKENS, 0.0, fields={**PLAIN, "cache_salt": salt})
     answer = reference.ask if reference else lambda a: session.ask(a, fresh=True)
     client = reference.client if reference else session.server
     cold = answer(ask)
@@ -76,14 +76,14 @@ def _counters(client: EngineClient) -> EngineMetrics | None:
         return None
 
 
-def _hits(session: Session, drafted: Hits, plain: Hits | None) -> Finding:
+def _hits(session: Session, drafted: Hits, plain: Hits | None) -> AuditFinding:
     evidence: Evidence = {"cached with speculation": drafted.share}
     if plain is not None:
         evidence["cached without"] = plain.share
     lost = plain is not None and plain.share is not None and drafted.share is not None
     if lost and plain.share - drafted.share > LOST:  # type: ignore[union-attr,operator]
         cause, remedy = cause_of(session, Sign.PREFIX_HITS)
-        return Finding(
+        return AuditFinding(
             severity=Severity.WARNING,
             title="prefix hits are lost with speculation",
             evidence=evidence,
@@ -92,31 +92,31 @@ def _hits(session: Session, drafted: Hits, plain: Hits | None) -> Finding:
         )
     if drafted.share is None:
         title = "the server does not tell prefix hits"
-        return Finding(severity=Severity.NOTE, title=title, evidence=evidence)
+        return AuditFinding(severity=Severity.NOTE, title=title, evidence=evidence)
     if not drafted.share:
         title = "no prefix hits: the prefix cache is off, or forgets at once"
-        return Finding(severity=Severity.NOTE, title=title, evidence=evidence)
+        return AuditFinding(severity=Severity.NOTE, title=title, evidence=evidence)
     title = f"prefix hits: {drafted.share:.0%} of a repeated prompt"
-    return Finding(severity=Severity.OK, title=title, evidence=evidence)
+    return AuditFinding(severity=Severity.OK, title=title, evidence=evidence)
 
 
-def _text(session: Session, drafted: Hits) -> Finding:
+def _text(session: Session, drafted: Hits) -> AuditFinding:
     """Compare the text after a hit with that of the first time, and judge a difference."""
     place = first_difference(drafted.warm.token_ids, drafted.cold.token_ids)
     evidence: Evidence = {"tokens": len(drafted.warm.token_ids)}
     if place is None:
-        return Finding(severity=Severity.OK, title="the text after a prefix hit is the same",
+        return AuditFinding(severity=Severity.OK, title="the text after a prefix hit is the same",
                        evidence=evidence)  # fmt: skip
-    judged = Judged()
+    judged = JudgedText()
     for answer in (drafted.cold, drafted.warm):
         for token in session.reference.score(drafted.ids, answer.token_ids)[place : place + 1]:
             judged.add("", place, token.gap, session.tie)
     evidence |= {"first difference": place + 1, "gap in nats": judged.worst}
     if not judged.wrong:
-        return Finding(severity=Severity.OK, evidence=evidence,
+        return AuditFinding(severity=Severity.OK, evidence=evidence,
                        title="the text after a prefix hit differs at a tie")  # fmt: skip
     cause, remedy = cause_of(session, Sign.PREFIX_TEXT)
-    return Finding(
+    return AuditFinding(
         severity=Severity.FAILURE,
         title="the text after a prefix hit is another one",
         evidence=evidence,

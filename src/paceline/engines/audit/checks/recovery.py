@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.engines.answers import Ask
+from paceline.engines.answers import EngineAsk
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.causes import Sign, cause_of
 from paceline.engines.audit.checks.rounds import LEAST_ROUNDS, RoundView, all_rounds, fall, mean_al
-from paceline.engines.audit.findings import Evidence, Finding, Series, Severity
+from paceline.engines.audit.findings import AuditFinding, Evidence, Series, Severity
 from paceline.engines.audit.session import PLAIN, Session
 
 SHORT = 4  # short prompts that are asked before and after
@@ -35,10 +35,10 @@ class RecoveryCheck:
             cost += Cost(1, length + TOKENS) * ANSWERS
         return cost
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
         before = _short(session)
         if not any(each.accepted for each in before):
-            return [Finding(severity=Severity.NOTE, title="no speculation was seen")]
+            return [AuditFinding(severity=Severity.NOTE, title="no speculation was seen")]
         by_length = {length: _long(session, length) for length in lengths(session)}
         after_long = _short(session)
         asks = [_ask(session, number % len(session.probes), number) for number in
@@ -65,9 +65,9 @@ def _load(session: Session) -> int:
     return 4 * session.meter.budget.at_once
 
 
-def _ask(session: Session, probe: int, number: int) -> Ask:
+def _ask(session: Session, probe: int, number: int) -> EngineAsk:
     ids, seed = session.probes[probe].ids, session.seed + SEED + number
-    return Ask(ids, TOKENS, 1.0, seed=seed, ignore_eos=True, fields=PLAIN)
+    return EngineAsk(ids, TOKENS, 1.0, seed=seed, ignore_eos=True, fields=PLAIN)
 
 
 def _short(session: Session) -> list[RoundView]:
@@ -77,7 +77,7 @@ def _short(session: Session) -> list[RoundView]:
 
 def _long(session: Session, length: int) -> list[RoundView]:
     asks = [
-        Ask(session.long_prompt(length, number), TOKENS, 1.0,
+        EngineAsk(session.long_prompt(length, number), TOKENS, 1.0,
             seed=session.seed + SEED + 500 + number, ignore_eos=True, fields=PLAIN)
         for number in range(ANSWERS)
     ]  # fmt: skip
@@ -86,7 +86,7 @@ def _long(session: Session, length: int) -> list[RoundView]:
 
 def _contexts(
     session: Session, before: Sequence[RoundView], by_length: dict[int, list[RoundView]]
-) -> Finding:
+) -> AuditFinding:
     means = {"short": mean_al(before)} | {str(n): mean_al(r) for n, r in by_length.items()}
     series = Series(
         title="Acceptance length by context",
@@ -101,7 +101,7 @@ def _contexts(
         if change is None or change.words is None:
             continue
         cause, remedy = cause_of(session, Sign.COLLAPSE)
-        return Finding(
+        return AuditFinding(
             severity=Severity.WARNING if change.words == "decays" else Severity.FAILURE,
             title=f"acceptance {change.words} at a context of {length} tokens",
             evidence=evidence,
@@ -110,18 +110,18 @@ def _contexts(
             remedy=remedy or "switch speculation off for long prompts, or bound the draft window",
         )
     title = f"acceptance holds up to a context of {max(by_length)} tokens"
-    return Finding(severity=Severity.OK, title=title, evidence=evidence, series=series)
+    return AuditFinding(severity=Severity.OK, title=title, evidence=evidence, series=series)
 
 
 def _back(
     session: Session, before: Sequence[RoundView], after: Sequence[RoundView], what: str
-) -> Finding:
+) -> AuditFinding:
     evidence: Evidence = {
         "AL before": mean_al(before), "AL after": mean_al(after),
         "rounds before": len(before), "rounds after": len(after),
     }  # fmt: skip
     if len(before) >= LEAST_ROUNDS and len(after) < len(before) / 10:
-        return Finding(
+        return AuditFinding(
             severity=Severity.WARNING,
             title=f"the engine drafts no more after {what}",
             evidence=evidence,
@@ -133,10 +133,10 @@ def _back(
         title = f"acceptance is the same before and after {what}"
         if change is None:
             title = f"too few rounds to compare acceptance before and after {what}"
-        return Finding(severity=Severity.OK if change else Severity.NOTE, title=title,
+        return AuditFinding(severity=Severity.OK if change else Severity.NOTE, title=title,
                        evidence=evidence)  # fmt: skip
     cause, remedy = cause_of(session, Sign.DEAD)
-    return Finding(
+    return AuditFinding(
         severity=Severity.FAILURE,
         title=f"acceptance {words} after {what}, and does not come back",
         evidence=evidence,

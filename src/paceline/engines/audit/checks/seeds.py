@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from itertools import combinations
 
-from paceline.engines.answers import Ask
+from paceline.engines.answers import EngineAsk
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.causes import Sign, cause_of
 from paceline.engines.audit.checks.draws import Draw, everywhere, ranks
 from paceline.engines.audit.checks.texts import first_difference
-from paceline.engines.audit.findings import Evidence, Finding, Severity
+from paceline.engines.audit.findings import AuditFinding, Evidence, Severity
 from paceline.engines.audit.session import PLAIN, Session
 from paceline.engines.client import EngineError, EngineRefused
 
@@ -40,10 +40,10 @@ class SeedCheck:
             2 * PAIRS + DIFFERENT + UNSEEDED + scored
         )
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
         return [self._equal(session), self._different(session)]
 
-    def _equal(self, session: Session) -> Finding:
+    def _equal(self, session: Session) -> AuditFinding:
         asks = [
             _sampled(probe.ids, session.seed + FIRST_SEED + number)
             for number, probe in enumerate(session.probes[:PAIRS])
@@ -57,12 +57,12 @@ class SeedCheck:
         differing = [place for place in places if place is not None]
         evidence: Evidence = {"pairs": len(asks), "differ": len(differing)}
         if not differing:
-            return Finding(severity=Severity.OK, title="equal seeds give equal texts",
+            return AuditFinding(severity=Severity.OK, title="equal seeds give equal texts",
                            evidence=evidence)  # fmt: skip
         evidence["first differing token"] = min(differing) + 1
         by_draft = _rule(session) in ("token", "block")
         promised = session.server.kind.name == PROMISES_SEEDS and not by_draft
-        return Finding(
+        return AuditFinding(
             severity=Severity.FAILURE if promised else Severity.WARNING,
             title="equal seeds give different texts",
             evidence=evidence,
@@ -72,7 +72,7 @@ class SeedCheck:
             remedy="do not rely on seeds for repeatable texts here; the check `law` judges the law",
         )
 
-    def _different(self, session: Session) -> Finding:
+    def _different(self, session: Session) -> AuditFinding:
         probe, base = session.probes[0], session.seed + FIRST_SEED + 100
         seeds = [*range(base, base + DIFFERENT), *[None] * UNSEEDED]
         asks = [_sampled(probe.ids, seed) for seed in seeds]
@@ -94,7 +94,7 @@ class ChoiceCheck:
         prompt = session.longest_probe
         return Cost(1, prompt + CHOICES * TOKENS) + Cost(1, prompt + TOKENS + 1) * (CHOICES + 1)
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
         ids, choices = session.probes[0].ids, max(2, min(CHOICES, session.meter.budget.at_once))
         body = {
             "prompt": ids, "max_tokens": TOKENS, "temperature": 1.0, "n": choices,
@@ -104,32 +104,34 @@ class ChoiceCheck:
         try:
             told = session.post(body, len(ids) + choices * TOKENS, places=choices)
         except EngineRefused as error:
-            return [Finding(severity=Severity.NOTE, title=f"n = {choices} is refused: {error}")]
+            return [
+                AuditFinding(severity=Severity.NOTE, title=f"n = {choices} is refused: {error}")
+            ]
         texts = [list(choice.get("token_ids") or ()) for choice in told.get("choices", ())]
         if any(not text for text in texts):
             raise EngineError(f"the engine at {session.server.url} tells no token ids of choices")
         if len(texts) != choices:
             evidence: Evidence = {"asked": choices, "came": len(texts)}
-            return [Finding(severity=Severity.FAILURE, title="choices are missing",
+            return [AuditFinding(severity=Severity.FAILURE, title="choices are missing",
                             evidence=evidence)]  # fmt: skip
         return [judge_equal(session, ids, texts, "choices"), _law(session, ids, texts)]
 
 
 def judge_equal(
     session: Session, ids: Sequence[int], texts: Sequence[Sequence[int]], what: str
-) -> Finding:
+) -> AuditFinding:
     """Judge texts that must differ: two equal ones are a fault where chance rarely makes them."""
     pairs = list(combinations(texts, 2))
     equal = [list(one) for one, two in pairs if list(one) == list(two)]
     evidence: Evidence = {"texts": len(texts), "equal pairs": len(equal)}
     if not equal:
-        return Finding(severity=Severity.OK, title=f"{what} give different texts",
+        return AuditFinding(severity=Severity.OK, title=f"{what} give different texts",
                        evidence=evidence)  # fmt: skip
     scored = session.reference.score(ids, equal[0])
     likely = len(pairs) * math.exp(sum(token.logprob for token in scored))
     evidence["p"] = min(1.0, likely)
     by_chance = likely >= session.alpha
-    return Finding(
+    return AuditFinding(
         severity=Severity.OK if by_chance else Severity.FAILURE,
         title=f"{what} give equal texts" + (", as chance may" if by_chance else ""),
         evidence=evidence,
@@ -139,7 +141,7 @@ def judge_equal(
     )
 
 
-def _law(session: Session, ids: Sequence[int], texts: Sequence[Sequence[int]]) -> Finding:
+def _law(session: Session, ids: Sequence[int], texts: Sequence[Sequence[int]]) -> AuditFinding:
     draws = [Draw(0, scored) for scored in session.each(
         texts, lambda text: session.reference.score(ids, text)
     )]  # fmt: skip
@@ -148,7 +150,7 @@ def _law(session: Session, ids: Sequence[int], texts: Sequence[Sequence[int]]) -
     evidence["bias found with 90%"] = test.bias_found(session.alpha)
     cause, remedy = cause_of(session, Sign.LAW)
     good = test.p >= session.alpha
-    return Finding(
+    return AuditFinding(
         severity=Severity.OK if good else Severity.FAILURE,
         title="choices follow the model's law" if good else "choices do not follow the model's law",
         evidence=evidence,
@@ -157,8 +159,8 @@ def _law(session: Session, ids: Sequence[int], texts: Sequence[Sequence[int]]) -
     )
 
 
-def _sampled(ids: list[int], seed: int | None) -> Ask:
-    return Ask(ids, TOKENS, 1.0, seed=seed, ignore_eos=True, fields=PLAIN)
+def _sampled(ids: list[int], seed: int | None) -> EngineAsk:
+    return EngineAsk(ids, TOKENS, 1.0, seed=seed, ignore_eos=True, fields=PLAIN)
 
 
 def _rule(session: Session) -> str | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from paceline.engines.answers import Ask, EngineAnswer
+from paceline.engines.answers import EngineAnswer, EngineAsk
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.checks.texts import first_difference
-from paceline.engines.audit.findings import Evidence, Finding, Severity
+from paceline.engines.audit.findings import AuditFinding, Evidence, Severity
 from paceline.engines.audit.session import GREEDY_TOKENS, PLAIN, Session, greedy
 
 PROBES = 6
@@ -19,7 +19,7 @@ class StopTrial(NamedTuple):
     """A stop string, the request with it, and the text that must come."""
 
     stop: str
-    ask: Ask
+    ask: EngineAsk
     free: EngineAnswer
     expected: str
 
@@ -39,7 +39,7 @@ class StopCheck:
         each = Cost(1, session.longest_probe + GREEDY_TOKENS)
         return each * (probes * (1 + len(LENGTHS)))
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
         probes = session.probes[:PROBES]
         free = session.ask_all([greedy(probe) for probe in probes])
         trials = [
@@ -71,7 +71,7 @@ def _trials(ids: list[int], free: EngineAnswer) -> list[StopTrial]:
         stop = text[start : start + length]
         if len(stop) < length or not stop.strip() or "�" in stop:
             continue
-        ask = Ask(ids, GREEDY_TOKENS, 0.0, fields={**PLAIN, "stop": [stop]})
+        ask = EngineAsk(ids, GREEDY_TOKENS, 0.0, fields={**PLAIN, "stop": [stop]})
         trials.append(StopTrial(stop, ask, free, text[:start]))
     return trials
 
@@ -83,18 +83,20 @@ def _diverged(trial: StopTrial, answer: EngineAnswer) -> bool:
     return place is not None and place < ended and not answer.text.startswith(trial.expected)
 
 
-def _finding(trials: int, dropped: list[str], other: list[str], unjudged: int) -> Finding:
+def _finding(trials: int, dropped: list[str], other: list[str], unjudged: int) -> AuditFinding:
     evidence: Evidence = {"stops": trials, "ignored": len(dropped), "cut elsewhere": len(other)}
     if unjudged:
         evidence["not judged, near ties"] = unjudged
     if not trials:
-        return Finding(severity=Severity.NOTE, title="no text was long enough for a stop string")
+        return AuditFinding(
+            severity=Severity.NOTE, title="no text was long enough for a stop string"
+        )
     if not dropped and not other:
-        return Finding(severity=Severity.OK, title="texts end before their stop strings",
+        return AuditFinding(severity=Severity.OK, title="texts end before their stop strings",
                        evidence=evidence)  # fmt: skip
     evidence["for example"] = repr((dropped or other)[0])
     words = "stop strings are ignored" if dropped else "texts do not end where the stop stands"
-    return Finding(
+    return AuditFinding(
         severity=Severity.FAILURE,
         title=words,
         evidence=evidence,

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from paceline.engines.answers import Ask, EngineAnswer
+from paceline.engines.answers import EngineAnswer, EngineAsk
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.causes import Sign, cause_of
-from paceline.engines.audit.findings import Evidence, Finding, Severity
+from paceline.engines.audit.findings import AuditFinding, Evidence, Severity
 from paceline.engines.audit.session import PLAIN, Session
 from paceline.engines.client import EngineRefused
 
@@ -75,21 +75,21 @@ class StructuredCheck:
         times = len(FORMS) * len(TEMPERATURES) * min(PROBES, len(session.probes))
         return Cost(1, session.longest_probe + TOKENS) * times
 
-    def run(self, session: Session, scale: int = 1) -> list[Finding]:
+    def run(self, session: Session, scale: int = 1) -> list[AuditFinding]:
         return [_bound(session, form) for form in FORMS]
 
 
-def _bound(session: Session, form: Form) -> Finding:
+def _bound(session: Session, form: Form) -> AuditFinding:
     fields = {**PLAIN, "structured_outputs": form.bound}
     asks = [
-        Ask(probe.ids, TOKENS, temperature, seed=session.seed + SEED + number, fields=fields)
+        EngineAsk(probe.ids, TOKENS, temperature, seed=session.seed + SEED + number, fields=fields)
         for number, probe in enumerate(session.probes[:PROBES])
         for temperature in TEMPERATURES
     ]
     try:
         answers = session.ask_all(asks)
     except EngineRefused as error:
-        return Finding(severity=Severity.NOTE, title=f"{form.name} is refused: {error}")
+        return AuditFinding(severity=Severity.NOTE, title=f"{form.name} is refused: {error}")
     whole = [answer for answer in answers if answer.finish_reason != "length"]
     wrong = [answer for answer in whole if not form.conforms(answer.text)]
     evidence: Evidence = {
@@ -99,11 +99,11 @@ def _bound(session: Session, form: Form) -> Finding:
         "drafted tokens": _drafted(answers),
     }
     if not wrong:
-        return Finding(severity=Severity.OK, title=f"{form.name}: all that ended conform",
+        return AuditFinding(severity=Severity.OK, title=f"{form.name}: all that ended conform",
                        evidence=evidence)  # fmt: skip
     evidence["for example"] = repr(wrong[0].text[:80])
     cause, remedy = cause_of(session, Sign.GRAMMAR)
-    return Finding(
+    return AuditFinding(
         severity=Severity.FAILURE,
         title=f"{form.name}: answers do not conform",
         evidence=evidence,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.engines.answers import Ask
+from paceline.engines.answers import EngineAsk
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.reference import ScoredToken
 from paceline.engines.audit.session import (
@@ -37,7 +37,7 @@ class Fault(NamedTuple):
 
 
 @dataclass(slots=True)
-class Judged:
+class JudgedText:
     """Tokens that were judged: how many, those within rounding of the likeliest, wrong ones."""
 
     tokens: int = 0
@@ -63,7 +63,7 @@ class Judged:
 
 
 def judge(
-    judged: Judged,
+    judged: JudgedText,
     name: str,
     scored: Sequence[ScoredToken],
     tie: float,
@@ -101,7 +101,7 @@ def rounding(session: Session) -> float:
     that between log-probabilities told while decoding and those of the same text as a prompt."""
     reference, differences = session.reference, list[float]()
     for probe in session.probes[:ROUNDING_PROBES]:
-        ask = Ask(probe.ids, GREEDY_TOKENS, 0.0, top_logprobs=1, fields=PLAIN)
+        ask = EngineAsk(probe.ids, GREEDY_TOKENS, 0.0, top_logprobs=1, fields=PLAIN)
         try:
             answer = reference.ask(ask) if reference.asks else session.ask(ask)
         except EngineRefused:
