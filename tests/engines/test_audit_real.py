@@ -18,14 +18,14 @@ from paceline.engines.kind import LaunchPlan
 from paceline.engines.process import EngineProcess
 from paceline.engines.programs import find_program
 from paceline.models.catalog import pull
-from tests.engines.fault_proxy import Biased, DroppedStop, Fault, SwappedAfter, proxy
+from tests.engines.fault_proxy import Biased, Fault, SwappedAfter, proxy
 from tests.engines.first_generation import TARGET
 from tests.engines.test_audit_faults import bad
 from tests.server.conftest import listening
 from tests.server.test_real_engine import tiny_engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
-LOSSLESS = ("greedy", "law", "stops", "structured", "logprobs", "penalties", "seeds", "choices")
+LOSSLESS = ("greedy", "law", "structured", "logprobs", "penalties", "seeds", "choices")
 ROOM = Budget(requests=1200, tokens=250_000, at_once=4)
 
 
@@ -50,7 +50,6 @@ def test_our_own_server_is_lossless(tiny: str) -> None:
     ("fault", "check"),
     [
         (SwappedAfter(30), "greedy"),
-        (DroppedStop(), "stops"),
         (Biased(0.1), "law"),
     ],
 )

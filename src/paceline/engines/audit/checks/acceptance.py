@@ -8,14 +8,14 @@ from itertools import pairwise
 from paceline.engines.answers import Ask
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.causes import Sign, cause_of
-from paceline.engines.audit.checks.rounds import RoundView, all_rounds, fall, mean_al
+from paceline.engines.audit.checks.rounds import DIES, RoundView, all_rounds, fall, mean_al
 from paceline.engines.audit.findings import Evidence, Finding, Series, Severity
 from paceline.engines.audit.session import PLAIN, Probe, Session
 
 ANSWERS = 4
 TOKENS = 1024
 EDGES = (0, 128, 256, 512, 1024)  # windows of the answer
-EARLY = 256  # tokens: what later windows are compared with
+EARLY = (128, 256)  # the window that later ones are compared with: openings often copy the prompt
 SEED = 4_000
 LOW = 0.1  # accepted tokens per round below which drafts are hardly ever right
 LEAST_REACHED = 50  # rounds that came to a draft position
@@ -108,7 +108,6 @@ def _by_draft(rounds: Sequence[RoundView]) -> Finding:
 
 
 def _by_answer(session: Session, rounds: Sequence[RoundView]) -> list[Finding]:
-    early = [each for each in rounds if each.position < EARLY]
     windows = {
         f"{low}–{high}": [each for each in rounds if low <= each.position < high]
         for low, high in pairwise(EDGES)
@@ -121,12 +120,13 @@ def _by_answer(session: Session, rounds: Sequence[RoundView]) -> list[Finding]:
         values=[mean_al(inside) for inside in windows.values()],
     )
     evidence: Evidence = {name: mean_al(inside) for name, inside in windows.items() if inside}
-    for low, inside in zip(EDGES, windows.values(), strict=False):
-        change = fall(early, inside) if low >= EARLY else None
-        if change is None or change.words is None:
+    inside = dict(zip(EDGES, windows.values(), strict=False))
+    for low, rounds_there in inside.items():
+        change = fall(inside[EARLY[0] if low >= EARLY[1] else 0], rounds_there)
+        if change is None or change.words is None or (low < EARLY[1] and change.words != DIES):
             continue
         cause, remedy = cause_of(session, Sign.COLLAPSE)
-        evidence["accepted, beside the first 256"] = change.ratio
+        evidence["accepted, beside earlier"] = change.ratio
         return [Finding(
             severity=Severity.WARNING if change.words == "decays" else Severity.FAILURE,
             title=f"acceptance {change.words} after {low} tokens of the answer",

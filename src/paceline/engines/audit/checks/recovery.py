@@ -7,12 +7,19 @@ from collections.abc import Sequence
 from paceline.engines.answers import Ask
 from paceline.engines.audit.budget import Cost
 from paceline.engines.audit.causes import Sign, cause_of
-from paceline.engines.audit.checks.rounds import LEAST_ROUNDS, RoundView, all_rounds, fall, mean_al
+from paceline.engines.audit.checks.rounds import (
+    DIES,
+    LEAST_ROUNDS,
+    RoundView,
+    all_rounds,
+    fall,
+    mean_al,
+)
 from paceline.engines.audit.findings import Evidence, Finding, Series, Severity
 from paceline.engines.audit.session import PLAIN, Session
 
 SHORT = 4  # short prompts that are asked before and after
-ANSWERS = 2  # at each length of context
+ANSWERS = 4  # at each length of context, to the same prompts
 TOKENS = 128
 SHORTEST = 512  # tokens of a long prompt; longer ones have four times as many each
 SEED = 5_000
@@ -96,14 +103,15 @@ def _contexts(
         values=list(means.values()),
     )
     evidence: Evidence = {f"AL at {place}": value for place, value in means.items()}
-    for length, rounds in by_length.items():
-        change = fall(before, rounds)
-        if change is None or change.words is None:
-            continue
+    # Texts differ: what falls at one length and comes back at a longer one is the text's doing.
+    words = [(change and change.words) for change in (fall(before, r) for r in by_length.values())]
+    worst = next((place for place in range(len(words)) if all(words[place:])), None)
+    if worst is not None:
         cause, remedy = cause_of(session, Sign.COLLAPSE)
+        dead = words[-1] == DIES
         return Finding(
-            severity=Severity.WARNING if change.words == "decays" else Severity.FAILURE,
-            title=f"acceptance {change.words} at a context of {length} tokens",
+            severity=Severity.FAILURE if dead else Severity.WARNING,
+            title=f"acceptance {words[worst]} from a context of {list(by_length)[worst]} tokens on",
             evidence=evidence,
             series=series,
             cause=cause,

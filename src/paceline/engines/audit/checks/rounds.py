@@ -12,6 +12,7 @@ from paceline.engines.answers import EngineAnswer
 
 LEAST_ROUNDS = 30  # on both sides of a comparison
 SURE = 5.0  # standard errors between the two
+DIES = "is dead"
 DEAD, COLLAPSED, DECAYED = 0.05, 0.25, 0.6  # of the accepted tokens per round before
 
 
@@ -59,7 +60,7 @@ class Fall(NamedTuple):
         if self.errors < SURE or self.ratio >= DECAYED:
             return None
         if self.ratio < DEAD:
-            return "is dead"
+            return DIES
         return "collapses" if self.ratio < COLLAPSED else "decays"
 
 
