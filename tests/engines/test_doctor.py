@@ -7,13 +7,17 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paceline.cli import main
+from paceline.core import Round
 from paceline.engines import connect
-from paceline.engines.doctor import ServedReport, examine_served
+from paceline.engines.doctor import ServedReport, examine_served, target
+from paceline.engines.doctor.answers import Asked
 from paceline.models.dflash import torch_network
 from tests.engines.served import PROMPTS, make_pair, serving, write_prompts
 from tests.evaluate.test_doctor import infected
@@ -135,6 +139,22 @@ def test_a_quantised_target_is_named(pair: Pair) -> None:
     assert (
         "the engine serves quantised weights, or another revision" in found(report)["served target"]
     )
+
+
+@pytest.mark.parametrize(("likely", "healthy"), [(0.5, True), (0.9, False)])
+def test_sampling_that_rejects_too_much_is_named(
+    monkeypatch: pytest.MonkeyPatch, likely: float, healthy: bool
+) -> None:
+    """Every second round of the engine accepts its first draft token; the target gives it more."""
+    rounds = [Round(1 + place, 4, place % 2) for place in range(30)]
+    asked = [Asked(str(i), [1, 2], list(range(60)), rounds) for i in range(6)]
+    trained: Any = SimpleNamespace(config=None)
+    monkeypatch.setattr(target, "draft_tokens", lambda *_: np.zeros((30, 4), int))
+    monkeypatch.setattr(target, "_probabilities", lambda *_: np.full(30, likely))
+    finding = target.sampled_finding(trained, trained, asked, 4)
+    assert finding.ok is healthy
+    share = f"50% of 180 rounds accept .* the target here gives it {100 * likely:.0f}%"
+    assert re.search(share, finding.evidence)
 
 
 def test_a_drafter_that_does_not_fit_here_is_a_finding(

@@ -18,15 +18,14 @@ import pytest
 from paceline.cli import main
 from paceline.core import InvalidRequest
 from paceline.engines import KINDS
-from paceline.engines.doctor import examine_served
+from paceline.engines.doctor import ServedReport, examine_served
 from paceline.engines.evaluation.replica import ProcessReplica
 from paceline.engines.evaluation.rounds import RoundsAnswer, RoundsReader
 from paceline.engines.kind import LaunchPlan
 from paceline.engines.programs import find_program
-from paceline.evaluate.evaluation import evaluate
-from paceline.evaluate.result import Evaluation, EvaluationSettings
+from paceline.evaluate.result import Evaluation
 from paceline.models.catalog import pull
-from tests.engines.first_generation import QUESTIONS, SUBJECTS
+from tests.engines.first_generation import DRAFT_LEN, QUESTIONS, SUBJECTS
 from tests.engines.served import make_pair, write_prompts
 from tests.engines.test_process import comes_true, is_gone
 
@@ -140,42 +139,47 @@ def vllm(first_generation: Path) -> Iterator[ProcessReplica]:
     replica.stop()
 
 
-def test_vllm_accepts_by_position_what_our_engine_does_on_the_same_tokens(
-    vllm: ProcessReplica, first_generation: Path
-) -> None:
+@pytest.fixture(scope="module")
+def examined(vllm: ProcessReplica, first_generation: Path) -> ServedReport:
     conversations = [[{"role": "user", "content": prompt}] for prompt in asked(16)]
-    report = examine_served(
-        vllm.client, TARGET, str(first_generation), conversations, max_tokens=64
-    )
-    assert report.rounds > 100
-    for each in report.positions:
-        error = (each.achieved * (1 - each.achieved) / report.rounds) ** 0.5
-        assert abs(each.short) <= 2 * error + 1e-9, each
-    assert report.healthy, report.verdict
+    return examine_served(vllm.client, TARGET, str(first_generation), conversations, 64)
 
 
-def test_vllm_is_evaluated_with_the_numbers_of_our_engine(
-    vllm: ProcessReplica, first_generation: Path, tmp_path: Path
+def test_vllm_accepts_by_position_what_our_drafter_does_on_the_same_tokens(
+    examined: ServedReport,
 ) -> None:
-    prompts = str(write_prompts(tmp_path, asked(12)))
+    assert examined.rounds > 100 and examined.draft_len == DRAFT_LEN
+    for each in examined.positions:
+        assert abs(each.short) <= 2 * share_error(each.achieved, examined.rounds), each
+    findings = {finding.name: finding.ok for finding in examined.findings}
+    for name in ("checkpoint", "checkpoint format", "acceptance", "prompt", "served target",
+                 "how the engine reads the checkpoint", "draft length"):  # fmt: skip
+        assert findings[name], examined.verdict
+
+
+def test_vllm_is_evaluated_with_what_our_drafter_has_on_the_same_tokens(
+    vllm: ProcessReplica, examined: ServedReport, first_generation: Path, tmp_path: Path
+) -> None:
+    prompts = str(write_prompts(tmp_path, asked(16)))
     out = tmp_path / "vllm.html"
     words = [TARGET, f"mine={first_generation}", prompts, "--out", str(out), *SHORT]
     assert main(["evaluate", *words, "--engine", vllm.client.url]) == 0
     served = Evaluation.read_file(out.with_suffix(".json"), "served")
-    settings = EvaluationSettings(tokens=64, temperatures=(0.0,))
-    ours = evaluate(TARGET, f"mine={first_generation}", [prompts], settings)
     assert served.engine is not None and served.engine.kind == "vllm"
+    assert served.engine.prompts == "token ids"
     assert served.engine.reference is None and served.same_text is None
-    (theirs,), (own,) = served.results, ours.results
-    ids = [row["prompt_sha256"] for row in theirs.rows]
-    assert ids == [row["prompt_sha256"] for row in own.rows]
-    theirs_by, own_by = (result.acceptance["drafter"] for result in (theirs, own))
-    assert theirs_by.rounds > 100
-    for a, b in zip(theirs_by.positions, own_by.positions, strict=True):
-        assert a.share is not None and b.share is not None
-        share = (a.share + b.share) / 2
-        error = (share * (1 - share) * (1 / theirs_by.rounds + 1 / own_by.rounds)) ** 0.5
-        assert abs(a.share - b.share) <= 2 * error + 1e-9, (a, b)
+    (result,) = served.results
+    found = result.acceptance["drafter"]
+    assert result.requests == 16 and found.rounds > 100
+    for share, ours in zip(found.positions, examined.positions, strict=True):
+        assert share.share is not None
+        error = share_error(ours.expected, found.rounds)
+        assert abs(share.share - ours.expected) <= 2 * error, (share, ours)
+
+
+def share_error(share: float, rounds: int) -> float:
+    """The standard error of a share, and of one that is 0 or 1 that of a single round."""
+    return max(share * (1 - share), 1 / rounds) ** 0.5 / rounds**0.5
 
 
 def test_vllm_killed_on_the_way_leaves_a_partial_report_and_no_process(

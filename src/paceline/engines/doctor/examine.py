@@ -14,7 +14,7 @@ from paceline.engines.client import EngineClient
 from paceline.engines.doctor import acceptance, causes
 from paceline.engines.doctor.answers import Asked, Questions
 from paceline.engines.doctor.report import Finding, ServedReport
-from paceline.engines.doctor.target import sampled_finding, target_finding
+from paceline.engines.doctor.target import sampled_finding, target_finding, text_finding
 from paceline.evaluate.doctor import encoded, provenance_checks, reading_check
 from paceline.llm import LLM
 from paceline.models.loader import LoadedModel, load_model, template_digest
@@ -125,7 +125,10 @@ class _Served:
         network = self.patient.llm.engine.runner.network
         texts = {each.name: each.text for each in sampled}
         trained = Trained(network, self.patient.drafter, texts)
-        return [sampled_finding(network, trained, sampled, drafted)]
+        return [
+            sampled_finding(network, trained, sampled, drafted),
+            text_finding(network, sampled),
+        ]
 
     def _prompt(self, index: int) -> Conversation | list[int]:
         tokenizer = self.patient.target.tokenizer

@@ -20,6 +20,7 @@ FLIPS = 0.03  # of all tokens: rounding alone flips fewer argmaxes
 GAP = 0.7  # nats: rounding alone flips no argmax that is so far ahead
 FAR = 0.002  # of all tokens may be further behind than GAP
 OFF = 0.02  # of all rounds: less is no finding, however clear
+UNLIKE = 0.1  # nats of a token: less is no finding, however clear
 
 
 def target_finding(network: Network, asked: Sequence[Asked]) -> Finding:
@@ -46,15 +47,10 @@ def target_finding(network: Network, asked: Sequence[Asked]) -> Finding:
 def token_gaps(network: Network, asked: Asked) -> Numbers:
     """Return how far, in nats, each token of an answer lies behind the target's likeliest; 0 for
     the likeliest itself."""
-    rows = range(len(asked.prompt_ids) - 1, len(asked.text) - 1)
     gaps: list[Numbers] = []
-    for places, logits in _logits(network, asked.text):
-        kept = [place for place in rows if place in places]
-        if not kept:
-            continue
+    for kept, logits in _answer_logits(network, asked):
         chosen = torch.tensor([asked.text[place + 1] for place in kept], device=logits.device)
-        own = logits[[place - places.start for place in kept]]
-        gap = own.max(-1).values - own.gather(1, chosen[:, None])[:, 0]
+        gap = logits.max(-1).values - logits.gather(1, chosen[:, None])[:, 0]
         gaps.append(gap.cpu().numpy().astype(float))
     return np.concatenate(gaps) if gaps else np.zeros(0)
 
@@ -89,6 +85,45 @@ def sampled_finding(
         "that its text is right"
     )
     return Finding(name, False, evidence, remedy)
+
+
+def text_finding(network: Network, asked: Sequence[Asked]) -> Finding:
+    """Say whether text at T = 1 is as likely as the target's own samples are: a token's surprise is
+    its entropy on average, whatever came before it."""
+    name = "text at T = 1"
+    surprises = [np.concatenate([*_surprises(network, each)]) for each in asked]
+    tokens = np.concatenate(surprises)
+    over = difference([tokens])  # token by token: what came before decides the mean of none
+    evidence = (
+        f"{len(tokens)} sampled tokens are {over.mean:+.2f} nats more surprising than samples of "
+        f"the target here ({over.z:+.1f} standard errors)"
+    )
+    if not over.is_clear or abs(over.mean) <= UNLIKE:
+        return Finding(name, True, evidence)
+    remedy = (
+        "the engine does not sample the target's distribution, and the drafter meets text that it "
+        "was not trained on: find the cause with `paceline audit`"
+    )
+    return Finding(name, False, evidence, remedy)
+
+
+def _surprises(network: Network, asked: Asked) -> Iterator[Numbers]:
+    """Yield, for the tokens of an answer, how much more surprising each is than its entropy."""
+    for kept, logits in _answer_logits(network, asked):
+        logprobs = torch.log_softmax(logits, -1)
+        chosen = torch.tensor([asked.text[place + 1] for place in kept], device=logits.device)
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        surprise = -logprobs.gather(1, chosen[:, None])[:, 0]
+        yield (surprise - entropy).cpu().numpy().astype(float)
+
+
+def _answer_logits(network: Network, asked: Asked) -> Iterator[tuple[list[int], torch.Tensor]]:
+    """Yield the places before each token of an answer, in pieces with their logits."""
+    rows = range(len(asked.prompt_ids) - 1, len(asked.text) - 1)
+    for places, logits in _logits(network, asked.text):
+        kept = [place for place in rows if place in places]
+        if kept:
+            yield kept, logits[[place - places.start for place in kept]]
 
 
 def _probabilities(
