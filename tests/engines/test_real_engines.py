@@ -50,10 +50,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def evaluate_and_kill(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, delay: float
 ) -> tuple[int, dict[str, Any]]:
-    """Run a command that starts replicas, and kill the one that drafts while it answers for the
-    time after so many. Nothing that was started may be left."""
+    """Run a command that starts replicas, and kill the one that drafts after so many answers, some
+    seconds into the next. Nothing that was started may be left."""
     replicas: list[ProcessReplica] = []
     started: set[int] = set()
     begin, ask = ProcessReplica.__init__, RoundsReader.ask
@@ -66,7 +66,7 @@ def evaluate_and_kill(
 
     def broken(self: RoundsReader, question: Any) -> RoundsAnswer:
         if next(answers) == after:
-            threading.Timer(0.2, os.kill, (replicas[0].pid, signal.SIGKILL)).start()
+            threading.Timer(delay, os.kill, (replicas[0].pid, signal.SIGKILL)).start()
         return ask(self, question)
 
     monkeypatch.setattr(ProcessReplica, "__init__", noted)
@@ -119,7 +119,7 @@ def test_our_own_engine_killed_on_the_way_leaves_a_partial_report_and_no_process
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = of_paceline(pair, tmp_path)
-    code, report = evaluate_and_kill(words, tmp_path, monkeypatch, after=7)
+    code, report = evaluate_and_kill(words, tmp_path, monkeypatch, after=7, delay=0)
     check_partial(code, report, 5, capsys.readouterr().err)
 
 
@@ -195,5 +195,5 @@ def test_vllm_killed_on_the_way_leaves_a_partial_report_and_no_process(
     prompts = str(write_prompts(tmp_path, asked(4)))
     words = ["evaluate", TARGET, f"mine={first_generation}", prompts, "--engine", "vllm"]
     words += ["--max-model-len", "512", *SHORT]
-    code, report = evaluate_and_kill(words, tmp_path, monkeypatch, after=5)
+    code, report = evaluate_and_kill(words, tmp_path, monkeypatch, after=5, delay=0.2)
     check_partial(code, report, 4, capsys.readouterr().err)
