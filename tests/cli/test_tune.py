@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.cli import main
-from paceline.cli.tune import recommended
+from paceline.cli.tune import advice_lines, recommended
 from paceline.core import InvalidRequest
 from paceline.engines import KINDS
 from paceline.engines.kind import LaunchPlan, Program
@@ -54,6 +54,27 @@ def test_a_server_without_a_drafter_is_refused(capsys: pytest.CaptureFixture[str
     with listening(tiny_engine(drafter=())) as running:
         assert main(["tune", running.url]) == 2
     assert "an engine that runs with a drafter" in capsys.readouterr().err
+
+
+def test_a_drafter_of_which_only_the_name_is_known_gets_no_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with listening(tiny_engine(drafter=("mine=suffix",))) as running:
+        assert main(["tune", running.url, "--at-once", "1", "--seconds", "10"]) == 0
+    said = capsys.readouterr().out
+    assert "With --drafter FOLDER the launch line is printed too." in said
+    assert "launch line:" not in said
+
+
+def test_a_gain_over_today_that_is_not_certain_is_said() -> None:
+    sure = Gain(1.2, 1.1, 1.3)
+    unsure = advice(5, 3)
+    certain = replace(
+        unsure, settings=tuple(replace(each, over_present=sure) for each in unsure.settings)
+    )
+    hint = "Today's setting may be as good"
+    assert any(hint in line for line in advice_lines(unsure, None))
+    assert not any(hint in line for line in advice_lines(certain, None))
 
 
 def advice(*lengths: int) -> Advice:

@@ -91,10 +91,13 @@ class TuneCommand:
             return None
         address = httpx.URL(client.url)
         path = drafter_of(named) if self.drafter or "/" in named else None
+        kind = None if path else _kind_of(named)
+        if path is None and kind is None:
+            return None  # a name on our own server does not say what stands behind it
         return LaunchPlan(
             target=self.target or told.model,
             drafter=path,
-            kind=None if path else _kind_of(named),
+            kind=kind,
             draft_len=told.draft_len,
             host=address.host or "127.0.0.1",
             port=address.port or 8000,
@@ -185,6 +188,8 @@ def advice_lines(advice: Advice, requests: int | None) -> list[str]:
         lines.append("Speculation does not pay for any of these: leave it off.")
     elif advice.off_from is not None:
         lines.append(f"Leave speculation off from {advice.off_from} requests at once on.")
+    if all(setting.over_present.low <= 1 for setting in advice.settings):
+        lines.append("Today's setting may be as good: no gain over it is certain (95%).")
     if requests is not None:
         setting = advice.setting_for(requests)
         length = setting.draft_len or "off"

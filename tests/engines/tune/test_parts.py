@@ -61,9 +61,27 @@ def test_drafts_that_were_shorter_do_not_count_against_later_positions() -> None
 
 
 def test_arrivals_stand_for_rounds_where_the_engine_tells_none() -> None:
-    untold = answer(0.0, (1.0, 1), (1.1, 3), (1.2, 1), (1.3, 9))
+    untold = answer(0.0, (1.0, 1), (1.1, 3), (1.2, 1), (1.3, 9), (1.4, 2))
     # nine tokens are more than a draft of three and a bonus: two rounds that came together
-    assert rounds_of(untold, 3) == [AnsweredRound(1, 3, 2), AnsweredRound(4, 3, 0)]
+    assert rounds_of(untold, 3) == [
+        AnsweredRound(1, 3, 2),
+        AnsweredRound(4, 3, 0),
+        AnsweredRound(14, 1, 1),  # the answer ended: nobody judged the rest of the draft
+    ]
+
+
+def test_the_end_of_short_answers_hides_no_acceptance() -> None:
+    """Half of the drafts of three stand whole, and the answers end at every place."""
+    rng, answers = np.random.default_rng(5), []
+    for _ in range(3000):
+        room, bursts = 6, [(1.0, 1)]
+        while room:
+            tokens = min(room, 4 if rng.random() < 0.5 else 1)
+            bursts.append((bursts[-1][0] + 0.1, tokens))
+            room -= tokens
+        answers.append(answer(0.0, *bursts))
+    seen = Acceptance.of([rounds_of(each, 3) for each in answers], 3)
+    assert seen.survival == pytest.approx([0.5] * 3, abs=0.03)
 
 
 def test_acceptance_is_told_by_the_tokens_before_a_round() -> None:

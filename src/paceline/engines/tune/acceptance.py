@@ -66,15 +66,18 @@ class Acceptance:
 
 def rounds_of(answer: EngineAnswer, draft_len: int) -> list[AnsweredRound]:
     """Return the rounds of an answer. Where the engine does not tell, every arrival after the first
-    is a round of `draft_len` draft tokens."""
+    is a round of `draft_len` draft tokens. The last one ends with the answer: what follows the end
+    was not judged, so it counts as a round of the tokens that it gave."""
     if answer.rounds is not None:
         return [each for each in answer.rounds if each.drafted]
-    rounds, position = [], 0
-    for index, (_, tokens) in enumerate(bursts(answer)):
+    rounds, position, arrived = [], 0, list(bursts(answer))
+    for index, (_, tokens) in enumerate(arrived):
         if index and tokens <= draft_len + 1:
-            rounds.append(AnsweredRound(position, draft_len, tokens - 1))
+            is_last = index == len(arrived) - 1
+            drafted = tokens - 1 if is_last else draft_len
+            rounds.append(AnsweredRound(position, drafted, tokens - 1))
         position += tokens
-    return rounds
+    return [each for each in rounds if each.drafted]
 
 
 def by_context(answers: Sequence[EngineAnswer], draft_len: int) -> dict[int, Acceptance]:
