@@ -17,7 +17,7 @@ PROMPT_TOKENS = 50
 @dataclass(frozen=True)
 class Law:
     """Seconds of a target's step: `floor`, and `per_row` for rows past `knee`; and of a drafter's,
-    in proportion to the rows of its blocks."""
+    in proportion to the rows of its blocks, and to the text before them."""
 
     floor: float = 0.024
     per_request: float = 0.0003
@@ -25,13 +25,15 @@ class Law:
     knee: int = 8
     drafter: float = 0.005
     drafter_row: float = 0.0003
+    drafter_context: float = 0.0
 
     def step(self, requests: int, rows: int) -> float:
         beyond = max(0, rows - self.knee)
         return self.floor + self.per_request * requests + self.per_row * beyond
 
-    def draft(self, requests: int, draft_len: int) -> float:
-        return self.drafter + self.drafter_row * requests * (draft_len + 1)
+    def draft(self, requests: int, draft_len: int, text: int = 0) -> float:
+        rows = self.drafter_row * requests * (draft_len + 1)
+        return self.drafter + rows + self.drafter_context * text
 
 
 @dataclass
@@ -134,10 +136,10 @@ class SimulatedEngine:
         drafting = max(self.draft_len if e.draft_len < 0 else e.draft_len for e in running)
         runs_drafter = drafting > 0 and ends <= longest
         if runs_drafter:
-            seconds += self.law.draft(len(running), drafting)
+            seconds += self.law.draft(len(running), drafting, sum(text.values()))
         self._spend(seconds)
+        near = any(each + 2 * self.draft_len + 2 > longest for each in text.values())
         for each in running:
-            near = text[id(each)] + 2 * self.draft_len + 2 > longest
             drafted = drafts[id(each)]
             accepted = 0 if near else self._accepted(each, drafted)
             place, left = len(each.answer.token_ids), each.ask.max_tokens

@@ -56,16 +56,18 @@ class DrafterSeconds:
     per_row: Numbers
 
     @classmethod
-    def of(cls, measured: Draws) -> DrafterSeconds:
-        """Learn it from one or two measured points."""
+    def of(cls, measured: Draws, context: Numbers | float = 0.0) -> DrafterSeconds:
+        """Learn it from one or two measured points. `context` seconds of each were for one text
+        that was far longer than usual texts, and are no part of it."""
         points = sorted(measured)
         first, last = points[0], points[-1]
+        usual = np.maximum(0.0, measured[first] - context)
         if first == last:
-            part = GROWING * measured[first]
-            return cls(measured[first] - part, part / first.rows)
+            part = GROWING * usual
+            return cls(usual - part, part / first.rows)
         slope = (measured[last] - measured[first]) / (last.rows - first.rows)
         slope = np.clip(slope, 0.0, measured[last] / last.rows)
-        return cls(np.maximum(0.0, measured[first] - slope * first.rows), slope)
+        return cls(np.maximum(0.0, usual - slope * first.rows), slope)
 
     def __call__(self, point: Point) -> Numbers:
         seconds: Numbers = self.base + self.per_row * point.rows

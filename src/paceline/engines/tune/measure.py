@@ -15,6 +15,7 @@ from paceline.engines.tune.costs import DrafterSeconds, RoundCosts, separated
 from paceline.engines.tune.law import Point, StepLaw
 from paceline.engines.tune.probes import (
     SHORT,
+    Batch,
     DrafterSteps,
     Prober,
     Wave,
@@ -28,7 +29,8 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 GROWTH = 1.7  # a size takes so many times as long as the one before, at most
 PART = 0.25  # share of the time that measuring the drafter's part may take
 VISITS = 2  # of the end of the context, by requests at once
-COPIES = 4  # requests at once that show how the drafter's part grows
+ALONE = Batch(1, 0)
+MOST_BESIDE, COPIES = 8, 4  # requests at once that show how the drafter's part grows
 SHARE = (0.08, 0.35)  # of a round that the drafter takes, where it cannot be measured
 PROMPT_ROWS = (1, 4, 16, 64, 256)  # lengths of prompts that show what rows cost
 
@@ -181,38 +183,48 @@ def _drafter_cost(
     prober: Prober, rounds: Mapping[Point, Numbers], pool: Pool, draft_len: int, notes: list[str]
 ) -> DrafterSeconds:
     """Measure the drafter's part of a round; take a usual share where that is not possible."""
-    measured = _measured_drafter(prober, rounds, pool, draft_len)
-    if not measured:
+    most = min(MOST_BESIDE, max(point.requests for point in rounds))
+    mixed, copied = Batch(1, most - 1), Batch(min(COPIES, most), 0)
+    visits = _visits(prober, [ALONE, mixed, copied], pool, draft_len)
+    if ALONE not in visits:
         low, high = (round(100 * share) for share in SHARE)
         notes.append(f"the drafter's part of a round is taken as {low} to {high}%: not measured")
         shares = np.random.default_rng(3).uniform(*SHARE, DRAWS)
-        measured = {point: draws * shares for point, draws in rounds.items()}
-    return DrafterSeconds.of(measured)
+        return DrafterSeconds.of({point: draws * shares for point, draws in rounds.items()})
+    seconds = {batch: _difference(steps) for batch, steps in visits.items()}
+    measured = {Point(b.requests, draft_len): seconds[b] for b in (ALONE, mixed) if b in seconds}
+    if len(measured) == 1 or copied not in seconds:
+        return DrafterSeconds.of(measured)
+    grown = (seconds[mixed] - seconds[ALONE]) * (copied.long - 1) / mixed.short
+    each = (seconds[copied] - seconds[ALONE] - grown) / (copied.long - 1)
+    return DrafterSeconds.of(measured, np.clip(each, 0.0, seconds[ALONE]))
 
 
-def _measured_drafter(
-    prober: Prober, rounds: Mapping[Point, Numbers], pool: Pool, draft_len: int
-) -> dict[Point, Numbers]:
+def _visits(
+    prober: Prober, batches: Sequence[Batch], pool: Pool, draft_len: int
+) -> dict[Batch, list[DrafterSteps]]:
+    """Measure the drafter's part at the end of the context: of one request, of several of which one
+    is there, and of several that all are there. What a long text adds follows from all three."""
+    visits = dict[Batch, list[DrafterSteps]]()
     longest = prober.client.description.max_model_len
     answers = pool.answers
     # a prompt's seconds per token, as far as short prompts tell it
     pace = min(a.ttft / (a.prompt_tokens or 1) for a in answers if a.arrivals)
     if longest is None or pace * longest > PART * prober.limit:
-        return {}
+        return visits
     text, few = context_text(answers), math.ceil(4 * pool.acceptance().mean_lengths[-1]) + 5
     if not text:
-        return {}
-    visits = dict[int, list[DrafterSteps]]()
-    most, each = max(point.requests for point in rounds), 0.0  # seconds of a visit of one request
-    for requests in sorted({1, min(COPIES, most)}) * VISITS:
-        if each * requests > prober.left:
+        return visits
+    each = 0.0  # seconds of a visit of one request
+    for batch in list(dict.fromkeys(batches)) * VISITS:
+        if each * batch.requests > prober.left:
             break
         begun = prober.spent
-        steps = drafter_steps(prober, text, requests, draft_len, longest, few)
-        each = (prober.spent - begun) / requests
+        steps = drafter_steps(prober, text, batch, draft_len, longest, few)
+        each = (prober.spent - begun) / batch.requests
         if steps is not None:
-            visits.setdefault(requests, []).append(steps)
-    return {Point(size, draft_len): _difference(steps) for size, steps in visits.items()}
+            visits.setdefault(batch, []).append(steps)
+    return visits
 
 
 def _difference(visits: Sequence[DrafterSteps]) -> Numbers:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
+from typing import NamedTuple
 
 from paceline.core import InvalidRequest
 from paceline.engines.answers import EngineAnswer, EngineAsk, Message
@@ -29,6 +30,7 @@ UNFORESEEN = (
 NOTHING_FITS: Fields = {"structured_outputs": {"regex": UNFORESEEN}}
 FITTING = 0.1  # share of rounds with drafts from which on it does not do that
 MARGIN = 3  # steps beside the edge of the drafter's context that are not counted
+BESIDE = 32  # tokens of a short prompt beside a long one
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +154,34 @@ class DrafterSteps:
     undrafted: list[Step]
 
 
+class Batch(NamedTuple):
+    """Requests that decode together: `long` with texts at the end of the context, `short` ones."""
+
+    long: int
+    short: int
+
+    @property
+    def requests(self) -> int:
+        return self.long + self.short
+
+
 def drafter_steps(
-    prober: Prober, text: Sequence[int], requests: int, draft_len: int, longest: int, rounds: int
+    prober: Prober, text: Sequence[int], batch: Batch, draft_len: int, longest: int, rounds: int
 ) -> DrafterSteps | None:
     """Measure what the drafter adds to a step, at the end of the engine's context.
 
     vLLM runs no drafter for a batch whose longest request has no room for another draft, and
-    verifies meaningless tokens in place of its draft. So `requests` copies of a text that ends a
-    few `rounds` before that are continued to the end of the context.
+    verifies meaningless tokens in place of the drafts. So copies of a text that ends a few `rounds`
+    before that are continued to the end of the context, beside short texts.
     """
     room = (2 * draft_len + 2) + rounds  # tokens from the prompt's end to the context's
     ids = list(islice(cycle(text), longest - room))
-    ask = EngineAsk(ids, room, ignore_eos=True)
-    answers = prober.ask_all([ask] * requests, requests)
-    leader = min(answers, key=lambda answer: answer.arrivals[0])
+    long = EngineAsk(ids, room, ignore_eos=True)
+    if batch.short:  # the long prompt lies in the prefix cache then: the short ones start with it
+        prober.ask_all([replace(long, max_tokens=1)], 1)
+    short = EngineAsk(ids[:BESIDE], 2 * room, ignore_eos=True)
+    answers = prober.ask_all([long] * batch.long + [short] * batch.short, batch.requests)
+    leader = min(answers[: batch.long], key=lambda answer: answer.arrivals[0])
     begun = max(answer.arrivals[0] for answer in answers)
     ended = min(answer.arrivals[-1] for answer in answers)
     edge = room - (2 * draft_len + 2)  # tokens of the answer after which nothing is drafted
