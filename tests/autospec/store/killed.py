@@ -11,17 +11,21 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paceline.autospec.store import Author, DrafterState, DrafterStore, StoreLease
+from paceline.autospec.jobs import JobRunner, JobTemplate
+from paceline.autospec.store import Author, DrafterStore, StoreLease, VersionState
 from paceline.autospec.store import artefacts as artefacts_module
 
 ME = Author("test", "because")
 MAKE = "make"  # the change that makes a store
-FILE_CALLS = {
+FILE_CALLS: dict[Any, tuple[str, ...]] = {
     shutil: ("rmtree",),
+    subprocess: ("Popen",),
+    Path: ("write_text",),
     os: ("rename",),
     artefacts_module: ("sync", "write_manifest", "folder_checksum"),
 }
@@ -117,11 +121,15 @@ def _run_and_die(folder: Path, change: str, values: tuple[Any, ...]) -> None:
 
 
 def _promote(store: DrafterStore, name: str, to: str, cohort: str = "") -> None:
-    store.promote(name, ME, DrafterState(to), cohort=cohort)
+    store.promote(name, ME, VersionState(to), cohort=cohort)
 
 
 def _register(store: DrafterStore, name: str, spec: str | None) -> None:
     store.register(name, ME, spec=spec)
+
+
+def _start_job(store: DrafterStore, template: dict[str, Any], purpose: str) -> None:
+    JobRunner(store).start(JobTemplate.read(template), purpose, {})
 
 
 CHANGES: dict[str, Callable[..., None]] = {
@@ -132,6 +140,9 @@ CHANGES: dict[str, Callable[..., None]] = {
     "rollback": lambda store, cohort="": _none(store.rollback(ME, cohort)),
     "discard": lambda store, name: store.discard(name),
     "score": lambda store, name: store.add_score(name, "", 2.0, 1.9, 2.1, 100, "traces"),
+    "start_job": _start_job,
+    "poll_job": lambda store, number: _none(JobRunner(store).poll(number)),
+    "stop_job": lambda store, number: _none(JobRunner(store).stop(number, "enough")),
     "lease": lambda store: _none(StoreLease(store, "test")),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from paceline.autospec.store import Author, DrafterState, DrafterStore
+from paceline.autospec.store import Author, DrafterStore, VersionState
 from paceline.core.checksums import folder_checksum
 
 ME = Author("test", "because")
@@ -25,20 +25,20 @@ def store_with(folder: Path, **states: str) -> DrafterStore:
     """Make a store with a look-up version in each of these states."""
     store = DrafterStore(folder, create=True)
     for name, state in states.items():
-        add_version(store, name, DrafterState(state))
+        add_version(store, name, VersionState(state))
     return store
 
 
-def add_version(store: DrafterStore, name: str, state: DrafterState) -> None:
+def add_version(store: DrafterStore, name: str, state: VersionState) -> None:
     """Bring a version of a look-up into a state."""
-    if state is DrafterState.REGISTERED:
+    if state is VersionState.REGISTERED:
         store.register(name, ME)
         return
     store.register(name, ME, spec="suffix")
     store.add_score(name, "", 2.0, 1.9, 2.1, 100, "traces")
-    if state is DrafterState.RETIRED:
+    if state is VersionState.RETIRED:
         store.retire(name, ME)
-    elif state is not DrafterState.TRAINED:
+    elif state is not VersionState.TRAINED:
         store.promote(name, ME, state)
 
 
@@ -68,7 +68,7 @@ def faults(folder: Path) -> list[str]:
         live = store.live()
         for version in store.versions():
             found += _faults_of_history(store, version.name, version.state)
-            if (version.state is DrafterState.LIVE) != (version.name in live.values()):
+            if (version.state is VersionState.LIVE) != (version.name in live.values()):
                 found.append(f"{version.name} is {version.state}, live are {live}")
             for role, path in store.folders(version).items():
                 if not path.is_dir() or folder_checksum(path) != version.artefacts[role]:
@@ -76,7 +76,7 @@ def faults(folder: Path) -> list[str]:
         return found
 
 
-def _faults_of_history(store: DrafterStore, name: str, state: DrafterState) -> list[str]:
+def _faults_of_history(store: DrafterStore, name: str, state: VersionState) -> list[str]:
     steps = store.history(name)
     befores, afters = [step.before for step in steps], [step.after for step in steps]
     if befores[:1] != [None] or befores[1:] != afters[:-1]:

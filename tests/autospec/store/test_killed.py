@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.autospec.store import DrafterState, DrafterStore
+from paceline.autospec.store import DrafterStore, VersionState
 from paceline.autospec.store.states import all_transitions
 from tests.autospec.store.killed import CHANGES, MAKE, killed_after, killed_at
 from tests.autospec.store.stores import (
@@ -23,31 +23,31 @@ from tests.autospec.store.stores import (
 MOST_POINTS = 60
 
 
-def change_of(before: DrafterState | None, after: DrafterState) -> tuple[str, tuple[object, ...]]:
+def change_of(before: VersionState | None, after: VersionState) -> tuple[str, tuple[object, ...]]:
     """Return the change that makes this transition of version `a`."""
     match before, after:
-        case None, DrafterState.REGISTERED:
+        case None, VersionState.REGISTERED:
             return "register", ("a", None)
         case None, _:
             return "register", ("a", "suffix")
-        case DrafterState.REGISTERED, DrafterState.TRAINED:
+        case VersionState.REGISTERED, VersionState.TRAINED:
             return "complete", ("a", "suffix")
-        case DrafterState.RETIRED, DrafterState.LIVE:
+        case VersionState.RETIRED, VersionState.LIVE:
             return "rollback", ()
-        case _, DrafterState.RETIRED:
+        case _, VersionState.RETIRED:
             return "retire", ("a",)
-        case DrafterState.LIVE, DrafterState.LIVE:
+        case VersionState.LIVE, VersionState.LIVE:
             return "promote", ("a", "live", COHORT)
     return "promote", ("a", str(after))
 
 
-def prepare(folder: Path, before: DrafterState | None, after: DrafterState) -> None:
+def prepare(folder: Path, before: VersionState | None, after: VersionState) -> None:
     """Make a store in which version `a` can make a transition, and another version is live."""
-    if (before, after) == (DrafterState.RETIRED, DrafterState.LIVE):
+    if (before, after) == (VersionState.RETIRED, VersionState.LIVE):
         with store_with(folder, a="live", other="trained") as store:
-            store.promote("other", ME, DrafterState.LIVE)
+            store.promote("other", ME, VersionState.LIVE)
         return
-    states = {"other": "live"} if before is not DrafterState.LIVE else {}
+    states = {"other": "live"} if before is not VersionState.LIVE else {}
     with store_with(folder, **states, **({} if before is None else {"a": str(before)})):
         pass
 
@@ -87,7 +87,7 @@ def try_every_point(
     ("before", "after"), [*all_transitions()], ids=lambda state: str(state or "none")
 )
 def test_every_transition_happens_once_or_not_at_all(
-    before: DrafterState | None, after: DrafterState, tmp_path: Path
+    before: VersionState | None, after: VersionState, tmp_path: Path
 ) -> None:
     change, values = change_of(before, after)
     points = try_every_point(
@@ -103,7 +103,7 @@ def test_every_transition_happens_once_or_not_at_all(
 def test_every_other_change_happens_once_or_not_at_all(change: str, tmp_path: Path) -> None:
     def make(folder: Path) -> None:
         with store_with(folder, other="live", a="trained") as store:
-            store.promote("a", ME, DrafterState.LIVE, cohort=COHORT)
+            store.promote("a", ME, VersionState.LIVE, cohort=COHORT)
 
     values = (COHORT,) if change == "rollback" else ("a",)
     try_every_point(tmp_path, make, change, *values)

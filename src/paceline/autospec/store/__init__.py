@@ -18,7 +18,7 @@ from paceline.autospec.store.records import (
     TargetIdentity,
     Transition,
 )
-from paceline.autospec.store.states import TRANSITIONS, DrafterState
+from paceline.autospec.store.states import TRANSITIONS, VersionState
 from paceline.autospec.store.store import DrafterStore
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "ArtefactDamaged",
     "Author",
     "CohortScore",
-    "DrafterState",
     "DrafterStore",
     "DrafterVersion",
     "LeaseHolder",
@@ -38,5 +37,6 @@ __all__ = [
     "StoreLease",
     "TargetIdentity",
     "Transition",
+    "VersionState",
     "holder_of",
 ]

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 from paceline.autospec.store.records import DrafterVersion
-from paceline.autospec.store.states import DrafterState
+from paceline.autospec.store.states import VersionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ def complete(connection: sqlite3.Connection, version: DrafterVersion, author: Au
          target.tokenizer, target.template, version.name),
     )  # fmt: skip
     _insert_artefacts(connection, version)
-    move(connection, version.name, DrafterState.REGISTERED, DrafterState.TRAINED, author)
+    move(connection, version.name, VersionState.REGISTERED, VersionState.TRAINED, author)
 
 
 def move(
     connection: sqlite3.Connection,
     name: str,
-    before: DrafterState,
-    after: DrafterState,
+    before: VersionState,
+    after: VersionState,
     author: Author,
     cohort: str | None = None,
 ) -> None:
@@ -94,7 +94,7 @@ def end_service(connection: sqlite3.Connection, service: sqlite3.Row, author: Au
     sql = "SELECT count(*) FROM services WHERE name = ? AND ended IS NULL"
     if connection.execute(sql, (name,)).fetchone()[0]:
         return []
-    move(connection, name, DrafterState.LIVE, DrafterState.RETIRED, author, cohort)
+    move(connection, name, VersionState.LIVE, VersionState.RETIRED, author, cohort)
     return [name]
 
 
@@ -113,8 +113,8 @@ def _insert_artefacts(connection: sqlite3.Connection, version: DrafterVersion) -
 def _note(
     connection: sqlite3.Connection,
     name: str,
-    before: DrafterState | None,
-    after: DrafterState,
+    before: VersionState | None,
+    after: VersionState,
     author: Author,
     cohort: str | None = None,
 ) -> None:

@@ -10,7 +10,7 @@ from paceline.autospec.store.artefacts import ArtefactDamaged, Artefacts
 from paceline.autospec.store.database import StoreDatabase
 from paceline.autospec.store.records import CohortScore, DrafterVersion, Transition
 from paceline.autospec.store.spec import ROLES
-from paceline.autospec.store.states import DrafterState
+from paceline.autospec.store.states import VersionState
 from paceline.core import InvalidRequest
 from paceline.core.names import unknown_name
 
@@ -38,7 +38,7 @@ class StoreReader:
             raise unknown_name(field, name, names, f"a version in {self.folder}")
         return version
 
-    def versions(self, *states: DrafterState) -> list[DrafterVersion]:
+    def versions(self, *states: VersionState) -> list[DrafterVersion]:
         """Return the versions in these states, or all, the newest first."""
         marks = ", ".join("?" * len(states))
         where = f"WHERE state IN ({marks})" if states else ""

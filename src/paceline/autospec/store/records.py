@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
-from paceline.autospec.store.states import DrafterState
+from paceline.autospec.store.states import VersionState
 
 ALL = ""  # the cohort of all requests that no version serves by their own cohort
 
@@ -47,7 +47,7 @@ class DrafterVersion:
     """
 
     name: str
-    state: DrafterState
+    state: VersionState
     kind: str | None
     spec: str | None
     checksum: str | None
@@ -62,7 +62,7 @@ class DrafterVersion:
         """Return the version of a row of the store."""
         return cls(
             name=row["name"],
-            state=DrafterState(row["state"]),
+            state=VersionState(row["state"]),
             kind=row["kind"],
             spec=row["spec"],
             checksum=row["checksum"],
@@ -81,8 +81,8 @@ class Transition:
 
     id: int
     name: str
-    before: DrafterState | None
-    after: DrafterState
+    before: VersionState | None
+    after: VersionState
     cohort: str | None
     time: float
     actor: str
@@ -91,9 +91,9 @@ class Transition:
     @classmethod
     def of(cls, row: sqlite3.Row) -> Self:
         """Return the transition of a row of the store."""
-        before = None if row["before"] is None else DrafterState(row["before"])
+        before = None if row["before"] is None else VersionState(row["before"])
         return cls(
-            row["id"], row["name"], before, DrafterState(row["after"]), row["cohort"], row["time"],
+            row["id"], row["name"], before, VersionState(row["after"]), row["cohort"], row["time"],
             row["actor"], row["reason"],
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from paceline.autospec.store.database import StoreDatabase, StoreError
 from paceline.autospec.store.reading import StoreReader
 from paceline.autospec.store.records import ALL, DrafterVersion, StoreChange, TargetIdentity
 from paceline.autospec.store.spec import FolderSpec, checksum_of
-from paceline.autospec.store.states import SERVING, DrafterState, check_promotion, next_state
+from paceline.autospec.store.states import SERVING, VersionState, check_promotion, next_state
 from paceline.core import InvalidRequest
 from paceline.core.cohorts import Cohort
 
@@ -60,7 +60,7 @@ class DrafterStore(StoreReader):
         without one it is registered, until `complete` brings them. `target` is what is known of the
         target besides what the folders say."""
         _check_name(name)
-        state = DrafterState.REGISTERED if spec is None else DrafterState.TRAINED
+        state = VersionState.REGISTERED if spec is None else VersionState.TRAINED
         version = DrafterVersion(
             name, state, None, None, None, {}, target, parent, time.time(), note
         )
@@ -76,12 +76,12 @@ class DrafterStore(StoreReader):
 
     def complete(self, name: str, spec: str, author: Author) -> DrafterVersion:
         """Copy the folders of a registered version's spec into the store: it is trained then."""
-        self._check_state(self.version(name), DrafterState.REGISTERED)
+        self._check_state(self.version(name), VersionState.REGISTERED)
         with self.artefacts.changing():
             version = self._with_files(self.version(name), spec)
-            version = replace(version, state=DrafterState.TRAINED)
+            version = replace(version, state=VersionState.TRAINED)
             with self.database.transaction() as connection:
-                self._check_state(self.version(name), DrafterState.REGISTERED)
+                self._check_state(self.version(name), VersionState.REGISTERED)
                 changes.complete(connection, version, author)
         return version
 
@@ -89,10 +89,10 @@ class DrafterStore(StoreReader):
         self,
         name: str,
         author: Author,
-        to: DrafterState | None = None,
+        to: VersionState | None = None,
         *,
         cohort: str = ALL,
-        expected: DrafterState | None = None,
+        expected: VersionState | None = None,
     ) -> StoreChange:
         """Take a version to a later state, by default the next one. Made live, it serves a cohort,
         and the version that served it before is retired unless it serves others.
@@ -111,7 +111,7 @@ class DrafterStore(StoreReader):
         with self.database.transaction() as connection:
             self._check_state(self.version(name), before)
             self._check_scored(name, after)
-            if after is not DrafterState.LIVE:
+            if after is not VersionState.LIVE:
                 changes.move(connection, name, before, after, author)
                 return StoreChange(None, None, ())
             return self._go_live(connection, name, before, cohort, author)
@@ -120,10 +120,10 @@ class DrafterStore(StoreReader):
         """Retire a version; a live one ends its service of every cohort."""
         with self.database.transaction() as connection:
             before = self.version(name).state
-            if before is DrafterState.RETIRED:
+            if before is VersionState.RETIRED:
                 raise InvalidRequest("name", name, "a version that is not retired yet")
             changes.end_all_services(connection, name)
-            changes.move(connection, name, before, DrafterState.RETIRED, author)
+            changes.move(connection, name, before, VersionState.RETIRED, author)
         return StoreChange(None, None, (name,))
 
     def rollback(self, author: Author, cohort: str = ALL) -> StoreChange:
@@ -142,10 +142,10 @@ class DrafterStore(StoreReader):
     def discard(self, name: str) -> None:
         """Remove the files of a retired version that no other version shares. The version stays in
         the history; nothing brings it back."""
-        self._check_state(self.version(name), DrafterState.RETIRED)
+        self._check_state(self.version(name), VersionState.RETIRED)
         with self.artefacts.changing():
             with self.database.transaction() as connection:
-                self._check_state(self.version(name), DrafterState.RETIRED)
+                self._check_state(self.version(name), VersionState.RETIRED)
                 connection.execute("DELETE FROM artefacts WHERE name = ?", (name,))
             self._clear_artefacts()
 
@@ -220,7 +220,7 @@ class DrafterStore(StoreReader):
         self,
         connection: sqlite3.Connection,
         name: str,
-        before: DrafterState,
+        before: VersionState,
         cohort: str,
         author: Author,
     ) -> StoreChange:
@@ -232,7 +232,7 @@ class DrafterStore(StoreReader):
         if present is not None:
             retired = changes.end_service(connection, present, _because_of(name, author))
         changes.serve(connection, name, cohort, None if present is None else present["id"])
-        changes.move(connection, name, before, DrafterState.LIVE, author, cohort)
+        changes.move(connection, name, before, VersionState.LIVE, author, cohort)
         return StoreChange(cohort, name, tuple(retired))
 
     def _go_back(
@@ -250,20 +250,20 @@ class DrafterStore(StoreReader):
         name = back["name"]
         changes.serve(connection, name, cohort, back["replaced"])
         state = self.version(name).state
-        changes.move(connection, name, state, DrafterState.LIVE, author, cohort)
+        changes.move(connection, name, state, VersionState.LIVE, author, cohort)
         return StoreChange(cohort, name, tuple(retired))
 
     def _check_new(self, name: str) -> None:
         if self.find(name) is not None:
             raise InvalidRequest("name", name, "a name that no version has yet")
 
-    def _check_scored(self, name: str, after: DrafterState) -> None:
-        if after is DrafterState.SCORED and not self.scores(name):
+    def _check_scored(self, name: str, after: VersionState) -> None:
+        if after is VersionState.SCORED and not self.scores(name):
             raise InvalidRequest(
                 "to", str(after), f"a later state, or a score first: {name} has none"
             )
 
-    def _check_state(self, version: DrafterVersion, expected: DrafterState) -> None:
+    def _check_state(self, version: DrafterVersion, expected: VersionState) -> None:
         if version.state is not expected:
             wanted = f"a version that is {expected}; it is {version.state}"
             raise InvalidRequest("name", version.name, wanted)
