@@ -6,11 +6,11 @@ broke off on the way is given once more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from paceline.autospec.server_client import DrafterClient, DrafterRoutes, ServerRefused
-from paceline.autospec.store import ALL, DrafterStore, DrafterVersion
+from paceline.autospec.store import ALL, DrafterStore, DrafterVersion, VersionState
 from paceline.core import InvalidRequest
 from paceline.core.cohorts import Cohort
 
@@ -46,26 +46,24 @@ def route(client: DrafterClient, cohort: str, name: str | None) -> None:
     _set(client, routes, wanted)
 
 
-def dismiss(client: DrafterClient, names: Sequence[str]) -> list[str]:
-    """Take drafters out of the routes and retire them. Return those that still draft for requests.
-
-    Raises ServerRefused for the server's default, which has to be replaced first.
-    """
+def dismiss_retired(client: DrafterClient, store: DrafterStore) -> list[str]:
+    """Take the drafters that the store has retired out of a server's routes, and have them leave.
+    Return those that still draft for requests. The server's default stays: it has no other."""
     waiting = []
-    for name in names:
-        answer = client.drafters()
-        if name not in answer.drafters:
+    retired = {version.name for version in store.versions(VersionState.RETIRED)}
+    for name in client.drafters().drafters.keys() & retired:
+        routes = client.drafters().routes
+        if name == routes.default:
             continue
-        check_not_default(client, answer.routes, name)
-        _set(client, answer.routes, answer.routes.without(name))
+        _set(client, routes, routes.without(name))
         if not client.retire(name):
             waiting.append(name)
-    return waiting
+    return sorted(waiting)
 
 
-def check_not_default(client: DrafterClient, routes: DrafterRoutes, name: str) -> None:
+def check_not_default(client: DrafterClient, name: str) -> None:
     """Raise ServerRefused where a drafter is the one that a server gives to all other requests."""
-    if routes.default == name:
+    if client.drafters().routes.default == name:
         raise ServerRefused(
             f"{name} is the default of the server at {client.address.shown}: promote another "
             "version for all requests first"

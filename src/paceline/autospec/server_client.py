@@ -31,8 +31,8 @@ class ServerRefused(PacelineError):
 
 @dataclass(frozen=True, slots=True)
 class ServerDrafter:
-    """A drafter of a server. `state` is "loading", "live" or "retiring"; `version` tells its weights
-    from others and is None while it loads; `requests` is how many it drafts for now."""
+    """A drafter of a server. `state` is "loading", "live" or "retiring"; `version` tells its
+    weights from others and is None while it loads; `requests` is how many it drafts for now."""
 
     name: str
     version: str | None

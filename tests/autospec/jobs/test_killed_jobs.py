@@ -151,6 +151,7 @@ def test_a_job_that_dies_each_time_is_given_up(folder: Path) -> None:
     with DrafterStore(folder) as store:
         runner = JobRunner(store)
         runner.start(JobTemplate.read(template(100_000, attempts=2)), "train", {})
+        until((folder / "jobs" / "1" / "out" / "best").exists, bool)
         for attempt in (1, 2):
             until(lambda: runner.poll(1), lambda job: job.attempt == attempt)  # noqa: B023
             kill_supervisor(runner, 1)

@@ -210,16 +210,15 @@ class JobRunner:
     # -- something of the job runs -----------------------------------------------------------------
 
     def _watch(self, job: JobRecord) -> JobRecord:
-        """Note that a job runs, tell it to end where that is asked, and end a command whose
-        supervisor was killed."""
+        """Note that a job runs, and tell it to end where that is asked; end what is left of one
+        whose supervisor has ended or was killed."""
         process = _read(self._attempt(job) / "pid.json")
         if process is None:  # the supervisor is coming up
             return job
         pid, started = int(str(process["pid"])), int(str(process["started"]))
         if not is_running(pid, started):
             _reap(pid)
-            if _read(self._attempt(job) / "exit.json") is None:
-                _kill_all(job)
+            _kill_all(job)  # what it has left holds the lock
             return job
         if job.stop is not None:
             with suppress(ProcessLookupError):

@@ -9,7 +9,6 @@ from pathlib import Path
 from paceline.autospec.store.artefacts import ArtefactDamaged, Artefacts
 from paceline.autospec.store.database import StoreDatabase
 from paceline.autospec.store.records import CohortScore, DrafterVersion, Transition
-from paceline.autospec.store.spec import ROLES
 from paceline.autospec.store.states import VersionState
 from paceline.core import InvalidRequest
 from paceline.core.names import unknown_name
@@ -85,15 +84,15 @@ class StoreReader:
 
     def spec(self, version: DrafterVersion) -> str:
         """Return what a server loads for a version, as `--drafter` takes it: with the folders in
-        the store. Raises InvalidRequest for a version without files yet."""
-        if version.spec is None:
-            raise InvalidRequest("name", version.name, "a version with files; it is registered")
+        the store. Raises InvalidRequest for a version without files."""
+        if version.spec is None or not version.has_files:
+            raise InvalidRequest("name", version.name, "a version whose files are in the store")
         return version.spec.format_map(self.folders(version))
 
     def check_files(self, version: DrafterVersion) -> None:
         """Raise ArtefactDamaged, naming the version, where its files have changed since they were
         added, or were removed."""
-        if any(f"{{{role}}}" in (version.spec or "") for role in ROLES - version.artefacts.keys()):
+        if version.spec is not None and not version.has_files:
             raise ArtefactDamaged(f"version {version.name}: its files were removed from the store")
         for checksum in version.artefacts.values():
             self.artefacts.check(version.name, checksum)

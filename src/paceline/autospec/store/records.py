@@ -9,6 +9,7 @@ from typing import Self
 
 from paceline.autospec.store.states import VersionState
 
+NETWORK, CORPUS = "network", "corpus"  # the roles of folders in a spec
 ALL = ""  # the cohort of all requests that no version serves by their own cohort
 
 
@@ -56,6 +57,13 @@ class DrafterVersion:
     parent: str | None
     created: float
     note: str
+
+    @property
+    def has_files(self) -> bool:
+        """Return whether the store has every folder that the spec names."""
+        spec = self.spec or ""
+        named = {role for role in (NETWORK, CORPUS) if f"{{{role}}}" in spec}
+        return self.spec is not None and named == self.artefacts.keys()
 
     @classmethod
     def of(cls, row: sqlite3.Row, artefacts: Mapping[str, str]) -> Self:

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.autospec.store.records import TargetIdentity
+from paceline.autospec.store.records import CORPUS, NETWORK, TargetIdentity
 from paceline.core import InvalidRequest
 from paceline.core.checksums import sha256_of_json
 from paceline.core.documents import read_json_object
 from paceline.core.names import local_path
 from paceline.core.spec_line import SpecLine
 
-NETWORK, CORPUS = "network", "corpus"  # the roles of folders
-ROLES = frozenset((NETWORK, CORPUS))
 FOLDER_KIND = "dflash"  # the kind of a spec that is a folder alone
 PROVENANCE, OWN_FILE = "provenance.json", "paceline.json"  # where a folder names its target
 _KEYS = {

@@ -106,6 +106,8 @@ class DrafterStore(StoreReader):
         after = next_state(name, before) if to is None else to
         check_promotion(name, before, after)
         cohort = check_cohort(cohort)
+        if cohort != ALL and after is not VersionState.LIVE:
+            raise InvalidRequest("cohort", cohort, "none: only a live version serves a cohort")
         if after in SERVING:
             self.check_files(version)
         with self.database.transaction() as connection:
@@ -131,13 +133,20 @@ class DrafterStore(StoreReader):
         of the present one. Where a cohort had none of its own before, it has none again."""
         cohort = check_cohort(cohort)
         back = changes.replaced_by(self.database.connection, cohort)
-        if back is not None:
-            self.check_files(self.version(back["name"]))
+        version = self.previous(cohort)
+        if version is not None:
+            self.check_files(version)
         with self.database.transaction() as connection:
             now = changes.replaced_by(connection, cohort)
             if (now and now["id"]) != (back and back["id"]):
                 raise StoreError(f"{_shown(cohort)} has got another version meanwhile; look again")
             return self._go_back(connection, back, cohort, author)
+
+    def previous(self, cohort: str = ALL) -> DrafterVersion | None:
+        """Return the version that a rollback of a cohort would bring back; None where there is
+        none."""
+        back = changes.replaced_by(self.database.connection, check_cohort(cohort))
+        return None if back is None else self.version(back["name"])
 
     def discard(self, name: str) -> None:
         """Remove the files of a retired version that no other version shares. The version stays in
@@ -240,8 +249,11 @@ class DrafterStore(StoreReader):
     ) -> StoreChange:
         present = changes.serving(connection, cohort)
         if back is None and (present is None or cohort == ALL):
-            expected = "a cohort that an earlier version was live for"
-            raise InvalidRequest("cohort", cohort, expected)
+            now = "" if present is None else f" before {present['name']}"
+            message = (
+                f"cohort: nothing to go back to: no version was live for {_shown(cohort)}{now}"
+            )
+            raise InvalidRequest("cohort", cohort, "a cohort with an earlier version", message)
         retired = []
         if present is not None:
             retired = changes.end_service(connection, present, author)
