@@ -39,7 +39,7 @@ def print_versions(store: DrafterStore) -> None:
             version.kind or NOTHING,
             _span(spans),
             version.parent or NOTHING,
-            _when(version.created)[:-3],
+            _when(version.created).partition(" ")[0],
         )
     console.print(table)
 

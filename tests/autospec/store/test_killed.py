@@ -124,9 +124,8 @@ def test_files_are_in_the_store_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_files_of_a_trained_version_are_in_the_store_whole_or_not_at_all(tmp_path: Path) -> None:
     source = drafter_folder(tmp_path / "source")
-    spec = f"hybrid:{source},corpus={drafter_folder(tmp_path / 'corpus', b'tokens')}"
     make = lambda folder: store_with(folder, a="registered").close()  # noqa: E731
-    assert try_every_point(tmp_path, make, "complete", "a", spec, files=True) > 25
+    assert try_every_point(tmp_path, make, "complete", "a", f"hybrid:{source}", files=True) > 15
 
 
 def test_discarded_files_are_never_missed(tmp_path: Path) -> None:

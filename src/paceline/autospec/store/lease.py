@@ -89,9 +89,14 @@ class StoreLease:
                  started_at(os.getpid()), now, now + seconds),
             )  # fmt: skip
         store.database.token = self.token
-        self._ended = threading.Event()
+        self._ended, self._lost = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._beat, name="store-lease", daemon=True)
         self._thread.start()
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether another process is known to have taken the lease."""
+        return self._lost.is_set()
 
     def close(self) -> None:
         """Give the lease back, if it was not lost."""
@@ -125,6 +130,7 @@ class StoreLease:
                     renew(database, self.token, self._seconds)
             except LeaseLost as error:
                 log.error("%s", error)
+                self._lost.set()
                 return
             except PacelineError as error:  # the next beat may have more luck
                 log.warning("the lease of the store could not be renewed: %s", error)

@@ -77,8 +77,8 @@ def next_state(name: str, state: VersionState) -> VersionState:
 def check_promotion(name: str, before: VersionState, after: VersionState) -> None:
     """Raise InvalidRequest where a version may not be promoted from `before` to `after`."""
     allowed = [state for state in TRANSITIONS[before] if state is not VersionState.RETIRED]
-    if before is VersionState.RETIRED:
-        allowed = []  # its way back is a rollback
+    if before in (VersionState.REGISTERED, VersionState.RETIRED):
+        allowed = []  # their ways on are files, and a rollback
     if after not in allowed:
         raise InvalidRequest("to", str(after), _expected(name, before, allowed))
 
