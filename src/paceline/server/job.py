@@ -21,6 +21,7 @@ from paceline.core import (
 from paceline.engine.output import GRAMMAR_FAILED
 from paceline.engine.roster import NOT_FINITE
 from paceline.engine.stream import Stream
+from paceline.server.cohorts import Caller
 from paceline.server.errors import ENGINE_FAILED, ApiError, shutting_down
 from paceline.server.metrics import ServerMetrics
 from paceline.server.responses import Metrics, PartDecoding, SpeculativeDecoding, Usage
@@ -72,6 +73,7 @@ class Job:
         self,
         id: str,
         model: str,
+        caller: Caller,
         streams: list[Stream],
         metrics: ServerMetrics,
         traffic: Traffic,
@@ -79,7 +81,7 @@ class Job:
         spec_metrics: str,
         tells_cached: bool,
     ) -> None:
-        self.id, self.model, self.streams = id, model, streams
+        self.id, self.model, self.caller, self.streams = id, model, caller, streams
         self.created = int(time.time())
         requests = [request for stream in streams for request in stream.requests]
         self.prompts = [stream.requests[0].prompt_ids for stream in streams]

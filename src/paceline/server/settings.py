@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import PlainValidator
@@ -12,6 +11,7 @@ from pydantic import PlainValidator
 from paceline.core import InvalidRequest
 from paceline.core.documents import checked
 from paceline.core.field_types import Between, Flag, OneOf, Several
+from paceline.server.keys import FORMS, ApiKey, read_keys
 
 SHARE_ANSWERS = {  # choices, and what the start-up line says of each
     "named": "If they set one of these fields, they also draft from each other's answers.",
@@ -33,26 +33,10 @@ HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9_.-]+))(?::\d*)?", re.IGNORECAS
 
 def _check_keys(keys: object) -> tuple[str, ...]:
     """Check API keys by hand: an error must not show one."""
-    if not isinstance(keys, tuple | list) or not all(
-        isinstance(key, str) and key.isascii() and key.isprintable() and 1 <= len(key.split()) <= 2
-        for key in keys
-    ):
-        expected = "non-empty printable ASCII strings, each `KEY` or `NAME KEY`"
-        raise InvalidRequest("api_keys", "<hidden>", expected)
-    names = [name for name, _ in _named(keys)]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        expected = "each name of a key once (keys without one are key-1, key-2 and so on)"
-        raise InvalidRequest("api_keys", twice, expected)
+    if not isinstance(keys, tuple | list) or not all(isinstance(key, str) for key in keys):
+        raise InvalidRequest("api_keys", "<hidden>", f"a list of texts, each {FORMS}")
+    read_keys(keys)
     return tuple(keys)
-
-
-def _named(keys: Sequence[str]) -> list[tuple[str, str]]:
-    """Return names and keys; a key without a name gets one from its place."""
-    parts = [key.split() for key in keys]
-    return [
-        (part[0] if len(part) == 2 else f"key-{place}", part[-1])
-        for place, part in enumerate(parts, 1)
-    ]
 
 
 Names = Annotated[tuple[str, ...], Several]
@@ -75,12 +59,13 @@ class ServerSettings:
     port: Annotated[int, Between(0, 65535, words="a port from 0 (any free one) to 65535")] = 8000
     """port to listen on; 0 takes a free one"""
     api_keys: Annotated[tuple[str, ...], PlainValidator(_check_keys), Flag("api-key", "KEY")] = ()
-    """key that clients send as `Authorization: Bearer KEY`, or `NAME KEY` with a name for the log;
-    repeat it for several. Set PACELINE_API_KEY instead, or --api-key-file, which a list of
-    processes does not show (default: open to all who reach the port)"""
+    """key that clients send as `Authorization: Bearer KEY`, or `NAME KEY` with a name for the log
+    and traces, or `NAME KEY tokens=own` (see --traces-tokens); repeat it for several. Set
+    PACELINE_API_KEY instead, or --api-key-file, which a list of processes does not show
+    (default: open to all who reach the port)"""
     api_key_file: Annotated[str, Flag(metavar="FILE")] | None = None
-    """file with an API key on each line, as `NAME KEY` or `KEY`; the log names the key of each
-    request. Lines that begin with # are comments"""
+    """file with an API key on each line, as `NAME KEY`, `NAME KEY tokens=own` or `KEY`; the log
+    names the key of each request. Lines that begin with # are comments"""
     served_model_names: Annotated[Names, Flag("served-model-name", "NAME")] = ()
     """name that requests use; repeat it for several (default: the model's own)"""
     spec_metrics: Annotated[str, OneOf(("none", "summary", "detailed"))] = "summary"
@@ -175,9 +160,9 @@ class ServerSettings:
             raise InvalidRequest("ssl_keyfile", self.ssl_keyfile, expected)
 
     @property
-    def named_keys(self) -> dict[str, str]:
+    def keys_by_name(self) -> dict[str, ApiKey]:
         """Return the API keys by the names that the log gives them: key-1 and so on without one."""
-        return dict(_named(self.api_keys))
+        return {key.name: key for key in read_keys(self.api_keys)}
 
     @property
     def on_loopback(self) -> bool:
