@@ -52,6 +52,10 @@ class ServeCommand:
             from paceline.server.tracing import check_tracing
 
             check_tracing()
+        if settings.traces is not None:
+            from paceline.server.capture import check_capture
+
+            check_capture(settings)
         sock = bind(settings)
         with sock, logging_to(level=settings.log_level, style=settings.log_format):
             with collecting_paused():
@@ -66,6 +70,10 @@ class ServeCommand:
             console = Console(highlight=False)
             console.print(show.start_up_table(start_up_rows(engine)))
             console.print(sharing(settings), soft_wrap=True)
+            if settings.traces is not None:
+                from paceline.server.capture import capture_line
+
+                console.print(capture_line(settings), soft_wrap=True)
             serve(AsyncEngine(engine), settings, sock=sock)
         return 0
 

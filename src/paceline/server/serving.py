@@ -19,6 +19,8 @@ from paceline.engine.reservations import Reservation
 from paceline.engine.stream import Stream
 from paceline.server.access import record_of
 from paceline.server.bodies import BodyReader
+from paceline.server.capture import capture_of
+from paceline.server.cohort_metrics import capture_metrics, cohort_metrics
 from paceline.server.cohorts import Caller, Callers
 from paceline.server.errors import ApiError, invalid, shutting_down
 from paceline.server.gate import bearer, client_of
@@ -59,9 +61,14 @@ class Serving:
         self.engine, self.settings = engine, settings
         self.models = settings.served_model_names or (engine.model_name,)
         self.started = int(time.time())
-        self.metrics = ServerMetrics(self.models[0], engine.stats)
         self.callers = Callers(settings.keys_by_name)
         self._traffic = Traffic()
+        self.capture = capture_of(settings)
+        sources = [cohort_metrics(self._traffic)]
+        if self.capture is not None:
+            capture = self.capture
+            sources.append(capture_metrics(self.models[0], lambda: capture.counts))
+        self.metrics = ServerMetrics(self.models[0], engine.stats, sources)
         self.live = Live(engine.stats, self._traffic)
         size = PromptSize(engine.tokenizer, engine.max_model_len)
         self.bodies = BodyReader(size, settings)
@@ -257,6 +264,7 @@ class Serving:
             self._traffic,
             spec_metrics=self.settings.spec_metrics,
             tells_cached=sharing == "always" or is_named,
+            capture=self.capture,
         )
 
     def _check_draining(self) -> None:

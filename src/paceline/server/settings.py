@@ -25,6 +25,7 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 ORIGIN_WORDS = ("localhost", "*", "none")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+", re.IGNORECASE | re.ASCII)
+DAYS = "days, more than 0"
 URL = re.compile(r"https?://\S+$", re.IGNORECASE)
 ROOT_PATH = re.compile(r"(/[a-z0-9._~-]+)+", re.IGNORECASE | re.ASCII)
 # a host as a URL names it: a name, an IPv4 address, or an IPv6 address in brackets; then a port
@@ -134,7 +135,25 @@ class ServerSettings:
     """collector that gets a trace of each request over OTLP/HTTP, as
     http://127.0.0.1:4318/v1/traces; no trace holds any text"""
 
+    traces: Annotated[str, Flag(metavar="FOLDER")] | None = None
+    """folder that gets traces: counts, times and rounds of every request, for `paceline traces`
+    and autospec. No text, and no token ids without --traces-tokens"""
+    traces_tokens: bool = False
+    """keep the token ids of prompts and answers too, which drafters learn from: on an open server
+    those of all requests, otherwise those of keys whose line says tokens=own (for drafters that
+    serve this key alone) or tokens=shared (for all)"""
+    traces_ttl: Annotated[float, Between(0, open=True, words=DAYS), Flag(metavar="DAYS")] = 30.0
+    """days after which token ids are deleted from traces"""
+    traces_keep: Annotated[float, Between(0, open=True, words=DAYS), Flag(metavar="DAYS")] = 90.0
+    """days after which all else is deleted from traces"""
+    traces_sample: Annotated[float, Between(0, 1)] = 1.0
+    """share of the requests whose token ids are kept, of those that may be"""
+    traces_redact: Annotated[str, Flag(metavar="MODULE:FUNCTION")] | None = None
+    """function that gets the token ids of prompt and answer before they are written, and returns
+    both as they may be kept, or None"""
+
     def __post_init__(self) -> None:
+        self._check_traces()
         if not all(self.served_model_names):
             raise InvalidRequest("served_model_names", self.served_model_names, "non-empty names")
         shortest, longest = STEADY_MS
@@ -158,6 +177,19 @@ class ServerSettings:
         if self.ssl_keyfile and not self.ssl_certfile:
             expected = "a certificate too, by --ssl-certfile"
             raise InvalidRequest("ssl_keyfile", self.ssl_keyfile, expected)
+
+    def _check_traces(self) -> None:
+        """Refuse options of traces that would do nothing."""
+        needed = "traces" if self.traces is None else "traces_tokens"
+        stated = {
+            "traces_tokens": self.traces_tokens and self.traces is None,
+            "traces_sample": self.traces_sample != 1 and not self.traces_tokens,
+            "traces_redact": self.traces_redact is not None and not self.traces_tokens,
+        }
+        for name, alone in stated.items():
+            if alone:
+                flag = needed.replace("_", "-")
+                raise InvalidRequest(name, getattr(self, name), f"--{flag} beside it")
 
     @property
     def keys_by_name(self) -> dict[str, ApiKey]:
