@@ -139,6 +139,10 @@ class ServerMetrics(Collector):
         self._tpots = {group: deque[float](maxlen=REMEMBERED) for group in GROUPS.values()}
         self._registry.register(self)
 
+    def add(self, collector: Collector) -> None:
+        """Render the metrics of a collector as well."""
+        self._registry.register(collector)
+
     def render(self) -> bytes:
         """Return the text that a Prometheus server scrapes."""
         text = generate_latest(self._registry)

@@ -13,12 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from paceline.core import InvalidRequest, SamplingParams
+from paceline.core.cohorts import Cohort
 from paceline.core.errors import shown as quoted
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.reservations import Reservation
+from paceline.engine.routes import RouteKey
 from paceline.engine.stream import Stream
 from paceline.server.access import record_of
 from paceline.server.bodies import BodyReader
+from paceline.server.drafter_metrics import DrafterMetrics
 from paceline.server.errors import ApiError, invalid, shutting_down
 from paceline.server.gate import bearer, client_of
 from paceline.server.grammars import AnswerForm, GrammarReader
@@ -39,6 +42,7 @@ from paceline.server.tokens import TokenTexts
 from paceline.server.wire import EventSizes, Frames
 from paceline.version import __version__
 
+SESSION_HEADER = "x-session-id"  # requests of one session get the same drafter
 CLIENT_CLOSED_REQUEST = 499  # nobody reads it; access logs know it
 
 
@@ -60,7 +64,9 @@ class Serving:
         self.started = int(time.time())
         self.metrics = ServerMetrics(self.models[0], engine.stats)
         self._traffic = Traffic()
-        self.live = Live(engine.stats, self._traffic)
+        self._by_drafter = DrafterMetrics(self.models[0], engine.versions, self._traffic.copies)
+        self.metrics.add(self._by_drafter)
+        self.live = Live(engine.stats, self._traffic, lambda: engine.drafters)
         size = PromptSize(engine.tokenizer, engine.max_model_len)
         self.bodies = BodyReader(size, settings)
         self.encoder = PromptEncoder(engine.tokenizer, size)
@@ -119,7 +125,8 @@ class Serving:
             form = await self._grammars.form(body, size, prompts[0])
             params = with_form(params, form)
             echo = await self._echo(body, prompts, client)
-            job = self._start(kind, body, params, prompts, owner, reservation)
+            session = http.headers.get(SESSION_HEADER)
+            job = self._start(kind, body, params, prompts, owner, session, reservation)
         record_of(http.scope).job = job
         if body.explain:
             job.log = self._rounds.open(
@@ -216,6 +223,7 @@ class Serving:
         params: SamplingParams,
         prompts: list[list[int]],
         owner: str,
+        session: str | None,
         reservation: Reservation,
     ) -> Job:
         """Submit every prompt or none."""
@@ -223,6 +231,7 @@ class Serving:
         names, sharing = body.scope_names, self.settings.share_answers
         is_named = any(name is not None for name in names)
         answer_id = f"{kind}{uuid.uuid4().hex}"
+        key = RouteKey(Cohort(body.model), session or body.session or answer_id)
         streams: list[Stream] = []
         try:
             for index, prompt in enumerate(prompts):
@@ -235,9 +244,11 @@ class Serving:
                     share_answers=sharing == "always" or (sharing == "named" and is_named),
                     explain=bool(body.explain),
                     cohort=body.model,  # what an app calls the model tells apps apart
+                    route_key=key,
                     reservation=reservation,
                 )
                 streams.append(stream)
+                self._by_drafter.note(stream.requests)
         except BaseException as error:
             for stream in streams:
                 stream.abort()

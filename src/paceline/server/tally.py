@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -21,10 +21,11 @@ class StreamGroup:
 
     drafter: str | None
     cohort: str
+    version: str | None = None
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        return cls(request.drafter, request.cohort)
+        return cls(request.drafter, request.cohort, request.drafter_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,12 @@ class Times:
 
 
 class Traffic:
-    """Counts by group and the latest streams' times. Any thread may note and read."""
+    """Counts by group and the latest streams' times. Any thread may note and read. `past` sums up
+    the groups of drafters that have left."""
 
     def __init__(self) -> None:
+        self.past = SpeculationStats()
+        self._used: dict[StreamGroup, float] = {}  # when a stream told of it last, monotonic
         self.by_group: defaultdict[StreamGroup, SpeculationStats] = defaultdict(SpeculationStats)
         self.times: deque[Times] = deque(maxlen=REMEMBERED)
         self._lock = threading.Lock()
@@ -49,6 +53,7 @@ class Traffic:
         if delta.round is not None:
             with self._lock:
                 self.by_group[group].add(delta.round)
+                self._used[group] = time.monotonic()
         if delta.metrics is not None and delta.finish_reason in ANSWERED:
             self.times.append(Times(time.monotonic(), group, delta.metrics))
 
@@ -56,6 +61,15 @@ class Traffic:
         """Return the counts of now, which later rounds do not change."""
         with self._lock:
             return {group: stats.copy() for group, stats in self.by_group.items()}
+
+    def sum_up(self, loaded: Collection[str], before: float) -> None:
+        """Keep no longer apart the groups of drafters that are not `loaded` and were used last
+        `before` that time: drafters come and go as long as a server runs."""
+        with self._lock:
+            for group, used in list(self._used.items()):
+                if group.drafter is not None and group.drafter not in loaded and used < before:
+                    self.past += self.by_group.pop(group)
+                    del self._used[group]
 
 
 def total(stats: Iterable[SpeculationStats]) -> SpeculationStats:
