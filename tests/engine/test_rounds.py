@@ -99,7 +99,7 @@ def reasons(deltas: list[OutputDelta]) -> list[str | None]:
 def test_reasons(make_engine: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(reasons(explained(make_engine("ngram"), "off"))) == {"off", "prompt"}
     assert set(reasons(explained(make_engine(None)))) == {"off", "prompt"}
-    monkeypatch.setattr(admission, "_share", lambda request_id: 0.0)
+    monkeypatch.setattr(admission, "drawn", lambda request_id: 0.0)
     held_back = make_engine("ngram", holdback=0.01)
     assert set(reasons(explained(held_back))) == {"held back", "prompt"}
     some = reasons(explained(make_engine("ngram,min_ngram=4"), max_tokens=80, temperature=1.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import cycle
@@ -31,7 +32,9 @@ from paceline.engine.async_engine import EngineDead
 from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.grammar import Compiler
 from paceline.engine.reservations import Reservation, StreamLimit
+from paceline.engine.routes import RouteKey, Routes
 from paceline.engine.stream import Stream
+from paceline.engine.versions import LoadCounts
 
 REPLY = "Ein Gruß 🚴! "  # several bytes in two of its characters, which bursts of 3 tokens cut
 BURST = 3
@@ -118,7 +121,10 @@ class FakeAsyncEngine:
             max_model_len,
             self.engine.eos_ids,
             drafters,
-            self.engine.default_drafter,
+            Routes(default=self.engine.default_drafter),
+        )
+        self.versions = SimpleNamespace(
+            list=list, used=Counter, counts=LoadCounts(), routes=self._admission.routes
         )
         # What stats() says beside what the streams do: tests write their own numbers here.
         self.counts: dict[str, Any] = {"kv_blocks_total": 100, "kv_blocks_free": 100}
@@ -161,6 +167,7 @@ class FakeAsyncEngine:
         salt: bytes = b"",
         share_answers: bool = True,
         cohort: str = "",
+        route_key: RouteKey | None = None,
         explain: bool = False,
         reservation: Reservation | None = None,
     ) -> Stream:
@@ -173,6 +180,7 @@ class FakeAsyncEngine:
             salt=salt,
             share_answers=share_answers,
             cohort=cohort,
+            route_key=route_key,
         )
         reservation.take(len(requests))
         assert not any(request.id in self._running for request in requests)

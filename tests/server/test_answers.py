@@ -215,7 +215,8 @@ def test_several_choices_sum_their_speculation() -> None:
     client = Client(FakeAsyncEngine(), ServerSettings(spec_metrics="detailed"))
     body = client.complete(prompt=["a", "b"], n=2, max_tokens=8).json()
     check_body(body, Completion)
-    assert set(body["metrics"]) == {"seed", "drafter", "speculative_decoding"}  # no times
+    drafter = {"drafter", "drafter_version", "route"}
+    assert set(body["metrics"]) == {"seed", *drafter, "speculative_decoding"}  # no times
     assert body["metrics"]["speculative_decoding"] == {
         "mean_acceptance_length": pytest.approx(8 / 3),
         "draft_acceptance_rate": pytest.approx(5 / 8),

@@ -26,7 +26,7 @@ TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 # options of commands that may ask a server
 SERVERS, KEY, MODEL = ("url", "engine"), "api-key", "model"
 ENGINE = "engine"  # the group of options of an engine
-SECRET = ("api_keys",)  # fields whose values no error shows
+SECRET = ("api_keys", "admin_key")  # fields whose values no error shows
 LINK = "tcp://"  # Kubernetes sets PACELINE_PORT so, in pods beside a Service named paceline
 YAML_VALUES = (
     ("bool", "(true|True|TRUE|false|False|FALSE)$", [*"tTfF"]),

@@ -49,6 +49,8 @@ class Request:
     cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
     blocks: list[int] = field(default_factory=list)
     drafter: str | None = None  # the registered drafter it is pinned to; None is AR
+    drafter_version: str | None = None  # of that drafter when the request was made
+    route: str | None = None  # why it got that drafter; None: it got none
     max_draft_len: int = 0
     policy: str = "throughput"  # what chooses its draft lengths, one of DRAFT_POLICIES
     cohort: str = ""  # requests that behave alike, so that acceptance is counted for them together

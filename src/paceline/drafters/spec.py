@@ -44,7 +44,7 @@ BASELINES = tuple(sorted(kind for kind, entry in KINDS.items() if entry.untraine
 REMEMBERING = tuple(sorted(kind for kind, entry in KINDS.items() if entry.remembers))
 MODEL_KIND, DRAFTER_KIND = "draft_model", "dflash"
 NETWORK_KINDS = (MODEL_KIND, DRAFTER_KIND, "hybrid")  # whose value names a network's folder
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def make_drafters(texts: Iterable[str], context: BuildContext) -> dict[str, Drafter]:
@@ -62,7 +62,7 @@ def parse_spec(text: str) -> DrafterSpec:
     """Parse one drafter. Raises InvalidRequest for bad syntax and for an unknown kind."""
     line = SpecLine.parse(text)
     name, kind, value = line.name, line.kind, line.value
-    if name is not None and not _NAME.fullmatch(name):
+    if name is not None and not NAME.fullmatch(name):
         expected = f"{GRAMMAR}; names are letters, digits, '.', '_', '-'"
         raise InvalidRequest("drafter", text, expected)
     if kind not in KINDS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -17,6 +16,7 @@ from paceline.core import (
 )
 from paceline.drafters.base import Drafter
 from paceline.engine.config import LOSSLESS_RULES
+from paceline.engine.routes import NAMED, RouteKey, Routes, drawn
 from paceline.engine.verify import check_budget
 
 THROUGHPUT = DraftPolicy("throughput")
@@ -24,8 +24,11 @@ THROUGHPUT = DraftPolicy("throughput")
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The limits of an engine, against which requests are made.
+    """The limits of an engine, against which requests are made, and the routes to its drafters.
 
+    It does not change: where a drafter comes or goes, another one takes its place.
+
+    `drafters` are those that take requests, `routes` say which one a request gets that names none.
     `seed` is the base for requests that bring none, `policy` that of requests that name none.
     `holdback` is the share of those without `speculative` that run without speculation, to compare
     the others with. `compiled` gives a grammar with its matcher, or raises InvalidRequest.
@@ -35,7 +38,7 @@ class Admission:
     max_model_len: int
     eos_ids: frozenset[int]
     drafters: Mapping[str, Drafter]
-    default_drafter: str | None
+    routes: Routes
     seed: int | None = None
     policy: DraftPolicy = THROUGHPUT
     holdback: float = 0.0
@@ -52,6 +55,7 @@ class Admission:
         salt: bytes = b"",
         share_answers: bool = True,
         cohort: str = "",
+        route_key: RouteKey | None = None,
         explain: bool = False,
     ) -> list[Request]:
         """Make one Request per choice, checked against this engine's limits; none is queued yet.
@@ -62,6 +66,7 @@ class Admission:
         output.
 
         Acceptance of drafts is counted per `cohort`: give requests that behave alike the same one.
+        A request that names no drafter gets that of its `route_key`, or the default without one.
         With `explain` every delta carries its round.
 
         Raises InvalidRequest naming the field: an empty or too long prompt, token ids outside the
@@ -76,13 +81,14 @@ class Admission:
         self._check_ids("stop_token_ids", params.stop_token_ids)
         if params.grammar is not None:
             params = replace(params, grammar=self.compiled(params.grammar))
-        drafter, policy, max_draft_len = self._choose_drafter(speculative)
+        drafter, policy, max_draft_len, route = self._choose_drafter(speculative, route_key)
         lossless = self.rule in LOSSLESS_RULES and not speculative.lossy
         held_back = None
         if self.holdback and silent and drafter is not None:
-            held_back = _share(request_id) < self.holdback
+            held_back = drawn(request_id) < self.holdback
         if held_back:
-            drafter, max_draft_len = None, 0
+            drafter, max_draft_len, route = None, 0, None
+        version = None if drafter is None else self.drafters[drafter].version
         seed = params.seed if params.seed is not None else self.seed
         seed = draw_seed() if seed is None else seed % 2**64
         requests = [
@@ -98,6 +104,8 @@ class Admission:
                 eos_ids=self.eos_ids,
                 max_tokens=max_tokens,
                 drafter=drafter,
+                drafter_version=version,
+                route=route,
                 max_draft_len=max_draft_len,
                 policy=policy,
                 cohort=cohort,
@@ -110,8 +118,13 @@ class Admission:
             follower.leader = requests[0]
         return requests
 
-    def _choose_drafter(self, speculative: SpeculativeParams) -> tuple[str | None, str, int]:
-        name = speculative.drafter or self.default_drafter
+    def _choose_drafter(
+        self, speculative: SpeculativeParams, key: RouteKey | None
+    ) -> tuple[str | None, str, int, str | None]:
+        """Return the drafter, the policy, the longest draft and the reason for the drafter."""
+        name, reason = speculative.drafter, NAMED
+        if name is None:
+            name, reason = self.routes.choose(key)
         if name is not None and name not in self.drafters:
             known = ", ".join(self.drafters) or "none; this server has no drafter"
             raise InvalidRequest("speculative.drafter", name, f"one of: {known}")
@@ -119,16 +132,22 @@ class Admission:
         policy = self.policy if own is None else DraftPolicy.parse(own, "speculative.policy")
         off = speculative.off or speculative.max_draft_len == 0 or policy.kind == "off"
         if name is None or off:
-            return None, "off", 0
-        most = self.drafters[name].max_draft_len
+            return None, "off", 0, None
+        # What routes choose must not decide whether a request is refused.
+        able = max([name, *(self.drafters if reason != NAMED else ())], key=self._longest)
+        most = self._longest(able)
         asked = speculative.max_draft_len
-        expected = f"at most {most}, which drafter {name!r} can draft"
+        expected = f"at most {most}, which drafter {able!r} can draft"
         if asked is not None and asked > most:
             raise InvalidRequest("speculative.max_draft_len", asked, expected)
         if own is not None and policy.length is not None and policy.length > most:
             raise InvalidRequest("speculative.policy", own, expected)
-        bounds = [most, asked, policy.length]
-        return name, policy.kind, min(bound for bound in bounds if bound is not None)
+        bounds = [self._longest(name), asked, policy.length]
+        longest = min(bound for bound in bounds if bound is not None)
+        return name, policy.kind, longest, reason
+
+    def _longest(self, name: str) -> int:
+        return self.drafters[name].max_draft_len
 
     def _check_lengths(self, prompt_ids: list[int], params: SamplingParams) -> int:
         if not prompt_ids:
@@ -153,9 +172,3 @@ class Admission:
             return
         wrong = next(token for token in ids if not 0 <= token <= last)
         raise InvalidRequest(field, wrong, f"token ids from 0 to {last}")
-
-
-def _share(request_id: str) -> float:
-    """A number in [0, 1) that is spread evenly over request ids and always the same for one."""
-    digest = hashlib.blake2b(request_id.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") / 2**64

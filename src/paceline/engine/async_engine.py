@@ -8,8 +8,10 @@ import gc
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
 
 from paceline.core import (
     FinishReason,
@@ -20,13 +22,18 @@ from paceline.core import (
     SpeculativeParams,
 )
 from paceline.core.spans import Spans
+from paceline.drafters.base import Drafter
 from paceline.engine.config import EngineStats
 from paceline.engine.engine import Engine
 from paceline.engine.reservations import Reservation, StreamLimit
+from paceline.engine.routes import RouteKey
 from paceline.engine.stream import Item, Stream
+from paceline.engine.versions import Versions
 from paceline.kernels.openmp import release_threads
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+ALIVE_EVERY = 0.5  # seconds between two looks at whether the thread that work was given to lives
 STATS_EVERY = 0.02  # seconds between two snapshots of the statistics while the same streams run
 
 
@@ -38,7 +45,8 @@ class AsyncEngine:
     """Runs an Engine on its own thread and hands its deltas to asyncio.
 
     submit() and Stream belong to the event loop. Only the engine's own thread touches the engine;
-    it hands out immutable deltas, and copies of its statistics.
+    it hands out immutable deltas, and copies of its statistics. Its admission is a value that does
+    not change: the event loop makes requests by it, and puts another one in its place.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -46,10 +54,8 @@ class AsyncEngine:
         self.config, self.model_name = engine.config, engine.model_name
         self.tokenizer = engine.tokenizer
         self.max_model_len, self.vocab_size = engine.max_model_len, engine.vocab_size
-        self.drafters, self.default_drafter = engine.drafters, engine.default_drafter
         self.compiler = engine.grammars.compiler  # has a thread of its own
         self._stats, self._stats_taken = engine.stats(), time.monotonic()
-        self._admission = engine.admission  # immutable: any thread may ask it
         self.error: BaseException | None = None
         self._on_death: list[Callable[[], object]] = []
         self.draining = False
@@ -62,6 +68,7 @@ class AsyncEngine:
             held=lambda: len(self._streams),
             running=lambda: self._stats.running,
         )
+        self.versions = Versions(engine, self.between_steps, self._count_streams)
         self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
 
     def start(self) -> None:
@@ -71,6 +78,15 @@ class AsyncEngine:
         gc.freeze()
         release_threads()
         self._thread.start()
+
+    @property
+    def drafters(self) -> Mapping[str, Drafter]:
+        """The drafters that requests may name. Another mapping takes its place when they change."""
+        return self.engine.admission.drafters
+
+    @property
+    def default_drafter(self) -> str | None:
+        return self.engine.default_drafter
 
     @property
     def spans(self) -> Spans:
@@ -110,6 +126,7 @@ class AsyncEngine:
         salt: bytes = b"",
         share_answers: bool = True,
         cohort: str = "",
+        route_key: RouteKey | None = None,
         explain: bool = False,
         reservation: Reservation | None = None,
     ) -> Stream:
@@ -119,7 +136,7 @@ class AsyncEngine:
         the field, QueueFull past the bound, EngineDead after a crash.
         """
         self._check_open()
-        requests = self._admission.make_requests(
+        requests = self.engine.make_requests(
             prompt_ids,
             params,
             speculative,
@@ -127,6 +144,7 @@ class AsyncEngine:
             salt=salt,
             share_answers=share_answers,
             cohort=cohort,
+            route_key=route_key,
             explain=explain,
         )
         stream = Stream(self.abort, requests)
@@ -150,6 +168,38 @@ class AsyncEngine:
             return [delta for delta in deltas if delta is not None]
 
         self._send(do)
+
+    async def between_steps(self, work: Callable[[], T]) -> T:
+        """Run `work`, which is short, on the engine's thread between two steps, and return or raise
+        what it does. Call it on the event loop. Raises EngineDead where the thread ends before."""
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[T] = loop.create_future()
+
+        def do() -> list[OutputDelta]:
+            try:
+                tell: Callable[[], object] = partial(result.set_result, work())
+            except Exception as error:
+                tell = partial(result.set_exception, error)
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                loop.call_soon_threadsafe(lambda: result.done() or tell())
+            return []
+
+        self._send(do)
+        while not result.done():
+            await asyncio.wait([result], timeout=ALIVE_EVERY)
+            if not (result.done() or self.alive):
+                raise EngineDead(f"the engine has stopped: {self.error!r}")
+        return result.result()
+
+    def _count_streams(self) -> Counter[str | None]:
+        """Count the streams that run or wait by their drafter."""
+        held = list(self._streams.items())
+        return Counter(
+            request.drafter
+            for name, (_, stream) in held
+            for request in stream.requests
+            if request.id == name
+        )
 
     def stats(self) -> EngineStats:
         """The latest snapshot, from any thread: at most STATS_EVERY seconds or a step old."""
@@ -201,6 +251,7 @@ class AsyncEngine:
                 deltas = [delta for job in jobs for delta in job()]
                 if self.engine.has_work:
                     deltas += self.engine.step()
+                self.versions.note_left()
                 self._note_stats(bool(jobs) or any(delta.finished for delta in deltas))
                 self._deliver_or_fail(deltas)
         except BaseException as error:

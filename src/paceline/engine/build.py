@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from dataclasses import replace
 
 import torch
 
@@ -17,6 +18,7 @@ from paceline.engine.engine import Engine
 from paceline.engine.machine import use_threads
 from paceline.engine.memory import MemoryPlan, plan_memory
 from paceline.engine.needs import check_fits
+from paceline.engine.newcomers import DrafterBuilder
 from paceline.engine.quality import known_quality
 from paceline.engine.runner import timed_step, try_out
 from paceline.engine.verify import make_verifier
@@ -24,6 +26,7 @@ from paceline.kernels.build import source_digest
 from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network, check_device
+from paceline.models.weights import LazyTensors
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +61,13 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         log.info("loading drafters: %s", ", ".join(config.drafter_specs))
     drafters = drafters_for(config, loaded)
     plan = plan_memory(
-        config, target=network, drafters=drafters.values(), max_context=loaded.max_context
+        config, target=network, drafters=list(drafters.values()), max_context=loaded.max_context
     )
     network.allocate_kv(plan.num_blocks)
     try_out(network, loaded.name, longest=plan.max_model_len)
-    attach(drafters, loaded, network, plan)
+    target = target_info(loaded, network, plan)
+    for drafter in drafters.values():
+        drafter.attach(target)
     plan = plan.with_weights(network, drafters.values())
     source = CostSource(
         forward=lambda *size: timed_step(network, *size),
@@ -85,6 +90,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         quality=quality,
         drafters=drafters,
         costs=starting_costs(source),
+        builder=DrafterBuilder(build_context(config, unread(loaded)), target, plan),
     )
 
 
@@ -109,16 +115,7 @@ def drafters_for(config: EngineConfig, loaded: LoadedModel | None) -> dict[str, 
 
     Raises InvalidRequest for a draft policy or a window that none of them can follow.
     """
-    context = BuildContext(
-        target=loaded,
-        dtype=config.dtype,
-        device=config.device,
-        backend=config.backend,
-        quantize=config.quantize,
-        needs_q=make_verifier(config.rule, config.synthetic).needs_q,
-        window=config.draft_window,
-    )
-    drafters = make_drafters(config.drafter_specs, context)
+    drafters = make_drafters(config.drafter_specs, build_context(config, loaded))
     length = DraftPolicy.parse(config.draft_policy).length
     most = max((drafter.max_draft_len for drafter in drafters.values()), default=0)
     if length is not None and length > most:
@@ -131,10 +128,30 @@ def drafters_for(config: EngineConfig, loaded: LoadedModel | None) -> dict[str, 
     return drafters
 
 
-def attach(
-    drafters: dict[str, Drafter], loaded: LoadedModel, network: Network, plan: MemoryPlan
-) -> None:
-    target = TargetInfo(
+def build_context(config: EngineConfig, loaded: LoadedModel | None) -> BuildContext:
+    """Return what the drafters of an engine are built for."""
+    return BuildContext(
+        target=loaded,
+        dtype=config.dtype,
+        device=config.device,
+        backend=config.backend,
+        quantize=config.quantize,
+        needs_q=make_verifier(config.rule, config.synthetic).needs_q,
+        window=config.draft_window,
+    )
+
+
+def unread(loaded: LoadedModel) -> LoadedModel:
+    """Return a model whose weights are in use as one that can be asked what it is: weights that
+    were handed over in memory are left out."""
+    if isinstance(loaded.weights, LazyTensors):
+        return loaded
+    return replace(loaded, weights={})
+
+
+def target_info(loaded: LoadedModel, network: Network, plan: MemoryPlan) -> TargetInfo:
+    """Return what drafters may share of the target."""
+    return TargetInfo(
         name=loaded.name,
         vocab_size=network.vocab_size,
         hidden_size=network.hidden_size,
@@ -146,5 +163,3 @@ def attach(
         tokenizer=loaded.tokenizer,
         eos_ids=loaded.eos_ids,
     )
-    for drafter in drafters.values():
-        drafter.attach(target)

@@ -48,6 +48,12 @@ class EngineConfig:
     kv_memory: Bytes | None = None
     """memory for the KV cache of the target and the drafters, as 512MiB (default: planned from what
     is free)"""
+    spare_drafter_memory: (
+        Annotated[int, Between(0, words="at least 0 bytes"), Flag(metavar="SIZE", size=True)] | None
+    ) = None
+    """memory kept for the weights and KV of drafters that are loaded while the server runs, as
+    64MiB; 0 keeps none (default: what the largest --drafter takes, and at least an eighth of what
+    the model takes)"""
     max_num_seqs: Positive = 64
     """most requests that run at once"""
     max_waiting: Positive = 256

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -151,6 +152,22 @@ class Costs:
         self.step.rescale(pace)
         for cost in self.drafters.values():
             cost.rescale(pace)
+
+
+def newcomer_cost(drafter: Drafter, others: Mapping[str, Drafter], costs: Costs) -> DraftCost:
+    """Return what a drafter costs that nobody has timed: as much as one of the same shape among
+    `others`, or nothing, until its first drafts tell."""
+    shape = _shape(drafter)
+    alike = next((name for name, other in others.items() if _shape(other) == shape), None)
+    if alike is None:
+        return DraftCost(drafter.parallel)
+    return deepcopy(costs.of(alike))
+
+
+def _shape(drafter: Drafter) -> tuple[object, ...]:
+    """Return what the seconds of a draft depend on, whatever the weights hold."""
+    sizes = drafter.weight_bytes, drafter.kv, len(drafter.feature_layers)
+    return type(drafter), drafter.parallel, longest_proposed(drafter), *sizes
 
 
 @dataclass(frozen=True, slots=True)

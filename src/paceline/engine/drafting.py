@@ -10,20 +10,18 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
-
-import torch
 
 from paceline.core import CutReason, Request
 from paceline.core.spans import OFF, Spans
 from paceline.drafters.base import Drafter, LookingUp, Networked, ObservedRows, longest_proposed
 from paceline.engine.backlog import Backlog
-from paceline.engine.costs import Costs
+from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.draft import Draft, fitted, no_draft, shortened, taken
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.lengths import LengthController, make_lengths
 from paceline.engine.masks import Grammars
 from paceline.engine.scheduler import Scheduled
+from paceline.engine.taps import Taps
 from paceline.models.batch import BLOCK_SIZE
 
 log = logging.getLogger(__name__)
@@ -46,30 +44,44 @@ class Drafting:
     ) -> None:
         self.drafters, self._cache, self._needs_q = drafters, cache, needs_q
         self._grammars = grammars
+        self._looking_up: set[str] = set()
         self.use(costs)
         self.seconds = 0.0  # spent on drafting and observing, so far
         self._spans: Spans = OFF
         self._watched: frozenset[str] = frozenset()
         self._asked: frozenset[str] = frozenset()  # for a draft, in this step
         self._backlog = Backlog()
-        tapped = dict.fromkeys(d.feature_layers for d in drafters.values() if d.feature_layers)
-        self._layers = tuple(layer for layers in tapped for layer in layers)
-        ends = list(accumulate(len(layers) for layers in tapped))
-        self._columns = {
-            layers: slice(end - len(layers), end) for layers, end in zip(tapped, ends, strict=True)
-        }
 
     def use(self, costs: Costs) -> None:
         """Draft lengths follow these costs from now on, and the costs follow the drafts."""
         self.costs = costs
         self.lengths = LengthController()
-        if not self.drafters:
-            return
-        self.lengths = make_lengths(
-            costs,
-            cuts=not self._needs_q,
-            looking_up=[n for n, d in self.drafters.items() if isinstance(d, LookingUp)],
-        )
+        self._note_drafters()
+        if self.drafters:
+            self.lengths = make_lengths(costs, not self._needs_q, self._looking_up)
+
+    def add(self, name: str, cost: DraftCost) -> None:
+        """Draft with a drafter that has joined `drafters` between two steps, at this cost."""
+        self.costs.drafters[name] = cost
+        if len(self.drafters) == 1:
+            self.use(self.costs)  # there was nothing to choose lengths for
+        self._note_drafters()
+        self.record(self._spans)
+
+    def remove(self, name: str, key: str) -> None:
+        """Forget a drafter that has left `drafters` between two steps, and its draft KV by `key`.
+        No request has it any more."""
+        self.lengths.forget_drafter(name)
+        self.costs.drafters.pop(name, None)
+        self._cache.forget_drafter(key)
+        self._note_drafters()
+
+    def _note_drafters(self) -> None:
+        """Learn which layers the drafters of now look at, and which of them look texts up."""
+        drafters = self.drafters.items()
+        self._taps = Taps(drafter.feature_layers for _, drafter in drafters)
+        self._looking_up.clear()
+        self._looking_up |= {name for name, each in drafters if isinstance(each, LookingUp)}
 
     def record(self, spans: Spans) -> None:
         """Drafts, and the networks that draft, tell `spans` where their time goes."""
@@ -81,12 +93,12 @@ class Drafting:
     def choose_taps(self, scheduled: Iterable[Scheduled]) -> tuple[int, ...]:
         """Decide whose features of this step their drafters see, and return the target's layers to
         tap for them, each drafter's side by side; none where no drafter looks at any."""
-        if not self._layers:
+        if not self._taps.layers:
             return ()
         watched = [entry.request for entry in scheduled if self._sees(entry.request)]
         self._watched = frozenset(request.id for request in watched)
         used = any(self.drafters[r.drafter].feature_layers for r in watched if r.drafter)
-        return self._layers if used else ()
+        return self._taps.layers if used else ()
 
     def _sees(self, request: Request) -> bool:
         drafter = self.drafters[request.drafter] if request.drafter is not None else None
@@ -102,7 +114,7 @@ class Drafting:
             if request.drafter is not None:
                 by_drafter[request.drafter].append(request)
         for name, requests in by_drafter.items():
-            held = [self._cache.held_draft_tokens(r, self._key(name)) for r in requests]
+            held = [self._cache.held_draft_tokens(r, self.key(name)) for r in requests]
             self.drafters[name].begin(requests, held)
 
     def observe(self, rows: Iterable[ObservedRows]) -> None:
@@ -114,7 +126,8 @@ class Drafting:
             name = row.request.drafter
             if name is None:
                 continue
-            row.features = self._own_columns(name, row.features)
+            layers = self.drafters[name].feature_layers
+            row.features = self._taps.columns_of(layers, row.features)
             if row.request.id in self._asked:
                 by_drafter[name].append(row)
             elif row.features is None:
@@ -142,16 +155,6 @@ class Drafting:
         drafter = self.drafters[name]
         return not drafter.feature_layers or isinstance(drafter, LookingUp)
 
-    def _own_columns(self, name: str, features: torch.Tensor | None) -> torch.Tensor | None:
-        layers = self.drafters[name].feature_layers
-        if features is None or not layers:
-            return None
-        if len(self._columns) == 1:
-            return features
-        width = features.shape[1] // len(self._layers)
-        own = self._columns[layers]
-        return features[:, own.start * width : own.stop * width]
-
     def give_up(self, request: Request) -> None:
         """Let a request go on without its drafter, which has raised an error."""
         try:
@@ -171,7 +174,7 @@ class Drafting:
         """The drafter's key and how many leading tokens hold its KV; None when it has none."""
         if request.drafter is None or self.drafters[request.drafter].kv is None:
             return None
-        return self._key(request.drafter), self.drafters[request.drafter].held_tokens(request)
+        return self.key(request.drafter), self.drafters[request.drafter].held_tokens(request)
 
     def draft(self, scheduled: Sequence[Scheduled]) -> None:
         """Give each entry its draft, looked up or proposed, fitted and cut."""
@@ -275,7 +278,8 @@ class Drafting:
         for entry, length in zip(drafted, lengths, strict=True):
             entry.draft = shortened(entry.draft, length)
 
-    def _key(self, name: str) -> str:
+    def key(self, name: str) -> str:
+        """Return the name of a drafter's KV, which no other version of it shares."""
         return f"{name}@{self.drafters[name].version}"
 
 

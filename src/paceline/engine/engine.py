@@ -27,12 +27,15 @@ from paceline.engine.drafting import Drafting
 from paceline.engine.grammar import Compiler
 from paceline.engine.judging import Judge, JudgedRound
 from paceline.engine.kv_cache import KVCache
+from paceline.engine.lineup import Lineup
 from paceline.engine.masks import Grammars
 from paceline.engine.memory import MemoryPlan
+from paceline.engine.newcomers import DrafterBuilder
 from paceline.engine.prompt_share import PromptShare
 from paceline.engine.quality import Quality
 from paceline.engine.roster import Roster, recover, try_out_target
 from paceline.engine.rounds import RoundMaker, explained
+from paceline.engine.routes import Routes
 from paceline.engine.runner import Runner
 from paceline.engine.scheduler import Plan, Scheduled, Scheduler, looking_back
 from paceline.engine.verify import Verifier, make_verifier
@@ -69,15 +72,17 @@ class Engine:
         quality: Quality | None,
         drafters: Mapping[str, Drafter],
         costs: Costs,
+        builder: DrafterBuilder,
     ) -> None:
         """The first of `drafters`, which are attached, is the default. `backend` says which network
         runs, and why; `quality` is what quantising costs, None where nothing is quantised. Chunks
-        of prompts and draft lengths follow `costs`, which the steps refine."""
-        max_model_len, default_drafter = plan.max_model_len, next(iter(drafters), None)
+        of prompts and draft lengths follow `costs`, which the steps refine. `builder` makes the
+        drafters that join later."""
+        max_model_len = plan.max_model_len
         self.config, self.model_name = config, model_name
         self.tokenizer, self.eos_ids = tokenizer, eos_ids
         self.vocab_size, self.max_model_len = network.vocab_size, max_model_len
-        self.drafters, self.default_drafter = dict(drafters), default_drafter
+        self.drafters = dict(drafters)
         self.cache = KVCache(plan.num_blocks, config.prefix_cache)
         self.scheduler = Scheduler(
             self.cache,
@@ -105,24 +110,37 @@ class Engine:
             self._rounds,
             self._counters,
         )
+        specs = dict(zip(drafters, config.drafter_specs, strict=True))
+        self.lineup = Lineup(self.drafters, specs, self.drafting, self._roster)
         self._judge = Judge(verifier, self.drafting, self._roster)
         self.baseline = Baseline()
-        self.admission = Admission(
-            network.vocab_size,
-            max_model_len,
-            eos_ids,
-            self.drafters,
-            default_drafter,
-            config.seed,
-            DraftPolicy.parse(config.draft_policy),
-            config.holdback,
-            rule=config.rule,
-            compiled=self.grammars.compiler.compiled,
+        self.admit_by(
+            Admission(
+                network.vocab_size,
+                max_model_len,
+                eos_ids,
+                dict(drafters),
+                Routes(default=next(iter(drafters), None)),
+                config.seed,
+                DraftPolicy.parse(config.draft_policy),
+                config.holdback,
+                rule=config.rule,
+                compiled=self.grammars.compiler.compiled,
+            )
         )
-        self.make_requests = self.admission.make_requests
         self.plan, self.quality, self.backend = plan, quality, backend
+        self.builder = builder
         self.spans: Spans = OFF
         self._inference = torch.inference_mode()  # to make one takes as long as a plain round
+
+    def admit_by(self, admission: Admission) -> None:
+        """Make requests within these limits, for these drafters and routes, from now on."""
+        self.admission, self.make_requests = admission, admission.make_requests
+
+    @property
+    def default_drafter(self) -> str | None:
+        """The drafter of requests that name none and match no route."""
+        return self.admission.routes.default
 
     @property
     def verifier(self) -> Verifier:

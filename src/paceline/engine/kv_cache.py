@@ -28,8 +28,8 @@ class KVCache:
         self._block_of: dict[bytes, int] = {}
         self._free: OrderedDict[int, None] = OrderedDict((b, None) for b in range(num_blocks))
         self._chains: dict[str, list[bytes]] = {}
-        # Which drafters' KV a hashed block holds too, by name@version.
-        self._draft_kv: dict[int, set[str]] = {}
+        # Which blocks hold a drafter's KV too, by name@version.
+        self._draft_kv: dict[str, set[int]] = {}
 
     @property
     def free_blocks(self) -> int:
@@ -92,21 +92,25 @@ class KVCache:
                 self._hash_of[block] = digest
         if draft_kv is not None:
             key, held = draft_kv
+            marked = self._draft_kv.setdefault(key, set())
             # From the end: blocks before one that is marked are marked already.
             for index in range(min(held // BLOCK_SIZE, len(chain)) - 1, -1, -1):
-                holders = self._draft_kv.setdefault(request.blocks[index], set())
-                if key in holders:
+                if request.blocks[index] in marked:
                     break
-                holders.add(key)
+                marked.add(request.blocks[index])
 
     def held_draft_tokens(self, request: Request, key: str) -> int:
         """Leading tokens of a fresh prefix hit whose blocks hold drafter `key`'s KV as well."""
-        held = 0
+        held, marked = 0, self._draft_kv.get(key, ())
         for block in request.blocks:
-            if key not in self._draft_kv.get(block, ()):
+            if block not in marked:
                 break
             held += BLOCK_SIZE
         return held
+
+    def forget_drafter(self, key: str) -> None:
+        """Forget which blocks hold the KV of drafter `key`, whose memory is gone."""
+        self._draft_kv.pop(key, None)
 
     def release(self, request: Request) -> None:
         """Gives every block of `request` back. Hashed ones stay findable until they are reused."""
@@ -156,7 +160,8 @@ class KVCache:
         if digest is not None:
             del self._block_of[digest]
             self._hash_of[block] = None
-        self._draft_kv.pop(block, None)
+        for marked in self._draft_kv.values():
+            marked.discard(block)
 
     def check_integrity(self, running: list[Request]) -> None:
         """Raises AssertionError naming the first block that is neither free nor owned exactly as

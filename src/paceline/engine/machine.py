@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 import os
 import platform
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from paceline.core import InvalidRequest
 
+LOWEST_PRIORITY = 19
+SHORT_TURN = 2e-4  # seconds that background work may hold the interpreter's lock at a time
 CGROUP, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 # A controller ("" in version 2), its files, and the lines that count file cache: what can be
 # dropped, and what was used lately.
@@ -33,6 +38,25 @@ def use_threads(asked: int | None) -> None:
         right = "1" if cores == 1 else f"1 to {cores}"
         raise InvalidRequest("threads", asked, f"{right}: {may} (CPU affinity, container limits)")
     torch.set_num_threads(asked or cores)
+
+
+@contextmanager
+def background_work() -> Iterator[None]:
+    """Let this thread work beside a model that is served: on one core, after all other threads, and
+    with the interpreter's lock for a moment at a time.
+
+    The thread's priority stays low afterwards: a process may not raise it again.
+    """
+    if hasattr(os, "setpriority"):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+    threads, turn = torch.get_num_threads(), sys.getswitchinterval()
+    torch.set_num_threads(1)
+    sys.setswitchinterval(SHORT_TURN)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(turn)
+        torch.set_num_threads(threads)
 
 
 def usable_cores(cgroup: Path = CGROUP, groups: Path = OWN_GROUPS) -> int:

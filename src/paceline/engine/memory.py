@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.core import InvalidRequest
@@ -13,12 +13,14 @@ from paceline.models.batch import BLOCK_SIZE, Network
 
 KV_SHARE = 0.25  # of the memory that is available once the weights are loaded
 PLANNED_CONTEXTS = 8  # full contexts that the default plan makes room for, memory allowing
+SPARE_SHARE = 8  # of the target's weights and KV, one part is kept for drafters that come later
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Bytes and blocks. Weights and KV count the target's and every drafter's, of which the fields
-    `drafter_*` are the drafters' part; the KV rows of all share the slots."""
+    `drafter_*` are the drafters' part; the KV rows of all share the slots. `spare_bytes` are kept
+    for the weights and KV of drafters that are loaded later."""
 
     kv_bytes_per_token: int
     drafter_kv_bytes_per_token: int
@@ -26,11 +28,23 @@ class MemoryPlan:
     max_model_len: int
     weight_bytes: int = 0
     drafter_weight_bytes: int = 0
+    spare_bytes: int = 0
 
     def with_weights(self, target: Network, drafters: Iterable[Drafter]) -> MemoryPlan:
         """The plan with what the weights take, known once the drafters share the target's."""
         own = sum(drafter.weight_bytes for drafter in drafters)
         return replace(self, weight_bytes=target.weight_bytes + own, drafter_weight_bytes=own)
+
+    def kv_bytes_of(self, drafter: Drafter) -> int:
+        """Return the bytes of a drafter's KV over all slots."""
+        return 0 if drafter.kv is None else self.kv_tokens * drafter.kv.bytes_per_token
+
+    @property
+    def drafter_bytes(self) -> int:
+        """All that drafters may take together: those that are loaded at the start, and the spare
+        bytes."""
+        kv = self.drafter_kv_bytes_per_token * self.kv_tokens
+        return self.drafter_weight_bytes + kv + self.spare_bytes
 
     @property
     def kv_bytes(self) -> int:
@@ -42,21 +56,21 @@ class MemoryPlan:
 
 
 def plan_memory(
-    config: EngineConfig, *, target: Network, drafters: Iterable[Drafter], max_context: int
+    config: EngineConfig, *, target: Network, drafters: Sequence[Drafter], max_context: int
 ) -> MemoryPlan:
     """Divide memory: one request of the longest length always fits, so the oldest can go on.
 
     Raises InvalidRequest when `kv_memory`, or the memory that is left, cannot hold one request of
-    `max_model_len` tokens.
+    `max_model_len` tokens, and when `spare_drafter_memory` does not fit beside the KV.
     """
-    asked = config.max_model_len
+    asked, available = config.max_model_len, available_memory()
     specs = [target.kv_spec] + [d.kv for d in drafters if d.kv is not None]
     per_token = sum(spec.bytes_per_token for spec in specs)
     block_bytes = per_token * BLOCK_SIZE
     wanted = config.kv_memory
     if wanted is None:
         wanted = min(
-            int(available_memory() * KV_SHARE),
+            int(max(0, available - (config.spare_drafter_memory or 0)) * KV_SHARE),
             min(PLANNED_CONTEXTS, config.max_num_seqs) * (asked or max_context) * per_token,
         )
     num_blocks = wanted // block_bytes
@@ -68,9 +82,32 @@ def plan_memory(
         most = num_blocks * BLOCK_SIZE
         raise InvalidRequest("max_model_len", asked, f"at most {most} tokens, which memory allows")
     max_model_len = asked or min(max_context, num_blocks * BLOCK_SIZE)
-    return MemoryPlan(
+    plan = MemoryPlan(
         kv_bytes_per_token=per_token,
         drafter_kv_bytes_per_token=per_token - target.kv_spec.bytes_per_token,
         num_blocks=num_blocks,
         max_model_len=max_model_len,
     )
+    spare = _spare_bytes(config.spare_drafter_memory, plan, target, drafters, available)
+    return replace(plan, spare_bytes=spare)
+
+
+def _spare_bytes(
+    asked: int | None,
+    plan: MemoryPlan,
+    target: Network,
+    drafters: Sequence[Drafter],
+    available: int,
+) -> int:
+    """Return the bytes to keep for drafters that are loaded later: as much as the largest drafter
+    takes, and a share of what the target does, which is about what a drafter of its shape takes
+    that has an eighth of its layers."""
+    left = max(0, available - plan.kv_bytes - sum(d.weight_bytes for d in drafters))
+    if asked is not None:
+        if asked > left:
+            expected = f"at most {left} bytes, which are free beside the KV cache"
+            raise InvalidRequest("spare_drafter_memory", asked, expected)
+        return asked
+    largest = max((d.weight_bytes + plan.kv_bytes_of(d) for d in drafters), default=0)
+    target_kv = plan.kv_tokens * target.kv_spec.bytes_per_token
+    return min(left, max(largest, (target.weight_bytes + target_kv) // SPARE_SHARE))

@@ -29,7 +29,8 @@ MOST_REMEDIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The bytes of memory that serving takes. `work` is for the rows of a step, and for the tensor
+    """The bytes of memory that serving takes. `drafters` are those of the start, and what is to be
+    kept for later ones. `work` is for the rows of a step, and for the tensor
     that is being packed."""
 
     weights: int
@@ -83,7 +84,7 @@ def needs_of(config: EngineConfig, loaded: LoadedModel | UnloadedModel) -> Needs
         quantize=config.quantize,
         positions=positions,
     )
-    drafters = 0
+    drafters = config.spare_drafter_memory or 0
     for folder in network_folders(config.drafter_specs, loaded.name):
         with suppress(ModelError):  # what is wrong with a drafter is said when it is built
             drafters += drafter_bytes(folder / "config.json", config.dtype)

@@ -32,6 +32,7 @@ def start_up_rows(engine: Engine) -> list[tuple[str, str]]:
     if plan.drafter_kv_bytes_per_token:
         kv += f" ({size_text(plan.drafter_kv_bytes_per_token * plan.kv_tokens)} the drafters')"
     prefix_cache = "on" if config.prefix_cache else "off"
+    spare = f"{size_text(plan.spare_bytes)} for drafters that are loaded later"
     bound = bandwidth_bound(engine)
     bandwidth = network.streamed_bytes / bound / 1e9
     drafters = [
@@ -48,6 +49,7 @@ def start_up_rows(engine: Engine) -> list[tuple[str, str]]:
         *_quantized(engine),
         ("weights", weights),
         ("KV cache", f"{kv} for {plan.kv_tokens} tokens, prefix cache {prefix_cache}"),
+        *([("kept free", spare)] if plan.spare_bytes else []),
         ("context", f"{plan.max_model_len} tokens, {config.max_num_seqs} requests at once"),
         ("bandwidth bound", f"{bound * 1e3:.1f} ms a step at {bandwidth:.0f} GB/s"),
         ("step by rows", steps),

@@ -14,6 +14,7 @@ from paceline.engine.async_engine import AsyncEngine
 from paceline.server import errors, paths, responses, tokenising
 from paceline.server.access import RequestLog
 from paceline.server.bodies import body_route
+from paceline.server.drafters_api import add_drafters
 from paceline.server.gate import Gate
 from paceline.server.live import asked
 from paceline.server.messages_api.objects import MessagesError
@@ -50,6 +51,7 @@ def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     turn = CapacityLimiter(1)
     _add_lookups(app, serving, kept, key)
     _add_page_data(app, serving, ThisServer(async_engine, serving.live, turn), key)
+    add_drafters(app, serving)
     _add_operations(app, serving)
     app.state.live = serving.live  # whoever runs the app runs its sampling
     app.state.languages = serving.callers.languages  # and has them loaded

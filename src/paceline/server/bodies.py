@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
@@ -42,6 +42,12 @@ BOUNDS = (
     f"and {MAX_CONTAINERS} of them lists or objects"
 )
 MOST = f"a body of {BOUNDS}"
+
+
+class ReadsBodies(Protocol):
+    """Reads the body of a request as a model, and refuses what is none."""
+
+    async def read(self, http: Request, model: Any) -> Any: ...
 
 
 class BodyReader:
@@ -148,7 +154,7 @@ def too_much(text: JsonText) -> ApiError:
     return invalid(InvalidRequest(member.name, Amount(f"{member.values} values"), MOST))
 
 
-def body_route(reader: BodyReader) -> type[APIRoute]:
+def body_route(reader: ReadsBodies) -> type[APIRoute]:
     """Return the class of routes `endpoint(body, http)` whose body `reader` reads.
 
     FastAPI parses and checks bodies on the event loop, however long they are; its schema of the

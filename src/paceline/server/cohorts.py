@@ -156,7 +156,7 @@ def _session(body: ChatRequest | CompletionRequest, headers: Headers) -> str | N
     if len(stated) > LONGEST_SESSION:
         expected = f"up to {LONGEST_SESSION} characters"
         raise invalid(InvalidRequest(SESSION, f"{len(stated)} characters", expected))
-    return stated or body.user or body.prompt_cache_key or None
+    return stated or body.session
 
 
 def _halved(counts: dict[Cohort, int]) -> dict[Cohort, int]:

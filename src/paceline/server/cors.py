@@ -16,7 +16,7 @@ from paceline.core import InvalidRequest
 from paceline.server.errors import invalid
 from paceline.server.settings import LOOPBACK
 
-METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
+METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 EXPOSED = "x-request-id, x-paceline-ignored, retry-after"
 MAX_AGE = 600  # seconds that a browser remembers an allowance
 Header = tuple[bytes, bytes]

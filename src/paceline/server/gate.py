@@ -27,6 +27,7 @@ from paceline.server.errors import ApiError, invalid
 from paceline.server.settings import LOOPBACK, ServerSettings, host_name
 
 PAGE_DATA = "/ui/"
+ADMIN = "/v1/drafters"
 GUARDED = ("/v1", "/tokenize", "/detokenize", "/server_info", PAGE_DATA)
 OPEN = ("/ui/state",)  # tells the page that a key is needed, and nothing that needs one
 SAME_SITE = ("same-origin", "none")  # none: a person typed the address
@@ -37,9 +38,10 @@ JSON_TYPE = re.compile(r"\s*application/([^;]*\+)?json\s*(;|$)", re.IGNORECASE)
 
 
 class Gate:
-    """Refuses requests for a foreign host (421), GUARDED paths without a valid API key (401),
-    POSTs from pages that may not send them (403, 415) and bodies past the bound (413). Answers what
-    browsers ask before a page's request to another origin, and strips the root path.
+    """Refuses requests for a foreign host (421), GUARDED paths without a valid API key (401), those
+    below ADMIN without the admin key (401, or 403 where the server has none), POSTs from pages that
+    may not send them (403, 415) and bodies past the bound (413). Answers what browsers ask before a
+    page's request to another origin, and strips the root path.
 
     The host is checked where settings.allow_hosts names any, and on loopback without keys, where
     a web page could otherwise read everything through DNS rebinding. With a key it could not.
@@ -48,6 +50,7 @@ class Gate:
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app = app
         self.keys = {name: key.key.encode() for name, key in settings.keys_by_name.items()}
+        self.admin_key = settings.admin_key
         self.origins = Origins(settings.allow_origins)
         self.root_path = settings.root_path
         self.limit = settings.max_body_bytes
@@ -91,7 +94,10 @@ class Gate:
             record.answer_headers = self.origins.headers(headers)
             if is_preflight(scope["method"], headers):
                 return self.origins.preflight(headers)
-        if self.keys and path.startswith(GUARDED) and path not in OPEN:
+        if path == ADMIN or path.startswith(f"{ADMIN}/"):
+            self._check_admin(bearer(headers))
+            record.key = "admin"
+        elif self.keys and path.startswith(GUARDED) and path not in OPEN:
             record.key = self._name_of(bearer(headers))
         if scope["method"] == "POST":
             if not is_shared:
@@ -102,6 +108,16 @@ class Gate:
                 _check_site(headers, self.allow_hosts, ALLOWED_PAGE)
         self._check_length(headers)
         return None
+
+    def _check_admin(self, given: str) -> None:
+        if self.admin_key is None:
+            remedy = "start it with --admin-key, or with the variable PACELINE_ADMIN_KEY"
+            message = f"this server has no admin key, without which nobody may do this; {remedy}"
+            raise ApiError(403, message, code="no_admin_key")
+        sent = given.encode("utf-8", "replace")
+        if not hmac.compare_digest(sent, self.admin_key.encode()):
+            message = "the admin key is needed: Authorization: Bearer KEY"
+            raise ApiError(401, message, code="invalid_admin_key")
 
     def _name_of(self, given: str) -> str:
         # every key is compared in full, so that time tells nothing about any of them

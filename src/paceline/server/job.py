@@ -94,6 +94,8 @@ class Job:
         # Some of the streams may have been held back from drafting. None: no stream drafts
         drafting = next((request for request in requests if request.drafter is not None), None)
         self.drafter = drafting.drafter if drafting else None
+        self.drafter_version = drafting.drafter_version if drafting else None
+        self.route = drafting.route if drafting else None
         self.draft_bound = drafting.max_draft_len if drafting else None
         self.params, self._lossy = requests[0].params, requests[0].speculative.lossy
         self._metrics, self._traffic = metrics, traffic
@@ -208,6 +210,8 @@ class Job:
         shown: Metrics = {
             "seed": seeds[0] if len(set(seeds)) == 1 else seeds,
             "drafter": self.drafter,
+            "drafter_version": self.drafter_version,
+            "route": self.route,
             "speculative_decoding": self._speculation(stats),
         }
         if times is not None:

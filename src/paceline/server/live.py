@@ -10,7 +10,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.core import InvalidRequest, SpeculationStats
@@ -53,8 +53,14 @@ class LiveSample:
 class Live:
     """Samples `stats` and `traffic`. Belongs to the event loop."""
 
-    def __init__(self, stats: Callable[[], EngineStats], traffic: Traffic) -> None:
-        self._stats, self._traffic = stats, traffic
+    def __init__(
+        self,
+        stats: Callable[[], EngineStats],
+        traffic: Traffic,
+        loaded: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """`loaded` gives the names of the drafters that there are."""
+        self._stats, self._traffic, self._loaded = stats, traffic, loaded
         self._ring: deque[LiveSample] = deque(maxlen=1 + round(KEPT / EVERY))
         self.sample()
 
@@ -65,6 +71,7 @@ class Live:
             self.sample()
 
     def sample(self) -> None:
+        self._traffic.sum_up(self._loaded(), time.monotonic() - KEPT)
         self._ring.append(self._now())
 
     def snapshot(self, window: float = WINDOW, since: float = 0.0) -> LiveSnapshot:

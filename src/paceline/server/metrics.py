@@ -145,6 +145,10 @@ class ServerMetrics(Collector):
         self._tpots = {group: deque[float](maxlen=REMEMBERED) for group in GROUPS.values()}
         self._registry.register(self)
 
+    def add(self, collector: Collector) -> None:
+        """Render the metrics of a collector as well."""
+        self._registry.register(collector)
+
     def render(self) -> bytes:
         """Return the text that a Prometheus server scrapes."""
         text = generate_latest(self._registry)
@@ -199,8 +203,8 @@ class ServerMetrics(Collector):
             yield self._counter(name, "By position.", counts, "position")
         yield self._gaps.metric(self._model_name)
         yield from self._holdback()
-        for source in self._sources:
-            yield from source()
+        for more in self._sources:
+            yield from more()
 
     def _holdback(self) -> Iterator[Metric]:
         tpots: Values = {

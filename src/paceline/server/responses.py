@@ -79,7 +79,8 @@ class Metrics(TypedDict):
     """Measurements of the request. Times are in seconds from arrival and are given for a single
     choice only. `seed` is a list with one entry per prompt where the seeds differ. `speedup_vs_ar`
     is the estimated time without speculation divided by the measured time, for a single choice;
-    null where nothing was timed.
+    null where nothing was timed. `route` says why the request got its drafter: `named`, `default`,
+    or `route N` of the server's routes; null where it got none.
     `forced_tokens` counts the tokens that the grammar forced; they count in the usage too."""
 
     seed: int | list[int]
@@ -88,6 +89,8 @@ class Metrics(TypedDict):
     tpot: NotRequired[float | None]
     e2e_latency: NotRequired[float]
     drafter: str | None
+    drafter_version: str | None
+    route: str | None
     speedup_vs_ar: NotRequired[float | None]
     forced_tokens: NotRequired[int]
     lossy: NotRequired[Lossy]
@@ -362,7 +365,9 @@ def refusals(*statuses: int, model: type = ErrorResponse) -> Statuses:
 MEANINGS = {
     400: "A field is wrong or cannot be honoured; `param` names it.",
     401: "The API key is missing or wrong.",
-    404: "The server has no such model or request.",
+    403: "The server has no admin key, without which nobody may do this.",
+    404: "The server has no such model, request or drafter.",
+    409: "What is used at the moment, or its memory, does not allow this.",
     413: "The body is too long.",
     429: "The queue is full; the header Retry-After says when to come back.",
     500: "The engine failed.",

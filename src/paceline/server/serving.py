@@ -16,12 +16,14 @@ from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.errors import shown as quoted
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.reservations import Reservation
+from paceline.engine.routes import RouteKey
 from paceline.engine.stream import Stream
 from paceline.server.access import record_of
 from paceline.server.bodies import BodyReader
 from paceline.server.capture import capture_of
 from paceline.server.cohort_metrics import capture_metrics, cohort_metrics
 from paceline.server.cohorts import Caller, Callers
+from paceline.server.drafter_metrics import DrafterMetrics
 from paceline.server.errors import ApiError, invalid, shutting_down
 from paceline.server.gate import bearer, client_of
 from paceline.server.grammars import AnswerForm, GrammarReader
@@ -69,7 +71,11 @@ class Serving:
             capture = self.capture
             sources.append(capture_metrics(self.models[0], lambda: capture.counts))
         self.metrics = ServerMetrics(self.models[0], engine.stats, sources)
-        self.live = Live(engine.stats, self._traffic)
+        self._by_drafter = DrafterMetrics(
+            self.models[0], engine.versions, lambda: self._traffic.sampled()[0]
+        )
+        self.metrics.add(self._by_drafter)
+        self.live = Live(engine.stats, self._traffic, lambda: engine.drafters)
         size = PromptSize(engine.tokenizer, engine.max_model_len)
         self.bodies = BodyReader(size, settings)
         self.encoder = PromptEncoder(engine.tokenizer, size)
@@ -234,6 +240,7 @@ class Serving:
         names, sharing = body.scope_names, self.settings.share_answers
         is_named = any(name is not None for name in names)
         answer_id = f"{kind}{uuid.uuid4().hex}"
+        key = RouteKey(caller.cohort, caller.session or answer_id)
         streams: list[Stream] = []
         try:
             for index, prompt in enumerate(prompts):
@@ -246,9 +253,11 @@ class Serving:
                     share_answers=sharing == "always" or (sharing == "named" and is_named),
                     explain=bool(body.explain),
                     cohort=caller.counted.label,
+                    route_key=key,
                     reservation=reservation,
                 )
                 streams.append(stream)
+                self._by_drafter.note(stream.requests)
         except BaseException as error:
             for stream in streams:
                 stream.abort()

@@ -40,6 +40,13 @@ def _check_keys(keys: object) -> tuple[str, ...]:
     return tuple(keys)
 
 
+def _check_key(key: object) -> str | None:
+    """Check an admin key by hand: an error must not show it."""
+    if key is None or (isinstance(key, str) and key.isascii() and re.fullmatch(r"[!-~]+", key)):
+        return key
+    raise InvalidRequest("admin_key", "<hidden>", "printable ASCII without spaces, not empty")
+
+
 Names = Annotated[tuple[str, ...], Several]
 Seconds = Annotated[
     float,
@@ -67,6 +74,9 @@ class ServerSettings:
     api_key_file: Annotated[str, Flag(metavar="FILE")] | None = None
     """file with an API key on each line, as `NAME KEY`, `NAME KEY tokens=own` or `KEY`; the log
     names the key of each request. Lines that begin with # are comments"""
+    admin_key: Annotated[str | None, PlainValidator(_check_key), Flag(metavar="KEY")] = None
+    """key that those send who load, route and retire drafters (/v1/drafters); set
+    PACELINE_ADMIN_KEY instead (default: none, and nobody may)"""
     served_model_names: Annotated[Names, Flag("served-model-name", "NAME")] = ()
     """name that requests use; repeat it for several (default: the model's own)"""
     spec_metrics: Annotated[str, OneOf(("none", "summary", "detailed"))] = "summary"
@@ -156,6 +166,8 @@ class ServerSettings:
         self._check_traces()
         if not all(self.served_model_names):
             raise InvalidRequest("served_model_names", self.served_model_names, "non-empty names")
+        if self.admin_key in {key.key for key in self.keys_by_name.values()}:
+            raise InvalidRequest("admin_key", "<hidden>", "a key that is no API key")
         shortest, longest = STEADY_MS
         if self.steady_stream and not shortest <= self.steady_stream <= longest:
             expected = f"0 (off), or milliseconds from {shortest:g} to {longest:g}"

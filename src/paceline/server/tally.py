@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -22,10 +22,11 @@ class StreamGroup:
 
     drafter: str | None
     cohort: str
+    version: str | None = None
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        return cls(request.drafter, request.cohort)
+        return cls(request.drafter, request.cohort, request.drafter_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ class GroupCounts:
 
 
 class Traffic:
-    """Counts by group and the latest streams' times. Any thread may note and read."""
+    """Counts by group and the latest streams' times. Any thread may note and read. `past` sums up
+    the groups of drafters that have left."""
 
     def __init__(self) -> None:
         self.by_group: dict[StreamGroup, GroupCounts] = {}
@@ -108,6 +110,15 @@ class Traffic:
             self._gone += self.by_group.pop(oldest).speculation
         counts = self.by_group[group] = GroupCounts(latest=time.monotonic())
         return counts
+
+    def sum_up(self, loaded: Collection[str], before: float) -> None:
+        """Keep no longer apart the groups of drafters that are not `loaded` and were used last
+        `before` that time: drafters come and go as long as a server runs."""
+        with self._lock:
+            for group, counts in list(self.by_group.items()):
+                gone = group.drafter is not None and group.drafter not in loaded
+                if gone and counts.latest < before:
+                    self._gone += self.by_group.pop(group).speculation
 
 
 def total(stats: Iterable[SpeculationStats]) -> SpeculationStats:

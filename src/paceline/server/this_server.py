@@ -102,16 +102,17 @@ def fit_server(engine: Engine) -> ServerFit:
 def served_scenario(engine: Engine, fit: ServerFit, snapshot: LiveSnapshot) -> ServedScenario:
     """Return the scenario of a fitted server with the acceptance that `snapshot` has."""
     costs = engine.drafting.costs.drafters
-    seen = {name: seen_acceptance(snapshot, name) for name in engine.drafters}
+    offered, specs = engine.admission.drafters, engine.lineup.specs
+    seen = {name: seen_acceptance(snapshot, name) for name in offered}
     drafters = [
         stated_drafter(
             drafter,
             costs.get(name, DraftCost()).draft_seconds([drafter.max_draft_len]),
             fit.ar_seconds,
             acceptance(seen[name]),
-            spec_kind(engine.config.drafter_specs, name),
+            SpecLine.parse(specs.get(name, name)).kind,
         )
-        for name, drafter in list(engine.drafters.items())[:MOST_DRAFTERS]
+        for name, drafter in list(offered.items())[:MOST_DRAFTERS]
     ]
     return {
         "model": {"config": fit.stated, "name": engine.model_name},
@@ -189,12 +190,6 @@ def within_datasheet(machine: Hardware, found: Calibration) -> tuple[Hardware, C
             "attention_compute_efficiency": compute,
         }
     )
-
-
-def spec_kind(specs: tuple[str, ...], name: str) -> str:
-    """Return the kind of a loaded drafter in the words of its spec."""
-    lines = [SpecLine.parse(spec) for spec in specs]
-    return next((line.kind for line in lines if name in (line.name, line.kind)), name)
 
 
 def stated_drafter(

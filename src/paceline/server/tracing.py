@@ -113,6 +113,8 @@ def speculation_attributes(job: Job) -> Attributes:
         "spec.draft_tokens": stats.draft_tokens,
         "spec.accepted_tokens": stats.accepted_tokens,
     }
+    if job.drafter_version is not None and job.route is not None:
+        shown["spec.drafter_version"], shown["spec.route"] = job.drafter_version, job.route
     if stats.acceptance_length is not None:
         shown["spec.acceptance_length"] = stats.acceptance_length
     if len(job.choices) == 1 and job.drafter and stats.speedup_vs_ar is not None:

@@ -63,6 +63,9 @@ class LengthController:
     def forget(self, request_id: str) -> None:
         """Drop what is held of a request that has ended."""
 
+    def forget_drafter(self, name: str) -> None:
+        """Drop what is held of a drafter that has left."""
+
 
 class LengthsByPolicy(LengthController):
     """Asks the controller of each request's policy: those first that do not look at the step's
@@ -116,6 +119,10 @@ class LengthsByPolicy(LengthController):
     def forget(self, request_id: str) -> None:
         for controller in self._controllers.values():
             controller.forget(request_id)
+
+    def forget_drafter(self, name: str) -> None:
+        for controller in self._controllers.values():
+            controller.forget_drafter(name)
 
     def _shares(
         self, batch: Sequence[Scheduled]

@@ -57,8 +57,8 @@ class ThroughputLengths(LengthController):
     def __init__(self, costs: Costs, cuts: bool = True, looking_up: Collection[str] = ()) -> None:
         """`cuts` says that drafts may be cut after they are drawn: not where a rule judges them by
         their q. Drafters `looking_up` have drafts that take no time beside those they are asked
-        for."""
-        self.costs, self._cuts, self._looking_up = costs, cuts, frozenset(looking_up)
+        for; the collection may change with the drafters."""
+        self.costs, self._cuts, self._looking_up = costs, cuts, looking_up
         self._levels: dict[str, Levels] = {}
         self._level: dict[str, Level] = {}  # by drafter: of this step
         self._decoding = 0  # requests that get a token from this step
@@ -233,6 +233,12 @@ class ThroughputLengths(LengthController):
         self._states.pop(request_id, None)
         for record in self._records.values():
             record.forget(request_id)
+
+    def forget_drafter(self, name: str) -> None:
+        for table in (self._levels, self._level, self._idle, self._load, self._clock, self._spent):
+            table.pop(name, None)
+        for cohort in [cohort for cohort in self._records if cohort[0] == name]:
+            del self._records[cohort]
 
     def _state(self, request: Request) -> _State:
         state = self._states.get(request.id)
