@@ -11,6 +11,7 @@ Every field has a default, so a file states only what differs.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -31,7 +32,7 @@ Amount = Annotated[float, Between(0)]
 
 
 def _are_steps(steps: tuple[float, ...]) -> bool:
-    rising = all(a < b for a, b in zip(steps, steps[1:], strict=False))
+    rising = all(a < b for a, b in pairwise(steps))
     return bool(steps) and rising and steps[0] > 0 and steps[-1] == 100
 
 
@@ -70,7 +71,9 @@ class DriftPolicy(Document):
         "cohort's own days tell",
         0.01,
     )
-    mix: Small = about("change of the total AL by the shares of cohorts alone that is reported", 0.05)
+    mix: Small = about(
+        "change of the total AL by the shares of cohorts alone that is reported", 0.05
+    )
     recent_hours: Annotated[int, Between(1, 24)] = about(
         "last hours whose AL is explained as season, mix or change", 6
     )
@@ -101,8 +104,8 @@ class RetrainPolicy(Document):
     persistence: Share = about("chance that the change lasts that long", 0.7)
     recovery: Share = about("share of the lost AL that training is expected to win back", 0.8)
     round_cost: Annotated[float, Between(1)] = about(
-        "seconds of a drafted round over those of a round without a draft; speedup is AL divided by "
-        "this, and at least 1",
+        "seconds of a drafted round over those of a round without a draft; speedup is AL divided "
+        "by this, and at least 1",
         1.3,
     )
     cool_down_days: Amount = about("days in which a cohort's drafter is not trained again", 7.0)
@@ -126,13 +129,16 @@ class CanaryPolicy(Document):
         "percentages of the requests that get the new drafter", (1.0, 5.0, 25.0, 50.0, 100.0)
     )
     alpha: Small = about("chance that a drafter as good as the live one is ever failed", 0.05)
-    guard: Share = about("loss of tokens per round, and gain of TPOT, that passes", 0.02)
+    guard: Share = about("loss of tokens per round that passes", 0.02)
+    tpot: Share = about("longer time per output token that passes", 0.05)
     tuned_requests: Count = about("canary requests at which the test is sharpest", 150)
     least_requests: Count = about("canary requests before any verdict, and in each step", 50)
     least_hours: Hours = about("hours of each step", 1.0)
     cycle_hours: Hours = about("hours of all steps before the last one", 24.0)
     longest_days: Amount = about("days after which the canary is given up as inconclusive", 7.0)
-    errors: Share = about("more failed requests than live, as a share of all, that are allowed", 0.01)
+    errors: Share = about(
+        "more failed requests than live, as a share of all, that are allowed", 0.01
+    )
     ttft: Share = about("longer time to first token that is allowed, as a share", 0.1)
     invalid: Share = about("fewer answers valid under their schema, as a share of them", 0.01)
 

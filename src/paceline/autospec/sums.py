@@ -43,10 +43,13 @@ def squares(sums: FloatArray, reference: FloatArray | float) -> FloatArray:
     """Return Σ(t − reference·r)², never below zero."""
     reference = np.asarray(reference)
     whole = sums[TT] - reference * (2 * sums[TR] - reference * sums[RR])
-    return np.maximum(whole, 0.0)
+    above: FloatArray = np.maximum(whole, 0.0)
+    return above
 
 
 def divide(above: ArrayLike, below: ArrayLike, nothing: float = np.nan) -> FloatArray:
     """Return above ÷ below, and `nothing` where `below` is zero."""
-    above, below = np.broadcast_arrays(np.asarray(above, float), np.asarray(below, float))
-    return np.divide(above, below, out=np.full(below.shape, nothing), where=below != 0)
+    above, below = np.asarray(above, float), np.asarray(below, float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        quotient = above / below
+    return np.where(below != 0, quotient, nothing)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from paceline.autospec.drift.cells import HourCells, RequestColumns
 from paceline.autospec.drift.classify import assess
 from paceline.autospec.drift.ledger import Ledger, LedgerEntry, LedgerKind
-from paceline.autospec.drift.regional import regional_advice
-from paceline.autospec.drift.report import DriftDecision, DriftKind, DriftReport
+from paceline.autospec.drift.positions import PositionCells, RoundColumns
+from paceline.autospec.drift.regional import RegionalAdvice, regional_advice
+from paceline.autospec.drift.report import DriftDecision, DriftKind, DriftReport, RetrainWorth
 
 __all__ = [
     "DriftDecision",
@@ -16,7 +17,11 @@ __all__ = [
     "Ledger",
     "LedgerEntry",
     "LedgerKind",
+    "PositionCells",
+    "RegionalAdvice",
     "RequestColumns",
+    "RetrainWorth",
+    "RoundColumns",
     "assess",
     "regional_advice",
 ]

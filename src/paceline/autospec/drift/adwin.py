@@ -131,9 +131,9 @@ def strongest_cut(
     """Find where rows of grouped values divide best into two parts, as ADWIN compares them.
 
     All are [rows, groups]: the number of values in each group, their sums, their sums of squares.
-    `least` are the numbers of values, [rows], that the parts before and behind must have. Returns for each row the index of the
-    first group behind the cut, whether ADWIN's bound is exceeded there, and by how much the mean
-    behind it lies above the mean before.
+    `least` are the numbers of values, [rows], that the parts before and behind must have. Returns
+    for each row the index of the first group behind the cut, whether ADWIN's bound is exceeded
+    there, and by how much the mean behind it lies above the mean before.
     """
     n, total = counts.cumsum(-1), totals.cumsum(-1)
     whole, sums = n[:, -1:], total[:, -1:]
@@ -148,5 +148,3 @@ def strongest_cut(
     bound = cut_bound(before[rows, best], after[rows, best], variance[:, 0], delta)
     chosen = step[rows, best]
     return best + 1, enough[rows, best] & (np.abs(chosen) > bound), chosen
-
-

@@ -13,7 +13,7 @@ from paceline.autospec.drift.ledger import Ledger
 from paceline.autospec.drift.periods import DriftPeriods
 from paceline.autospec.drift.worth import Speedup
 from paceline.autospec.policy import AutospecPolicy
-from paceline.autospec.sums import R, FloatArray, IntArray, divide
+from paceline.autospec.sums import FloatArray, IntArray, R, divide
 
 
 @dataclass(frozen=True, slots=True)

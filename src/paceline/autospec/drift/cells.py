@@ -71,7 +71,7 @@ class HourCells:
     @property
     def end(self) -> int:
         """The hour behind the last one."""
-        return self.start + self.sums.shape[2]
+        return self.start + int(self.sums.shape[2])
 
     @classmethod
     def of(cls, requests: RequestColumns) -> HourCells:
@@ -110,12 +110,13 @@ class HourCells:
         first = min(max(0, hour - self.start), self.sums.shape[2])
         return HourCells(self.cohorts, self.start + first, self.sums[:, :, first:])
 
-    def between(self, first: int, end: int) -> FloatArray:
-        """Return the sums of the hours [first, end), [COLUMNS, cohorts, hours], zeros where nothing was seen."""
-        out = np.zeros((COLUMNS, len(self.cohorts), max(0, end - first)))
+    def between(self, first: int, end: int, columns: int = COLUMNS) -> FloatArray:
+        """Return the sums of the hours [first, end), [columns, cohorts, hours]: the first of the
+        columns, and zeros where nothing was seen."""
+        out = np.zeros((columns, len(self.cohorts), max(0, end - first)))
         low, high = max(first, self.start), min(end, self.end)
         if low < high:
-            seen = self.sums[:, :, low - self.start : high - self.start]
+            seen = self.sums[:columns, :, low - self.start : high - self.start]
             out[:, :, low - first : high - first] = seen
         return out
 

@@ -10,6 +10,7 @@ from paceline.autospec.drift.cells import HOUR, HourCells
 from paceline.autospec.drift.evidence import gather
 from paceline.autospec.drift.ledger import Ledger
 from paceline.autospec.drift.periods import drift_periods
+from paceline.autospec.drift.positions import PositionCells, decays
 from paceline.autospec.drift.report import DriftReport
 from paceline.autospec.drift.within import within_reports
 from paceline.autospec.drift.worth import Speedup
@@ -22,24 +23,28 @@ def assess(
     now: float,
     policy: AutospecPolicy,
     speedup: Speedup | None = None,
+    positions: PositionCells | None = None,
 ) -> list[DriftReport]:
     """Say what changed until `now` (seconds since the epoch) and what to do, most important first.
 
     The same cells, ledger and time give the same reports: nothing is kept between calls.
     `speedup` maps an AL to the speedup over decoding without drafts, by the server's own costs.
+    With `positions`, falls late in answers or in long contexts are told from others.
     """
     hour = int(now // HOUR)
     evidence = gather(cells, ledger.begins(cells.cohorts), hour, policy.drift)
     periods = drift_periods(cells, hour, policy.drift)
-    return classify(DriftCase(cells.cohorts, evidence, periods, ledger, policy, speedup))
+    return classify(DriftCase(cells.cohorts, evidence, periods, ledger, policy, speedup), positions)
 
 
-def classify(case: DriftCase) -> list[DriftReport]:
+def classify(case: DriftCase, positions: PositionCells | None = None) -> list[DriftReport]:
     """Return the findings; there is always one.
 
     A step in all cohorts and loops come first: what they explain is no drafter's fault.
     """
     reports = list(findings.deployments(case))
+    if positions is not None and not reports:
+        reports += decays(case, positions)
     settled = [label for report in reports for label in report.cohorts]
     is_open = ~np.isin(np.array(case.cohorts, dtype=object), settled) & ~findings.looping_rows(case)
     reports += findings.loops(case)

@@ -21,6 +21,7 @@ JUDGED = 72  # hours behind a step that count
 COMMON_SIGMAS = 2.0
 ABLE_SIGMAS = 3.0  # standard errors in the fall of a cohort with enough requests to show it
 LEAST_LOG_ODDS = 8.0  # that a cohort has the common fall, against none
+EXCLUDED_LOG_ODDS = -3.0  # below them, the others have not fallen
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +68,23 @@ def are_all(evidence: DriftEvidence, rows: IntArray, policy: DriftPolicy) -> boo
 
 
 def others_fall(evidence: DriftEvidence, rows: IntArray, policy: DriftPolicy) -> bool:
-    """Return whether the cohorts beside `rows` fall since the same hour too, if not surely."""
+    """Return whether the cohorts beside `rows` may have fallen as well, since the same hour or in
+    the last day: unless that is clearly unlikely, a deployment is not excluded."""
     others = np.setdiff1d(np.flatnonzero(evidence.ready), rows)
     if not len(others):
         return False
-    hours, end = evidence.hours[0], evidence.now[0]
-    for start in (int(np.median(evidence.since[rows])), end - 24):
-        behind = (hours >= start) & (hours < end)
-        normal = evidence.normal[others][:, behind].sum()
-        own = evidence.left[rows][:, behind].sum() / evidence.normal[rows][:, behind].sum()
-        change = divide(evidence.left[others][:, behind].sum(), normal, 0.0)
-        noise = (evidence.variance[others] * evidence.counts[others][:, behind].sum(1)).sum()
-        error = np.hypot(divide(np.sqrt(noise), normal, np.inf), policy.usual_day_deviation)
-        if change <= min(own / 2, -COMMON_SIGMAS * error):
+    hours, end = evidence.hours[0], int(evidence.now[0])
+    since = min(int(np.median(evidence.since[rows])), end - 24)
+    for start, least in ((since, EXCLUDED_LOG_ODDS), (end - 24, 0.0)):
+        span = (hours >= start) & (hours < end)
+        normal = evidence.normal[others][:, span].sum()
+        own = evidence.left[rows][:, span].sum() / evidence.normal[rows][:, span].sum()
+        change = divide(evidence.left[others][:, span].sum(), normal, 0.0)
+        noise = (evidence.variance[others] * evidence.counts[others][:, span].sum(1)).sum()
+        day = policy.usual_day_deviation / np.sqrt(span.sum() / 24)
+        error = np.hypot(divide(np.sqrt(noise), normal, np.inf), day)
+        odds = (own * change - own**2 / 2) / error**2
+        if odds > least and change <= -COMMON_SIGMAS * error:
             return True
     return False
 

@@ -11,19 +11,13 @@ from typing import Self
 
 import numpy as np
 
-from paceline.autospec.drift import cusum
-from paceline.autospec.drift.adwin import strongest_cut
 from paceline.autospec.drift.cells import CEILING, LOOPING, HourCells
-from paceline.autospec.drift.season import SATURDAY, Season, fit_season
-from paceline.autospec.drift.window import MONDAY, RECENT_DAYS, HourWindow, hour_window
+from paceline.autospec.drift.detectors import CusumState, has_fall, reference_end
+from paceline.autospec.drift.recent import BLOCKS, JudgedDays, RecentHours
+from paceline.autospec.drift.season import Season, fit_season
+from paceline.autospec.drift.window import RECENT_DAYS, HourWindow, hour_window
 from paceline.autospec.policy import DriftPolicy
-from paceline.autospec.sums import (
-    N, R, T, BoolArray, FloatArray, IntArray, divide, ratio_of, residuals, squares,
-)  # fmt: skip
-
-BLOCKS = 7  # days of 24 hours up to now that are judged one by one
-LEAST_BEFORE = 7  # days before a lasting change of level: of fewer, a cut picks the best ones
-LEAST_BEHIND = 3
+from paceline.autospec.sums import BoolArray, FloatArray, IntArray, N, R, divide, ratio_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +26,20 @@ class DriftEvidence:
 
     now           the hour behind the last one
     begin         hour from which the drafter counts
-    reference_days  of the reference; `ready` where they are enough, `needed` days must show a fall
-    level         AL of the reference; `expected` in the last `needed` days, `seen` what it was
-    change        seen ÷ expected − 1; `error` its standard error
-    daily         the same of each of the last BLOCKS days, latest first, [rows, BLOCKS]
-    requests, rounds  of the last `needed` days; `covered` is their share of usual hours
+    reference_days  of the reference; `ready` where they are enough
+    level         AL of the reference
+    needed        days that must show a fall: the fields up to `covered` are about these last days
+    expected      AL that is usual in their hours; `seen` is what it was
+    change        seen ÷ expected − 1 and its standard error; `median` is that of the median day
+    daily         the same of each day, latest first, [rows, BLOCKS]
+    requests, rounds  in these days; `covered` is their share of the usual hours
     cusum, limit  CUSUM's highest value in these days and its threshold
     cut           whether ADWIN cuts the residuals, with less behind the cut
     since         hour in which CUSUM began to rise
     looping, usual_looping  share of rounds whose requests loop: in the last 24 hours, and usually
-    ceiling       mean of the largest possible AL (γ + 1), in the last 24 hours
-    last_day      AL of the last 24 hours
-    hours         of the last two weeks, [hours]; residual, expectation and counts in them:
-    left, normal, counts  Σ(t − AL·r), ΣAL·r, requests: [rows, hours]
-    variance, day  of a request's residual; standard deviation of a day's AL
+    ceiling       mean of the largest possible AL (γ + 1) in the last 24 hours; `last_day` is the AL
+    hours, left, normal, counts  recent hours, as in RecentHours; `counts` are requests
+    variance, day  of a request's residual t − AL·r; standard deviation of a day's AL
     by_hour       expected AL by hour of the week, [rows, 168], Monday first
     """
 
@@ -53,12 +47,13 @@ class DriftEvidence:
     begin: IntArray
     reference_days: IntArray
     ready: BoolArray
-    needed: IntArray
     level: FloatArray
+    needed: IntArray
     expected: FloatArray
     seen: FloatArray
     change: FloatArray
     error: FloatArray
+    median: FloatArray
     daily: FloatArray
     requests: FloatArray
     rounds: FloatArray
@@ -90,147 +85,70 @@ class DriftEvidence:
 
 
 def gather(cells: HourCells, begin: IntArray, now: int, policy: DriftPolicy) -> DriftEvidence:
-    """Compute the evidence of all cohorts at the hour `now`."""
+    """Compute the evidence of all cohorts at the hour `now`. `begin` [cohorts] are the hours from
+    which their drafters count."""
     window = hour_window(cells, begin, now, policy.reference_days)
-    loops = _Loops.of(window, policy)
-    quiet = loops.without(window)
-    quiet, end = _reference_end(quiet, policy)
+    usual_looping, quiet = _without_loops(window, policy)
+    quiet, end = reference_end(quiet, policy)
     in_reference = (
         quiet.live
         & (quiet.hours < end[:, None, None])
         & (quiet.day - quiet.begin[:, None] // 24 < policy.reference_days)[..., None]
     )
     season = fit_season(quiet.sums, in_reference, quiet.weekday, policy.usual_day_deviation)
-    return _evidence(window, quiet, loops, season, in_reference, policy)
-
-
-@dataclass(frozen=True, slots=True)
-class _Loops:
-    """The share of rounds, by day, whose requests loop."""
-
-    days: BoolArray  # [rows, days]: days with clearly more of it than usual
-    usual: FloatArray
-
-    @classmethod
-    def of(cls, window: HourWindow, policy: DriftPolicy) -> Self:
-        rounds, looping = ((window.sums[c] * window.live).sum(2) for c in (R, LOOPING))
-        share = divide(looping, rounds)
-        has_any = ~np.isnan(share).all(1)
-        usual = np.zeros(len(share))
-        usual[has_any] = np.nanmedian(share[has_any], 1)
-        return cls(np.nan_to_num(share) > usual[:, None] + policy.looping, usual)
-
-    def without(self, window: HourWindow) -> HourWindow:
-        live = window.live & ~self.days[..., None]
-        return HourWindow(window.sums, window.day, live, window.begin, window.now)
-
-
-def _reference_end(window: HourWindow, policy: DriftPolicy) -> tuple[HourWindow, IntArray]:
-    """Return the window and the hour where the reference ends: before the days that are judged,
-    and before a lasting fall, which must not become the norm.
-
-    A lasting rise becomes the norm: the window returned then begins behind it.
-    """
-    judged = np.full(len(window.begin), window.now - policy.days * 24)
-    cut, change = _lasting_change(window, policy)
-    risen = change >= policy.drop
-    if risen.any():
-        window = window.begun(np.where(risen, cut, window.begin))
-        again, second = _lasting_change(window, policy)
-        cut, change = np.where(risen, again, cut), np.where(risen, second, change)
-    return window, np.where(change <= -policy.drop, np.minimum(cut, judged), judged)
-
-
-def _lasting_change(window: HourWindow, policy: DriftPolicy) -> tuple[IntArray, FloatArray]:
-    """Return the hour of the clearest change of level in each row, and its size relative to the
-    level; 0 where ADWIN does not cut."""
-    season = fit_season(window.sums, window.live, window.weekday, policy.usual_day_deviation)
-    sums, expected = _flat(window, season)
-    total = sums.sum(2)
-    a_day = divide(total[N], season.days, 1.0)
-    group, is_cut, step = strongest_cut(
-        sums[N],
-        residuals(sums, expected),
-        squares(sums, expected),
-        policy.adwin_delta,
-        (LEAST_BEFORE * a_day, LEAST_BEHIND * a_day),
-    )
-    hours = window.hours.reshape(len(group), -1)
-    rounds = divide(total[R], total[N])
-    change = np.where(is_cut, np.nan_to_num(step / (season.level * rounds)), 0.0)
-    return hours[np.arange(len(group)), group], change
-
-
-def _evidence(
-    window: HourWindow,
-    quiet: HourWindow,
-    loops: _Loops,
-    season: Season,
-    in_reference: BoolArray,
-    policy: DriftPolicy,
-) -> DriftEvidence:
-    rows = len(window.begin)
-    norm = season.expected(quiet.weekday)
-    usual = _usual_hours(window, in_reference)
-    last = window.sums[:, :, -RECENT_DAYS:] * window.live[:, -RECENT_DAYS:]
-    last = last.reshape(len(last), rows, -1)
-    expected = norm[:, -RECENT_DAYS:].reshape(rows, -1)
-    hours = quiet.hours[0, -RECENT_DAYS:].reshape(-1)
-    left = np.nan_to_num(residuals(last, expected))
-    normal = np.nan_to_num(expected * last[R])
-
+    recent = RecentHours.of(window, season)
     needed = np.where(season.days >= policy.week_days, policy.days, BLOCKS)
-    block = (window.now - 1 - hours) // 24
-    in_block = ((block[:, None] == np.arange(BLOCKS)) & (hours < window.now)[:, None]).astype(float)
-    judged = np.arange(BLOCKS) < needed[:, None]
-    blocks = [values @ in_block for values in (left, normal, last[N], last[R], last[T])]
-    daily = divide(blocks[0], blocks[1])
-    short, norms, requests, rounds, tokens = (
-        np.where(judged, values, 0.0).sum(1) for values in blocks
-    )
-    level_now = divide(norms, rounds)
-    noise = divide(season.variance * requests, rounds**2)
-    is_weekend = (hours // 24 - MONDAY) % 7 >= SATURDAY
-    weekends = np.where(judged, (last[R] * is_weekend) @ in_block, 0.0).sum(1)
-    unlike = season.weekend_error * (divide(weekends, rounds) - season.weekends)
-    error = np.sqrt(noise + season.day**2 / needed + season.error**2 + unlike**2) / level_now
-    hour_seen = (last[N] > 0) & usual[:, hours % 24]
-    covered = divide(
-        np.where(judged, hour_seen @ in_block, 0.0).sum(1), needed * usual.sum(1), 0.0
-    )
-    recent = last[:, :, block == 0].sum(2)
-    statistic, limit, since = _cusum(last, left, normal, hours, in_reference, season, policy, needed, window.now)
+    days = JudgedDays.of(recent, needed, _usual_hours(quiet, in_reference))
+    learnt = in_reference[:, -RECENT_DAYS:].reshape(recent.left.shape)
+    state = CusumState.of(recent, learnt, season, needed, policy)
+    error = _error(days, season, needed)
+    last = recent.last_day
+    rows = len(begin)
     return DriftEvidence(
-        now=np.full(rows, window.now),
+        now=np.full(rows, now),
         begin=quiet.begin,
         reference_days=season.days,
         ready=(season.days >= policy.least_reference_days) & np.isfinite(error),
-        needed=needed,
         level=season.level,
-        expected=level_now,
-        seen=divide(tokens, rounds),
-        change=np.nan_to_num(divide(short, norms)),
+        needed=needed,
+        expected=days.expected,
+        seen=days.seen,
+        change=days.change,
         error=error,
-        daily=daily,
-        requests=requests,
-        rounds=rounds,
-        covered=covered,
-        cusum=statistic,
-        limit=limit,
-        cut=_is_cut(quiet, season, policy),
-        since=since,
-        looping=divide(recent[LOOPING], recent[R], 0.0),
-        usual_looping=loops.usual,
-        ceiling=divide(recent[CEILING], recent[R]),
-        last_day=ratio_of(recent),
-        hours=np.broadcast_to(hours, (rows, len(hours))),
-        left=left,
-        normal=normal,
-        counts=last[N],
+        median=days.median,
+        daily=days.daily,
+        requests=days.requests,
+        rounds=days.rounds,
+        covered=days.covered,
+        cusum=state.peak,
+        limit=state.limit,
+        cut=has_fall(quiet, season, policy),
+        since=state.since,
+        looping=divide(last[LOOPING], last[R], 0.0),
+        usual_looping=usual_looping,
+        ceiling=divide(last[CEILING], last[R]),
+        last_day=ratio_of(last),
+        hours=np.broadcast_to(recent.hours, (rows, len(recent.hours))),
+        left=recent.left,
+        normal=recent.normal,
+        counts=recent.sums[N],
         variance=season.variance,
         day=season.day,
         by_hour=season.by_hour.reshape(rows, -1),
     )
+
+
+def _without_loops(window: HourWindow, policy: DriftPolicy) -> tuple[FloatArray, HourWindow]:
+    """Return the share of rounds that usually loop, [rows], and the window without days that have
+    clearly more of them: their AL says nothing about a drafter."""
+    rounds, looping = ((window.sums[c] * window.live).sum(2) for c in (R, LOOPING))
+    share = np.sort(divide(looping, rounds, np.inf), 1)  # days without requests come last
+    days = (rounds > 0).sum(1)
+    median = share[np.arange(len(share)), np.maximum(days - 1, 0) // 2]
+    usual = np.where(days > 0, median, 0.0)
+    calm = divide(looping, rounds, 0.0) <= usual[:, None] + policy.looping
+    live = window.live & calm[..., None]
+    return usual, HourWindow(window.sums, window.day, live, window.begin, window.now)
 
 
 def _usual_hours(window: HourWindow, in_reference: BoolArray) -> BoolArray:
@@ -240,55 +158,10 @@ def _usual_hours(window: HourWindow, in_reference: BoolArray) -> BoolArray:
     return usual
 
 
-def _cusum(
-    last: FloatArray,
-    left: FloatArray,
-    normal: FloatArray,
-    hours: IntArray,
-    in_reference: BoolArray,
-    season: Season,
-    policy: DriftPolicy,
-    needed: IntArray,
-    now: int,
-) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Return CUSUM's highest value in the days that are judged, its threshold, and the hour in
-    which it began to rise to that value. The allowance is half the fall that counts."""
-    learnt = in_reference[:, -RECENT_DAYS:].reshape(left.shape)
-    scale = np.sqrt(np.maximum(season.variance, 1e-12))
-    allowance = policy.drop / 2
-    steps = np.where(learnt, 0.0, -(left + allowance * normal) / scale[:, None])
-    values = cusum.statistics(np.nan_to_num(steps))
-    judged = (hours >= now - 24 * needed[:, None]) & (hours < now)
-    peak = np.where(judged, values, -1.0).argmax(1)
-    rows = np.arange(len(values))
-    requests, rounds = last[N].sum(1), last[R].sum(1)
-    seen_days = np.maximum((last[N] > 0).sum(1) / 24, 1 / 24)
-    k = allowance * season.level * divide(rounds, requests) / scale
-    limit = cusum.threshold(np.nan_to_num(k), requests / seen_days * policy.false_alarm_days)
-    is_zero = (values <= 0) & (np.arange(len(hours)) <= peak[:, None])
-    began = np.where(is_zero.any(1), values.shape[1] - is_zero[:, ::-1].argmax(1), 0)
-    return values[rows, peak], limit, hours[np.minimum(began, len(hours) - 1)]
-
-
-def _is_cut(window: HourWindow, season: Season, policy: DriftPolicy) -> BoolArray:
-    """Return whether ADWIN cuts the residuals of each row, with less behind the cut."""
-    sums, expected = _flat(window, season)
-    scale = np.sqrt(np.maximum(season.variance, 1e-12))[:, None]
-    total = sums.sum(2)
-    _, is_cut, step = strongest_cut(
-        sums[N],
-        np.nan_to_num(residuals(sums, expected) / scale),
-        np.nan_to_num(squares(sums, expected) / scale**2),
-        policy.adwin_delta,
-        (np.ones(len(scale)), np.ones(len(scale))),
-    )
-    size = np.nan_to_num(step * scale[:, 0] / (season.level * divide(total[R], total[N])))
-    found: BoolArray = is_cut & (size <= -policy.clears)
-    return found
-
-
-def _flat(window: HourWindow, season: Season) -> tuple[FloatArray, FloatArray]:
-    """Return the sums of live hours [columns, rows, hours], and the AL expected in them."""
-    sums = window.sums * window.live
-    expected = season.expected(window.weekday)
-    return sums.reshape(*sums.shape[:2], -1), expected.reshape(len(expected), -1)
+def _error(days: JudgedDays, season: Season, needed: IntArray) -> FloatArray:
+    """Return the standard error of the change: of the requests, the days, the reference's level,
+    and of its weekends where there are more or fewer than in the reference."""
+    requests = divide(season.variance * days.requests, days.rounds**2)
+    unlike = season.weekend_error * (days.weekends - season.weekends)
+    whole = requests + season.day**2 / needed + season.error**2 + unlike**2
+    return divide(np.sqrt(whole), days.expected)

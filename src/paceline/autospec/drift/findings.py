@@ -12,7 +12,7 @@ from paceline.autospec.drift.deployment import common_step
 from paceline.autospec.drift.mix import decompose, explain_recent
 from paceline.autospec.drift.periods import USUAL_DAYS
 from paceline.autospec.drift.report import DriftDecision, DriftKind, DriftReport
-from paceline.autospec.sums import N, R, BoolArray, divide, ratio_of
+from paceline.autospec.sums import BoolArray, IntArray, N, R, divide, ratio_of
 
 
 def deployments(case: DriftCase) -> Iterator[DriftReport]:
@@ -36,7 +36,7 @@ def deployments(case: DriftCase) -> Iterator[DriftReport]:
     elif step := common_step(evidence, policy):
         falls = ", ".join(
             f"{case.cohorts[row]} {change:+.1%}"
-            for row, change in zip(step.rows, step.changes, strict=True)
+            for row, change in zip(step.rows.tolist(), step.changes, strict=True)
         )
         yield _deployment(
             case,
@@ -48,7 +48,7 @@ def deployments(case: DriftCase) -> Iterator[DriftReport]:
 
 
 def _deployment(
-    case: DriftCase, rows: np.ndarray, start: float, change: float, why: str
+    case: DriftCase, rows: IntArray, start: float, change: float, why: str
 ) -> DriftReport:
     evidence = case.evidence
     return DriftReport(
@@ -66,8 +66,8 @@ def _deployment(
         rounds=int(evidence.rounds[rows].sum()),
         why=(why, "Engine, template, target and sampling defaults are the same for all cohorts."),
         why_not=(
-            "No retrain: traffic does not change everywhere in the same hours, so a drafter trained "
-            "anew would learn what the deployment broke.",
+            "No retrain: traffic does not change everywhere in the same hours, so a drafter "
+            "trained anew would learn what the deployment broke.",
         ),
     )
 
@@ -122,8 +122,9 @@ def mix_change(case: DriftCase) -> Iterator[DriftReport]:
         return
     before = divide(usual[R], usual[R].sum(), 0.0)
     moved = np.argsort(-np.abs(case.shares - before))[:2]
+    named = zip(moved, case.labels(moved), strict=True)
     shares = ", ".join(
-        f"{case.cohorts[row]} from {before[row]:.0%} to {case.shares[row]:.0%}" for row in moved
+        f"{label} from {before[row]:.0%} to {case.shares[row]:.0%}" for row, label in named
     )
     within = float(parts.within.sum())
     yield DriftReport(
@@ -163,9 +164,7 @@ def season_move(case: DriftCase) -> Iterator[DriftReport]:
     weights = np.where(rounds.sum(1, keepdims=True) > 0, rounds, 1.0)
     expected = (norms * weights).sum(1) / weights.sum(1)
     mean = float(ratio_of(usual))
-    parts = explain_recent(
-        mean, periods.usual_rounds, expected, recent[R], ratio_of(recent)
-    )
+    parts = explain_recent(mean, periods.usual_rounds, expected, recent[R], ratio_of(recent))
     move = parts.now - mean
     if abs(move) < policy.drop * mean or abs(parts.season) < abs(move) / 2:
         return
@@ -199,7 +198,10 @@ def learning(case: DriftCase) -> Iterator[DriftReport]:
     rows = np.flatnonzero(~evidence.ready & (case.periods.current[R] > 0))
     if not len(rows):
         return
-    days = ", ".join(f"{case.cohorts[row]} {evidence.reference_days[row]}" for row in rows)
+    days = ", ".join(
+        f"{label} {evidence.reference_days[row]}"
+        for row, label in zip(rows, case.labels(rows), strict=True)
+    )
     yield DriftReport(
         kind=DriftKind.LEARNING,
         decision=DriftDecision.WAIT,

@@ -8,10 +8,8 @@ from enum import StrEnum
 
 import numpy as np
 
+from paceline.autospec.drift.cells import HOUR
 from paceline.autospec.sums import IntArray
-
-HOUR = 3600.0
-DAY = 24 * HOUR
 
 
 class LedgerKind(StrEnum):

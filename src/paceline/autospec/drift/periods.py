@@ -8,9 +8,10 @@ import numpy as np
 
 from paceline.autospec.drift.cells import HourCells
 from paceline.autospec.policy import DriftPolicy
-from paceline.autospec.sums import R, FloatArray, IntArray
+from paceline.autospec.sums import FloatArray, IntArray, R
 
 USUAL_DAYS = 28
+PLAIN = 3  # columns: requests, tokens, rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,10 @@ class DriftPeriods:
     @property
     def recent_weekhours(self) -> IntArray:
         """The hours of the week, from Monday 0 h, of `recent`."""
-        return (self.now - self.recent.shape[2] + np.arange(self.recent.shape[2]) - 96) % 168
+        hours: IntArray = (
+            self.now - self.recent.shape[2] + np.arange(self.recent.shape[2]) - 96
+        ) % 168
+        return hours
 
     def take(self, rows: slice) -> DriftPeriods:
         """Return the sums of some cohorts."""
@@ -51,14 +55,14 @@ class DriftPeriods:
 def drift_periods(cells: HourCells, now: int, policy: DriftPolicy) -> DriftPeriods:
     """Sum the cells of each period."""
     start, width = now - 24 * policy.days, policy.recent_hours
-    before = cells.between(start - 24 * USUAL_DAYS, start)
-    by_day = cells.between(now - 24 * (USUAL_DAYS + 1), now - 24)[R]
+    before = cells.between(start - 24 * USUAL_DAYS, start, PLAIN)
+    by_day = cells.between(now - 24 * (USUAL_DAYS + 1), now - 24, PLAIN)[R]
     hours = by_day.reshape(len(by_day), USUAL_DAYS, 24)[:, :, 24 - width :]
     return DriftPeriods(
         now=now,
         start=start,
-        current=cells.between(start, now).sum(2),
+        current=cells.between(start, now, PLAIN).sum(2),
         usual=before.sum(2),
-        recent=cells.between(now - width, now),
+        recent=cells.between(now - width, now, PLAIN),
         usual_rounds=hours.sum((1, 2)),
     )

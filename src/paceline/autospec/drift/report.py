@@ -1,4 +1,4 @@
-"""What an assessment says: the kind of a change, its evidence, the decision, and why not another."""
+"""What an assessment says: a change's kind, its evidence, the decision, and why not another."""
 
 from __future__ import annotations
 

@@ -12,7 +12,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from paceline.autospec.sums import N, R, T, BoolArray, FloatArray, IntArray, divide, residuals, squares
+from paceline.autospec.sums import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    N,
+    R,
+    T,
+    divide,
+    residuals,
+    squares,
+)
 
 TWO_WEEKS = 14  # days from which days of the week are told from days
 HUBER = 2.5  # standard deviations beyond which an hour or a day counts for less
@@ -50,12 +60,16 @@ class Season:
 
 
 def fit_season(
-    sums: FloatArray, used: BoolArray, weekday: IntArray, usual_deviation: float
+    sums: FloatArray,
+    used: BoolArray,
+    weekday: IntArray,
+    usual_deviation: float,
+    passes: int = PASSES,
 ) -> Season:
     """Fit the reference of each row to the `used` hours of sums [columns, rows, days, 24].
 
     `usual_deviation` is the deviation of days, relative to AL, that is assumed before they tell.
-    A row without any used hour gets NaN.
+    The first of the `passes` trusts all hours alike. A row without any used hour gets NaN.
     """
     sums = sums * used
     rounds, requests = sums[R], sums[N]
@@ -66,7 +80,7 @@ def fit_season(
     trust = np.ones_like(rounds)
     deviation = usual_deviation * level
     by_hour = np.zeros((len(rounds), 7, 24)) + level[:, None, None]
-    for _ in range(PASSES):
+    for _ in range(passes):
         by_hour, left, weekend_error = _effects(sums, trust, weekdays, variance, deviation, days)
         daily = divide(left.sum(2), rounds.sum(2), 0.0)
         noise = divide(variance[:, None] * requests.sum(2), rounds.sum(2) ** 2, 0.0)
@@ -205,7 +219,8 @@ def _day_deviation(
     excess = np.where(noise > 0, excess, 0.0).sum(1)
     scaled = excess * divide(free, days, 0.0)
     found = np.sqrt(np.maximum(scaled + PRIOR_DAYS * usual**2, 0.0) / (free + PRIOR_DAYS))
-    return np.maximum(found, usual)  # effects take up part of what days deviate by
+    least: FloatArray = np.maximum(found, usual)  # effects take up part of what days deviate by
+    return least
 
 
 def _trust(left: FloatArray, spread: FloatArray) -> FloatArray:

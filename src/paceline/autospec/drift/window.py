@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.autospec.drift.cells import HourCells
-from paceline.autospec.sums import N, BoolArray, FloatArray, IntArray
+from paceline.autospec.sums import BoolArray, FloatArray, IntArray, N
 
 RECENT_DAYS = 15  # at the end of every row, today included: the same hours in all rows
 MONDAY = 4  # day 4 since the epoch was a Monday
@@ -54,7 +54,9 @@ def hour_window(cells: HourCells, begin: IntArray, now: int, reference_days: int
     first = np.where(seen.any(1), cells.start + seen.argmax(1), now)
     begin = np.maximum(begin, first)
     last = (now - 1) // 24
-    recent = np.broadcast_to(last - RECENT_DAYS + 1 + np.arange(RECENT_DAYS), (len(begin), RECENT_DAYS))
+    recent = np.broadcast_to(
+        last - RECENT_DAYS + 1 + np.arange(RECENT_DAYS), (len(begin), RECENT_DAYS)
+    )
     early = begin[:, None] // 24 + np.arange(reference_days)
     day = np.concatenate([early, recent], 1)
     hours = day[..., None] * 24 + np.arange(24)

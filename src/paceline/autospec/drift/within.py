@@ -27,7 +27,7 @@ def within_reports(case: DriftCase, open_rows: BoolArray) -> list[DriftReport]:
     watched = is_open & ~lasting & (evidence.change < 0)
     watched &= evidence.alarmed | (evidence.change <= -limit)
     watched &= evidence.change <= -policy.clears
-    reports += [_watched(case, row) for row in np.flatnonzero(watched)]
+    reports += [_watched(case, row) for row in np.flatnonzero(watched).tolist()]
     risen = is_open & (evidence.change >= np.maximum(policy.drop, policy.sigmas * evidence.error))
     if risen.any():
         reports.append(_rise(case, np.flatnonzero(risen)))
@@ -35,13 +35,13 @@ def within_reports(case: DriftCase, open_rows: BoolArray) -> list[DriftReport]:
 
 
 def lasting_falls(case: DriftCase) -> BoolArray:
-    """Return the rows that pass every gate: size, sureness, days in a row, daily cycle, detector."""
+    """Return the rows that pass every gate: size, sureness, days, daily cycle, detector."""
     evidence, policy = case.evidence, case.policy.drift
     passed: BoolArray = (
         evidence.alarmed
         & (evidence.change <= -least_fall(case))
         & _daily(case).all(1)
-        & (_median_day(case) <= -policy.drop)
+        & (evidence.median <= -policy.drop)
         & (evidence.covered >= policy.covered)
         & (evidence.requests >= policy.least_requests)
     )
@@ -62,16 +62,6 @@ def _daily(case: DriftCase) -> BoolArray:
     low = evidence.daily <= -case.policy.drift.drop / 2
     shown: BoolArray = low | (days >= evidence.needed[:, None])
     return shown
-
-
-def _median_day(case: DriftCase) -> FloatArray:
-    """Return each row's median change of its last days: one bad day does not make it."""
-    evidence = case.evidence
-    days = np.arange(evidence.daily.shape[1])
-    daily = np.where(days < evidence.needed[:, None], evidence.daily, np.nan)
-    daily = np.where(np.isnan(daily).all(1, keepdims=True), 0.0, daily)
-    median: FloatArray = np.nanmedian(daily, 1)
-    return median
 
 
 def _fall(case: DriftCase, rows: IntArray) -> DriftReport:
@@ -109,8 +99,9 @@ def _fall(case: DriftCase, rows: IntArray) -> DriftReport:
         decision = DriftDecision.RETRAIN
     days = int(evidence.needed[rows].max())
     why = tuple(
-        f"{_fall_of(case, row)}, {-evidence.change[row] / evidence.error[row]:.1f} standard errors; "
-        f"each of the last {days} days shows it." for row in rows
+        f"{_fall_of(case, row)}, {-evidence.change[row] / evidence.error[row]:.1f} standard "
+        f"errors; each of the last {days} days shows it."
+        for row in rows
     )
     if decision is DriftDecision.RETRAIN:
         why += (
@@ -151,8 +142,8 @@ def _missing(case: DriftCase, row: int) -> Iterator[str]:
     if days < needed:
         week = ", a whole week since its weekends are not known yet" if needed > policy.days else ""
         yield f"{days} of the last {needed} days show it; all must{week}."
-    elif _median_day(case)[row] > -policy.drop:
-        yield f"The median day shows {-_median_day(case)[row]:.1%}; {policy.drop:.1%} are needed."
+    elif evidence.median[row] > -policy.drop:
+        yield f"The median day shows {-evidence.median[row]:.1%}; {policy.drop:.1%} are needed."
     if evidence.covered[row] < policy.covered:
         yield (
             f"These days have requests in {evidence.covered[row]:.0%} of the cohort's usual hours; "

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from paceline.autospec.drift.ledger import DAY, Ledger
+from paceline.autospec.drift.cells import DAY
+from paceline.autospec.drift.ledger import Ledger
 from paceline.autospec.drift.report import RetrainWorth
 from paceline.autospec.policy import RetrainPolicy
 

@@ -6,16 +6,15 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from paceline.autospec.drift.adwin import Adwin
 from paceline.autospec.drift.case import DriftCase
-from paceline.autospec.drift.cells import HOUR, HourCells
+from paceline.autospec.drift.cells import DAY, HOUR, HourCells
 from paceline.autospec.drift.classify import classify
 from paceline.autospec.drift.evidence import gather
-from paceline.autospec.drift.ledger import DAY, Ledger, LedgerEntry, LedgerKind
+from paceline.autospec.drift.ledger import Ledger, LedgerEntry, LedgerKind
 from paceline.autospec.drift.periods import drift_periods
 from paceline.autospec.drift.report import DriftDecision, DriftKind, DriftReport
 from paceline.autospec.policy import AutospecPolicy
@@ -26,7 +25,7 @@ from paceline.autospec.simulate.world import (
     SimulationPlan,
     draw_traffic,
 )
-from paceline.autospec.sums import TT, T, TR, FloatArray
+from paceline.autospec.sums import TR, TT, FloatArray, IntArray, T
 
 BATCH = 32  # runs whose numbers are computed together
 TRAINED_AFTER = 2  # days from a decision until the new drafter is live
@@ -117,7 +116,7 @@ def simulate_batch(
     ]
 
 
-def control_alarms(values: FloatArray, hour: FloatArray) -> tuple[float, ...]:
+def control_alarms(values: FloatArray, hour: IntArray) -> tuple[float, ...]:
     """Return the days on which ADWIN fires on a stream of requests' ALs, all cohorts together."""
     detector = Adwin(clock=GRAIN, grain=GRAIN, restart=True)
     whole = len(values) // GRAIN * GRAIN
@@ -167,9 +166,8 @@ def _act(state: _State, report: DriftReport, now: float) -> None:
     cohorts = frozenset(report.cohorts)
     if report.decision is DriftDecision.RETRAIN:
         _append(state, LedgerEntry(LedgerKind.TRAINING, now, cohorts))
-    elif report.kind is DriftKind.DEPLOYMENT:
-        if all(state.ledger.open_finding(label) is None for label in cohorts):
-            _append(state, LedgerEntry(LedgerKind.FINDING, report.start, cohorts))
+    elif report.kind is DriftKind.DEPLOYMENT and not any(map(state.ledger.open_finding, cohorts)):
+        _append(state, LedgerEntry(LedgerKind.FINDING, report.start, cohorts))
 
 
 def _settle(state: _State, reports: Sequence[DriftReport], now: float) -> None:

@@ -8,8 +8,7 @@ from enum import StrEnum
 import numpy as np
 
 from paceline.autospec.drift.cells import summands
-from paceline.autospec.sums import FloatArray, IntArray
-from paceline.core import InvalidRequest
+from paceline.autospec.sums import BoolArray, FloatArray, IntArray
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 
@@ -91,8 +90,9 @@ class SimulatedTraffic:
             self.tokens - self.rounds, self.rounds, np.full(len(self.hour), float(LONGEST))
         )
         place = self.cohort * hours + self.hour
-        columns = [np.bincount(place, column, cohorts * hours) for column in values]
-        return np.stack(columns).reshape(-1, cohorts, hours)
+        columns = [np.bincount(place, column, cohorts * hours).astype(float) for column in values]
+        sums: FloatArray = np.stack(columns).reshape(-1, cohorts, hours)
+        return sums
 
 
 def draw_traffic(plan: SimulationPlan, seed: int) -> SimulatedTraffic:
@@ -137,8 +137,9 @@ def _concerned(plan: SimulationPlan, rng: np.random.Generator) -> tuple[int, ...
     return tuple(range(len(COHORTS))) if plan.event is SimulatedEvent.DEPLOYMENT else one
 
 
-def _is_weekend(hours: IntArray) -> IntArray:
-    return (hours // 24) % 7 >= 5
+def _is_weekend(hours: IntArray) -> BoolArray:
+    is_weekend: BoolArray = (hours // 24) % 7 >= 5
+    return is_weekend
 
 
 def _rates(cohort: SimulatedCohort, hours: IntArray) -> FloatArray:
@@ -159,4 +160,4 @@ def _answers(norms: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, F
     rounds = 1.0 + rng.geometric(1 / (MEAN_ROUNDS - 1), norms.size)
     al = np.clip(norms * (1 + SPREAD * rng.standard_normal(norms.size)), 1.05, LONGEST + 0.5)
     tokens = rng.standard_gamma(ROUND_SHAPE * rounds) * al / ROUND_SHAPE
-    return np.clip(tokens, rounds, (LONGEST + 1) * rounds), rounds
+    return np.clip(tokens, rounds, (LONGEST + 1) * rounds).astype(float), rounds.astype(float)
