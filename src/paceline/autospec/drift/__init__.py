@@ -1,0 +1,27 @@
+"""Drift: is a change of acceptance season, mix, a deployment, a loop, or a drafter gone stale?"""
+
+from __future__ import annotations
+
+from paceline.autospec.drift.cells import HourCells, RequestColumns
+from paceline.autospec.drift.classify import assess
+from paceline.autospec.drift.ledger import Ledger, LedgerEntry, LedgerKind
+from paceline.autospec.drift.positions import PositionCells, RoundColumns
+from paceline.autospec.drift.regional import RegionalAdvice, regional_advice
+from paceline.autospec.drift.report import DriftDecision, DriftKind, DriftReport, RetrainWorth
+
+__all__ = [
+    "DriftDecision",
+    "DriftKind",
+    "DriftReport",
+    "HourCells",
+    "Ledger",
+    "LedgerEntry",
+    "LedgerKind",
+    "PositionCells",
+    "RegionalAdvice",
+    "RequestColumns",
+    "RetrainWorth",
+    "RoundColumns",
+    "assess",
+    "regional_advice",
+]
