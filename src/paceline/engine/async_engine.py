@@ -109,6 +109,7 @@ class AsyncEngine:
         request_id: str,
         salt: bytes = b"",
         share_answers: bool = True,
+        key: str = "",
         cohort: str = "",
         explain: bool = False,
         reservation: Reservation | None = None,
@@ -126,6 +127,7 @@ class AsyncEngine:
             request_id=request_id,
             salt=salt,
             share_answers=share_answers,
+            key=key,
             cohort=cohort,
             explain=explain,
         )

@@ -119,7 +119,8 @@ class Serving:
             form = await self._grammars.form(body, size, prompts[0])
             params = with_form(params, form)
             echo = await self._echo(body, prompts, client)
-            job = self._start(kind, body, params, prompts, owner, reservation)
+            key = record_of(http.scope).key
+            job = self._start(kind, body, params, prompts, owner, key, reservation)
         record_of(http.scope).job = job
         if body.explain:
             job.log = self._rounds.open(
@@ -216,9 +217,10 @@ class Serving:
         params: SamplingParams,
         prompts: list[list[int]],
         owner: str,
+        key: str,
         reservation: Reservation,
     ) -> Job:
-        """Submit every prompt or none."""
+        """Submit every prompt or none; `key` names the API key `owner`."""
         self._check_draining()  # a drain may have begun while the prompts were being encoded
         names, sharing = body.scope_names, self.settings.share_answers
         is_named = any(name is not None for name in names)
@@ -233,6 +235,7 @@ class Serving:
                     request_id=f"{answer_id}-{index}",
                     salt=scope_salt(owner or None, names),
                     share_answers=sharing == "always" or (sharing == "named" and is_named),
+                    key=key,
                     explain=bool(body.explain),
                     cohort=body.model,  # what an app calls the model tells apps apart
                     reservation=reservation,
