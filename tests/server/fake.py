@@ -160,6 +160,7 @@ class FakeAsyncEngine:
         request_id: str,
         salt: bytes = b"",
         share_answers: bool = True,
+        key: str = "",
         cohort: str = "",
         explain: bool = False,
         reservation: Reservation | None = None,
@@ -172,6 +173,7 @@ class FakeAsyncEngine:
             request_id=request_id,
             salt=salt,
             share_answers=share_answers,
+            key=key,
             cohort=cohort,
         )
         reservation.take(len(requests))

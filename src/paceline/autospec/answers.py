@@ -66,13 +66,18 @@ def _split(source: str) -> tuple[Path, str]:
 
 
 def _set_answers(folder: Path, split: str) -> Iterator[CorpusAnswer]:
+    """Yield the answers of a training set. Those that are not on the application's task have their
+    prompts' source for an app."""
     if not (folder / MANIFEST).is_file():
         expected = f"a folder that `paceline synth` wrote, with its {MANIFEST}"
         raise InvalidRequest(FIELD, str(folder), expected)
     manifest = read_manifest(folder)
-    model, app = manifest.target.get("name", NONE), str(manifest.app.get("name") or NONE)
+    described = manifest.app.get("description")
+    app = str(described.get("name") or NONE) if isinstance(described, dict) else NONE
+    model = manifest.target.get("name", NONE)
     for row in read_rows(folder, split):
-        cohort = Cohort(model, app, row.language or UNKNOWN).label
+        whose = app if row.part == "on_task" else row.source.partition("#")[0]
+        cohort = Cohort(model, whose, row.language or UNKNOWN).label
         for start, end in row.spans:
             yield CorpusAnswer(0.0, cohort, "", row.ids[:start], row.ids[start:end])
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from paceline.drafters.continuations import BOUNDARY, Continuation, draft_from
 
 SORTED = 32  # tokens of a context by which places are sorted: no longer context can be looked up
-MOST_NODES = 100_000
+MOST_NODES = 50_000
 NODE_BYTES = 260  # in 64-bit CPython: the object, its numbers, and its slot in a dict
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Scores against an engine that serves the same texts: the same rounds, for every kind of drafter."""
+"""Scores beside an engine that serves the same texts: the same rounds for each kind of drafter."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from paceline.core import Round, SpeculationStats, SpeculativeParams
 from paceline.drafters.corpus_folder import CorpusAnswer
 from paceline.engine.costs import DraftCost
 from paceline.models.loader import tokenizer_digest
+from paceline.models.networks import sequence_features
 from tests.drafters.corpora import make_corpus
 from tests.engine.tiny import save_tiny
 from tests.models.dflash.tiny import write_drafter
@@ -82,10 +83,8 @@ def replayed_rounds(
     target: Path, spec: str, texts: Sequence[CorpusAnswer], **options
 ) -> list[list[Round]]:
     candidates = Candidates.load(str(target), [spec], **(FIXED | options))
-    ((name, drafter),) = candidates.drafters.items()
+    (drafter,) = candidates.drafters.values()
     layers = drafter.feature_layers
-    from paceline.models.networks import sequence_features
-
     replay = Replay(
         drafter,
         ReplayCosts(DraftCost(drafter.parallel)),
@@ -128,8 +127,6 @@ def test_control_other_features_give_other_rounds(target, dflash, texts):
     """A replay that shows a drafter the wrong rows is found out."""
     served = served_rounds(target, f"d=dflash:{dflash}", texts)
     candidates = Candidates.load(str(target), [f"d=dflash:{dflash}"], **FIXED)
-    from paceline.models.networks import sequence_features
-
     drafter = candidates.drafters["d"]
     layers = tuple(layer + 1 for layer in drafter.feature_layers)
     replay = Replay(
