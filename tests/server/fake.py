@@ -166,6 +166,7 @@ class FakeAsyncEngine:
         request_id: str,
         salt: bytes = b"",
         share_answers: bool = True,
+        key: str = "",
         cohort: str = "",
         route_key: RouteKey | None = None,
         explain: bool = False,
@@ -179,6 +180,7 @@ class FakeAsyncEngine:
             request_id=request_id,
             salt=salt,
             share_answers=share_answers,
+            key=key,
             cohort=cohort,
             route_key=route_key,
         )

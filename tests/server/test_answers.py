@@ -14,7 +14,7 @@ from paceline.server.responses import ChatCompletion, Completion
 from paceline.server.serving import scope_salt
 from paceline.server.settings import SHARE_ANSWERS, ServerSettings
 
-from .conftest import CHAT, Client, check_body
+from .conftest import CHAT, TEXT, Client, check_body
 from .fake import REPLY, FakeAsyncEngine
 from .test_streaming import events
 
@@ -379,6 +379,24 @@ def test_whose_answers_are_shared(setting: str, unnamed: bool, named: bool) -> N
     lossy = {"user": "u", "speculative": {"lossy": 0.1}}
     assert client.chat(**lossy).status_code == 200
     assert client.engine.submitted[-1].answers_scope is None
+
+
+def test_a_request_carries_its_keys_name_and_whether_it_is_lossless() -> None:
+    """By these a drafter knows what of a corpus a request may get."""
+    client = Client(FakeAsyncEngine(), ServerSettings(api_keys=("shop sk-1", "sk-2")))
+    for key, name, wish, lossless in (
+        ("sk-1", "shop", None, True),
+        ("sk-2", "key-2", None, True),
+        ("sk-1", "shop", {"lossy": 0.1}, False),
+    ):
+        headers = {"Authorization": f"Bearer {key}"}
+        body = {**TEXT, "speculative": wish}
+        assert client.post("/v1/completions", json=body, headers=headers).status_code == 200
+        request = client.engine.submitted[-1]
+        assert (request.key, request.lossless) == (name, lossless)
+    open_server = Client(FakeAsyncEngine(), ServerSettings())
+    open_server.chat()
+    assert open_server.engine.submitted[-1].key == ""
 
 
 def test_served_model_names() -> None:

@@ -74,7 +74,7 @@ def cached_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
                 return folder
             if folder.exists():
                 log.warning("cache entry %s is damaged (%s): making it again", folder, problem)
-            _make(folder, fill)
+            make_folder(folder, fill)
     return folder
 
 
@@ -185,7 +185,12 @@ def _clear(path: Path) -> None:
         _remove(path)
 
 
-def _make(folder: Path, fill: Callable[[Path], None]) -> None:
+def make_folder(folder: Path, fill: Callable[[Path], None], *, replace: bool = True) -> None:
+    """Write a folder whole, with a manifest of checksums: `fill` writes its files into the empty
+    folder that it gets. A kill leaves the old folder, the new one or none.
+
+    Raises OSError, without `replace` also where `folder` is there already.
+    """
     unfinished = Path(tempfile.mkdtemp(UNFINISHED, f".{folder.name}.", folder.parent))
     try:
         fill(unfinished)
@@ -195,7 +200,7 @@ def _make(folder: Path, fill: Callable[[Path], None]) -> None:
             sync(path)
         sync(unfinished)
         replaced = folder.with_name(f".{folder.name}.{os.getpid()}{UNFINISHED}")
-        if os.path.lexists(folder):
+        if replace and os.path.lexists(folder):
             os.rename(folder, replaced)
         os.rename(unfinished, folder)
         sync(folder.parent)

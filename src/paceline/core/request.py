@@ -36,6 +36,8 @@ class Request:
     salt: bytes = b""  # scope of its cached prefixes
     # whose answers it may draft from, and who may draft from its answer; None: nobody
     answers_scope: bytes | None = None
+    key: str = ""  # the name of the API key that it came with
+    lossless: bool = True  # no draft can bring text into the output that is not the target's
     eos_ids: frozenset[int] = frozenset()
     max_tokens: int = 0  # resolved bound on output tokens
     leader: Request | None = None  # the first choice of the prompt, whose KV this one will share

@@ -23,6 +23,7 @@ class ChainDrafter(Drafter):
         self.name, self.parts, self.start_up_rows = name, tuple(parts), list(start_up_rows)
         self.max_draft_len = max(part.max_draft_len for part in parts)
         self.version = "+".join(f"{part.name}-{part.version}" for part in parts)
+        self.weight_bytes = sum(part.weight_bytes for part in parts)
         self.memories = [m for p in parts if isinstance(p, Remembering) for m in p.memories]
 
     def attach(self, target: TargetInfo) -> None:
@@ -62,6 +63,8 @@ class ChainDrafter(Drafter):
 def look_up_drafter(
     name: str, settings: Settings, start_up_rows: Sequence[tuple[str, str]] = ()
 ) -> ChainDrafter:
-    """Make the drafter that needs texts alone. SUFFIX_OPTIONS has read `settings`."""
+    """Make the drafter that needs texts alone. `settings` are SuffixDrafter's arguments."""
     lengths = {k: v for k, v in settings.items() if k == "max_draft_len"}
-    return ChainDrafter(name, [SuffixDrafter(**settings), NgramDrafter(**lengths)], start_up_rows)
+    suffix = SuffixDrafter(**settings)
+    rows = [*start_up_rows, *suffix.start_up_rows]
+    return ChainDrafter(name, [suffix, NgramDrafter(**lengths)], rows)

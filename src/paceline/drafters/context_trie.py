@@ -14,11 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-BOUNDARY = -1  # no context reaches across it
+from paceline.drafters.continuations import BOUNDARY, Continuation, draft_from
+
 COMPARED = 8  # most recent occurrences on which the length of a match is measured
-# Weight of "something else follows" after a match of one token. Chosen, with the power of match,
-# by log-loss against what a model answered to code-editing and chat prompts.
-DOUBT = 3.0
 
 # Estimated bytes in 64-bit CPython, held against tracemalloc by a test. A leaf is a dict slot
 # (tables are half full on average) and its position.
@@ -176,40 +174,20 @@ class ContextTrie:
     def draft(
         self, context: Sequence[int], length: int, floor: float
     ) -> tuple[list[int], list[float]]:
-        """Return the most frequent continuation of `context`, up to `length` tokens, and estimates.
+        """Return the most frequent continuation of `context`, and estimates: see draft_from()."""
+        return draft_from(self, context, length, floor)
 
-        Every token is the most frequent follower of the longest context (request and draft so far,
-        at most max_context tokens) that has one; of equals the one seen last. Its estimate is
-        count / (total + DOUBT / match²), where match is the number of tokens that agree: one
-        occurrence after one matching token is worth 1/4, after eight 0.96. The draft ends where
-        the product of the estimates falls below `floor`, or where no context is known.
-        """
-        window = list(context[-self.max_context :])
-        tokens: list[int] = []
-        estimates: list[float] = []
-        survival, match, source = 1.0, 0, -1
-        while len(tokens) < length:
-            entry, depth = self._longest(window)
-            if entry is None:
-                break
-            if isinstance(entry, Fork):
-                token, count, total = entry.best, entry.counts[entry.best], entry.total
-                match, source = depth, -1
-            else:
-                positions = _positions(entry)
-                count = total = len(positions)
-                follows = source >= 0 and positions[-1] == source + 1
-                match = match + 1 if follows else self._agreeing(window, positions)
-                source = positions[-1]
-                token = self._text[source - self._base]
-            estimate = count / (total + DOUBT / match**2)
-            survival *= estimate
-            if survival < floor:
-                break
-            tokens.append(token)
-            estimates.append(estimate)
-            window.append(token)
-        return tokens, estimates
+    def continuation(self, window: list[int], match: int, source: int) -> Continuation | None:
+        entry, depth = self._longest(window)
+        if entry is None:
+            return None
+        if isinstance(entry, Fork):
+            return Continuation(entry.best, entry.counts[entry.best], entry.total, depth, -1)
+        positions = _positions(entry)
+        follows = source >= 0 and positions[-1] == source + 1
+        match = match + 1 if follows else self._agreeing(window, positions)
+        source, count = positions[-1], len(positions)
+        return Continuation(self._text[source - self._base], count, count, match, source)
 
     def _longest(self, window: list[int]) -> tuple[Entry | None, int]:
         """Return the entry of the longest context that ends `window`, and how deep it lies."""

@@ -23,7 +23,7 @@ from paceline.drafters.chain import ChainDrafter, look_up_drafter
 from paceline.drafters.dflash import DFLASH_OPTIONS, DFlashDrafter, dflash_defaults
 from paceline.drafters.kinds import BuildContext, DrafterSpec, Settings, register
 from paceline.drafters.shipped import find
-from paceline.drafters.suffix import SUFFIX_OPTIONS, expected_accepted
+from paceline.drafters.suffix import SUFFIX_OPTIONS, expected_accepted, read_corpus
 from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import load_checkpoint
 
@@ -78,11 +78,12 @@ class HybridDrafter(StatefulDrafter[Standing]):
         start_up_rows: Sequence[tuple[str, str]] = (),
     ) -> None:
         super().__init__(name, max(lookup.max_draft_len, dflash.max_draft_len))
-        self.lookup, self.dflash, self.start_up_rows = lookup, dflash, list(start_up_rows)
+        self.lookup, self.dflash = lookup, dflash
+        self.start_up_rows = [*start_up_rows, *lookup.start_up_rows]
         self.version = f"{lookup.version}+dflash-{dflash.version}"
         self.longest_proposed = dflash.max_draft_len
         self.feature_layers, self.kv = dflash.feature_layers, dflash.kv
-        self.weight_bytes = dflash.weight_bytes
+        self.weight_bytes = lookup.weight_bytes + dflash.weight_bytes
 
     @property
     def network(self) -> DFlashNetwork:
@@ -99,7 +100,7 @@ class HybridDrafter(StatefulDrafter[Standing]):
     def attach(self, target: TargetInfo) -> None:
         self.lookup.attach(target)
         self.dflash.attach(target)
-        self.weight_bytes = self.dflash.weight_bytes
+        self.weight_bytes = self.lookup.weight_bytes + self.dflash.weight_bytes
 
     def rehearse(self, requests: int, length: int) -> None:
         self.dflash.rehearse(requests, length)
@@ -157,7 +158,7 @@ class HybridDrafter(StatefulDrafter[Standing]):
 
 @register("hybrid", value="a DFlash drafter (a folder or hub id)", remembers=True)
 def _build(spec: DrafterSpec, context: BuildContext) -> HybridDrafter:
-    settings = spec.settings({**DFLASH_OPTIONS, **SUFFIX_OPTIONS})
+    settings = read_corpus(spec, spec.settings({**DFLASH_OPTIONS, **SUFFIX_OPTIONS}), context)
     return hybrid_drafter(spec.name, str(spec.value), settings, context)
 
 
@@ -170,8 +171,9 @@ def hybrid_drafter(
 ) -> HybridDrafter:
     """Make the drafter of a DFlash checkpoint (a folder or hub id) and look-ups.
 
-    DFLASH_OPTIONS and SUFFIX_OPTIONS have read `settings`. `max_draft_len` bounds both parts;
-    DFlash never drafts more than its block. Raises ModelError where the checkpoint cannot be read.
+    DFLASH_OPTIONS and SUFFIX_OPTIONS have read `settings`, and read_corpus() its corpus.
+    `max_draft_len` bounds both parts; DFlash never drafts more than its block. Raises ModelError
+    where the checkpoint cannot be read.
     """
     lookup = {key: value for key, value in settings.items() if key in SUFFIX_OPTIONS}
     dflash = dflash_defaults(context)
@@ -185,7 +187,7 @@ def hybrid_drafter(
 
 @register("auto", remembers=True)
 def _build_auto(spec: DrafterSpec, context: BuildContext) -> Drafter:
-    settings = spec.settings(SUFFIX_OPTIONS)
+    settings = read_corpus(spec, spec.settings(SUFFIX_OPTIONS), context)
     target = context.target
     shipped = None if target is None else find(target)
     if target is None or shipped is None:

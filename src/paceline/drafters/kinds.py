@@ -136,6 +136,10 @@ def real(low: float, high: float) -> Callable[[str, str], float]:
     return read
 
 
+def text(field: str, text: str) -> str:
+    return text
+
+
 def one_of(*allowed: str) -> Reader:
     def read(field: str, text: str) -> str:
         if text not in allowed:

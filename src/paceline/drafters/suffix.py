@@ -1,8 +1,9 @@
 """Suffix decoding: the most frequent continuation of the longest match, in this request or others.
 
-Two indexes are asked: one of the request's own tokens, one of past responses that is shared by the
-requests with the same `answers_scope`. The draft with the larger expected number of accepted tokens
-is taken; a draft from past responses is marked `from_others`.
+Three indexes are asked: one of the request's own tokens, one of past responses that is shared by
+the requests with the same `answers_scope`, and a corpus, if the drafter has one. The draft with the
+largest expected number of accepted tokens is taken; one that is not from the request's own tokens
+is marked `from_others`.
 After Oliaro et al., "SuffixDecoding" (arXiv 2411.04975), with context tries in place of suffix
 trees and an estimate that grows with the match in place of a length bound (`ContextTrie.draft`).
 """
@@ -10,20 +11,24 @@ trees and an estimate that grows with the match in place of a length bound (`Con
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import mul
 
 from paceline.core import DraftBatch, Request
 from paceline.drafters.base import ObservedRows, StatefulDrafter
+from paceline.drafters.context_array import ContextArray
 from paceline.drafters.context_trie import ContextTrie
+from paceline.drafters.corpus import Corpus, load_corpus
 from paceline.drafters.kinds import (
     DRAFT_LENGTH,
     BuildContext,
     DrafterSpec,
     Reader,
+    Settings,
     real,
     register,
+    text,
     whole,
 )
 
@@ -106,7 +111,7 @@ class _Text:
 
 
 class SuffixDrafter(StatefulDrafter[_Text]):
-    """Drafts by counts from the request's own text and from past responses of its scope."""
+    """Drafts by counts from the request's own text, past responses of its scope, and a corpus."""
 
     def __init__(
         self,
@@ -115,8 +120,14 @@ class SuffixDrafter(StatefulDrafter[_Text]):
         max_context: int = 24,
         min_token_prob: float = 0.1,
         max_bytes: int = 64 * MIB,
+        corpus: Corpus | None = None,
     ) -> None:
         super().__init__(name, max_draft_len)
+        self.corpus, self.start_up_rows = corpus, list[tuple[str, str]]()
+        if corpus is not None:
+            self.version = f"corpus-{corpus.manifest.name}"
+            self.weight_bytes = corpus.most_bytes
+            self.start_up_rows.append((f"corpus of {name}", corpus.row))
         self.max_context, self.min_token_prob = max_context, min_token_prob
         self.cache = ResponseCache(max_bytes, max_context)
         self.memories = [self.cache]
@@ -141,20 +152,28 @@ class SuffixDrafter(StatefulDrafter[_Text]):
         )
 
     def _draft(self, request: Request, length: int) -> tuple[list[int], list[float], bool]:
-        """Return the draft, its estimates, and whether it comes from past responses."""
+        """Return the draft, its estimates, and whether it comes from other requests' text."""
         text = self.state(request)
         length = min(length, self.max_draft_len)
         if text is None or length <= 0:
             return [], [], False
         text.extend(request.tokens, len(request.tokens))
         tokens, estimates = text.trie.draft(request.tokens, length, self.min_token_prob)
+        best, is_others = expected_accepted(estimates), False
+        for index in self._shared(request):
+            found = index.draft(request.tokens, length, self.min_token_prob)
+            if (expected := expected_accepted(found[1])) > best:
+                (tokens, estimates), best, is_others = found, expected, True
+        return tokens, estimates, is_others
+
+    def _shared(self, request: Request) -> Iterator[ContextTrie | ContextArray]:
+        """Yield the indexes of other requests' text that a request may draft from."""
         scope = request.answers_scope
         responses = None if scope is None else self.cache.trie(scope)
         if responses is not None:
-            shared, shared_estimates = responses.draft(request.tokens, length, self.min_token_prob)
-            if expected_accepted(shared_estimates) > expected_accepted(estimates):
-                return shared, shared_estimates, True
-        return tokens, estimates, False
+            yield responses
+        if self.corpus is not None and self.corpus.serves(request):
+            yield self.corpus.index
 
     def release(self, requests: Sequence[Request]) -> None:
         """Drop the requests' own texts; keep the responses of those that ended for their scope."""
@@ -172,11 +191,22 @@ def expected_accepted(estimates: Sequence[float]) -> float:
 
 @register("suffix", untrained=True, remembers=True)
 def _build(spec: DrafterSpec, context: BuildContext) -> SuffixDrafter:
-    return SuffixDrafter(spec.name, **spec.settings(SUFFIX_OPTIONS))
+    return SuffixDrafter(spec.name, **read_corpus(spec, spec.settings(SUFFIX_OPTIONS), context))
+
+
+def read_corpus(spec: DrafterSpec, settings: Settings, context: BuildContext) -> Settings:
+    """Return the settings with the corpus itself in place of its folder. Raises InvalidRequest
+    for a corpus that may not be used, or not for this target."""
+    if "corpus" not in settings:
+        return settings
+    field, folder = f"drafter {spec.name}, corpus", settings["corpus"]
+    corpus = load_corpus(folder, context.target, field, settings.get("max_context"))
+    return settings | {"corpus": corpus}
 
 
 SUFFIX_OPTIONS: dict[str, Reader] = DRAFT_LENGTH | {
     "max_context": whole(1, 256),
     "min_token_prob": real(0.0, 1.0),
     "max_bytes": whole(0, 2**40),
+    "corpus": text,
 }

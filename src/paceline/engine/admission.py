@@ -54,6 +54,7 @@ class Admission:
         request_id: str,
         salt: bytes = b"",
         share_answers: bool = True,
+        key: str = "",
         cohort: str = "",
         route_key: RouteKey | None = None,
         explain: bool = False,
@@ -61,9 +62,9 @@ class Admission:
         """Make one Request per choice, checked against this engine's limits; none is queued yet.
 
         `salt` is the scope of cached prefixes. With `share_answers` drafts may also be looked up in
-        past answers of that scope, and the answer is kept for it. A request whose verification is
-        not lossless shares no answers: an accepted draft would put another request's text into its
-        output.
+        past answers of that scope, and the answer is kept for it. `key` names the API key, which
+        says what a drafter's corpus may give. A request whose verification is not lossless shares
+        no answers: an accepted draft would put another request's text into its output.
 
         Acceptance of drafts is counted per `cohort`: give requests that behave alike the same one.
         A request that names no drafter gets that of its `route_key`, or the default without one.
@@ -101,6 +102,8 @@ class Admission:
                 seed=seed,
                 salt=salt,
                 answers_scope=salt if share_answers and lossless else None,
+                key=key,
+                lossless=lossless,
                 eos_ids=self.eos_ids,
                 max_tokens=max_tokens,
                 drafter=drafter,

@@ -240,7 +240,7 @@ class Serving:
         names, sharing = body.scope_names, self.settings.share_answers
         is_named = any(name is not None for name in names)
         answer_id = f"{kind}{uuid.uuid4().hex}"
-        key = RouteKey(caller.cohort, caller.session or answer_id)
+        route_key = RouteKey(caller.cohort, caller.session or answer_id)
         streams: list[Stream] = []
         try:
             for index, prompt in enumerate(prompts):
@@ -251,9 +251,10 @@ class Serving:
                     request_id=f"{answer_id}-{index}",
                     salt=scope_salt(owner or None, names),
                     share_answers=sharing == "always" or (sharing == "named" and is_named),
+                    key=caller.key.name if caller.key else "",
                     explain=bool(body.explain),
                     cohort=caller.counted.label,
-                    route_key=key,
+                    route_key=route_key,
                     reservation=reservation,
                 )
                 streams.append(stream)

@@ -1,0 +1,98 @@
+"""Answers of the target by where they lie: a training set, or a file of token ids.
+
+./support            a folder of `paceline synth`: the answers of its train split
+./support:held_out   those of another split
+answers.jsonl        a line for each answer: {"prompt_ids": […], "output_ids": […]}, with `time`,
+                     `cohort`, `key` and `expires` where they are known
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from paceline.core import InvalidRequest
+from paceline.core.cohorts import NONE, UNKNOWN, Cohort
+from paceline.core.documents import Document
+from paceline.core.names import local_path
+from paceline.dataset.training_set import MANIFEST, SPLITS, read_manifest, read_rows
+from paceline.drafters.corpus_folder import CorpusAnswer
+
+FIELD = "answers"
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class AnswerLine(Document):
+    """An answer as a line of a file."""
+
+    prompt_ids: Annotated[list[TokenId], Field(min_length=1)]
+    output_ids: list[TokenId]
+    time: float = 0.0
+    cohort: str = ""
+    key: str = ""
+    expires: float | None = None
+
+
+def read_answers(source: str, model: str) -> Iterator[CorpusAnswer]:
+    """Yield the answers of a source; `model` names the target of those without a cohort.
+
+    Raises InvalidRequest (field `answers`) for a source that is not there or has another form.
+    """
+    path, split = _split(source)
+    if path.is_dir():
+        return _set_answers(path, split)
+    if not path.is_file():
+        expected = "a folder that `paceline synth` wrote, or a JSONL file of token ids"
+        raise InvalidRequest(FIELD, source, expected)
+    return _line_answers(path, Cohort(model).label)
+
+
+def read_all_answers(sources: Iterable[str], model: str) -> Iterator[CorpusAnswer]:
+    """Yield the answers of several sources, one after the other."""
+    for source in sources:
+        yield from read_answers(source, model)
+
+
+def _split(source: str) -> tuple[Path, str]:
+    """Return the path of a source, and the split of a training set."""
+    before, colon, split = source.rpartition(":")
+    if colon and split in SPLITS and not local_path(source, FIELD).exists():
+        return local_path(before, FIELD), split
+    return local_path(source, FIELD), "train"
+
+
+def _set_answers(folder: Path, split: str) -> Iterator[CorpusAnswer]:
+    """Yield the answers of a training set. Those that are not on the application's task have their
+    prompts' source for an app."""
+    if not (folder / MANIFEST).is_file():
+        expected = f"a folder that `paceline synth` wrote, with its {MANIFEST}"
+        raise InvalidRequest(FIELD, str(folder), expected)
+    manifest = read_manifest(folder)
+    described = manifest.app.get("description")
+    app = str(described.get("name") or NONE) if isinstance(described, dict) else NONE
+    model = manifest.target.get("name", NONE)
+    for row in read_rows(folder, split):
+        whose = app if row.part == "on_task" else row.source.partition("#")[0]
+        cohort = Cohort(model, whose, row.language or UNKNOWN).label
+        for start, end in row.spans:
+            yield CorpusAnswer(0.0, cohort, "", row.ids[:start], row.ids[start:end])
+
+
+def _line_answers(path: Path, usual: str) -> Iterator[CorpusAnswer]:
+    with open(path, encoding="utf-8") as file:
+        for number, text in enumerate(file, 1):
+            if not text.strip():
+                continue
+            where = f"{path}:{number}"
+            try:
+                line = AnswerLine.read(json.loads(text), where)
+            except json.JSONDecodeError as error:
+                raise InvalidRequest(FIELD, where, f"a line of JSON ({error})") from error
+            cohort = Cohort.parse(line.cohort).label if line.cohort else usual
+            yield CorpusAnswer(
+                line.time, cohort, line.key, line.prompt_ids, line.output_ids, line.expires
+            )

@@ -1,0 +1,1 @@
+"""Scores without traffic: what every drafter would have accepted of texts that the target wrote."""
