@@ -96,6 +96,9 @@ def test_a_version_is_loaded_once(tmp_path: Path) -> None:
         for _ in range(2):
             live_server.bring(server.client(), store, store.version("a"))
         assert server.log == ["POST /v1/drafters"]
+        server.drafters["a"]["spec"] = "a=suffix"  # of a server that was started with it
+        live_server.bring(server.client(), store, store.version("a"))
+        assert server.log == ["POST /v1/drafters"]
         server.drafters["a"]["spec"] = "ngram"
         with pytest.raises(InvalidRequest, match=r"whose a is suffix; it has ngram"):
             live_server.bring(server.client(), store, store.version("a"))

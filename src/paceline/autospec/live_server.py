@@ -30,8 +30,9 @@ def bring(client: DrafterClient, store: DrafterStore, version: DrafterVersion) -
     spec = store.spec(version)
     there = client.drafters().drafters.get(version.name)
     if there is not None and there.state in LOADED:
-        if there.spec != spec:
-            expected = f"a server whose {version.name} is {spec}; it has {there.spec}"
+        loaded = there.spec.removeprefix(f"{version.name}=")  # as a server was started with it
+        if loaded != spec:
+            expected = f"a server whose {version.name} is {spec}; it has {loaded}"
             raise InvalidRequest("server", client.address.shown, expected)
         return
     store.check_files(version)

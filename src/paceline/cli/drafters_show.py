@@ -29,7 +29,7 @@ def print_versions(store: DrafterStore) -> None:
         console.print(f"no versions in {store.folder}; `paceline drafters add` adds one")
         return
     words = ("name", "state", "serves", "drafter", "parent", "made")
-    table = plain_table(*words[:4], "AL incl. bonus", *words[4:], left=words)
+    table = _whole(plain_table(*words[:4], "AL", *words[4:], left=words))
     for version in versions:
         spans = [score.al for score in store.scores(version.name)]
         table.add_row(
@@ -42,6 +42,8 @@ def print_versions(store: DrafterStore) -> None:
             _when(version.created).partition(" ")[0],
         )
     console.print(table)
+    if any(store.scores(version.name) for version in versions):
+        console.print("AL: acceptance length incl. bonus, over the cohorts", style="dim")
 
 
 def print_version(told: dict[str, Any]) -> None:
@@ -120,7 +122,14 @@ LEFT = ("cohort", "measured on")
 
 def _history_table(*, name: bool) -> Table:
     words = (*(["version"] if name else []), "when", "what", "who", "why")
-    return plain_table(*words, left=words)
+    return _whole(plain_table(*words, left=words))
+
+
+def _whole(table: Table) -> Table:
+    """Return a table whose long words, as labels of cohorts, are never cut short."""
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
 
 
 def _add_step(
