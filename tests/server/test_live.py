@@ -136,7 +136,7 @@ def test_the_history_is_bounded_and_windows_look_back(monkeypatch: pytest.Monkey
 
 def test_a_delta_counts_its_round_and_the_last_one_its_times() -> None:
     traffic = Traffic()
-    request: Any = type("R", (), {"drafter": "auto", "cohort": "m"})()
+    request: Any = type("R", (), {"drafter": "auto", "cohort": "m", "drafter_version": "1"})()
     first, second = Round(0, 0, 0), Round(1, 4, 2, forced=3, part="suffix")
     traffic.note(StreamGroup.of(request), OutputDelta(request_id="r", choice=0, round=first))
     traffic.note(StreamGroup.of(request), OutputDelta(request_id="r", choice=0, round=second))
@@ -150,7 +150,7 @@ def test_a_delta_counts_its_round_and_the_last_one_its_times() -> None:
         metrics=times,
     )
     traffic.note(StreamGroup.of(request), last)
-    group = StreamGroup("auto", "m")
+    group = StreamGroup("auto", "m", "1")
     stats = before[group].speculation
     assert stats.rounds_by_draft_length == [1, 0, 0, 0, 1] and stats.rounds_by_accepted == [0, 0, 1]
     assert stats.parts["suffix"].rounds_by_accepted == [0, 0, 1]

@@ -16,7 +16,7 @@ from paceline.engine.config import EngineConfig
 from paceline.engine.costs import CostSource, starting_costs
 from paceline.engine.engine import Engine
 from paceline.engine.machine import use_threads
-from paceline.engine.memory import MemoryPlan, plan_memory
+from paceline.engine.memory import MemoryPlan, plan_memory, with_spare
 from paceline.engine.needs import check_fits
 from paceline.engine.newcomers import DrafterBuilder
 from paceline.engine.quality import known_quality
@@ -61,7 +61,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         log.info("loading drafters: %s", ", ".join(config.drafter_specs))
     drafters = drafters_for(config, loaded)
     plan = plan_memory(
-        config, target=network, drafters=list(drafters.values()), max_context=loaded.max_context
+        config, target=network, drafters=drafters.values(), max_context=loaded.max_context
     )
     network.allocate_kv(plan.num_blocks)
     try_out(network, loaded.name, longest=plan.max_model_len)
@@ -69,6 +69,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     for drafter in drafters.values():
         drafter.attach(target)
     plan = plan.with_weights(network, drafters.values())
+    plan = with_spare(plan, config, network, drafters.values())
     source = CostSource(
         forward=lambda *size: timed_step(network, *size),
         context=min(plan.num_blocks * BLOCK_SIZE, plan.max_model_len),

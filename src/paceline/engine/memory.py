@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from paceline.core import InvalidRequest
@@ -56,21 +56,21 @@ class MemoryPlan:
 
 
 def plan_memory(
-    config: EngineConfig, *, target: Network, drafters: Sequence[Drafter], max_context: int
+    config: EngineConfig, *, target: Network, drafters: Iterable[Drafter], max_context: int
 ) -> MemoryPlan:
     """Divide memory: one request of the longest length always fits, so the oldest can go on.
 
     Raises InvalidRequest when `kv_memory`, or the memory that is left, cannot hold one request of
-    `max_model_len` tokens, and when `spare_drafter_memory` does not fit beside the KV.
+    `max_model_len` tokens.
     """
-    asked, available = config.max_model_len, available_memory()
+    asked = config.max_model_len
     specs = [target.kv_spec] + [d.kv for d in drafters if d.kv is not None]
     per_token = sum(spec.bytes_per_token for spec in specs)
     block_bytes = per_token * BLOCK_SIZE
     wanted = config.kv_memory
     if wanted is None:
         wanted = min(
-            int(max(0, available - (config.spare_drafter_memory or 0)) * KV_SHARE),
+            int(max(0, available_memory() - (config.spare_drafter_memory or 0)) * KV_SHARE),
             min(PLANNED_CONTEXTS, config.max_num_seqs) * (asked or max_context) * per_token,
         )
     num_blocks = wanted // block_bytes
@@ -82,32 +82,31 @@ def plan_memory(
         most = num_blocks * BLOCK_SIZE
         raise InvalidRequest("max_model_len", asked, f"at most {most} tokens, which memory allows")
     max_model_len = asked or min(max_context, num_blocks * BLOCK_SIZE)
-    plan = MemoryPlan(
+    return MemoryPlan(
         kv_bytes_per_token=per_token,
         drafter_kv_bytes_per_token=per_token - target.kv_spec.bytes_per_token,
         num_blocks=num_blocks,
         max_model_len=max_model_len,
     )
-    spare = _spare_bytes(config.spare_drafter_memory, plan, target, drafters, available)
-    return replace(plan, spare_bytes=spare)
 
 
-def _spare_bytes(
-    asked: int | None,
-    plan: MemoryPlan,
-    target: Network,
-    drafters: Sequence[Drafter],
-    available: int,
-) -> int:
-    """Return the bytes to keep for drafters that are loaded later: as much as the largest drafter
-    takes, and a share of what the target does, which is about what a drafter of its shape takes
-    that has an eighth of its layers."""
-    left = max(0, available - plan.kv_bytes - sum(d.weight_bytes for d in drafters))
+def with_spare(
+    plan: MemoryPlan, config: EngineConfig, target: Network, drafters: Iterable[Drafter]
+) -> MemoryPlan:
+    """Return the plan of an engine whose weights are in memory with the bytes that are kept for
+    drafters that are loaded later.
+
+    Unless the config says how many: as much as the largest drafter takes, and at least a share of
+    what the target does, as a drafter of its shape takes with an eighth of its layers. Raises
+    InvalidRequest where `spare_drafter_memory` does not fit beside the KV.
+    """
+    asked, left = config.spare_drafter_memory, max(0, available_memory() - plan.kv_bytes)
     if asked is not None:
         if asked > left:
             expected = f"at most {left} bytes, which are free beside the KV cache"
             raise InvalidRequest("spare_drafter_memory", asked, expected)
-        return asked
+        return replace(plan, spare_bytes=asked)
     largest = max((d.weight_bytes + plan.kv_bytes_of(d) for d in drafters), default=0)
     target_kv = plan.kv_tokens * target.kv_spec.bytes_per_token
-    return min(left, max(largest, (target.weight_bytes + target_kv) // SPARE_SHARE))
+    share = (target.weight_bytes + target_kv) // SPARE_SHARE
+    return replace(plan, spare_bytes=min(left, max(largest, share)))

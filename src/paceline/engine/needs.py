@@ -120,6 +120,9 @@ def check_fits(config: EngineConfig, loaded: LoadedModel) -> None:
     if needs.total <= whole:
         raise PacelineError(message)
     field, value = ("kv_memory", config.kv_memory) if too_much_kv else ("model", config.model)
+    spare = config.spare_drafter_memory
+    if spare and needs.total - spare <= free:
+        field, value = "spare_drafter_memory", spare
     raise InvalidRequest(field, value, expected, message)
 
 
@@ -138,6 +141,8 @@ def _remedies(
 def _options(config: EngineConfig, loaded: LoadedModel, free: int) -> Iterator[str]:
     """Yield options that make the engine fit, those that change least first."""
     changes: list[tuple[str, dict[str, object]]] = [("", {})]
+    if config.spare_drafter_memory:
+        changes.append(("--spare-drafter-memory 0", {"spare_drafter_memory": 0}))
     if config.dtype == "float32":
         changes.append(("--dtype bfloat16", {"dtype": "bfloat16"}))
     if config.quantize is None and config.dtype == "bfloat16":

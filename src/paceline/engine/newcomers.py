@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -68,7 +69,8 @@ class DrafterBuilder:
         except NoRoom as error:
             refusal = NoRoom(str(error))
         except Exception as error:
-            log.exception("drafter %s cannot be loaded", name)
+            # as text: a log's record would keep the frames
+            log.error("drafter %s cannot be loaded\n%s", name, traceback.format_exc())
             refusal = LoadFailed(f"spec: {spec} cannot be loaded: {error!r}")
         raise refusal  # here: the frames that the first error came through hold what was loaded
 
