@@ -199,8 +199,8 @@ class ServerMetrics(Collector):
             yield self._counter(name, "By position.", counts, "position")
         yield self._gaps.metric(self._model_name)
         yield from self._holdback()
-        for source in self._sources:
-            yield from source()
+        for more in self._sources:
+            yield from more()
 
     def _holdback(self) -> Iterator[Metric]:
         tpots: Values = {
