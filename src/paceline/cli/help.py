@@ -53,7 +53,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "paceline bench smollm2-135m --prompts my-prompts.jsonl --runs 5",
         "paceline bench --url http://127.0.0.1:8000 --concurrency 8",
     ),
-    "traces": (
+    "traces show": (
         "paceline traces ./traces --days 7",
         "paceline traces ./traces --sql 'SELECT finish, count(*) FROM requests GROUP BY finish'",
     ),

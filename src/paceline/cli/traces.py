@@ -82,7 +82,7 @@ class TracesCommand:
         console = Console(highlight=False)
         for name, result in results.items():
             if name and not result.rows:
-                console.print(f"{self.folder}: no request in this time")
+                console.print(f"{self.folder}: no request in this time", soft_wrap=True)
                 return
             console.print(_table(result, whole=not name))
 

@@ -191,9 +191,9 @@ def capture_line(settings: ServerSettings) -> str:
         return f"{text}, no token ids."
     keys = settings.keys_by_name.values()
     whose = ", ".join(f"{key.name} ({key.tokens})" for key in keys if key.tokens != "no")
-    share = "" if settings.traces_sample == 1 else f"{settings.traces_sample:.0%} of "
+    share = "" if settings.traces_sample == 1 else f"a share of {settings.traces_sample:g} of the "
     of = f"of the keys {whose}" if keys else "of all requests"
-    return f"{text}; token ids {of}: {share}them, for {settings.traces_ttl:g} days."
+    return f"{text}; {share}token ids {of}, for {settings.traces_ttl:g} days."
 
 
 def finish_of(last: OutputDelta | None) -> FinishReason:
