@@ -16,7 +16,7 @@ GROUPS = {
     "serve and talk": ("serve", "ui", "chat", "generate"),
     "models": ("list", "pull", "show", "rm", "quality"),
     "measure": ("bench", "explain", "profile"),
-    "drafters": ("synth", "train", "evaluate", "drafter"),
+    "drafters": ("synth", "train", "evaluate", "drafter", "autospec"),
     "predict": ("predict", "mock", "roofline"),
     "other engines": ("audit", "doctor", "engine", "tune"),
 }
@@ -26,7 +26,7 @@ PAGES = {
     "synth": "training-data.md", "train": "training.md", "evaluate": "evaluation.md",
     "drafter": "drafters.md", "predict": "predicting.md", "mock": "mocking.md",
     "roofline": "predicting.md", "engine": "engines.md", "doctor": "evaluation.md",
-    "audit": "audit.md", "tune": "tune.md",
+    "audit": "audit.md", "tune": "tune.md", "autospec": "autospec.md",
 }  # fmt: skip
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "serve": (
@@ -74,6 +74,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "drafter inspect": ("paceline drafter inspect runs/mine/drafter",),
     "drafter doctor": ("paceline drafter doctor smollm2-135m runs/mine/drafter",),
     "drafter convert": ("paceline drafter convert ./speculators-checkpoint ./z-lab-checkpoint",),
+    "autospec simulate": (
+        "paceline autospec simulate --event season",
+        "paceline autospec simulate --event drop --size 0.1 --runs 200 --policy policy.yaml",
+    ),
     "engine up": (
         "paceline engine up vllm Qwen/Qwen3-8B --drafter runs/mine/drafter",
         "paceline engine up sglang Qwen/Qwen3-8B --drafter runs/mine/drafter --dry-run",
