@@ -10,7 +10,6 @@ Every field has a default, so a file states only what differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Self
@@ -18,9 +17,9 @@ from typing import Annotated, Self
 from pydantic import model_validator
 
 from paceline.core import InvalidRequest
-from paceline.core.document_help import about, default_of, values_of
+from paceline.core.document_help import about
 from paceline.core.documents import Document
-from paceline.core.field_types import Between, Expected, Several, fields_of
+from paceline.core.field_types import Between, Expected, Several
 from paceline.synth.texts import parse_yaml
 
 Share = Annotated[float, Between(0, 1)]
@@ -57,7 +56,7 @@ class DriftPolicy(Document):
     drop: Small = about("fall of a cohort's AL that counts, as a share", 0.05)
     clears: Small = about("fall below which an open finding is closed (hysteresis)", 0.025)
     sigmas: Annotated[float, Between(1, 10)] = about(
-        "standard errors that the fall must exceed as well", 4.0
+        "standard errors that the fall must exceed as well", 5.0
     )
     days: Annotated[int, Between(1, 7)] = about("days in a row that must show the fall", 3)
     covered: Share = about("share of the cohort's usual hours that those days must cover", 0.8)
@@ -168,14 +167,3 @@ class AutospecPolicy(Document):
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidRequest(field, str(path), f"a readable YAML file ({error})") from None
         return cls.read(parse_yaml(text, str(path), field) or {}, str(path))
-
-
-def policy_table() -> Iterator[str]:
-    """Yield the lines of the policy's tables for the docs, in Markdown."""
-    for name, section in fields_of(AutospecPolicy).items():
-        assert isinstance(section.annotation, type)
-        yield from (f"### `{name}`", "", (section.annotation.__doc__ or "").strip(), "")
-        yield from ("| field | meaning | values | default |", "|---|---|---|---|")
-        for field, info in fields_of(section.annotation).items():
-            yield f"| `{field}` | {info.description} | {values_of(info)} | {default_of(info)} |"
-        yield ""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import argcomplete
 
 from paceline.cli.audit import AuditCommand
+from paceline.cli.autospec import SimulateCommand
 from paceline.cli.bench import BenchCommand
 from paceline.cli.catalogue import ListCommand, RemoveCommand, ShowCommand
 from paceline.cli.chat import ChatCommand
@@ -78,6 +79,10 @@ COMMANDS: dict[str, type[Command]] = {
 }
 # commands that have jobs below them, and what they do
 JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
+    "autospec": (
+        "keep drafters good while traffic changes: try the policy on simulated traffic (simulate)",
+        {"simulate": SimulateCommand},
+    ),
     "drafter": (
         "inspect, check (doctor) or convert a DFlash drafter: a folder or hub id, in z-lab's or "
         "speculators' format",

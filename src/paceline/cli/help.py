@@ -16,7 +16,7 @@ GROUPS = {
     "serve and talk": ("serve", "ui", "chat", "generate"),
     "models": ("list", "pull", "show", "rm", "quality"),
     "measure": ("bench", "explain", "profile", "traces"),
-    "drafters": ("synth", "train", "evaluate", "drafter", "drafters"),
+    "drafters": ("synth", "train", "evaluate", "drafter", "drafters", "autospec"),
     "predict": ("predict", "mock", "roofline"),
     "other engines": ("audit", "doctor", "engine", "tune"),
 }
@@ -27,7 +27,7 @@ PAGES = {
     "drafter": "drafters.md", "drafters": "autospec.md",
     "predict": "predicting.md", "mock": "mocking.md",
     "roofline": "predicting.md", "engine": "engines.md", "doctor": "evaluation.md",
-    "audit": "audit.md", "tune": "tune.md", "traces": "autospec.md",
+    "audit": "audit.md", "tune": "tune.md", "traces": "autospec.md", "autospec": "autospec.md",
 }  # fmt: skip
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "serve": (
@@ -94,6 +94,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "drafters rollback": ("paceline drafters rollback --server http://127.0.0.1:8000",),
     "drafters diff": ("paceline drafters diff app-1 app-2",),
     "drafters history": ("paceline drafters history app-2",),
+    "autospec simulate": (
+        "paceline autospec simulate --event season",
+        "paceline autospec simulate --event drop --size 0.1 --runs 200 --policy policy.yaml",
+    ),
     "engine up": (
         "paceline engine up vllm Qwen/Qwen3-8B --drafter runs/mine/drafter",
         "paceline engine up sglang Qwen/Qwen3-8B --drafter runs/mine/drafter --dry-run",

@@ -32,6 +32,8 @@ def assess(
     With `positions`, falls late in answers or in long contexts are told from others.
     """
     hour = int(now // HOUR)
+    if not cells.sums.size:
+        return [findings.unseen(hour * HOUR, policy.drift)]
     evidence = gather(cells, ledger.begins(cells.cohorts), hour, policy.drift)
     periods = drift_periods(cells, hour, policy.drift)
     return classify(DriftCase(cells.cohorts, evidence, periods, ledger, policy, speedup), positions)

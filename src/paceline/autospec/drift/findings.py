@@ -12,6 +12,7 @@ from paceline.autospec.drift.deployment import common_step
 from paceline.autospec.drift.mix import decompose, explain_recent
 from paceline.autospec.drift.periods import USUAL_DAYS
 from paceline.autospec.drift.report import DriftDecision, DriftKind, DriftReport
+from paceline.autospec.policy import DriftPolicy
 from paceline.autospec.sums import BoolArray, IntArray, N, R, divide, ratio_of
 
 
@@ -86,10 +87,10 @@ def loops(case: DriftCase) -> Iterator[DriftReport]:
     if not len(rows):
         return
     why = tuple(
-        f"{evidence.looping[row]:.0%} of the rounds of {case.cohorts[row]} are of answers whose "
+        f"{evidence.looping[row]:.0%} of the rounds of {label} are of answers whose "
         f"drafts are accepted whole ({evidence.usual_looping[row]:.0%} is usual): AL of the last "
         f"day is {evidence.last_day[row]:.2f} of at most {evidence.ceiling[row]:.1f}."
-        for row in rows
+        for row, label in zip(rows, case.labels(rows), strict=True)
     )
     yield DriftReport(
         kind=DriftKind.REPETITION,
@@ -210,6 +211,19 @@ def learning(case: DriftCase) -> Iterator[DriftReport]:
         end=case.now,
         why=(f"Days of reference: {days}; {policy.least_reference_days} are needed.",),
         why_not=(f"Nothing is judged before that, nor the {policy.days} days behind it.",),
+    )
+
+
+def unseen(now: float, policy: DriftPolicy) -> DriftReport:
+    """Return the finding that there was no request at all."""
+    return DriftReport(
+        kind=DriftKind.STEADY,
+        decision=DriftDecision.NOTHING,
+        cohorts=(),
+        start=now - 24 * HOUR * policy.days,
+        end=now,
+        why=("No drafted request was seen.",),
+        why_not=("No retrain: nothing has changed.",),
     )
 
 

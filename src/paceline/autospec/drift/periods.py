@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.autospec.drift.cells import HourCells
+from paceline.autospec.drift.window import MONDAY
 from paceline.autospec.policy import DriftPolicy
 from paceline.autospec.sums import FloatArray, IntArray, R
 
@@ -35,9 +36,8 @@ class DriftPeriods:
     @property
     def recent_weekhours(self) -> IntArray:
         """The hours of the week, from Monday 0 h, of `recent`."""
-        hours: IntArray = (
-            self.now - self.recent.shape[2] + np.arange(self.recent.shape[2]) - 96
-        ) % 168
+        first = self.now - self.recent.shape[2]
+        hours: IntArray = (first + np.arange(self.recent.shape[2]) - 24 * MONDAY) % 168
         return hours
 
     def take(self, rows: slice) -> DriftPeriods:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -46,15 +47,15 @@ class SimulatedRun:
     decisions: tuple[tuple[int, DriftReport], ...]
     control: tuple[float, ...]
 
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        decisions = [{"day": day, **report.as_json()} for day, report in self.decisions]
+        return {**asdict(self), "decisions": decisions}
+
     @property
     def retrains(self) -> list[int]:
         """Days on which the policy decided to train."""
         return [d for d, report in self.decisions if report.decision is DriftDecision.RETRAIN]
-
-    def first(self, kind: DriftKind) -> int | None:
-        """Return the first day with a finding of a kind since the event."""
-        days = [d for d, r in self.decisions if r.kind is kind and d >= (self.event or 0)]
-        return min(days, default=None)
 
 
 @dataclass(slots=True)
@@ -142,7 +143,7 @@ def _decide(
 ) -> None:
     """Assess all runs at the end of a day, and do what was decided."""
     labels = [cohort.label for cohort in COHORTS]
-    restores = plan.event is SimulatedEvent.DROP
+    restores = plan.event == SimulatedEvent.DROP
     size, now = len(labels), MONDAY + 24 * day
     cells = HourCells(tuple(map(str, range(seen.shape[1]))), MONDAY, seen)
     begins = np.concatenate([state.ledger.begins(labels) for state in states])

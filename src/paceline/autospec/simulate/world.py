@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
 import numpy as np
 
 from paceline.autospec.drift.cells import summands
 from paceline.autospec.sums import BoolArray, FloatArray, IntArray
+from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
+from paceline.core.field_types import Between, OneOf
 
 MONDAY = 20_458 * 24  # hour since the epoch in which simulations begin: Monday 2026-01-05, 0 h UTC
 LONGEST = 7  # draft tokens
@@ -36,12 +39,29 @@ class SimulatedEvent(StrEnum):
 class SimulationPlan:
     """The traffic of a simulation."""
 
-    event: SimulatedEvent = about("what happens", SimulatedEvent.DROP)
-    days: int = about("days that are simulated", 70)
-    at: float | None = about("day on which it happens", None, "drawn for each run")
-    size: float = about("how much AL falls, as a share; for repetition, the share of answers", 0.08)
-    requests: float = about("requests an hour, all cohorts together", 30.0)
-    swing: float = about("how much a cohort's AL rises and falls with the hour, as a share", 0.04)
+    event: Annotated[str, OneOf(tuple(SimulatedEvent))] = about(
+        "what happens beside the season: nothing (season); one hemisphere's customers leave (mix); "
+        "one cohort's AL falls (drop); that of all cohorts falls in the same hour (deployment); "
+        "some answers of a cohort loop (repetition)",
+        str(SimulatedEvent.DROP),
+    )
+    days: Annotated[int, Between(21, 730)] = about("days that are simulated", 70)
+    at: Annotated[float, Between(0, 730)] | None = about(
+        "day on which it happens", None, "drawn for each run"
+    )
+    size: Annotated[float, Between(0, 0.9)] = about(
+        "how much AL falls, as a share; for repetition, the share of answers that loop", 0.08
+    )
+    requests: Annotated[float, Between(1, 10_000)] = about(
+        "requests an hour, of both hemispheres together", 30.0
+    )
+    swing: Annotated[float, Between(0, 0.5)] = about(
+        "how much a hemisphere's AL rises and falls with the hour, as a share", 0.04
+    )
+
+    def __post_init__(self) -> None:
+        if self.at is not None and self.at >= self.days:
+            raise InvalidRequest("at", self.at, f"a day before the end ({self.days})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +122,7 @@ def draw_traffic(plan: SimulationPlan, seed: int) -> SimulatedTraffic:
     at = _hour_of_event(plan, rng)
     rates = np.stack([_rates(cohort, hours) for cohort in COHORTS])
     rates *= plan.requests / rates.sum(0).mean()
-    if plan.event is SimulatedEvent.MIX and at is not None:
+    if plan.event == SimulatedEvent.MIX and at is not None:
         rates[0, at:] *= 0.35
     counts = rng.poisson(rates)
     cohort = np.repeat(np.repeat(np.arange(len(COHORTS)), hours.size), counts.ravel())
@@ -115,7 +135,7 @@ def draw_traffic(plan: SimulationPlan, seed: int) -> SimulatedTraffic:
     factor = np.ones(rates.shape)
     if at is not None and plan.event in (SimulatedEvent.DROP, SimulatedEvent.DEPLOYMENT):
         factor[list(concerned), at:] = 1 - plan.size
-    if at is not None and plan.event is SimulatedEvent.REPETITION:
+    if at is not None and plan.event == SimulatedEvent.REPETITION:
         loops = (hour >= at) & np.isin(cohort, concerned) & (rng.random(hour.size) < plan.size)
         rounds = np.where(loops, 3 * MEAN_ROUNDS, rounds)
         tokens = np.where(loops, 0.98 * (LONGEST + 1) * rounds, tokens)
@@ -123,7 +143,7 @@ def draw_traffic(plan: SimulationPlan, seed: int) -> SimulatedTraffic:
 
 
 def _hour_of_event(plan: SimulationPlan, rng: np.random.Generator) -> int | None:
-    if plan.event is SimulatedEvent.SEASON:
+    if plan.event == SimulatedEvent.SEASON:
         return None
     if plan.at is not None:
         return int(24 * plan.at)
@@ -134,7 +154,7 @@ def _concerned(plan: SimulationPlan, rng: np.random.Generator) -> tuple[int, ...
     one = (int(rng.integers(len(COHORTS))),)
     if plan.event in (SimulatedEvent.SEASON, SimulatedEvent.MIX):
         return ()
-    return tuple(range(len(COHORTS))) if plan.event is SimulatedEvent.DEPLOYMENT else one
+    return tuple(range(len(COHORTS))) if plan.event == SimulatedEvent.DEPLOYMENT else one
 
 
 def _is_weekend(hours: IntArray) -> BoolArray:
