@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from paceline import LLM, SamplingParams
+from paceline.autospec.scores.candidates import Candidates
 from paceline.autospec.scores.replay import Replay, ReplayCosts
-from paceline.autospec.scores.run import Candidates, score
+from paceline.autospec.scores.run import score
 from paceline.core import Round, SpeculationStats, SpeculativeParams
 from paceline.drafters.corpus_folder import CorpusAnswer
 from paceline.engine.costs import DraftCost

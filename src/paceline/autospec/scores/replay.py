@@ -98,11 +98,11 @@ class Replay:
         self._blocks, self._shares_answers = blocks, shares_answers
 
     def blocks_of(self, answer: CorpusAnswer) -> int:
-        """Return the KV blocks that the drafter needs for a text: none if it keeps none."""
+        """Return the KV blocks that the drafter needs for a text: none if it keeps none. No draft
+        goes beyond the text."""
         if self._drafter.kv is None:
             return 0
-        tokens = len(answer.prompt_ids) + len(answer.output_ids) + self._drafter.max_draft_len
-        return -(-tokens // BLOCK_SIZE)
+        return -(-(len(answer.prompt_ids) + len(answer.output_ids)) // BLOCK_SIZE)
 
     @torch.inference_mode()
     def run(self, answers: Sequence[CorpusAnswer]) -> list[ReplayedText]:

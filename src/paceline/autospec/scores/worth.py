@@ -7,7 +7,6 @@ bound; the best bound counts, so that no draft at all, a speedup of 1, is the le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.autospec.scores.replay import ReplayCosts
@@ -17,19 +16,28 @@ from paceline.engine.step_cost import StepCost
 
 @dataclass(frozen=True, slots=True)
 class RoundSeconds:
-    """Prices rounds of `requests` requests at once.
+    """Prices the rounds of a drafter with `requests` requests at once.
 
-    longest   the longest draft that the drafter makes when it is asked to propose one
+    longest    the longest draft of the drafter
+    proposed   the longest that it makes when it is asked to propose one
     """
 
     step: StepCost
     drafting: ReplayCosts
     requests: int
     longest: int
+    proposed: int
+
+    def best(self, stats: SpeculationStats, asked: int) -> tuple[float, int]:
+        """Return the best speedup of all bounds of the draft length, and that bound: 1 and 0 where
+        no draft pays. `asked` of the rounds asked the drafter to propose."""
+        bounds = range(1, self.longest + 1)
+        speed, bound = max((self.speedup(stats, asked, b), -b) for b in (0, *bounds))
+        return speed, -bound
 
     def speedup(self, stats: SpeculationStats, asked: int, bound: int) -> float:
         """Return tokens per second over those without drafts, for rounds whose drafts are cut to
-        `bound` tokens. `asked` of the rounds asked the drafter to propose.
+        `bound` tokens; 1 where that is none.
 
         The rounds are those of uncut drafts; what a cut leaves out is not drafted again.
         """
@@ -54,20 +62,10 @@ class RoundSeconds:
     def _drafting(self, asked: float, tokens: float, bound: int) -> float:
         """Return the seconds of drafting in a round; a share `asked` of the requests proposes."""
         price, looking_up = self.drafting.price, self.drafting.looking_up
-        wanted = [min(bound, self.longest)] * max(1, round(asked * self.requests))
+        wanted = [min(bound, self.proposed)] * max(1, round(asked * self.requests))
         share = min(1.0, asked * self.requests)
         seconds = share * price.draft_seconds(wanted)
         return seconds + price.observe_seconds(tokens * self.requests) + looking_up(self.requests)
 
     def _step(self, rows: float) -> float:
         return self.step(max(1, round(rows)), self.requests)
-
-
-def best_bound(
-    seconds: RoundSeconds, stats: SpeculationStats, asked: int, bounds: Sequence[int]
-) -> tuple[float, int]:
-    """Return the best speedup of these bounds of the draft length, and that bound; 1 and 0 where no
-    draft pays."""
-    speeds = [(seconds.speedup(stats, asked, bound), -bound) for bound in bounds]
-    speed, bound = max([(1.0, 0), *speeds])
-    return speed, -bound
