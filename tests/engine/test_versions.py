@@ -1,4 +1,4 @@
-"""Drafters of an engine that serves: loaded beside it, routed to, retired, without harm to streams."""
+"""Drafters that are loaded beside an engine that serves, routed to and retired."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_retired_drafter_waits_for_its_last_request() -> None:
                 InvalidRequest, match="default: got 'ngram'; expected one of: suffix"
             ):
                 versions.route(Routes(default="ngram"))
-            with pytest.raises(DrafterInUse, match="name: got 'ngram'.*one is retiring"):
+            with pytest.raises(DrafterInUse, match=r"name: got 'ngram'.*one is retiring"):
                 await versions.load("ngram", "ngram")
             new = engine.submit(PROMPT, SHORT, request_id="new")
             assert new.requests[0].drafter == "suffix"

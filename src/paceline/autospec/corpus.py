@@ -113,13 +113,13 @@ def merge_corpora(
             known = once.get(key, answer)
             once[key] = replace(answer, repeats=max(known.repeats, answer.repeats))
     counts["in_several"] = counts["read"] - len(once)
-    head = CorpusHead(
+    merged = CorpusHead(
         target=first.target,
         scope=first.scope,
         created=now,
         expires=min(each.expires for each in heads),
     )
-    return _write(root, [*once.values()], counts, head, plan.most_tokens)
+    return _write(root, [*once.values()], counts, merged, plan.most_tokens)
 
 
 def _write(

@@ -65,8 +65,8 @@ class ContextArray:
         np.cumsum(weights, out=weight[1:])
         self._arrays = tokens, order, followers, weight
         # reading a single number from a memoryview takes a third of the time
-        self._tokens, self._order = memoryview(tokens), memoryview(order)
-        self._changes, self._weight = memoryview(changes), memoryview(weight)
+        self._tokens, self._order = tokens.data, order.data
+        self._changes, self._weight = changes.data, weight.data
         self._most_nodes = min(MOST_NODES, len(order))
         self.most_bytes = sum(a.nbytes for a in (*self._arrays, changes))
         self.most_bytes += self._most_nodes * NODE_BYTES

@@ -12,7 +12,7 @@ DOUBT = 3.0
 
 
 class Continuation(NamedTuple):
-    """What followed a context: `token` in `count` of `total` cases.
+    """What followed a context: `token` in `times` of `total` cases.
 
     match    how many tokens before it agree with the text that is continued
     source   the position of the occurrence that is followed, where all agree; -1 where counts
@@ -20,7 +20,7 @@ class Continuation(NamedTuple):
     """
 
     token: int
-    count: int
+    times: int
     total: int
     match: int
     source: int

@@ -63,7 +63,11 @@ class Candidates:
             drafters = make_drafters(wanted, BuildContext(target=loaded))
             size = loaded.config.vocab_size
             return cls(loaded.name, named, drafters, size, loaded.max_context)
-        fixed = {"draft_policy": "fixed", "prefix_cache": False, "max_num_seqs": TOGETHER}
+        fixed: dict[str, Any] = {
+            "draft_policy": "fixed",
+            "prefix_cache": False,
+            "max_num_seqs": TOGETHER,
+        }
         drafter = tuple(wanted) or None
         engine = build_engine(EngineConfig(model=model, drafter=drafter, **(fixed | options)))
         return cls(
