@@ -183,7 +183,8 @@ class GenerationRequest(RequestBody):
     safety_identifier: str | None = None
     """Another name of `user`, which OpenAI introduced later."""
     prompt_cache_key: str | None = None
-    """Names the session where nothing else does; prefixes are cached by content."""
+    """Names the session where neither the header X-Session-ID nor `user` does: requests of one
+    session get the same drafter. Prefixes are cached by content."""
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
     """Accepted without effect: prefixes stay cached as long as there is room."""
 
@@ -199,6 +200,11 @@ class GenerationRequest(RequestBody):
     def scope_names(self) -> tuple[str | None, ...]:
         """The names of the request's cache scope. Empty texts count as none."""
         return (self.cache_salt or None, self.user or None, self.safety_identifier or None)
+
+    @property
+    def session(self) -> str | None:
+        """The session that the body names: requests of one session get the same drafter."""
+        return self.user or self.prompt_cache_key or None
 
     @property
     def streaming(self) -> StreamOptions:

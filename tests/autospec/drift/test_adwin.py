@@ -29,8 +29,9 @@ def alarms_of_river(values: FloatArray) -> list[int]:
     return alarms
 
 
-@pytest.mark.parametrize("seed", drawn_seeds(12))
-def test_alarms_are_those_of_river(seed: int) -> None:
+@pytest.mark.parametrize("run", range(12))
+def test_alarms_are_those_of_river(run: int) -> None:
+    seed = drawn_seeds(1)[0]
     values = stream(seed)
     detector = Adwin(DELTA, restart=True)
     assert [i for i, value in enumerate(values) if detector.update(value)] == alarms_of_river(
@@ -38,8 +39,9 @@ def test_alarms_are_those_of_river(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", drawn_seeds(3))
-def test_width_and_mean_are_those_of_river(seed: int) -> None:
+@pytest.mark.parametrize("run", range(3))
+def test_width_and_mean_are_those_of_river(run: int) -> None:
+    seed = drawn_seeds(1)[0]
     judge, detector = drift.ADWIN(delta=DELTA), Adwin(DELTA)
     for value in np.random.default_rng(seed).normal(4, 1, 2000):
         judge.update(float(value))
@@ -64,8 +66,9 @@ def test_the_newer_part_is_kept() -> None:
     assert detector.width <= 416 and detector.mean == pytest.approx(1.05, abs=0.05)
 
 
-@pytest.mark.parametrize("seed", drawn_seeds(8))
-def test_the_strongest_cut_is_that_of_trying_all(seed: int) -> None:
+@pytest.mark.parametrize("run", range(8))
+def test_the_strongest_cut_is_that_of_trying_all(run: int) -> None:
+    seed = drawn_seeds(1)[0]
     rng = np.random.default_rng(seed)
     groups = [rng.normal(0.4 * (index > 30), 1, rng.integers(1, 9)) for index in range(60)]
     counts = np.array([[len(group) for group in groups]], float)

@@ -10,9 +10,10 @@ from paceline.autospec.drift.cusum import Cusum, statistics, threshold
 from tests.autospec.traffic import drawn_seeds
 
 
-@pytest.mark.parametrize("seed", drawn_seeds(12))
-def test_alarms_are_those_of_page_hinkley(seed: int) -> None:
+@pytest.mark.parametrize("run", range(12))
+def test_alarms_are_those_of_page_hinkley(run: int) -> None:
     """The Page-Hinkley test is CUSUM of deviations from the running mean."""
+    seed = drawn_seeds(1)[0]
     rng = np.random.default_rng(seed)
     values = np.concatenate([rng.normal(0, 1, 400), rng.normal(1.2, 1, 400)])
     judge = drift.PageHinkley(min_instances=1, delta=0.3, threshold=25, alpha=1.0, mode="up")

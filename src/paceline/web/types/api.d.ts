@@ -207,7 +207,10 @@ export interface ChatRequest {
   store?: boolean | null;
   /** Another name of `user`, which OpenAI introduced later. */
   safety_identifier?: string | null;
-  /** Names the session where nothing else does; prefixes are cached by content. */
+  /**
+   * Names the session where neither the header X-Session-ID nor `user` does: requests of one
+   * session get the same drafter. Prefixes are cached by content.
+   */
   prompt_cache_key?: string | null;
   /** Accepted without effect: prefixes stay cached as long as there is room. */
   prompt_cache_retention?: "in_memory" | "in-memory" | "24h" | null;
