@@ -15,6 +15,16 @@ from paceline.cli.chat import ChatCommand
 from paceline.cli.config import add_configured, name_of
 from paceline.cli.doctor import ServedDoctorCommand
 from paceline.cli.drafter import ConvertCommand, DoctorCommand, InspectCommand
+from paceline.cli.drafters import (
+    DraftersAddCommand,
+    DraftersDiffCommand,
+    DraftersHistoryCommand,
+    DraftersListCommand,
+    DraftersPromoteCommand,
+    DraftersRetireCommand,
+    DraftersRollbackCommand,
+    DraftersShowCommand,
+)
 from paceline.cli.engine import MetricsCommand, StatusCommand, UpCommand
 from paceline.cli.evaluate import EvaluateCommand
 from paceline.cli.explain import ExplainCommand
@@ -70,6 +80,20 @@ JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
         "inspect, check (doctor) or convert a DFlash drafter: a folder or hub id, in z-lab's or "
         "speculators' format",
         {"inspect": InspectCommand, "doctor": DoctorCommand, "convert": ConvertCommand},
+    ),
+    "drafters": (
+        "list the versions of drafters in a store, show, add, promote, retire, roll back and "
+        "compare them, and print their history",
+        {
+            "list": DraftersListCommand,
+            "show": DraftersShowCommand,
+            "add": DraftersAddCommand,
+            "promote": DraftersPromoteCommand,
+            "retire": DraftersRetireCommand,
+            "rollback": DraftersRollbackCommand,
+            "diff": DraftersDiffCommand,
+            "history": DraftersHistoryCommand,
+        },
     ),
     "engine": (
         "start vLLM, SGLang or Paceline with a drafter (up), say what runs (status), read its "

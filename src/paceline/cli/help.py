@@ -16,7 +16,7 @@ GROUPS = {
     "serve and talk": ("serve", "ui", "chat", "generate"),
     "models": ("list", "pull", "show", "rm", "quality"),
     "measure": ("bench", "explain", "profile"),
-    "drafters": ("synth", "train", "evaluate", "drafter"),
+    "drafters": ("synth", "train", "evaluate", "drafter", "drafters"),
     "predict": ("predict", "mock", "roofline"),
     "other engines": ("audit", "doctor", "engine", "tune"),
 }
@@ -24,7 +24,8 @@ GROUPS = {
 PAGES = {
     "serve": "server-api.md", "ui": "web-ui.md", "profile": "profiling.md",
     "synth": "training-data.md", "train": "training.md", "evaluate": "evaluation.md",
-    "drafter": "drafters.md", "predict": "predicting.md", "mock": "mocking.md",
+    "drafter": "drafters.md", "drafters": "autospec.md",
+    "predict": "predicting.md", "mock": "mocking.md",
     "roofline": "predicting.md", "engine": "engines.md", "doctor": "evaluation.md",
     "audit": "audit.md", "tune": "tune.md",
 }  # fmt: skip
@@ -74,6 +75,20 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "drafter inspect": ("paceline drafter inspect runs/mine/drafter",),
     "drafter doctor": ("paceline drafter doctor smollm2-135m runs/mine/drafter",),
     "drafter convert": ("paceline drafter convert ./speculators-checkpoint ./z-lab-checkpoint",),
+    "drafters list": ("paceline drafters list",),
+    "drafters show": ("paceline drafters show app-2",),
+    "drafters add": (
+        "paceline drafters add app-1 runs/mine/drafter",
+        "paceline drafters add app-2 hybrid:runs/mine/drafter --parent app-1",
+    ),
+    "drafters promote": (
+        "paceline drafters promote app-2 --to live --reason 'a week of canary'",
+        "paceline drafters promote app-2 --to live --server http://127.0.0.1:8000",
+    ),
+    "drafters retire": ("paceline drafters retire app-1",),
+    "drafters rollback": ("paceline drafters rollback --server http://127.0.0.1:8000",),
+    "drafters diff": ("paceline drafters diff app-1 app-2",),
+    "drafters history": ("paceline drafters history app-2",),
     "engine up": (
         "paceline engine up vllm Qwen/Qwen3-8B --drafter runs/mine/drafter",
         "paceline engine up sglang Qwen/Qwen3-8B --drafter runs/mine/drafter --dry-run",

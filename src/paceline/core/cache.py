@@ -151,10 +151,10 @@ def save_file(path: Path, fill: Callable[[BinaryIO], object], *, durable: bool =
                     fill(file)
                     os.fchmod(descriptor, 0o644)  # mkstemp makes it private to one user
                 if durable:
-                    _sync(Path(name))
+                    sync(Path(name))
                 os.rename(name, path)
                 if durable:
-                    _sync(path.parent)
+                    sync(path.parent)
             finally:
                 _remove(Path(name))
 
@@ -192,13 +192,13 @@ def _make(folder: Path, fill: Callable[[Path], None]) -> None:
         unfinished.chmod(0o755)  # mkdtemp makes it private to one user
         write_manifest(unfinished)
         for path in sorted(unfinished.rglob("*"), reverse=True):  # files before their folders
-            _sync(path)
-        _sync(unfinished)
+            sync(path)
+        sync(unfinished)
         replaced = folder.with_name(f".{folder.name}.{os.getpid()}{UNFINISHED}")
         if os.path.lexists(folder):
             os.rename(folder, replaced)
         os.rename(unfinished, folder)
-        _sync(folder.parent)
+        sync(folder.parent)
         _remove(replaced)
     finally:
         _remove(unfinished)
@@ -216,7 +216,7 @@ def _remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Have the disk store a file's bytes, or a folder's names."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

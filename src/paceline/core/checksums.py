@@ -20,12 +20,14 @@ MOST_THREADS = 8  # SHA-256 on eight cores is faster than the disks that models 
 
 def write_manifest(folder: Path) -> None:
     """Write the manifest of all files that are in `folder` now."""
-    files = _files(folder)
-    sizes = {name: path.stat().st_size for name, path in files.items()}
-    digests = _digests(files, sizes)
-    listed = {name: {"size": sizes[name], "sha256": digests[name]} for name in sorted(files)}
-    text = json.dumps({"piece_bytes": PIECE_BYTES, "files": listed}, indent=1)
+    text = json.dumps({"piece_bytes": PIECE_BYTES, "files": _listed(folder)}, indent=1)
     (folder / MANIFEST).write_text(text + "\n", "utf-8")
+
+
+def folder_checksum(folder: Path) -> str:
+    """Return one SHA-256 of the names, sizes and contents of all files in `folder`. The manifest
+    and hidden files do not count. Raises OSError."""
+    return sha256_of_json(_listed(folder))
 
 
 def damage(folder: Path) -> str | None:
@@ -61,7 +63,7 @@ def _difference(folder: Path) -> str | None:
         return f"{MANIFEST} is not readable"
     if not same_pieces:
         return f"{MANIFEST} was written for pieces of another size"
-    files = _files(folder)
+    files = files_of(folder)
     if missing := sizes.keys() - files.keys():
         return f"{min(missing)} is missing"
     if extra := files.keys() - sizes.keys():
@@ -74,8 +76,16 @@ def _difference(folder: Path) -> str | None:
     return f"the content of {changed[0]} has changed" if changed else None
 
 
-def _files(folder: Path) -> dict[str, Path]:
-    """The files below `folder`, by relative name, without hidden ones and the manifest."""
+def _listed(folder: Path) -> dict[str, dict[str, object]]:
+    """Return size and checksums of the files of a folder, as its manifest lists them."""
+    files = files_of(folder)
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    digests = _digests(files, sizes)
+    return {name: {"size": sizes[name], "sha256": digests[name]} for name in sorted(files)}
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    """Return the files below `folder`, by relative name, without hidden ones and the manifest."""
     paths = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
     hidden = {name for name in paths if any(part.startswith(".") for part in name.parts)}
     return {name.as_posix(): paths[name] for name in paths.keys() - hidden - {Path(MANIFEST)}}

@@ -1,0 +1,1 @@
+"""Autospec: keeps drafters good while traffic changes. It runs without torch."""
