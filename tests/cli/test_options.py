@@ -244,7 +244,7 @@ def test_help_has_examples_that_work_and_pages_that_exist() -> None:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("paceline dra", ["drafter "]),
+        ("paceline dra", ["drafter", "drafters"]),
         ("paceline serve --dt", ["--dtype "]),
         ("paceline predict qwen3-8", ["qwen3-8b "]),
         ("paceline predict Qwen3-8B --hardware H20", ["H200 "]),

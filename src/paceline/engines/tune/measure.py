@@ -15,8 +15,8 @@ from paceline.engines.tune.costs import DrafterSeconds, RoundCosts, separated
 from paceline.engines.tune.law import Point, StepLaw
 from paceline.engines.tune.probes import (
     SHORT,
-    Batch,
     DrafterSteps,
+    ProbeBatch,
     Prober,
     Wave,
     context_text,
@@ -29,7 +29,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 GROWTH = 1.7  # a size takes so many times as long as the one before, at most
 PART = 0.25  # share of the time that measuring the drafter's part may take
 VISITS = 2  # of the end of the context, by requests at once
-ALONE = Batch(1, 0)
+ALONE = ProbeBatch(1, 0)
 MOST_BESIDE, COPIES = 8, 4  # requests at once that show how the drafter's part grows
 SHARE = (0.08, 0.35)  # of a round that the drafter takes, where it cannot be measured
 PROMPT_ROWS = (1, 4, 16, 64, 256)  # lengths of prompts that show what rows cost
@@ -184,7 +184,7 @@ def _drafter_cost(
 ) -> DrafterSeconds:
     """Measure the drafter's part of a round; take a usual share where that is not possible."""
     most = min(MOST_BESIDE, max(point.requests for point in rounds))
-    mixed, copied = Batch(1, most - 1), Batch(min(COPIES, most), 0)
+    mixed, copied = ProbeBatch(1, most - 1), ProbeBatch(min(COPIES, most), 0)
     visits = _visits(prober, [ALONE, mixed, copied], pool, draft_len)
     if ALONE not in visits:
         low, high = (round(100 * share) for share in SHARE)
@@ -201,11 +201,11 @@ def _drafter_cost(
 
 
 def _visits(
-    prober: Prober, batches: Sequence[Batch], pool: Pool, draft_len: int
-) -> dict[Batch, list[DrafterSteps]]:
+    prober: Prober, batches: Sequence[ProbeBatch], pool: Pool, draft_len: int
+) -> dict[ProbeBatch, list[DrafterSteps]]:
     """Measure the drafter's part at the end of the context: of one request, of several of which one
     is there, and of several that all are there. What a long text adds follows from all three."""
-    visits = dict[Batch, list[DrafterSteps]]()
+    visits = dict[ProbeBatch, list[DrafterSteps]]()
     longest = prober.client.description.max_model_len
     answers = pool.answers
     # a prompt's seconds per token, as far as short prompts tell it

@@ -154,7 +154,7 @@ class DrafterSteps:
     undrafted: list[Step]
 
 
-class Batch(NamedTuple):
+class ProbeBatch(NamedTuple):
     """Requests that decode together: `long` with texts at the end of the context, `short` ones."""
 
     long: int
@@ -166,7 +166,12 @@ class Batch(NamedTuple):
 
 
 def drafter_steps(
-    prober: Prober, text: Sequence[int], batch: Batch, draft_len: int, longest: int, rounds: int
+    prober: Prober,
+    text: Sequence[int],
+    batch: ProbeBatch,
+    draft_len: int,
+    longest: int,
+    rounds: int,
 ) -> DrafterSteps | None:
     """Measure what the drafter adds to a step, at the end of the engine's context.
 
