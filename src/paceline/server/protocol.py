@@ -183,7 +183,7 @@ class GenerationRequest(RequestBody):
     safety_identifier: str | None = None
     """Another name of `user`, which OpenAI introduced later."""
     prompt_cache_key: str | None = None
-    """Accepted without effect: prefixes are cached by content."""
+    """Names the session where nothing else does; prefixes are cached by content."""
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
     """Accepted without effect: prefixes stay cached as long as there is room."""
 

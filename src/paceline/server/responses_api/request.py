@@ -188,6 +188,7 @@ class ResponsesRequest(RequestBody):
             "reasoning_effort": self.reasoning.effort if self.reasoning else None,
             "user": self.user,
             "safety_identifier": self.safety_identifier,
+            "prompt_cache_key": self.prompt_cache_key,
         }
         return translated(stated, {**PLACES, **conversation.places}, self.size + size)
 
