@@ -62,6 +62,7 @@ def tables(
     add("starts", model, "--serve=--quantize int8", name="starts-int8")
     each("speculation", "replay overhead drafters", folder)
     each("serving", "throughput prefill join http log memory", folder, *peer)
+    add("capture", folder)
     if small:
         each("speculation", "draft-model", model, small)
         each("int8", "acceptance", model, small)

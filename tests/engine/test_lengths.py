@@ -246,6 +246,27 @@ def test_requests_of_a_failing_cohort_begin_with_a_pause_but_some_try() -> None:
     assert asked(lengths, [other]) == [6]
 
 
+def test_records_of_cohorts_are_bounded_and_the_busy_ones_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("paceline.engine.lengths.throughput.MOST_RECORDS", 20)
+    lengths = ThroughputLengths(dear(0.3))
+
+    def begin(index: int, cohort: str) -> bool:
+        (entry,) = entries(1, 6)
+        entry.request.id, entry.request.cohort = f"r{index}", cohort
+        tried = any(length for (length,) in fail(lengths, [entry], 8))
+        lengths.forget(entry.request.id)
+        return tried
+
+    tried = []
+    for index in range(300):
+        tried.append(begin(2 * index, "busy"))
+        begin(2 * index + 1, f"passing-{index}")
+    assert len(lengths._records) <= 21
+    assert sum(tried[50:]) <= 25, "its failures are remembered"
+
+
 def test_a_new_request_tries_although_its_cohort_is_known_for_failures() -> None:
     """The failures were one other request's: they lower what drafts seem worth, here to less than
     they cost, but say little about this one's."""

@@ -43,7 +43,5 @@ def test_a_key_is_not_in_its_repr() -> None:
 
 
 def test_a_name_stands_once() -> None:
-    with pytest.raises(
-        InvalidRequest, match=r"api_keys: got 'a'; expected each name"
-    ):
+    with pytest.raises(InvalidRequest, match=r"api_keys: got 'a'; expected each name"):
         read_keys(["a sk-1", "a sk-2"])

@@ -46,7 +46,7 @@ FLUSH_SECONDS = 10.0
 FLUSH_BYTES = 16 * MIB
 RETRY_SECONDS = 15.0
 TIDY_SECONDS = 900.0  # between two deletions of what has expired, or less for a shorter time
-SPARE = 512 * MIB  # bytes of the disk that stay free for others
+SPARE, SPARE_SHARE = 512 * MIB, 10  # bytes of the disk that stay free for others, or a tenth of it
 CLOSE_SECONDS = 5.0
 Make = Callable[[SessionDigest], Traced]
 
@@ -260,9 +260,10 @@ class TraceWriter:
     def _check_room(self) -> None:
         """Raise OSError where the disk has no room to spare."""
         existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
-        free = shutil.disk_usage(existing).free
-        if free < SPARE:
-            reason = f"{free // MIB} MiB are free, and {SPARE // MIB} MiB are left to others"
+        disk = shutil.disk_usage(existing)
+        spare = min(SPARE, disk.total // SPARE_SHARE)
+        if disk.free < spare:
+            reason = f"{disk.free // MIB} MiB are free, and {spare // MIB} MiB are left to others"
             raise OSError(errno.ENOSPC, reason, os.fspath(self.folder))
 
     def _write(self, job: Callable[[], object]) -> None:

@@ -28,6 +28,7 @@ HOPE = 0.9  # acceptance of a position, were the drafts good: does the load leav
 WORTH = 1.01  # times the plain speed: what good drafts must bring for that
 PATIENCE = 8  # steps without that room until a drafter does not even see the text
 NEGLIGIBLE = 0.01  # a draft token less likely to stand than this is never worth a row
+MOST_RECORDS = 512  # of cohorts, which come and go with the traffic
 PROVED = 4  # rounds that accepted something, after which the next pause is a short one again
 
 Cohort = tuple[str, str, bool, bool]
@@ -244,11 +245,23 @@ class ThroughputLengths(LengthController):
         state = self._states.get(request.id)
         if state is None:
             state = self._states[request.id] = _State()
-            record = self._record(request)
+            record = self._begin(request)
             if not record.may_try():
                 state.pause = Pause(length=2 * FIRST)  # others have tried for it
                 state.pause.begin(self._clock[request.drafter or ""])
         return state
+
+    def _begin(self, request: Request) -> CohortRecord:
+        """Return the record of a new request's cohort. Records are bounded: those whose latest
+        request began longest ago are dropped."""
+        name, greedy = request.drafter or "", request.params.greedy
+        for looked_up in (True, False):
+            record = self._records.pop((name, request.cohort, greedy, looked_up), None)
+            if record is not None:
+                self._records[name, request.cohort, greedy, looked_up] = record
+        while len(self._records) > MOST_RECORDS:
+            del self._records[next(iter(self._records))]
+        return self._record(request)
 
     def _survivals(self, request: Request, length: int) -> list[float]:
         """The probability that a draft still to be made stands up to each position."""
