@@ -1,4 +1,4 @@
-"""Drafters that are loaded beside an engine that serves, routed to and retired."""
+"""Drafters of an engine that serves: loaded beside it, routed to, retired; no stream is harmed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ TOGETHER = 6
 
 @asynccontextmanager
 async def running(drafter: Any = "ngram", **options: Any) -> AsyncIterator[AsyncEngine]:
-    fixed = {"dtype": "bfloat16", "threads": 1, "draft_policy": "fixed", **options}
+    fixed = {"dtype": "bfloat16", "threads": 1, "draft_policy": "fixed"}
+    fixed |= {"spare_drafter_memory": 2**24, **options}
     config = EngineConfig(model="tiny", drafter=drafter, **fixed)
     engine = AsyncEngine(build_engine(config, tiny_model("bfloat16")))
     engine.start()
@@ -241,14 +242,14 @@ def test_a_bound_that_one_drafter_allows_is_no_error_with_another() -> None:
 def test_a_failed_load_leaves_no_trace_and_harms_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_drafter(tmp_path / "drafter")
+    large = write_drafter(tmp_path / "large", layers=40)
     other = write_drafter(tmp_path / "other", target_layers=9)
 
     def no_memory(*_: object) -> None:
         raise MemoryError("no memory")
 
     async def test() -> None:
-        async with running(spare_drafter_memory=2**20) as engine:
+        async with running() as engine:
             versions, running_name = engine.versions, names(engine)
             stream = engine.submit(PROMPT, LONG, request_id="busy")
             await anext(aiter(stream))
@@ -259,7 +260,7 @@ def test_a_failed_load_leaves_no_trace_and_harms_nobody(
                 ("a/b", "suffix", InvalidRequest),
                 ("routes", "suffix", InvalidRequest),
                 ("ngram", "suffix", DrafterInUse),
-                ("new", f"dflash:{folder}", NoRoom),
+                ("new", f"dflash:{large}", NoRoom),
             ]:
                 with pytest.raises(error):
                     await versions.load(name, spec)
