@@ -1,28 +1,32 @@
-"""Which requests a canary gets."""
+"""Which requests a canary gets, by the server's own routes."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from paceline.autospec.canary import canary_rule, place_of
+from paceline.autospec.canary import canary_rule
+from paceline.autospec.policy import CanaryPolicy
+from paceline.core.cohorts import Cohort
+from paceline.engine.routes import RouteKey, Routes
+
+COHORT = Cohort("m", "shop", "de", "eu")
 
 
-def test_places_are_spread_evenly_and_stay_for_ever() -> None:
-    places = np.array([place_of("canary-7", f"session-{index}") for index in range(20_000)])
-    assert places.min() >= 0 and places.max() < 1
-    counts = np.histogram(places, 20, (0, 1))[0]
-    assert ((counts - 1000) ** 2 / 1000).sum() < 50  # χ², 19 degrees of freedom: p = 0.0001
-    assert place_of("canary-7", "session-1") == pytest.approx(0.6541, abs=1e-4)
+def test_each_step_adds_sessions_and_takes_none_away() -> None:
+    before: set[str] = set()
+    for percent in CanaryPolicy().steps:
+        rule = canary_rule({"app": "shop"}, "old", "new", percent)
+        routes = Routes.read({"default": "old", "cohorts": [rule], "salt": "canary-7"})
+        keys = [RouteKey(COHORT, f"session-{index}") for index in range(4000)]
+        chosen = {key.session for key in keys if routes.choose(key).drafter == "new"}
+        assert before <= chosen
+        assert len(chosen) / 4000 == pytest.approx(percent / 100, abs=0.03)
+        before = chosen
 
 
-def test_another_salt_gives_other_places() -> None:
-    places = [[place_of(salt, f"{index}") for index in range(2000)] for salt in ("a", "b")]
-    assert abs(np.corrcoef(places)[0, 1]) < 0.1
-
-
-def test_rules_are_those_of_the_routes_api() -> None:
-    rule = canary_rule({"app": "x"}, "old", "new", 25.0)
-    assert rule == {"match": {"app": "x"}, "shares": {"new": 0.25, "old": 0.75}}
-    assert next(iter(rule["shares"])) == "new"
-    assert canary_rule({}, "old", "new", 100.0)["shares"] == {"new": 1.0}
+def test_other_cohorts_stay_with_the_default() -> None:
+    rule = canary_rule({"app": "shop"}, "old", "new", 100.0)
+    routes = Routes.read({"default": "old", "cohorts": [rule]})
+    other = RouteKey(Cohort("m", "chat", "de", "eu"), "s")
+    assert routes.choose(other).drafter == "old"
+    assert routes.choose(RouteKey(COHORT, "s")).drafter == "new"

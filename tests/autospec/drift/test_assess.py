@@ -29,8 +29,8 @@ Reports = list[DriftReport]
 
 @cache
 def cells(event: str, size: float = 0.08, days: int = 40, at: float = 35.0) -> HourCells:
-    plan = SimulationPlan(event=event, at=None if event == "season" else at, size=size,
-                          requests=BUSY)  # fmt: skip
+    when = None if event == "season" else at
+    plan = SimulationPlan(event=event, days=max(days, 70), at=when, size=size, requests=BUSY)
     return simulated_cells(plan, 5, days)
 
 

@@ -50,7 +50,7 @@ def test_weekends_and_days_are_learnt_from_weeks() -> None:
     by_day = fit(traffic(28, al)).by_hour[0].mean(1)
     plain = by_day[[0, 1, 3, 4]].mean()
     assert by_day[5:].mean() / plain == pytest.approx(0.92, abs=0.01)
-    assert by_day[2] / plain == pytest.approx(1.05, abs=0.015)
+    assert 1.02 < by_day[2] / plain < 1.055  # shrunk: one odd day of seven may be chance
 
 
 def test_one_odd_day_moves_the_reference_little() -> None:

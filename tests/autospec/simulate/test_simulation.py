@@ -89,11 +89,11 @@ def test_traffic_is_that_of_two_hemispheres() -> None:
 @pytest.mark.parametrize(
     ("event", "most_wrong"),
     [
-        ("season", 0.005),
-        ("mix", 0.005),
-        ("drop", 0.015),
-        ("deployment", 0.01),
-        ("repetition", 0.005),
+        ("season", 0.004),
+        ("mix", 0.004),
+        ("drop", 0.01),
+        ("deployment", 0.006),
+        ("repetition", 0.004),
     ],
 )
 def test_many_runs(event: str, most_wrong: float) -> None:

@@ -12,7 +12,7 @@ from paceline.autospec.canary.judge import (
     advanced,
     judge,
 )
-from paceline.autospec.canary.routes import canary_rule, place_of
+from paceline.autospec.canary.routes import canary_rule
 from paceline.autospec.canary.state import CanaryRequests, CanaryState, begun, observed
 
 __all__ = [
@@ -26,5 +26,4 @@ __all__ = [
     "canary_rule",
     "judge",
     "observed",
-    "place_of",
 ]

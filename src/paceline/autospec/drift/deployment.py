@@ -21,7 +21,7 @@ JUDGED = 72  # hours behind a step that count
 COMMON_SIGMAS = 2.0
 ABLE_SIGMAS = 3.0  # standard errors in the fall of a cohort with enough requests to show it
 LEAST_LOG_ODDS = 8.0  # that a cohort has the common fall, against none
-EXCLUDED_LOG_ODDS = -3.0  # below them, the others have not fallen
+EXCLUDED_LOG_ODDS = -8.0  # of the same fall in the others, below which they have not fallen
 
 
 @dataclass(frozen=True, slots=True)
