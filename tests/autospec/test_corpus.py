@@ -74,16 +74,16 @@ def test_no_answer_outlives_the_time_it_must_be_forgotten_at(tmp_path):
         an_answer(later.output_ids, expires=NOW + DAY),
         an_answer(never.output_ids),
     ]
-    kept = built(tmp_path, answers, lifetime=DAY)
+    kept = built(tmp_path, answers, days=1)
     assert outputs(kept) == outputs([later, never])
     manifest = read_corpus_manifest(tmp_path / "v1", "corpus")
     assert manifest.expires == NOW + DAY and manifest.counts["expiring"] == 1
 
 
 def test_a_build_deletes_the_versions_that_have_expired(tmp_path):
-    built(tmp_path, different(1), lifetime=DAY)
-    built(tmp_path, different(1), now=NOW + DAY / 2, lifetime=DAY)
-    built(tmp_path, different(1), now=NOW + DAY, lifetime=DAY)
+    built(tmp_path, different(1), days=1)
+    built(tmp_path, different(1), now=NOW + DAY / 2, days=1)
+    built(tmp_path, different(1), now=NOW + DAY, days=1)
     assert [path.name for path in corpus_versions(tmp_path)] == ["v2", "v3"]
 
 

@@ -1,5 +1,6 @@
-"""Answers of the target by where they lie: a training set, or a file of token ids.
+"""Answers of the target by where they lie: traces, a training set, or a file of token ids.
 
+./traces             a folder of `paceline serve --traces`: answers whose token ids may be learnt
 ./support            a folder of `paceline synth`: the answers of its train split
 ./support:held_out   those of another split
 answers.jsonl        a line for each answer: {"prompt_ids": […], "output_ids": […]}, with `time`,
@@ -19,10 +20,13 @@ from paceline.core import InvalidRequest
 from paceline.core.cohorts import NONE, UNKNOWN, Cohort
 from paceline.core.documents import Document
 from paceline.core.names import local_path
+from paceline.dataset.traces.folder import is_traces
+from paceline.dataset.traces.reader import read_tokens
 from paceline.dataset.training_set import MANIFEST, SPLITS, read_manifest, read_rows
 from paceline.drafters.corpus_folder import CorpusAnswer
 
 FIELD = "answers"
+EXPECTED = "a folder of `paceline serve --traces` or of `paceline synth`"
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -37,24 +41,28 @@ class AnswerLine(Document):
     expires: float | None = None
 
 
-def read_answers(source: str, model: str) -> Iterator[CorpusAnswer]:
-    """Yield the answers of a source; `model` names the target of those without a cohort.
+def read_answers(source: str, model: str, *, for_key: str | None = None) -> Iterator[CorpusAnswer]:
+    """Yield the answers of a source; `model` names the target of those without a cohort. With
+    `for_key` traces also give what only a drafter of this key may learn.
 
     Raises InvalidRequest (field `answers`) for a source that is not there or has another form.
     """
     path, split = _split(source)
+    if is_traces(path):
+        return _trace_answers(path, for_key)
     if path.is_dir():
         return _set_answers(path, split)
     if not path.is_file():
-        expected = "a folder that `paceline synth` wrote, or a JSONL file of token ids"
-        raise InvalidRequest(FIELD, source, expected)
+        raise InvalidRequest(FIELD, source, f"{EXPECTED}, or a JSONL file of token ids")
     return _line_answers(path, Cohort(model).label)
 
 
-def read_all_answers(sources: Iterable[str], model: str) -> Iterator[CorpusAnswer]:
+def read_all_answers(
+    sources: Iterable[str], model: str, *, for_key: str | None = None
+) -> Iterator[CorpusAnswer]:
     """Yield the answers of several sources, one after the other."""
     for source in sources:
-        yield from read_answers(source, model)
+        yield from read_answers(source, model, for_key=for_key)
 
 
 def _split(source: str) -> tuple[Path, str]:
@@ -65,12 +73,18 @@ def _split(source: str) -> tuple[Path, str]:
     return local_path(source, FIELD), "train"
 
 
+def _trace_answers(folder: Path, for_key: str | None) -> Iterator[CorpusAnswer]:
+    for trace in read_tokens(folder, for_key=for_key):
+        label = trace.cohort.label
+        ids = trace.prompt_ids, trace.output_ids
+        yield CorpusAnswer(trace.time, label, trace.key, *ids, trace.expires)
+
+
 def _set_answers(folder: Path, split: str) -> Iterator[CorpusAnswer]:
     """Yield the answers of a training set. Those that are not on the application's task have their
     prompts' source for an app."""
     if not (folder / MANIFEST).is_file():
-        expected = f"a folder that `paceline synth` wrote, with its {MANIFEST}"
-        raise InvalidRequest(FIELD, str(folder), expected)
+        raise InvalidRequest(FIELD, str(folder), EXPECTED)
     manifest = read_manifest(folder)
     described = manifest.app.get("description")
     app = str(described.get("name") or NONE) if isinstance(described, dict) else NONE

@@ -16,7 +16,7 @@ from typing import Annotated
 from paceline.autospec.alike import distinct_answers
 from paceline.core import InvalidRequest
 from paceline.core.documents import checked
-from paceline.core.field_types import Between, Several
+from paceline.core.field_types import Between, Flag, Several
 from paceline.drafters.corpus_folder import (
     LEAD,
     CorpusAnswer,
@@ -36,12 +36,13 @@ Target = dict[str, str]
 class CorpusPlan:
     """What a corpus takes of the answers, and how much."""
 
-    scope: str | None = None
-    """name of the API key whose answers it takes, and whose requests alone may use it"""
-    cohorts: Annotated[tuple[str, ...], Several] = ()
-    """cohorts whose answers it takes; none: all"""
-    lifetime: Annotated[float, Between(1)] = 7 * DAY
-    """seconds until it expires; an answer that has to be forgotten before that is left out"""
+    scope: Annotated[str, Flag("key", "NAME")] | None = None
+    """name of the API key whose answers it takes, and whose requests alone may use it (default: the
+    answers of all keys, for all requests)"""
+    cohorts: Annotated[tuple[str, ...], Several, Flag("cohort", "LABEL")] = ()
+    """a cohort whose answers it takes, as `Qwen3-8B|chat|de|eu`, repeatable (default: all)"""
+    days: Annotated[float, Between(0, open=True)] = 7.0
+    """days until it expires; an answer that has to be forgotten before that is left out"""
     most_tokens: Annotated[int, Between(1, 10**8)] = 2_000_000
     """most tokens of answers and what leads into them; the newest and most repeated are kept"""
 
@@ -70,7 +71,7 @@ def build_corpus(
     InvalidRequest where no answer is left.
     """
     plan, now = plan or CorpusPlan(), time.time() if now is None else now
-    expires, counts, taken = now + plan.lifetime, Counter[str](), list[CorpusAnswer]()
+    expires, counts, taken = now + DAY * plan.days, Counter[str](), list[CorpusAnswer]()
     for answer in answers:
         counts["read"] += 1
         reason = plan.refusal(answer, expires)

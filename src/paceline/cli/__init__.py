@@ -11,10 +11,12 @@ import argcomplete
 
 from paceline.cli.audit import AuditCommand
 from paceline.cli.autospec import SimulateCommand
+from paceline.cli.autospec_score import ScoreCommand
 from paceline.cli.bench import BenchCommand
 from paceline.cli.catalogue import ListCommand, RemoveCommand, ShowCommand
 from paceline.cli.chat import ChatCommand
 from paceline.cli.config import add_configured, name_of
+from paceline.cli.corpus import CorpusBuildCommand, CorpusMergeCommand, CorpusShowCommand
 from paceline.cli.doctor import ServedDoctorCommand
 from paceline.cli.drafter import ConvertCommand, DoctorCommand, InspectCommand
 from paceline.cli.drafters import (
@@ -80,8 +82,13 @@ COMMANDS: dict[str, type[Command]] = {
 # commands that have jobs below them, and what they do
 JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
     "autospec": (
-        "keep drafters good while traffic changes: try the policy on simulated traffic (simulate)",
-        {"simulate": SimulateCommand},
+        "keep drafters good while traffic changes: try the policy on simulated traffic (simulate), "
+        "score drafters on captured answers (score)",
+        {"simulate": SimulateCommand, "score": ScoreCommand},
+    ),
+    "corpus": (
+        "build what look-ups draft from out of a model's answers, merge that of replicas, show it",
+        {"build": CorpusBuildCommand, "merge": CorpusMergeCommand, "show": CorpusShowCommand},
     ),
     "drafter": (
         "inspect, check (doctor) or convert a DFlash drafter: a folder or hub id, in z-lab's or "

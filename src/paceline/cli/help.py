@@ -16,7 +16,7 @@ GROUPS = {
     "serve and talk": ("serve", "ui", "chat", "generate"),
     "models": ("list", "pull", "show", "rm", "quality"),
     "measure": ("bench", "explain", "profile", "traces"),
-    "drafters": ("synth", "train", "evaluate", "drafter", "drafters", "autospec"),
+    "drafters": ("synth", "train", "evaluate", "drafter", "drafters", "corpus", "autospec"),
     "predict": ("predict", "mock", "roofline"),
     "other engines": ("audit", "doctor", "engine", "tune"),
 }
@@ -28,6 +28,7 @@ PAGES = {
     "predict": "predicting.md", "mock": "mocking.md",
     "roofline": "predicting.md", "engine": "engines.md", "doctor": "evaluation.md",
     "audit": "audit.md", "tune": "tune.md", "traces": "autospec.md", "autospec": "autospec.md",
+    "corpus": "autospec.md",
 }  # fmt: skip
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "serve": (
@@ -98,6 +99,16 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "paceline autospec simulate --event season",
         "paceline autospec simulate --event drop --size 0.1 --runs 200 --policy policy.yaml",
     ),
+    "autospec score": (
+        "paceline autospec score smollm2-135m ./traces",
+        "paceline autospec score smollm2-135m answers.jsonl --drafter none --drafter suffix",
+    ),
+    "corpus build": (
+        "paceline corpus build corpora/shop ./traces --model smollm2-135m",
+        "paceline corpus build corpora/team ./traces --model smollm2-135m --key team-a",
+    ),
+    "corpus merge": ("paceline corpus merge corpora/all replica-1/v3 replica-2/v5",),
+    "corpus show": ("paceline corpus show corpora/shop",),
     "engine up": (
         "paceline engine up vllm Qwen/Qwen3-8B --drafter runs/mine/drafter",
         "paceline engine up sglang Qwen/Qwen3-8B --drafter runs/mine/drafter --dry-run",

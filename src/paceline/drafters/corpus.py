@@ -19,7 +19,7 @@ from paceline.drafters.corpus_folder import (
     read_corpus_manifest,
     written_time,
 )
-from paceline.models.loader import LoadedModel, tokenizer_digest
+from paceline.models.loader import LoadedModel, template_digest, tokenizer_digest
 
 MOST_TOKENS = 100_000_000  # of a corpus that is loaded: 2.8 GB in memory
 
@@ -76,6 +76,16 @@ def load_corpus(
     tokens, order = arrays["tokens"], arrays["order"]
     repeats = np.repeat(arrays["repeats"], np.diff(arrays["starts"]))[order]
     return Corpus(manifest, ContextArray(tokens, order, repeats, max_context))
+
+
+def corpus_target(loaded: LoadedModel) -> dict[str, str]:
+    """Return what a corpus states of the model that gave its answers."""
+    template = getattr(loaded.tokenizer, "chat_template", None) or ""
+    return {
+        "name": loaded.name,
+        "tokenizer_sha256": tokenizer_digest(loaded.path),
+        "template": template_digest(template),
+    }
 
 
 def check_tokenizer(manifest: CorpusManifest, target: LoadedModel, folder: str, field: str) -> None:

@@ -151,7 +151,7 @@ def write_corpus(root: Path, answers: Sequence[CorpusAnswer], head: CorpusHead) 
     contexts' followers wins, so the newest answers come last."""
     labels = sorted({answer.cohort for answer in answers})
     arrays = _arrays(answers, labels)
-    root.mkdir(parents=True, exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)  # it holds what users were told
     while True:
         number = max(map(_number, root.iterdir()), default=0) + 1
         manifest = CorpusManifest(

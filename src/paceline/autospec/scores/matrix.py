@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 from pydantic import Field
 
+from paceline.autospec.sums import R, moments, ratio_of, squares
 from paceline.core.documents import Document
 
 FORMAT = "paceline-scores/1"
@@ -42,15 +42,14 @@ def ratio_estimate(above: Sequence[float], below: Sequence[float]) -> Estimate |
     variance is n/(n - 1) times the sum of (above - ratio × below)², over the square of what is
     below.
     """
-    tops, bottoms = np.asarray(above, dtype=float), np.asarray(below, dtype=float)
-    total, count = float(bottoms.sum()), int((bottoms > 0).sum())
+    sums = moments(above, below).sum(axis=0)
+    count, total = sum(part > 0 for part in below), float(sums[R])
     if not total:
         return None
-    value = float(tops.sum()) / total
+    value = float(ratio_of(sums))
     if count < 2:
         return Estimate(value=value)
-    squares = float(((tops - value * bottoms) ** 2).sum())
-    error = math.sqrt(count / (count - 1) * squares) / total
+    error = math.sqrt(count / (count - 1) * float(squares(sums, value))) / total
     return Estimate(value=value, error=error, low=value - Z95 * error, high=value + Z95 * error)
 
 

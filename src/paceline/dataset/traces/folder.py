@@ -144,9 +144,14 @@ def partitions(
             yield from sorted(day.glob(f"app={slug(app)}" if app else "app=*"))
 
 
+def is_traces(folder: Path) -> bool:
+    """Return whether a folder holds traces."""
+    return any((folder / kind).is_dir() for kind in KINDS)
+
+
 def check_folder(folder: Path) -> None:
     """Raise InvalidRequest (field `traces`) where a folder holds no traces."""
-    if not any((folder / kind).is_dir() for kind in KINDS):
+    if not is_traces(folder):
         expected = f"a folder that `paceline serve --traces` wrote ({FORMAT})"
         raise InvalidRequest("traces", str(folder), expected)
 

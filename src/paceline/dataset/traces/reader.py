@@ -53,7 +53,8 @@ ALL = Selection()
 
 @dataclass(frozen=True, slots=True)
 class TokenTrace:
-    """The token ids of one answer, which a drafter may learn from or be scored on."""
+    """The token ids of one answer, which a drafter may learn from or be scored on until they
+    expire; None: for ever."""
 
     id: str
     time: float
@@ -62,6 +63,7 @@ class TokenTrace:
     drafter: str | None
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
+    expires: float | None
 
 
 def request_tables(
@@ -122,7 +124,8 @@ def read_tokens(
     Raises InvalidRequest as request_tables().
     """
     columns = ("id", "time", "key", "scope", "drafter", "model", "app", "language", "region")
-    for table in request_tables(folder, selection, (*columns, *TOKEN_COLUMNS)):
+    wanted = (*columns, *TOKEN_COLUMNS, "expires")
+    for table in request_tables(folder, selection, wanted):
         for row in table.to_pylist():
             allowed = row["scope"] == SHARED or (row["scope"] == OWN and row["key"] == for_key)
             if not allowed or row["prompt_ids"] is None or row["output_ids"] is None:
@@ -135,6 +138,7 @@ def read_tokens(
                 row["drafter"],
                 tuple(row["prompt_ids"]),
                 tuple(row["output_ids"]),
+                row["expires"],
             )
 
 
