@@ -109,10 +109,10 @@ class ReplicaDescription(EndpointPart):
 class EndpointDescription(EndpointSettings):
     """An endpoint and the replicas behind it."""
 
-    replicas: Annotated[list[ReplicaDescription], AtMost(MOST_REPLICAS, "replicas")] = Field([])
+    replicas: Annotated[list[ReplicaDescription], AtMost(MOST_REPLICAS, "replicas")] = Field(default=[])
     routes: Routes | None = None
     """Which drafter serves whom. Without routes every request is answered 503."""
-    standins: dict[str, str] = Field({})
+    standins: dict[str, str] = Field(default={})
     """Names of drafters whose replicas have failed, each with the drafter that serves for it."""
 
     @model_validator(mode="after")
@@ -139,7 +139,7 @@ class ReplicaSlot(EndpointPart):
     """A place where one replica may run."""
 
     port: Port
-    environment: dict[str, str] = Field({})
+    environment: dict[str, str] = Field(default={})
     """Variables for this place alone, such as CUDA_VISIBLE_DEVICES."""
 
 
@@ -157,9 +157,9 @@ class ManagedEndpoint(EndpointSettings):
     """The engine's interpreter or environment, as of `paceline engine up --python`."""
     max_model_len: Annotated[int, Between(1)] | None = None
     max_num_seqs: Annotated[int, Between(1)] | None = None
-    extra: list[str] = Field([])
+    extra: list[str] = Field(default=[])
     """More arguments for the engine."""
-    environment: dict[str, str] = Field({})
+    environment: dict[str, str] = Field(default={})
     """Variables for every replica."""
     memory_gb: Annotated[float, Between(0, open=True)] | None = None
     """Main memory that a replica takes. Where less is free, none is started."""

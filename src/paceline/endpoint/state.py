@@ -14,11 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from paceline.core.field_types import OneOf
 from paceline.endpoint.description import EndpointPart
 from paceline.endpoint.disk import write_whole
 from paceline.endpoint.errors import EndpointError
@@ -39,7 +38,7 @@ class ReplicaRecord(EndpointPart):
     spec: str
     """Its drafter."""
     port: int
-    phase: Annotated[str, OneOf(("loading", "live", "retiring", "stopping", "failed"))]
+    phase: ReplicaPhase
     since: float
     """When the phase began, in seconds since 1970."""
     pid: int | None = None
@@ -64,7 +63,7 @@ class ReplicaRecord(EndpointPart):
 class EndpointState(EndpointPart):
     """The replicas by name, who gets which of them, and who got which before that."""
 
-    replicas: dict[str, ReplicaRecord] = Field({})
+    replicas: dict[str, ReplicaRecord] = Field(default={})
     routes: Routes | None = None
     previous: Routes | None = None
 
@@ -91,8 +90,9 @@ class EndpointState(EndpointPart):
         """Return the drafters that get requests."""
         if self.routes is None:
             return set()
-        shares = [{self.routes.default: 1.0}, *(route.shares for route in self.routes.cohorts)]
-        return {name for each in shares for name, share in each.items() if name and share}
+        shares = [route.shares for route in self.routes.cohorts]
+        named = {name for each in shares for name, share in each.items() if share}
+        return named if self.routes.default is None else {*named, self.routes.default}
 
 
 class EndpointEvent(EndpointPart):
