@@ -107,7 +107,8 @@ def test_switches_and_lists_of_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PACELINE_LENIENT", "1")
     monkeypatch.setenv("PACELINE_API_KEY", "team-a one\n two")
     assert serve().server.lenient
-    assert serve().server.named_keys == {"team-a": "one", "key-2": "two"}
+    keys = serve().server.keys_by_name
+    assert {name: key.key for name, key in keys.items()} == {"team-a": "one", "key-2": "two"}
     assert isinstance(parse(["ui"]), UiCommand)
     bench = parse(["bench"])  # asks no server: the key is none of its business
     assert isinstance(bench, BenchCommand) and bench.api_key is None

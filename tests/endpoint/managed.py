@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench.load.server_process import free_port
-from paceline.endpoint import description, disk, state
+from paceline.dataset.training_set import write_whole
+from paceline.endpoint import description, state
 from paceline.endpoint.description import ManagedEndpoint
 from paceline.endpoint.envoy import files
 from paceline.endpoint.processes import LastingProcess
@@ -79,8 +80,8 @@ def die_at(number: int) -> None:
 
         return call
 
-    state.write_whole = deadly(disk.write_whole)  # type: ignore[attr-defined]
-    files.write_json = deadly(disk.write_json)  # type: ignore[attr-defined]
+    state.write_whole = deadly(write_whole)  # type: ignore[attr-defined]
+    files.write_whole = deadly(write_whole)  # type: ignore[attr-defined]
     for name in ("_spawn", "ask_to_end"):
         setattr(LastingProcess, name, deadly(getattr(LastingProcess, name)))
 

@@ -11,8 +11,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from paceline.core import FinishReason, OutputDelta, RequestMetrics, Round, SpeculationStats
+from paceline.core.cohorts import Cohort
 from paceline.engine.config import EngineStats
 from paceline.server import live as live_module
+from paceline.server import tally
 from paceline.server.live import Live, holdback
 from paceline.server.settings import ServerSettings
 from paceline.server.tally import StreamGroup, Times, Traffic
@@ -75,7 +77,7 @@ def test_the_numbers_are_those_of_metrics(base: str) -> None:
 
 def test_groups_add_up_and_ar_has_no_speedup(base: str) -> None:
     shown = told(base)
-    groups = {(one["drafter"], one["cohort"]): one for one in shown["groups"]}
+    groups = {(one["drafter"], Cohort.parse(one["cohort"]).model): one for one in shown["groups"]}
     assert list(groups) == [("ngram", "app-a"), ("suffix", "app-b"), (None, "app-b")]
     for name in ("rounds", "draft_rounds", "draft_tokens", "accepted_tokens"):
         assert (
@@ -149,12 +151,35 @@ def test_a_delta_counts_its_round_and_the_last_one_its_times() -> None:
     )
     traffic.note(StreamGroup.of(request), last)
     group = StreamGroup("auto", "m")
-    stats = before[group]
+    stats = before[group].speculation
     assert stats.rounds_by_draft_length == [1, 0, 0, 0, 1] and stats.rounds_by_accepted == [0, 0, 1]
     assert stats.parts["suffix"].rounds_by_accepted == [0, 0, 1]
     assert (stats.tokens, stats.forced_tokens) == (7, 3)
     assert stats.by_position() == [(1, 1), (1, 1), (1, 0), (1, 0)]
-    assert traffic.by_group[group].rounds == 3, "a copy stays as it was"
+    assert traffic.by_group[group].speculation.rounds == 3, "a copy stays as it was"
+    ended = traffic.copies()[group]
+    assert (ended.answered, ended.failed, ended.timed) == (1, 0, 1)
+    assert (ended.ttft_seconds, ended.tpot_seconds) == (0.2, 0.03)
+
+
+def test_groups_are_bounded_and_their_sum_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tally, "MOST_GROUPS", 3)
+    traffic = Traffic()
+    delta = OutputDelta(request_id="r", choice=0, round=Round(0, 4, 2))
+    for index in range(10):
+        traffic.note(StreamGroup("auto", f"m{index}"), delta)
+    groups, whole = traffic.sampled()
+    assert [group.cohort for group in groups] == ["m7", "m8", "m9"]
+    assert whole.rounds == 10 and whole.accepted_tokens == 20
+
+
+def test_the_latest_times_are_kept() -> None:
+    traffic = Traffic()
+    times = RequestMetrics(queue=0.1, ttft=0.2, tpot=0.03, total=1.0)
+    last = OutputDelta(
+        request_id="r", choice=0, finish_reason=FinishReason.STOP, metrics=times, round=None
+    )
+    traffic.note(StreamGroup("auto", "m"), last)
     assert [stream.metrics.tpot for stream in traffic.times] == [0.03]
 
 

@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from paceline.core import FinishReason, OutputDelta, RequestMetrics, Round, SpeculationStats
 from paceline.engine.config import EngineStats
+from paceline.server.cohort_metrics import LABELS
 from paceline.server.metrics import ServerMetrics
 from paceline.server.settings import ServerSettings
 
@@ -19,6 +20,8 @@ def samples(client: Client) -> dict[tuple[str, str], float]:
     found = {}
     for family in text_string_to_metric_families(client.get("/metrics").text):
         for sample in family.samples:
+            if sample.name.startswith("paceline:cohort_"):
+                continue
             labels = dict(sample.labels)
             assert labels.pop("model_name") == "fake-model"
             found[sample.name, ",".join(labels.values())] = sample.value
@@ -116,3 +119,29 @@ def test_two_servers_in_one_process_do_not_share_metrics(client: Client) -> None
     client.chat()
     other = Client(FakeAsyncEngine(), ServerSettings())
     assert samples(other)["vllm:time_to_first_token_seconds_count", ""] == 0
+
+
+def test_counters_by_cohort_and_drafter(client: Client) -> None:
+    headers = {"X-Paceline-App": "shop", "X-Paceline-Region": "eu"}
+    body = {"prompt": "Hi", "max_tokens": 8}
+    assert client.post("/v1/completions", json=body, headers=headers).status_code == 200
+    plain = {**body, "max_tokens": 1, "speculative": "off"}
+    assert client.post("/v1/completions", json=plain).status_code == 200
+    seen = {
+        (
+            sample.name.removeprefix("paceline:cohort_"),
+            *map(sample.labels.get, LABELS),
+        ): sample.value
+        for family in text_string_to_metric_families(client.get("/metrics").text)
+        for sample in family.samples
+        if sample.name.startswith("paceline:cohort_")
+    }
+    drafted = ("fake-model", "shop", "und", "eu", "ngram")
+    bare = ("fake-model", "none", "und", "none", "ar")
+    assert {key[1:] for key in seen} == {drafted, bare}
+    assert (seen["tokens_total", *drafted], seen["tokens_total", *bare]) == (8, 1)
+    assert seen["draft_rounds_total", *drafted] == 3 and seen["draft_rounds_total", *bare] == 0
+    assert seen["accepted_tokens_total", *drafted] == 5
+    assert seen["requests_total", *drafted] == seen["requests_total", *bare] == 1
+    assert (seen["timed_total", *drafted], seen["timed_total", *bare]) == (1, 0)
+    assert seen["ttft_seconds_total", *drafted] > 0 and seen["failures_total", *bare] == 0

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 import argcomplete
@@ -36,6 +37,7 @@ from paceline.cli.profile import ProfileCommand
 from paceline.cli.roofline import FitCommand, MeasureCommand
 from paceline.cli.serve import ServeCommand, UiCommand
 from paceline.cli.synth import SynthCommand
+from paceline.cli.traces import PurgeCommand, TracesCommand
 from paceline.cli.train import TrainCommand
 from paceline.cli.tune import TuneCommand
 from paceline.core import InvalidRequest
@@ -80,7 +82,14 @@ JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
         "calibrate predictions to your engine with measured steps",
         {"fit": FitCommand, "measure": MeasureCommand},
     ),
+    "traces": (
+        "show what `serve --traces` captured: acceptance and speed by cohort and day, or by SQL "
+        "(show); delete from it (purge)",
+        {"show": TracesCommand, "purge": PurgeCommand},
+    ),
 }
+# the job that is meant where a value stands in its place: `paceline traces FOLDER`
+USUAL_JOBS = {"traces": "show"}
 
 
 def build_parser() -> Parser:
@@ -114,7 +123,7 @@ def parse(argv: Sequence[str] | None = None, *, find_inputs: bool = False) -> Co
     """
     parser = build_parser()
     argcomplete.autocomplete(parser)
-    args = parser.parse_args(argv)
+    args = parser.parse_args(with_job(sys.argv[1:] if argv is None else argv))
     kind: type[Command] = args.kind
     names = [*COMMANDS, *(f"{name} {job}" for name, (_, jobs) in JOBS.items() for job in jobs)]
     add_configured(args, kind, all_options(), names)
@@ -125,6 +134,14 @@ def parse(argv: Sequence[str] | None = None, *, find_inputs: bool = False) -> Co
     if find_inputs and (absent := absent_inputs(args, kind)):
         raise together(absent)
     return command
+
+
+def with_job(argv: Sequence[str]) -> Sequence[str]:
+    """Return arguments with the usual job of a command that has jobs, where they name none."""
+    job = USUAL_JOBS.get(argv[0]) if len(argv) > 1 else None
+    if job is None or argv[1] in (*JOBS[argv[0]][1], "-h", "--help"):
+        return argv
+    return [argv[0], job, *argv[1:]]
 
 
 def all_options() -> set[str]:

@@ -84,8 +84,8 @@ def _applies(name: str, options: Collection[str], asks: bool) -> bool:
 
 def _first_key(text: str) -> str:
     """Return the first of the keys that PACELINE_API_KEY has for a server, without its name."""
-    words = text.strip().splitlines()[0].split() if text.strip() else []
-    return words[-1] if words else ""
+    words = text.strip().splitlines()[0].split() if text.strip() else [""]
+    return words[min(1, len(words) - 1)]  # KEY, NAME KEY, or NAME KEY and an option
 
 
 def name_of(option: Option) -> str:

@@ -15,7 +15,7 @@ NAME_WIDTH = 12
 GROUPS = {
     "serve and talk": ("serve", "ui", "chat", "generate"),
     "models": ("list", "pull", "show", "rm", "quality"),
-    "measure": ("bench", "explain", "profile"),
+    "measure": ("bench", "explain", "profile", "traces"),
     "drafters": ("synth", "train", "evaluate", "drafter"),
     "predict": ("predict", "mock", "roofline"),
     "other engines": ("audit", "doctor", "engine", "tune"),
@@ -26,7 +26,7 @@ PAGES = {
     "synth": "training-data.md", "train": "training.md", "evaluate": "evaluation.md",
     "drafter": "drafters.md", "predict": "predicting.md", "mock": "mocking.md",
     "roofline": "predicting.md", "engine": "engines.md", "doctor": "evaluation.md",
-    "audit": "audit.md", "tune": "tune.md",
+    "audit": "audit.md", "tune": "tune.md", "traces": "autospec.md",
 }  # fmt: skip
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "serve": (
@@ -52,6 +52,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "paceline bench smollm2-135m --prompts my-prompts.jsonl --runs 5",
         "paceline bench --url http://127.0.0.1:8000 --concurrency 8",
     ),
+    "traces": (
+        "paceline traces ./traces --days 7",
+        "paceline traces ./traces --sql 'SELECT finish, count(*) FROM requests GROUP BY finish'",
+    ),
+    "traces purge": ("paceline traces purge ./traces --key team-a",),
     "audit": (
         "paceline audit http://127.0.0.1:8000 --plan",
         "paceline audit http://127.0.0.1:8000 --reference http://127.0.0.1:8001 --strict",

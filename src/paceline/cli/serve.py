@@ -18,6 +18,7 @@ from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.garbage import collecting_paused
 from paceline.engine.config import EngineConfig
+from paceline.server.keys import FORMS, read_keys
 from paceline.server.logs import logging_to
 from paceline.server.settings import SHARE_ANSWERS, ServerSettings
 from paceline.server.sockets import bind, check_certificate, connection_bound
@@ -51,6 +52,10 @@ class ServeCommand:
             from paceline.server.tracing import check_tracing
 
             check_tracing()
+        if settings.traces is not None:
+            from paceline.server.capture import check_capture
+
+            check_capture(settings)
         sock = bind(settings)
         with sock, logging_to(level=settings.log_level, style=settings.log_format):
             with collecting_paused():
@@ -65,6 +70,10 @@ class ServeCommand:
             console = Console(highlight=False)
             console.print(show.start_up_table(start_up_rows(engine)))
             console.print(sharing(settings), soft_wrap=True)
+            if settings.traces is not None:
+                from paceline.server.capture import capture_line
+
+                console.print(capture_line(settings), soft_wrap=True)
             serve(AsyncEngine(engine), settings, sock=sock)
         return 0
 
@@ -110,9 +119,10 @@ def with_keys(settings: ServerSettings) -> ServerSettings:
         raise InvalidRequest("api_key_file", settings.api_key_file, expected) from None
     lines = [line.strip() for line in text.splitlines()]
     keys = [line for line in lines if line and line[0] != "#"]
-    if not keys or any(len(key.split()) > 2 for key in keys):
-        expected = "a file with lines `NAME KEY` or `KEY`"
+    if not keys:
+        expected = f"a file with lines {FORMS}"
         raise InvalidRequest("api_key_file", settings.api_key_file, expected)
+    read_keys(keys, "api_key_file")
     return replace(settings, api_keys=(*settings.api_keys, *keys))
 
 

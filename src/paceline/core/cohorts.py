@@ -49,6 +49,12 @@ class Cohort:
     def is_pooled(self) -> bool:
         return (self.app, self.language, self.region) == (OTHER, OTHER, OTHER)
 
+    @property
+    def told(self) -> dict[str, str]:
+        """The parts beside the model that something is known of, as logs show them."""
+        parts = {"app": self.app, "language": self.language, "region": self.region}
+        return {name: text for name, text in parts.items() if text not in (NONE, UNKNOWN)}
+
     def matches(self, wanted: Mapping[str, str]) -> bool:
         """Return whether each part that `wanted` names has that value; {} matches all cohorts."""
         return all(getattr(self, part) == value for part, value in wanted.items())

@@ -109,7 +109,9 @@ class ReplicaDescription(EndpointPart):
 class EndpointDescription(EndpointSettings):
     """An endpoint and the replicas behind it."""
 
-    replicas: Annotated[list[ReplicaDescription], AtMost(MOST_REPLICAS, "replicas")] = Field(default=[])
+    replicas: Annotated[list[ReplicaDescription], AtMost(MOST_REPLICAS, "replicas")] = Field(
+        default=[]
+    )
     routes: Routes | None = None
     """Which drafter serves whom. Without routes every request is answered 503."""
     standins: dict[str, str] = Field(default={})

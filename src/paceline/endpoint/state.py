@@ -18,8 +18,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from paceline.dataset.training_set import write_whole
 from paceline.endpoint.description import EndpointPart
-from paceline.endpoint.disk import write_whole
 from paceline.endpoint.errors import EndpointError
 from paceline.endpoint.processes import ProcessIdentity
 from paceline.engine.routes import Routes
@@ -77,7 +77,7 @@ class EndpointState(EndpointPart):
         return cls.read(json.loads(text), STATE)
 
     def save(self, folder: Path) -> None:
-        write_whole(folder / STATE, self.model_dump_json(indent=1) + "\n", durable=True)
+        write_whole(folder / STATE, self.model_dump_json(indent=1).encode() + b"\n")
 
     def with_replica(self, name: str, record: ReplicaRecord | None) -> EndpointState:
         """Return the state with another record of a replica; None takes it out."""

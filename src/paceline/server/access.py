@@ -169,6 +169,7 @@ def generation_fields(job: Job) -> Fields:
         "output_tokens": usage["completion_tokens"],
         "finish": ",".join(dict.fromkeys(job.finish_reasons)) or "none",
     }
+    shown |= job.caller.counted.told
     if times is not None:
         shown["ttft"] = round(times.ttft, 4)
         if times.tpot is not None:

@@ -52,6 +52,8 @@ def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     _add_page_data(app, serving, ThisServer(async_engine, serving.live, turn), key)
     _add_operations(app, serving)
     app.state.live = serving.live  # whoever runs the app runs its sampling
+    app.state.languages = serving.callers.languages  # and has them loaded
+    app.state.capture = serving.capture  # and closes it
     add_ui(app, served=True, key_needed=bool(settings.api_keys), turn=turn)
     return app
 

@@ -47,7 +47,7 @@ class Gate:
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app = app
-        self.keys = {name: key.encode() for name, key in settings.named_keys.items()}
+        self.keys = {name: key.key.encode() for name, key in settings.keys_by_name.items()}
         self.origins = Origins(settings.allow_origins)
         self.root_path = settings.root_path
         self.limit = settings.max_body_bytes

@@ -21,6 +21,8 @@ from paceline.core import (
 from paceline.engine.output import GRAMMAR_FAILED
 from paceline.engine.roster import NOT_FINITE
 from paceline.engine.stream import Stream
+from paceline.server.capture import Capture, Ended
+from paceline.server.cohorts import Caller
 from paceline.server.errors import ENGINE_FAILED, ApiError, shutting_down
 from paceline.server.metrics import ServerMetrics
 from paceline.server.responses import Metrics, PartDecoding, SpeculativeDecoding, Usage
@@ -72,14 +74,16 @@ class Job:
         self,
         id: str,
         model: str,
+        caller: Caller,
         streams: list[Stream],
         metrics: ServerMetrics,
         traffic: Traffic,
         *,
         spec_metrics: str,
         tells_cached: bool,
+        capture: Capture | None = None,
     ) -> None:
-        self.id, self.model, self.streams = id, model, streams
+        self.id, self.model, self.caller, self.streams = id, model, caller, streams
         self.created = int(time.time())
         requests = [request for stream in streams for request in stream.requests]
         self.prompts = [stream.requests[0].prompt_ids for stream in streams]
@@ -95,6 +99,9 @@ class Job:
         self._metrics, self._traffic = metrics, traffic
         self._groups = [StreamGroup.of(request) for request in requests]
         self._spec_metrics, self._tells_cached = spec_metrics, tells_cached
+        self._keeps_rounds = spec_metrics == "detailed" or capture is not None
+        self._capture = capture
+        self._uncaptured = dict(enumerate(requests)) if capture is not None else {}
 
     def abort(self) -> None:
         """End what still runs. Nothing is kept of a request that has not been answered."""
@@ -117,6 +124,8 @@ class Job:
                     yield self.noted(deltas, prompt * self.n)
         finally:
             self.abort()
+            for index in list(self._uncaptured):  # nobody reads on
+                self._capture_choice(index)
 
     def write_directly(
         self,
@@ -224,17 +233,29 @@ class Job:
         self._traffic.note(self._groups[index], delta)
         if delta.round is not None:
             choice.stats.add(delta.round)
-            if self._spec_metrics == "detailed":
+            if self._keeps_rounds:
                 choice.rounds.append(delta.round)
         if self.log is not None:
             self.log.note(index, delta)
         if delta.finished:
             self._metrics.finished(delta)
+            self._capture_choice(index)
             if delta.finish_reason is FinishReason.ERROR:
                 raise _failure(delta, self.params.grammar)
             if delta.finish_reason is FinishReason.ABORT and not self.gone:
                 raise shutting_down()
         return index
+
+    def _capture_choice(self, index: int) -> None:
+        """Hand a choice over to the traces, where there are any, at its end."""
+        request = self._uncaptured.pop(index, None)
+        if self._capture is None or request is None:
+            return
+        choice, session = self.choices[index], self.caller.session or self.id
+        rounds, stats = tuple(choice.rounds), choice.stats.copy()
+        self._capture.take(
+            Ended(request, self.caller, session, rounds, stats, choice.last, time.time())
+        )
 
     def _speculation(self, stats: SpeculationStats) -> SpeculativeDecoding | None:
         """Summed over all streams. The counts of each round are those of one stream."""

@@ -31,7 +31,7 @@ from paceline.server.page_answers import (
     WindowNumbers,
 )
 from paceline.server.responses import picked
-from paceline.server.tally import StreamGroup, Times, Traffic, quantile_of, total
+from paceline.server.tally import StreamGroup, Times, Traffic, quantile_of
 
 EVERY = 1.0  # seconds between two samples
 KEPT = 600.0  # seconds that the ring looks back on
@@ -93,10 +93,8 @@ class Live:
         }
 
     def _now(self) -> LiveSample:
-        groups = self._traffic.copies()
-        return LiveSample(
-            time.monotonic(), time.time(), self._stats(), groups, total(groups.values())
-        )
+        groups, whole = self._traffic.sampled()
+        return LiveSample(time.monotonic(), time.time(), self._stats(), groups, whole)
 
     def _history(self, since: float) -> list[LivePoint]:
         """Return a point for each sample after `since`: gauges of then, the rest over SHORTEST

@@ -10,7 +10,7 @@ import math
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -123,10 +123,16 @@ class GapCounts:
 
 
 class ServerMetrics(Collector):
-    """One server's metrics. `stats` gives the engine's counters whenever it is called."""
+    """One server's metrics. `stats` gives the engine's counters whenever it is called, and each of
+    `sources` further metrics."""
 
-    def __init__(self, model_name: str, stats: Callable[[], EngineStats]) -> None:
-        self._model_name, self._stats = model_name, stats
+    def __init__(
+        self,
+        model_name: str,
+        stats: Callable[[], EngineStats],
+        sources: Sequence[Callable[[], Iterable[Metric]]] = (),
+    ) -> None:
+        self._model_name, self._stats, self._sources = model_name, stats, sources
         self._registry = CollectorRegistry()
         self._histograms = {
             name: Histogram(
@@ -193,6 +199,8 @@ class ServerMetrics(Collector):
             yield self._counter(name, "By position.", counts, "position")
         yield self._gaps.metric(self._model_name)
         yield from self._holdback()
+        for source in self._sources:
+            yield from source()
 
     def _holdback(self) -> Iterator[Metric]:
         tpots: Values = {

@@ -20,6 +20,8 @@ from paceline.core import PacelineError
 from paceline.core.garbage import collecting_paused
 from paceline.engine.async_engine import AsyncEngine, EngineDead
 from paceline.server.app import create_app
+from paceline.server.capture import Capture
+from paceline.server.languages import Languages
 from paceline.server.listener import HttpServer
 from paceline.server.live import Live
 from paceline.server.settings import ServerSettings
@@ -163,6 +165,8 @@ class Server(Listener):
         super().__init__(app, settings, sock, on_ready, graceful)
         self._engine, self._drain_timeout = async_engine, settings.drain_timeout
         self._live: Live = app.state.live
+        self._languages: Languages = app.state.languages
+        self._capture: Capture | None = app.state.capture
 
     async def run(self) -> None:
         self._engine.start()
@@ -172,10 +176,14 @@ class Server(Listener):
         finally:
             sampling.cancel()
             self._engine.shutdown()
+            if self._capture is not None:
+                self._capture.close()
 
     async def _until_ready(self, http: asyncio.Task[None]) -> None:
         await super()._until_ready(http)
-        self._engine.compiler.warm_up()  # Python for a while: earlier it would hold up the start
+        # Python for a while: earlier it would hold up the start
+        self._engine.compiler.warm_up()
+        self._languages.load_soon()
 
     async def _until_done(self, http: asyncio.Task[None]) -> None:
         left = await self._until_stopped(http)

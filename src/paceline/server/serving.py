@@ -19,6 +19,9 @@ from paceline.engine.reservations import Reservation
 from paceline.engine.stream import Stream
 from paceline.server.access import record_of
 from paceline.server.bodies import BodyReader
+from paceline.server.capture import capture_of
+from paceline.server.cohort_metrics import capture_metrics, cohort_metrics
+from paceline.server.cohorts import Caller, Callers
 from paceline.server.errors import ApiError, invalid, shutting_down
 from paceline.server.gate import bearer, client_of
 from paceline.server.grammars import AnswerForm, GrammarReader
@@ -58,8 +61,14 @@ class Serving:
         self.engine, self.settings = engine, settings
         self.models = settings.served_model_names or (engine.model_name,)
         self.started = int(time.time())
-        self.metrics = ServerMetrics(self.models[0], engine.stats)
+        self.callers = Callers(settings.keys_by_name)
         self._traffic = Traffic()
+        self.capture = capture_of(settings)
+        sources = [cohort_metrics(self._traffic)]
+        if self.capture is not None:
+            capture = self.capture
+            sources.append(capture_metrics(self.models[0], lambda: capture.counts))
+        self.metrics = ServerMetrics(self.models[0], engine.stats, sources)
         self.live = Live(engine.stats, self._traffic)
         size = PromptSize(engine.tokenizer, engine.max_model_len)
         self.bodies = BodyReader(size, settings)
@@ -111,6 +120,7 @@ class Serving:
         params = body.params
         self._check_draining()
         owner, client = self.owner(http), client_of(http, self.settings)
+        caller = self.callers.of(body, http.headers, record_of(http.scope).key)
         with self.engine.reserve(params.n, body.num_prompts) as reservation:
             # a body of unknown size waits behind all others
             size = float(http.headers.get("content-length", "inf"))
@@ -119,7 +129,7 @@ class Serving:
             form = await self._grammars.form(body, size, prompts[0])
             params = with_form(params, form)
             echo = await self._echo(body, prompts, client)
-            job = self._start(kind, body, params, prompts, owner, reservation)
+            job = self._start(kind, body, params, prompts, owner, caller, reservation)
         record_of(http.scope).job = job
         if body.explain:
             job.log = self._rounds.open(
@@ -216,6 +226,7 @@ class Serving:
         params: SamplingParams,
         prompts: list[list[int]],
         owner: str,
+        caller: Caller,
         reservation: Reservation,
     ) -> Job:
         """Submit every prompt or none."""
@@ -234,7 +245,7 @@ class Serving:
                     salt=scope_salt(owner or None, names),
                     share_answers=sharing == "always" or (sharing == "named" and is_named),
                     explain=bool(body.explain),
-                    cohort=body.model,  # what an app calls the model tells apps apart
+                    cohort=caller.counted.label,
                     reservation=reservation,
                 )
                 streams.append(stream)
@@ -247,11 +258,13 @@ class Serving:
         return Job(
             answer_id,
             body.model,
+            caller,
             streams,
             self.metrics,
             self._traffic,
             spec_metrics=self.settings.spec_metrics,
             tells_cached=sharing == "always" or is_named,
+            capture=self.capture,
         )
 
     def _check_draining(self) -> None:

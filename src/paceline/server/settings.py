@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import PlainValidator
@@ -12,6 +11,7 @@ from pydantic import PlainValidator
 from paceline.core import InvalidRequest
 from paceline.core.documents import checked
 from paceline.core.field_types import Between, Flag, OneOf, Several
+from paceline.server.keys import FORMS, ApiKey, read_keys
 
 SHARE_ANSWERS = {  # choices, and what the start-up line says of each
     "named": "If they set one of these fields, they also draft from each other's answers.",
@@ -25,6 +25,7 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 ORIGIN_WORDS = ("localhost", "*", "none")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+", re.IGNORECASE | re.ASCII)
+DAYS = "days, more than 0"
 URL = re.compile(r"https?://\S+$", re.IGNORECASE)
 ROOT_PATH = re.compile(r"(/[a-z0-9._~-]+)+", re.IGNORECASE | re.ASCII)
 # a host as a URL names it: a name, an IPv4 address, or an IPv6 address in brackets; then a port
@@ -33,26 +34,10 @@ HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9_.-]+))(?::\d*)?", re.IGNORECAS
 
 def _check_keys(keys: object) -> tuple[str, ...]:
     """Check API keys by hand: an error must not show one."""
-    if not isinstance(keys, tuple | list) or not all(
-        isinstance(key, str) and key.isascii() and key.isprintable() and 1 <= len(key.split()) <= 2
-        for key in keys
-    ):
-        expected = "non-empty printable ASCII strings, each `KEY` or `NAME KEY`"
-        raise InvalidRequest("api_keys", "<hidden>", expected)
-    names = [name for name, _ in _named(keys)]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        expected = "each name of a key once (keys without one are key-1, key-2 and so on)"
-        raise InvalidRequest("api_keys", twice, expected)
+    if not isinstance(keys, tuple | list) or not all(isinstance(key, str) for key in keys):
+        raise InvalidRequest("api_keys", "<hidden>", f"a list of texts, each {FORMS}")
+    read_keys(keys)
     return tuple(keys)
-
-
-def _named(keys: Sequence[str]) -> list[tuple[str, str]]:
-    """Return names and keys; a key without a name gets one from its place."""
-    parts = [key.split() for key in keys]
-    return [
-        (part[0] if len(part) == 2 else f"key-{place}", part[-1])
-        for place, part in enumerate(parts, 1)
-    ]
 
 
 Names = Annotated[tuple[str, ...], Several]
@@ -75,12 +60,13 @@ class ServerSettings:
     port: Annotated[int, Between(0, 65535, words="a port from 0 (any free one) to 65535")] = 8000
     """port to listen on; 0 takes a free one"""
     api_keys: Annotated[tuple[str, ...], PlainValidator(_check_keys), Flag("api-key", "KEY")] = ()
-    """key that clients send as `Authorization: Bearer KEY`, or `NAME KEY` with a name for the log;
-    repeat it for several. Set PACELINE_API_KEY instead, or --api-key-file, which a list of
-    processes does not show (default: open to all who reach the port)"""
+    """key that clients send as `Authorization: Bearer KEY`, or `NAME KEY` with a name for the log
+    and traces, or `NAME KEY tokens=own` (see --traces-tokens); repeat it for several. Set
+    PACELINE_API_KEY instead, or --api-key-file, which a list of processes does not show
+    (default: open to all who reach the port)"""
     api_key_file: Annotated[str, Flag(metavar="FILE")] | None = None
-    """file with an API key on each line, as `NAME KEY` or `KEY`; the log names the key of each
-    request. Lines that begin with # are comments"""
+    """file with an API key on each line, as `NAME KEY`, `NAME KEY tokens=own` or `KEY`; the log
+    names the key of each request. Lines that begin with # are comments"""
     served_model_names: Annotated[Names, Flag("served-model-name", "NAME")] = ()
     """name that requests use; repeat it for several (default: the model's own)"""
     spec_metrics: Annotated[str, OneOf(("none", "summary", "detailed"))] = "summary"
@@ -149,7 +135,25 @@ class ServerSettings:
     """collector that gets a trace of each request over OTLP/HTTP, as
     http://127.0.0.1:4318/v1/traces; no trace holds any text"""
 
+    traces: Annotated[str, Flag(metavar="FOLDER")] | None = None
+    """folder that gets traces: counts, times and rounds of every request, for `paceline traces`
+    and autospec. No text, and no token ids without --traces-tokens"""
+    traces_tokens: bool = False
+    """keep the token ids of prompts and answers too, which drafters learn from: on an open server
+    those of all requests, otherwise those of keys whose line says tokens=own (for drafters that
+    serve this key alone) or tokens=shared (for all)"""
+    traces_ttl: Annotated[float, Between(0, open=True, words=DAYS), Flag(metavar="DAYS")] = 30.0
+    """days after which token ids are deleted from traces"""
+    traces_keep: Annotated[float, Between(0, open=True, words=DAYS), Flag(metavar="DAYS")] = 90.0
+    """days after which all else is deleted from traces"""
+    traces_sample: Annotated[float, Between(0, 1)] = 1.0
+    """share of the requests whose token ids are kept, of those that may be"""
+    traces_redact: Annotated[str, Flag(metavar="MODULE:FUNCTION")] | None = None
+    """function that gets the token ids of prompt and answer before they are written, and returns
+    both as they may be kept, or None"""
+
     def __post_init__(self) -> None:
+        self._check_traces()
         if not all(self.served_model_names):
             raise InvalidRequest("served_model_names", self.served_model_names, "non-empty names")
         shortest, longest = STEADY_MS
@@ -174,10 +178,23 @@ class ServerSettings:
             expected = "a certificate too, by --ssl-certfile"
             raise InvalidRequest("ssl_keyfile", self.ssl_keyfile, expected)
 
+    def _check_traces(self) -> None:
+        """Refuse options of traces that would do nothing."""
+        needed = "traces" if self.traces is None else "traces_tokens"
+        stated = {
+            "traces_tokens": self.traces_tokens and self.traces is None,
+            "traces_sample": self.traces_sample != 1 and not self.traces_tokens,
+            "traces_redact": self.traces_redact is not None and not self.traces_tokens,
+        }
+        for name, alone in stated.items():
+            if alone:
+                flag = needed.replace("_", "-")
+                raise InvalidRequest(name, getattr(self, name), f"--{flag} beside it")
+
     @property
-    def named_keys(self) -> dict[str, str]:
+    def keys_by_name(self) -> dict[str, ApiKey]:
         """Return the API keys by the names that the log gives them: key-1 and so on without one."""
-        return dict(_named(self.api_keys))
+        return {key.name: key for key in read_keys(self.api_keys)}
 
     @property
     def on_loopback(self) -> bool:

@@ -91,6 +91,7 @@ def generation_attributes(job: Job) -> Attributes:
         "gen_ai.usage.input_tokens": usage["prompt_tokens"],
         "gen_ai.usage.output_tokens": usage["completion_tokens"],
         "gen_ai.request.choice.count": len(job.choices),
+        **{f"paceline.cohort.{part}": text for part, text in job.caller.counted.told.items()},
     }
     for name in REQUESTED:
         value = getattr(job.params, name)

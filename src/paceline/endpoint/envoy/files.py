@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paceline.core import InvalidRequest
+from paceline.dataset.training_set import write_whole
 from paceline.endpoint.description import EndpointDescription
-from paceline.endpoint.disk import write_json
 from paceline.endpoint.envoy.admin import EnvoyAdmin
 from paceline.endpoint.envoy.bootstrap import ADMIN, bootstrap, watched, whole
 from paceline.endpoint.envoy.clusters import cluster, endpoints
@@ -153,6 +153,11 @@ class EnvoyFiles:
             if time.monotonic() > end:
                 raise EndpointError(f"Envoy does not get ready for {', '.join(sorted(missing))}")
             time.sleep(POLL_SECONDS)
+
+
+def write_json(path: Path, value: Json) -> None:
+    """Put a file in place in one step."""
+    write_whole(path, json.dumps(value, indent=1).encode() + b"\n")
 
 
 def _version(path: Path) -> str | None:

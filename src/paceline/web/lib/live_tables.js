@@ -86,10 +86,20 @@ export function groupTable(groups) {
     h("tbody", {}, groups.map((group) => [
       h("tr", {},
         h("th", { scope: "row", class: "name" }, group.drafter ?? "AR"),
-        h("td", { class: "name" }, group.cohort),
+        h("td", { class: "name" }, cohortText(group.cohort)),
         COLUMNS.map(([, , cell]) => h("td", {}, cell(group)))),
       Object.entries(group.speculation.parts).map(([name, part]) => partRow(name, part)),
     ])));
+}
+
+/**
+ * Return a cohort as people read it: without the parts that nothing is known of.
+ *
+ * @param {string} label `model|app|language|region`, as the server writes it
+ */
+export function cohortText(label) {
+  const parts = label.split("|").map(decodeURIComponent);
+  return parts.filter((part, place) => !place || !["none", "und"].includes(part)).join(" · ");
 }
 
 /**

@@ -132,8 +132,8 @@ class Live {
           "Rounds by the number of tokens that were drafted and verified. 0 is a round without a "
           + "draft.", this.#lengths)),
       card("By drafter and cohort",
-        "A cohort is the model name that requests use. AR is speculation off, because the request "
-        + "asked for it or was held back.",
+        "A cohort is model, app, language and region, as far as they are known. AR is speculation "
+        + "off, because the request asked for it or was held back.",
         [this.#groups, h("p", { class: "hint" }, SPEEDUP)]),
     ];
   }

@@ -1,0 +1,148 @@
+"""Reads traces: for drift and canaries (rows), for training, corpora and scores (token ids)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.core.cohorts import Cohort
+from paceline.dataset.traces.folder import check_folder, files_of, partitions, read_part
+from paceline.dataset.traces.records import (
+    COLUMNS,
+    OWN,
+    REQUESTS,
+    ROUNDS,
+    SHARED,
+    TOKEN_COLUMNS,
+    RequestTrace,
+    RoundTrace,
+    request_rows,
+    without_tokens,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which answers are read: those that ended from `since` to before `until` (seconds since the
+    epoch), of the cohorts that have these parts, as {"app": "shop", "language": "de"}."""
+
+    since: float | None = None
+    until: float | None = None
+    cohort: Mapping[str, str] | None = None
+    engine: str | None = None
+
+    def of(self, table: Any) -> Any:
+        """Return the rows of a table of requests that are selected."""
+        import pyarrow.compute as compute
+
+        wanted = {**(self.cohort or {}), **({"engine": self.engine} if self.engine else {})}
+        for name, value in wanted.items():
+            table = table.filter(compute.equal(table[name], value))
+        if self.since is not None:
+            table = table.filter(compute.greater_equal(table["time"], self.since))
+        if self.until is not None:
+            table = table.filter(compute.less(table["time"], self.until))
+        return table
+
+
+ALL = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTrace:
+    """The token ids of one answer, which a drafter may learn from or be scored on."""
+
+    id: str
+    time: float
+    cohort: Cohort
+    key: str
+    drafter: str | None
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+
+
+def request_tables(
+    folder: Path, selection: Selection = ALL, columns: Collection[str] | None = None
+) -> Iterator[Any]:
+    """Yield Arrow tables of requests, a file each, the oldest day first; `columns` are those that
+    the caller wants (default: all but the token ids). Token ids that have expired are null.
+
+    Raises InvalidRequest (field `traces`) for a folder without traces, and for a damaged file.
+    """
+    check_folder(folder)
+    wanted = list(columns or (name for name in COLUMNS[REQUESTS] if name not in TOKEN_COLUMNS))
+    needed = {*wanted, "time", "model", "app", "language", "region", "engine", "expires"}
+    app = (selection.cohort or {}).get("app", "")
+    for place in partitions(folder, REQUESTS, selection.since, selection.until, app):
+        for path in files_of(place)[0]:
+            try:
+                table = read_part(path, needed)
+            except FileNotFoundError:
+                continue  # its days are over
+            table = selection.of(table)
+            if table.num_rows:
+                yield _without_expired(table, time.time()).select(wanted)
+
+
+def read_requests(folder: Path, selection: Selection = ALL) -> Iterator[RequestTrace]:
+    """Yield requests without their token ids, by day. Raises InvalidRequest as request_tables()."""
+    for table in request_tables(folder, selection):
+        yield from request_rows(table)
+
+
+def read_rounds(folder: Path, selection: Selection = ALL) -> Iterator[RoundTrace]:
+    """Yield the rounds of requests, those of one request in order. Raises InvalidRequest as
+    request_tables()."""
+    import pyarrow as arrow
+    import pyarrow.compute as compute
+
+    tables = [table["id"] for table in request_tables(folder, selection, ["id"])]
+    names = arrow.chunked_array([chunk for ids in tables for chunk in ids.chunks], arrow.string())
+    app = (selection.cohort or {}).get("app", "")
+    for place in partitions(folder, ROUNDS, selection.since, selection.until, app):
+        for path in files_of(place)[0]:
+            try:
+                table = read_part(path)
+            except FileNotFoundError:
+                continue
+            table = table.filter(compute.is_in(table["request"], value_set=names))
+            for record in table.select(RoundTrace._fields).to_pylist():
+                yield RoundTrace(**record)
+
+
+def read_tokens(
+    folder: Path, selection: Selection = ALL, *, for_key: str | None = None
+) -> Iterator[TokenTrace]:
+    """Yield the answers whose token ids are there, by day: those that all drafters may learn from,
+    and with `for_key` also those that only drafters which serve this key alone may learn from.
+
+    Raises InvalidRequest as request_tables().
+    """
+    columns = ("id", "time", "key", "scope", "drafter", "model", "app", "language", "region")
+    for table in request_tables(folder, selection, (*columns, *TOKEN_COLUMNS)):
+        for row in table.to_pylist():
+            allowed = row["scope"] == SHARED or (row["scope"] == OWN and row["key"] == for_key)
+            if not allowed or row["prompt_ids"] is None or row["output_ids"] is None:
+                continue
+            yield TokenTrace(
+                row["id"],
+                row["time"],
+                Cohort(row["model"], row["app"], row["language"], row["region"]),
+                row["key"],
+                row["drafter"],
+                tuple(row["prompt_ids"]),
+                tuple(row["output_ids"]),
+            )
+
+
+def _without_expired(table: Any, now: float) -> Any:
+    """Return a table without the rows' token ids whose time has come, deleted or not."""
+    held = [name for name in TOKEN_COLUMNS if name in table.column_names]
+    if not held:
+        return table
+    import pyarrow.compute as compute
+
+    return without_tokens(table, compute.less_equal(table["expires"], now))
