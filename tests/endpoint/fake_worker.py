@@ -74,8 +74,7 @@ class Handler(BaseHTTPRequestHandler):
         words = [f"{prompt}-{place} " for place in range(tokens)]
         if not body.get("stream"):
             time.sleep(body.get("delay", 0) * tokens)
-            choice = {"message": {"content": "".join(words)}, "finish_reason": "length"}
-            self._send(json.dumps({"choices": [choice], "worker": self.name}).encode())
+            self._send(json.dumps(whole(words, body, self.name)).encode())
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -102,6 +101,16 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+def whole(words: list[str], body: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return an answer that is not streamed."""
+    choice: dict[str, Any] = {"message": {"content": "".join(words)}, "finish_reason": "length"}
+    told: dict[str, Any] = {"choices": [choice], "worker": name, **counts(words)}
+    if body.get("return_token_ids"):
+        choice["token_ids"] = [100 + place for place in range(len(words))]
+        told["prompt_token_ids"] = [1, 2, 3]
+    return told
+
+
 def events(words: list[str], body: dict[str, Any], name: str) -> list[dict[str, Any]]:
     """Return the events of a stream: a token each, then usage and what the drafts did."""
     told: list[dict[str, Any]] = []
@@ -113,13 +122,18 @@ def events(words: list[str], body: dict[str, Any], name: str) -> list[dict[str, 
     told[-1]["choices"][0]["finish_reason"] = "length"
     if body.get("return_token_ids"):
         told[0]["prompt_token_ids"] = [1, 2, 3]
-    counts = {
+    return [*told, {"choices": [], **counts(words)}]
+
+
+def counts(words: list[str]) -> dict[str, Any]:
+    """Return what vLLM tells of an answer: a first token, and two rounds of which one is accepted
+    in part."""
+    drafts = {
         "num_spec_steps": 2, "num_draft_tokens": 6, "num_accepted_draft_tokens": 3,
         "per_step_drafted": [3, 3], "per_step_accepted": [2, 1],
     }  # fmt: skip
     usage = {"prompt_tokens": 3, "completion_tokens": len(words)}
-    last = {"choices": [], "usage": usage, "metrics": {"speculative_decoding": counts}}
-    return [*told, last]
+    return {"usage": usage, "metrics": {"speculative_decoding": drafts}}
 
 
 class Server(ThreadingHTTPServer):

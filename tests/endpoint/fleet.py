@@ -28,7 +28,7 @@ from paceline.engine.routes import Routes
 
 FAKE = str(Path(__file__).with_name("fake_worker.py"))
 PATIENCE = 20.0
-QUESTION = {"messages": [{"role": "user", "content": "tide"}]}
+QUESTION = {"model": "m", "messages": [{"role": "user", "content": "tide"}]}
 
 
 def has_envoy() -> bool:

@@ -22,7 +22,7 @@ from paceline.endpoint import description, state
 from paceline.endpoint.description import ManagedEndpoint
 from paceline.endpoint.envoy import files
 from paceline.endpoint.processes import LastingProcess
-from paceline.endpoint.replicas import Replicas
+from paceline.endpoint.replicas import DrafterReplicas
 from paceline.engine.routes import Routes
 from paceline.engines.kind import Program
 from tests.endpoint.fleet import FAKE
@@ -34,13 +34,14 @@ def use_fake(*words: str) -> None:
     description.find_program = lambda *_: program  # type: ignore[attr-defined]
 
 
-def managed(slots: int = 2, **fields: Any) -> ManagedEndpoint:
+def managed(slots: int | list[dict[str, Any]] = 2, **fields: Any) -> ManagedEndpoint:
+    free = [{"port": free_port()} for _ in range(slots)] if isinstance(slots, int) else slots
     return ManagedEndpoint.read(
         {
             "listen": f"127.0.0.1:{free_port()}",
             "engine": "vllm",
             "target": "target",
-            "slots": [{"port": free_port()} for _ in range(slots)],
+            "slots": free,
             **fields,
         }
     )
@@ -51,7 +52,7 @@ def routes(**shares: float) -> Routes:
     return Routes.read({"default": default, "cohorts": [{"shares": shares}]})
 
 
-STEPS: Sequence[Callable[[Replicas], object]] = (
+STEPS: Sequence[Callable[[DrafterReplicas], object]] = (
     lambda replicas: replicas.load("a", "ngram"),
     lambda replicas: replicas.route(routes(a=1.0)),
     lambda replicas: replicas.load("b", "suffix"),
@@ -89,7 +90,7 @@ def die_at(number: int) -> None:
 def main(folder: str, endpoint: str, number: int, first: int) -> None:
     use_fake()
     die_at(number)
-    with Replicas(Path(folder), ManagedEndpoint.from_file(endpoint, "endpoint")) as replicas:
+    with DrafterReplicas(Path(folder), ManagedEndpoint.from_file(endpoint, "endpoint")) as replicas:
         for place, step in enumerate(STEPS[first:], first):
             print(place, flush=True)
             step(replicas)

@@ -12,8 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from paceline.bench.load.server_process import free_port
 from paceline.endpoint.description import ManagedEndpoint
-from paceline.endpoint.replicas import Replicas
+from paceline.endpoint.replicas import DrafterReplicas
 from paceline.models.catalog import pull
 from tests.endpoint.fleet import Asker, Load, comes_true, needs_envoy
 from tests.endpoint.managed import managed, routes
@@ -32,7 +33,13 @@ QUESTION = [{"role": "user", "content": "What is a lighthouse?"}]
 
 
 def endpoint(target: str) -> ManagedEndpoint:
+    """An endpoint whose replicas compute on a core each; both would take the first one."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
     return managed(
+        slots=[
+            {"port": free_port(), "environment": {"VLLM_CPU_OMP_THREADS_BIND": str(core)}}
+            for core in (cores[0], cores[-1])
+        ],
         target=target,
         max_model_len=512,
         max_num_seqs=4,
@@ -41,7 +48,7 @@ def endpoint(target: str) -> ManagedEndpoint:
     )
 
 
-def counted(replicas: Replicas, name: str) -> float:
+def counted(replicas: DrafterReplicas, name: str) -> float:
     """Return how many drafts a replica has verified."""
     text = httpx.get(f"{replicas.loaded()[name].url}/metrics", trust_env=False).text
     lines = [line for line in text.splitlines() if line.startswith("vllm:spec_decode_num_drafts_t")]
@@ -49,12 +56,12 @@ def counted(replicas: Replicas, name: str) -> float:
 
 
 def test_a_drafter_is_replaced_under_load_and_no_text_changes(tmp_path: Path) -> None:
-    replicas = Replicas(tmp_path / "endpoint", endpoint(str(pull(TARGET))))
+    replicas = DrafterReplicas(tmp_path / "endpoint", endpoint(str(pull(TARGET))))
     asked = {"model": "m", "messages": QUESTION, "max_tokens": 24, "temperature": 0}
     try:
         replicas.load("trained", str(first_generation()))
         replicas.route(routes(trained=1.0))
-        with Load(replicas.endpoint.listen, threads=2, **asked) as load:
+        with Load(replicas.endpoint.listen, threads=1, **asked) as load:
             replicas.load("ngram", "ngram")
             replicas.route(routes(trained=0.5, ngram=0.5))
             assert comes_true(lambda: load.drafters["ngram"] > 3, 120)

@@ -14,7 +14,7 @@ import pytest
 from paceline.core import InvalidRequest
 from paceline.endpoint.description import ManagedEndpoint
 from paceline.endpoint.errors import EndpointError
-from paceline.endpoint.replicas import Replicas
+from paceline.endpoint.replicas import DrafterReplicas
 from paceline.engine.routes import Routes
 from tests.endpoint.fleet import FAKE, Asker, Load, comes_true, is_gone, kill, needs_envoy
 from tests.endpoint.managed import STEPS, managed, routes, use_fake
@@ -29,20 +29,20 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def replicas(tmp_path: Path) -> Iterator[Replicas]:
+def replicas(tmp_path: Path) -> Iterator[DrafterReplicas]:
     """An endpoint that serves with `a`."""
-    made = Replicas(tmp_path / "endpoint", managed(slots=3))
+    made = DrafterReplicas(tmp_path / "endpoint", managed(slots=3))
     made.load("a", "ngram")
     made.route(routes(a=1.0))
     yield made
     end(made.folder, made.endpoint, made)
 
 
-def end(folder: Path, endpoint: ManagedEndpoint, replicas: Replicas | None = None) -> None:
+def end(folder: Path, endpoint: ManagedEndpoint, replicas: DrafterReplicas | None = None) -> None:
     """End an endpoint, whoever has steered it."""
     if replicas is not None:
         replicas.close()
-    Replicas(folder, endpoint).down(0)
+    DrafterReplicas(folder, endpoint).down(0)
 
 
 def running(endpoint: ManagedEndpoint) -> list[int]:
@@ -56,11 +56,13 @@ def running(endpoint: ManagedEndpoint) -> list[int]:
     return sorted(port for port in ports if port in {slot.port for slot in endpoint.slots})
 
 
-def kinds(replicas: Replicas) -> list[tuple[str, str | None]]:
+def kinds(replicas: DrafterReplicas) -> list[tuple[str, str | None]]:
     return [(event.kind, event.replica) for event in replicas.events]
 
 
-def test_a_drafter_is_replaced_under_load_without_a_failed_request(replicas: Replicas) -> None:
+def test_a_drafter_is_replaced_under_load_without_a_failed_request(
+    replicas: DrafterReplicas,
+) -> None:
     with Load(replicas.endpoint.listen, delay=0.01) as load:
         replicas.load("b", "suffix")
         assert {name: each.state for name, each in replicas.loaded().items()} == {
@@ -77,7 +79,7 @@ def test_a_drafter_is_replaced_under_load_without_a_failed_request(replicas: Rep
     assert kinds(replicas)[-2:] == [("retiring", "a"), ("stopped", "a")]
 
 
-def test_a_retiring_replica_ends_after_its_last_stream(replicas: Replicas) -> None:
+def test_a_retiring_replica_ends_after_its_last_stream(replicas: DrafterReplicas) -> None:
     replicas.load("b", "suffix")
     asker = Asker(replicas.endpoint.listen)
     with asker.stream(tokens=40, delay=0.05) as events:
@@ -92,7 +94,7 @@ def test_a_retiring_replica_ends_after_its_last_stream(replicas: Replicas) -> No
     assert comes_true(lambda: "a" not in replicas.loaded())
 
 
-def test_one_call_rolls_back(replicas: Replicas) -> None:
+def test_one_call_rolls_back(replicas: DrafterReplicas) -> None:
     with pytest.raises(EndpointError, match="no earlier routes"):
         replicas.rollback()
     replicas.load("b", "suffix")
@@ -108,7 +110,7 @@ def test_one_call_rolls_back(replicas: Replicas) -> None:
         replicas.rollback()
 
 
-def test_others_take_over_from_a_replica_that_crashes(replicas: Replicas) -> None:
+def test_others_take_over_from_a_replica_that_crashes(replicas: DrafterReplicas) -> None:
     replicas.load("b", "suffix")
     replicas.route(routes(a=0.5, b=0.5))
     pid = replicas.loaded()["b"].pid
@@ -128,7 +130,7 @@ def test_others_take_over_from_a_replica_that_crashes(replicas: Replicas) -> Non
     assert set(load.statuses) == {"200"}
 
 
-def test_one_that_does_not_come_up_harms_nobody(replicas: Replicas) -> None:
+def test_one_that_does_not_come_up_harms_nobody(replicas: DrafterReplicas) -> None:
     use_fake("--fail", "no such tensor")
     with pytest.raises(EndpointError, match=r"(?s)b did not come up: it has ended\..*no such tens"):
         replicas.load("b", "suffix")
@@ -136,7 +138,7 @@ def test_one_that_does_not_come_up_harms_nobody(replicas: Replicas) -> None:
     assert Asker(replicas.endpoint.listen).drafter() == "a"
 
 
-def test_what_cannot_be_done_is_refused_by_name(replicas: Replicas) -> None:
+def test_what_cannot_be_done_is_refused_by_name(replicas: DrafterReplicas) -> None:
     for spec, words in (
         (
             "suffix,corpus=/tmp",
@@ -169,20 +171,20 @@ def test_what_cannot_be_done_is_refused_by_name(replicas: Replicas) -> None:
 
 def test_too_little_memory_is_refused_before_anything_starts(tmp_path: Path) -> None:
     endpoint = managed(memory_gb=1e6)
-    with Replicas(tmp_path, endpoint) as replicas:
+    with DrafterReplicas(tmp_path, endpoint) as replicas:
         with pytest.raises(InvalidRequest, match=r"memory_gb: got 1000000.0; expected at most the"):
             replicas.load("a", "ngram")
         assert not replicas.loaded() and not running(endpoint)
     end(tmp_path, endpoint)
 
 
-def test_the_next_controller_finds_what_runs(replicas: Replicas) -> None:
+def test_the_next_controller_finds_what_runs(replicas: DrafterReplicas) -> None:
     before = replicas.loaded()
     with pytest.raises(EndpointError, match=r"another controller steers .* \(process \d+\)"):
-        Replicas(replicas.folder, replicas.endpoint)
+        DrafterReplicas(replicas.folder, replicas.endpoint)
     with Load(replicas.endpoint.listen) as load:
         replicas.close()
-        with Replicas(replicas.folder, replicas.endpoint) as following:
+        with DrafterReplicas(replicas.folder, replicas.endpoint) as following:
             assert {**following.loaded()}.keys() == before.keys()
             assert following.loaded()["a"].pid == before["a"].pid
             assert following.routes == routes(a=1.0)
@@ -194,13 +196,13 @@ def test_the_next_controller_finds_what_runs(replicas: Replicas) -> None:
 
 def test_an_ended_endpoint_leaves_nothing(tmp_path: Path) -> None:
     endpoint = managed()
-    replicas = Replicas(tmp_path, endpoint)
+    replicas = DrafterReplicas(tmp_path, endpoint)
     replicas.load("a", "ngram")
     pid = replicas.loaded()["a"].pid
     assert pid is not None and len(running(endpoint)) == 1
     replicas.down(0)
     assert is_gone(pid) and not running(endpoint)
-    with Replicas(tmp_path, endpoint) as following:
+    with DrafterReplicas(tmp_path, endpoint) as following:
         assert not following.loaded() and following.routes is None
         following.down(0)
 
@@ -228,7 +230,7 @@ def check_killed_at(place: int, folder: Path) -> bool:
     path.write_text(endpoint.model_dump_json())
     step = take_steps(folder / "run", path, place, 0)
     try:
-        with Replicas(folder / "run", endpoint) as following:
+        with DrafterReplicas(folder / "run", endpoint) as following:
             envoy = following._keeper.gateway.process.identity()
             for each in STEPS[step:] if step is not None else ():
                 each(following)
@@ -263,7 +265,7 @@ def test_a_controller_killed_anywhere_loses_and_doubles_nothing(tmp_path: Path) 
     assert place > 40  # every write, start and end of the scenario, before and after it
 
 
-def test_a_second_load_waits_for_the_first(replicas: Replicas) -> None:
+def test_a_second_load_waits_for_the_first(replicas: DrafterReplicas) -> None:
     failures: list[Exception] = []
 
     def load() -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from paceline.endpoint.description import EndpointDescription, ManagedEndpoint, ReplicaDescription
 from paceline.endpoint.errors import EndpointError
-from paceline.endpoint.replicas import Replicas, ServedReplica
+from paceline.endpoint.replicas import DrafterReplicas, ServedReplica
 
 __all__ = [
+    "DrafterReplicas",
     "EndpointDescription",
     "EndpointError",
     "ManagedEndpoint",
     "ReplicaDescription",
-    "Replicas",
     "ServedReplica",
 ]

@@ -17,6 +17,7 @@ from pydantic import ConfigDict, Field, model_validator
 from paceline.core import InvalidRequest
 from paceline.core.documents import Document
 from paceline.core.field_types import AtMost, Between, Expected, OneOf
+from paceline.dataset.traces.retention import KEEP_DAYS, TOKEN_DAYS
 from paceline.engine.routes import Routes
 from paceline.engines import KINDS
 from paceline.engines.kind import LaunchPlan
@@ -28,7 +29,7 @@ WITHOUT_FOLDER = [
     name for name, kind in DRAFTING.items()
     if not kind.checkpoint and (kind.vllm or kind.sglang or kind.paceline)
 ]  # fmt: skip
-MOST_REPLICAS = 64
+MOST_REPLICAS, MOST_APPS = 64, 1024
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NAME_WORDS = "up to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -59,6 +60,24 @@ class EndpointTimes(EndpointPart):
     """Until a started replica answers."""
 
 
+class EndpointTraces(EndpointPart):
+    """What is kept of the answers: counts and times of each, and token ids where they may be."""
+
+    folder: str
+    """Where traces go, as of `paceline serve --traces`."""
+    tokens: Annotated[list[ReplicaName], AtMost(MOST_APPS, "apps")] = Field(default=[])
+    """The apps, by their header X-Paceline-App, whose token ids may be kept. Of no other is any."""
+    sample: Annotated[float, Between(0, 1)] = 1.0
+    """The share of their requests whose token ids are."""
+    token_days: Annotated[float, Between(0, open=True)] = TOKEN_DAYS
+    """Days after which token ids are deleted."""
+    keep_days: Annotated[float, Between(0, open=True)] = KEEP_DAYS
+    """Days after which all is."""
+    redact: Annotated[str, Expected("MODULE:FUNCTION", lambda text: ":" in text)] | None = None
+    """A function that gets the token ids of a prompt and its answer, and returns both as they may
+    be kept, or None."""
+
+
 class EndpointSettings(EndpointPart):
     """What every endpoint states."""
 
@@ -77,6 +96,8 @@ class EndpointSettings(EndpointPart):
     ] = "/health"
     """A replica that does not answer 200 here gets no requests."""
     times: EndpointTimes = EndpointTimes()
+    traces: EndpointTraces | None = None
+    """Keep traces of vLLM's answers; by default nothing is looked at."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -167,7 +188,9 @@ class ManagedEndpoint(EndpointSettings):
     """Main memory that a replica takes. Where less is free, none is started."""
 
     @model_validator(mode="after")
-    def _check_ports(self) -> Self:
+    def _check_whole(self) -> Self:
+        if self.traces is not None and self.engine != "vllm":
+            raise InvalidRequest("traces", self.traces.folder, f"none for {self.engine}: vllm only")
         ports = [self.address[1], *(slot.port for slot in self.slots)]
         for index, port in enumerate(ports):
             if port in ports[:index]:

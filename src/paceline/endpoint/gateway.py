@@ -114,6 +114,6 @@ class EnvoyGateway:
             present = None
         if present != wanted:
             raise EndpointError(
-                "Envoy runs with another `listen` or `times.idle`, which it reads at its start "
-                "only: end the endpoint, and start it again"
+                "Envoy runs with another `listen`, `times.idle` or `traces`, which it reads at its "
+                "start only: end the endpoint, and start it again"
             )

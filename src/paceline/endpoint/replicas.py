@@ -1,6 +1,6 @@
 """Replicas behind Envoy: a drafter is replaced by a new replica, on any engine.
 
-    with Replicas(folder, endpoint) as replicas:
+    with DrafterReplicas(folder, endpoint) as replicas:
         replicas.load("app-3", "/drafters/app-3")                 # returns when it is ready
         replicas.route(Routes(default="app-3"))                   # returns when Envoy does it
         replicas.unload("app-2")                                  # ends when nobody uses it
@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from paceline.core import InvalidRequest, PacelineError
 from paceline.endpoint.description import NAME, NAME_WORDS, ManagedEndpoint, check_routes
+from paceline.endpoint.envoy.taps import SOCKET
 from paceline.endpoint.errors import EndpointError
 from paceline.endpoint.keeper import ReplicaKeeper
 from paceline.endpoint.state import (
@@ -30,6 +31,10 @@ from paceline.endpoint.state import (
     ReplicaPhase,
 )
 from paceline.engine.routes import Routes
+
+if TYPE_CHECKING:
+    from paceline.dataset.traces.writer import TraceCounts
+    from paceline.endpoint.taps import TapServer
 
 STEP_SECONDS = 0.1
 
@@ -47,7 +52,7 @@ class ServedReplica:
     pid: int | None
 
 
-class Replicas:
+class DrafterReplicas:
     """The replicas of one endpoint, and Envoy before them. One controller at a time.
 
     Raises InvalidRequest for an endpoint that cannot be, and EndpointError where another controller
@@ -65,6 +70,7 @@ class Replicas:
         try:
             self._events = EventLog(folder, on_event)
             self._keeper = ReplicaKeeper(folder, endpoint, self._events)
+            self._taps = self._open_taps()
             self._ended = threading.Event()
             started = self._keeper.gateway.open(self._keeper.description())
             self._events.tell("envoy", None, "Envoy is started" if started else "Envoy is found")
@@ -82,6 +88,11 @@ class Replicas:
     @property
     def routes(self) -> Routes | None:
         return self._keeper.state.routes
+
+    @property
+    def traced(self) -> TraceCounts | None:
+        """Return how many answers this controller has traced; None without `traces`."""
+        return None if self._taps is None else self._taps.counts
 
     @property
     def events(self) -> list[EndpointEvent]:
@@ -204,6 +215,16 @@ class Replicas:
         self._check_open()
         self._ended.set()
         self._thread.join()
+        if self._taps is not None:
+            self._taps.close()
+
+    def _open_taps(self) -> TapServer | None:
+        if self.endpoint.traces is None:
+            return None
+        from paceline.endpoint.taps import TapServer, TapTraces
+
+        socket = self._keeper.gateway.files.folder / SOCKET
+        return TapServer(socket, TapTraces(self.endpoint.traces))
 
     def _check_open(self) -> None:
         if self._ended.is_set():

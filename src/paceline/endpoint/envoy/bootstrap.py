@@ -7,6 +7,7 @@ from pathlib import Path
 from paceline.endpoint.description import EndpointDescription, EndpointSettings
 from paceline.endpoint.envoy.clusters import cluster, endpoints, socket_address
 from paceline.endpoint.envoy.routing import ROUTES, TYPES, Json, route_configuration
+from paceline.endpoint.envoy.taps import tap_cluster, tap_filter
 
 ADMIN = "admin.sock"  # in the folder that Envoy runs in
 BUFFERED_BYTES = 4 * 2**20  # of a request that is kept for a retry; more is sent once
@@ -26,7 +27,7 @@ def whole(description: EndpointDescription) -> Json:
     """Return the same endpoint as one configuration without further files, which Envoy can check
     offline."""
     configuration = _base(description, {"route_config": _plain(route_configuration(description))})
-    configuration["static_resources"]["clusters"] = [
+    configuration["static_resources"]["clusters"] += [
         _plain(
             cluster(
                 description,
@@ -55,13 +56,16 @@ def _base(settings: EndpointSettings, routes: Json) -> Json:
                     "per_connection_buffer_limit_bytes": BUFFERED_BYTES,
                     "filter_chains": [{"filters": [_http(settings, routes)]}],
                 }
-            ]
+            ],
+            "clusters": [] if settings.traces is None else [tap_cluster()],
         },
     }
 
 
 def _http(settings: EndpointSettings, routes: Json) -> Json:
     router = {"@type": f"{TYPES}envoy.extensions.filters.http.router.v3.Router"}
+    traces = settings.traces
+    taps = [] if traces is None else [tap_filter(traces, settings.session_header)]
     return {
         "name": "http",
         "typed_config": {
@@ -71,7 +75,7 @@ def _http(settings: EndpointSettings, routes: Json) -> Json:
             **routes,
             "preserve_external_request_id": True,
             "stream_idle_timeout": f"{settings.times.idle:g}s",
-            "http_filters": [{"name": "router", "typed_config": router}],
+            "http_filters": [*taps, {"name": "router", "typed_config": router}],
         },
     }
 
