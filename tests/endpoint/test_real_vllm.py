@@ -29,6 +29,7 @@ pytestmark = [
         "PACELINE_VLLM_PYTHON" not in os.environ, reason="no PACELINE_VLLM_PYTHON: no vLLM here"
     ),
 ]
+FOXES = "Continue: " + "the quick brown fox jumps over the lazy dog, " * 5
 QUESTION = [{"role": "user", "content": "What is a lighthouse?"}]
 
 
@@ -65,6 +66,7 @@ def test_a_drafter_is_replaced_under_load_and_no_text_changes(tmp_path: Path) ->
             replicas.load("ngram", "ngram")
             replicas.route(routes(trained=0.5, ngram=0.5))
             assert comes_true(lambda: load.drafters["ngram"] > 3, 120)
+            assert counted(replicas, "trained") > 0
             replicas.route(routes(ngram=1.0))
             replicas.unload("trained")
             assert comes_true(lambda: "trained" not in replicas.loaded(), 120)
@@ -72,8 +74,8 @@ def test_a_drafter_is_replaced_under_load_and_no_text_changes(tmp_path: Path) ->
             assert comes_true(lambda: load.statuses["200"] > answered + 4, 120)
         assert set(load.statuses) == {"200"} and load.drafters["trained"] > 3
         assert len(load.texts) == 1, load.texts
+        repeated = {**asked, "messages": [{"role": "user", "content": FOXES}]}
+        assert Asker(replicas.endpoint.listen).response(**repeated).status_code == 200
         assert counted(replicas, "ngram") > 0
-        told = Asker(replicas.endpoint.listen).response(**asked).json()
-        assert told["choices"][0]["message"]["content"] in load.texts
     finally:
         replicas.down(0)

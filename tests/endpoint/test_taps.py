@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,17 +23,23 @@ from paceline.engine.routes import Routes
 from tests.endpoint.fake_worker import events, whole
 from tests.endpoint.fleet import Asker, Worker, comes_true, described, needs_envoy, opened, workers
 
-WORDS = ["tide-0 ", "tide-1 ", "tide-2 ", "tide-3 "]
+WORDS = [f"tide-{place} " for place in range(6)]
+IDS = (100, 101, 102, 103, 104, 105)
+BURSTS = ((100,), (101, 102, 103), (104, 105))  # of the prompt's step and of two rounds
+START = int(time.time()) * 10**6  # microseconds
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "tide"}], "temperature": 0.5}
 HEADERS = {
     "x-id": "r1", "x-app": "shop", "x-region": "eu", "x-session": "s", "x-tokens": "yes",
     "x-drafter": "a", "x-route": "route 0",
-    "x-start": "1000000", "x-first": "1250000", "x-end": "2000000",
+    "x-start": str(START), "x-first": str(START + 250_000), "x-end": str(START + 1_500_000),
 }  # fmt: skip
 
 
 def streamed(body: dict[str, Any]) -> bytes:
-    told = [json.dumps(event) for event in events(WORDS, body, "w")]
+    """Return a stream with an event for each round."""
+    singles = events(WORDS, body, "w")
+    told = [json.dumps(singles[0] | {"choices": [{"token_ids": burst}]}) for burst in BURSTS]
+    told += [json.dumps(event) for event in singles[-1:]]
     return "".join(f"data: {text}\n\n" for text in [*told, "[DONE]"]).encode()
 
 
@@ -63,12 +70,12 @@ def test_an_answer_becomes_a_row_with_its_rounds(tmp_path: Path, stream: bool) -
     row = the_row(tmp_path)
     assert (row.model, row.app, row.region, row.engine) == ("m", "shop", "eu", "vllm")
     assert (row.drafter, row.route, row.temperature) == ("a", "route 0", 0.5)
-    assert (row.prompt_tokens, row.output_tokens, row.finish) == (3, 4, "length")
-    assert (row.draft_rounds, row.drafted, row.accepted) == (2, 6, 3)
+    assert (row.prompt_tokens, row.output_tokens, row.cached_tokens) == (3, 6, 0)
+    assert (row.draft_rounds, row.drafted, row.accepted, row.rounds) == (2, 6, 3, 3)
     assert row.acceptance_length == 2.5
-    assert (row.ttft, row.total, row.tpot) == (0.25, 1.0, 0.25)
+    assert (row.ttft, row.total, row.tpot) == (0.25, 1.5, 0.25)
     assert [tuple(each)[1:4] for each in read_rounds(tmp_path)] == [(1, 3, 2), (4, 3, 1)]
-    assert ids(tmp_path) == [((1, 2, 3), (100, 101, 102, 103))]
+    assert ids(tmp_path) == [((1, 2, 3), IDS)]
     assert row.session != "s"
 
 
@@ -78,7 +85,7 @@ HOOKED = {"redact": f"{__name__}:nothing"}, {"redact": f"{__name__}:broken"}
 @pytest.mark.parametrize("more", [{"x-tokens": "no"}, {"x-app": "other"}, {"x-app": ""}, *HOOKED])
 def test_without_consent_no_token_id_is_kept(tmp_path: Path, more: dict[str, str]) -> None:
     traced(tmp_path, streamed({"return_token_ids": True}), ASKED, **more)
-    assert the_row(tmp_path).output_tokens == 4 and the_row(tmp_path).accepted == 3
+    assert the_row(tmp_path).output_tokens == 6 and the_row(tmp_path).accepted == 3
     assert ids(tmp_path) == []
 
 
@@ -96,8 +103,8 @@ def shortened(prompt: list[int], output: list[int]) -> tuple[list[int], list[int
 
 def test_a_hook_says_which_ids_are_kept(tmp_path: Path) -> None:
     traced(tmp_path, streamed({"return_token_ids": True}), ASKED, redact=f"{__name__}:shortened")
-    assert ids(tmp_path) == [((2, 3), (101, 102, 103))]
-    assert the_row(tmp_path).output_tokens == 4
+    assert ids(tmp_path) == [((2, 3), IDS[1:])]
+    assert the_row(tmp_path).output_tokens == 6
     with pytest.raises(InvalidRequest, match=r"traces\.redact: got 'nowhere:hook'"):
         TapTraces(EndpointTraces(folder=str(tmp_path), redact="nowhere:hook"))
 
@@ -106,7 +113,7 @@ def test_of_a_long_answer_the_counts_are_kept(tmp_path: Path) -> None:
     end = streamed({"return_token_ids": True})[-500:]
     traced(tmp_path, end, None, **{"x-size": "2000000"})
     row = the_row(tmp_path)
-    assert (row.output_tokens, row.accepted, row.model) == (4, 3, "none")
+    assert (row.output_tokens, row.accepted, row.model) == (6, 3, "none")
     assert ids(tmp_path) == []
 
 
@@ -130,10 +137,10 @@ def test_answers_behind_envoy_are_traced_and_stay_as_they_are(tmp_path: Path) ->
     with workers("a") as (worker,), tapped(tmp_path, worker) as (asker, envoy):
         settings = EndpointTraces(folder=str(tmp_path / "traces"), tokens=["shop"])
         server = TapServer(envoy / SOCKET, TapTraces(settings))
-        with asker.stream(tokens=5, delay=0.1, **{"X-Paceline-App": "shop"}) as told:
-            for event in told:
-                if event["choices"]:  # it came before the next one was sent
-                    assert worker.counts()["running"] == 1
+        with asker.stream(tokens=5, delay=0.4, **{"X-Paceline-App": "shop"}) as told:
+            next(told)
+            assert worker.counts()["running"] == 1  # it came while the rest is not written yet
+            assert len(list(told)) == 5
         with asker.stream(tokens=5, delay=0, **{"X-Paceline-App": "other"}) as told:
             plain = list(told)
         assert [event for event in plain if event["choices"]] == events(

@@ -161,7 +161,7 @@ class TapServer:
     def __init__(self, path: Path, traces: TapTraces) -> None:
         self._traces, self._path = traces, path
         path.unlink(missing_ok=True)
-        self._server = _Server(str(path), _handler(traces))
+        self._server = _Server(str(path), _handler(traces))  # type: ignore[arg-type]  # a path
         os.chmod(path, 0o600)
         self._thread = threading.Thread(target=self._server.serve_forever, name="taps", daemon=True)
         self._thread.start()

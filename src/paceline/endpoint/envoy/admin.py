@@ -46,6 +46,8 @@ class EnvoyAdmin:
         counts: dict[int, int] = {}
         for cluster in self._get("/clusters?format=json").json().get("cluster_statuses", []):
             for host in cluster.get("host_statuses", []):
+                if "socket_address" not in host["address"]:
+                    continue  # the socket of the taps
                 port = host["address"]["socket_address"]["port_value"]
                 stats = {stat["name"]: int(stat.get("value", 0)) for stat in host["stats"]}
                 counts[port] = counts.get(port, 0) + stats.get("rq_active", 0)
