@@ -1,0 +1,284 @@
+"""Traces of what vLLM answers behind Envoy: a copy of each answer comes over a socket, once it has
+ended, and becomes a row like those of our own server.
+
+A copy is in memory alone, and only for as long as it is read. Its text decides the language of its
+cohort, and is then forgotten. Requests whose client has left before the end leave no row.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from paceline.core import InvalidRequest
+from paceline.core.cohorts import NONE, Cohort
+from paceline.dataset.traces.folder import SessionDigest
+from paceline.dataset.traces.records import SHARED, RequestTrace, Traced
+from paceline.dataset.traces.retention import Retention
+from paceline.dataset.traces.writer import TraceCounts, TraceWriter
+from paceline.endpoint.description import EndpointTraces
+from paceline.engines.answers import EngineAnswer, EngineAsk
+from paceline.engines.openai_stream import take_openai
+from paceline.engines.traces import answer_bytes, answer_trace
+from paceline.server.cohorts import CommonCohorts
+from paceline.server.languages import Languages
+
+log = logging.getLogger(__name__)
+MICROSECONDS = 1e6
+LONGEST_COPY = 2 * 2**20  # bytes of a request and its answer, above what Envoy hands over
+Ids = list[int]
+Redact = Callable[[Ids, Ids], tuple[Ids, Ids] | None]
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TappedAnswer:
+    """An answer as Envoy saw it. Times are seconds since the epoch; `body` may lack its beginning,
+    and `request` is empty where the request was too long."""
+
+    id: str
+    app: str
+    region: str
+    session: str
+    drafter: str
+    route: str
+    consent: bool
+    started: float
+    first: float
+    ended: float
+    whole: bool
+    request: bytes
+    body: bytes
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str] | Message, data: bytes) -> TappedAnswer:
+        """Read a copy as taps.lua writes it. Raises KeyError and ValueError for another one."""
+        started, first, ended = (int(headers[f"x-{name}"]) for name in ("start", "first", "end"))
+        split = int(headers["x-request-bytes"])
+        return cls(
+            id=headers["x-id"],
+            app=headers["x-app"],
+            region=headers["x-region"],
+            session=headers["x-session"],
+            drafter=headers["x-drafter"],
+            route=headers["x-route"],
+            consent=headers["x-tokens"] == "yes",
+            started=started / MICROSECONDS,
+            first=first / MICROSECONDS,
+            ended=ended / MICROSECONDS,
+            whole=len(data) - split == int(headers["x-size"]),
+            request=data[:split],
+            body=data[split:],
+        )
+
+
+class TapTraces:
+    """Makes rows of answers. Raises InvalidRequest and MissingPackage where it could not."""
+
+    def __init__(self, traces: EndpointTraces) -> None:
+        self._traces = traces
+        self._redact = None if traces.redact is None else imported(traces.redact)
+        self._writer = TraceWriter(
+            Path(traces.folder).expanduser(), Retention(traces.keep_days, traces.token_days)
+        )
+        self._common, self._languages = CommonCohorts(), Languages()
+        self._languages.load_soon()
+        self._lock = threading.Lock()
+
+    @property
+    def counts(self) -> TraceCounts:
+        return self._writer.counts
+
+    def take(self, tapped: TappedAnswer) -> None:
+        """Hand an answer over to the writer. Raises ValueError for one that cannot be read."""
+        answer, tokens, model = read_answer(tapped)
+        asked = _json(tapped.request) if tapped.request else {}
+        cohort = Cohort(
+            model=str(asked.get("model") or model or NONE),
+            app=tapped.app or NONE,
+            language=self._languages.of(_user_text(asked)),
+            region=tapped.region or NONE,
+        )
+        with self._lock:
+            cohort = self._common.counted(cohort)
+        scope = SHARED if tapped.consent and tapped.app in self._traces.tokens else ""
+        if scope and not self._keep_ids(answer):
+            scope = ""
+        make = answer_trace(
+            answer,
+            EngineAsk("", 0, temperature=float(asked.get("temperature") or 0)),
+            id=tapped.id,
+            cohort=cohort,
+            engine="vllm",
+            session=tapped.session or None,
+            drafter=tapped.drafter or None,
+            version=tapped.drafter or None,
+            scope=scope,
+            token_days=self._traces.token_days,
+            time=tapped.ended,
+        )
+
+        def made(digest: SessionDigest) -> Traced:
+            row, rounds = make(digest)
+            return timed(row, tapped, tokens), rounds
+
+        self._writer.offer(made, answer_bytes(answer))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _keep_ids(self, answer: EngineAnswer) -> bool:
+        """Redact the token ids of an answer; return whether they may be kept."""
+        if answer.prompt_token_ids is None or not answer.token_ids:
+            return False
+        if self._redact is None:
+            return True
+        try:
+            kept = self._redact(answer.prompt_token_ids, answer.token_ids)
+        except Exception:  # whatever the user's function raises
+            log.exception("traces.redact: %s failed; token ids are left out", self._traces.redact)
+            return False
+        if kept is None:
+            return False
+        answer.prompt_token_ids, answer.token_ids = list(kept[0]), list(kept[1])
+        return True
+
+
+class TapServer:
+    """Takes copies on a Unix socket at `path`, which only its owner can open."""
+
+    def __init__(self, path: Path, traces: TapTraces) -> None:
+        self._traces, self._path = traces, path
+        path.unlink(missing_ok=True)
+        self._server = _Server(str(path), _handler(traces))  # type: ignore[arg-type]  # a path
+        os.chmod(path, 0o600)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="taps", daemon=True)
+        self._thread.start()
+
+    @property
+    def counts(self) -> TraceCounts:
+        return self._traces.counts
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._path.unlink(missing_ok=True)
+        self._traces.close()
+
+
+class _Server(ThreadingHTTPServer):
+    address_family = socket.AF_UNIX
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        self.socket.bind(self.server_address)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, _ = self.socket.accept()
+        return connection, ("unix", 0)
+
+
+def _handler(traces: TapTraces) -> type[BaseHTTPRequestHandler]:
+    class TapHandler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            size = int(self.headers.get("content-length", 0))
+            data = self.rfile.read(min(size, LONGEST_COPY))
+            self.send_response(204)
+            self.end_headers()
+            if len(data) == size:
+                with suppress(KeyError, ValueError, TypeError):  # no answer of vLLM's
+                    traces.take(TappedAnswer.of(self.headers, data))
+            else:
+                self.close_connection = True
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return TapHandler
+
+
+def read_answer(tapped: TappedAnswer) -> tuple[EngineAnswer, int, str | None]:
+    """Return an answer, the number of its tokens, and the name that the server has for the model.
+
+    Tokens that came in one event share an arrival, and arrivals count events.
+    """
+    answer, tokens, model, choices = EngineAnswer(started=0.0), 0, None, set[int]()
+    for place, event in enumerate(events(tapped)):
+        known = len(answer.token_ids)
+        take_openai(answer, event)
+        answer.arrivals[known:] = [float(place)] * (len(answer.token_ids) - known)
+        model = event.get("model") or model
+        choices |= {choice.get("index", 0) for choice in event.get("choices", ())}
+        tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+    if not tapped.whole or len(choices) > 1:  # parts of an answer, or several
+        answer.token_ids, answer.prompt_token_ids = [], None
+    return answer, tokens or len(answer.token_ids), model
+
+
+def events(tapped: TappedAnswer) -> list[Json]:
+    """Return the events of a stream, or the one of an answer that is not streamed. Of a stream
+    whose beginning is missing, the first piece is left out."""
+    if tapped.whole and tapped.body.lstrip()[:1] == b"{":
+        return [_json(tapped.body)]
+    pieces = tapped.body.split(b"\n\n")[0 if tapped.whole else 1 :]
+    told = [piece.removeprefix(b"data:").strip() for piece in pieces]
+    return [_json(piece) for piece in told if piece.startswith(b"{")]
+
+
+def timed(row: RequestTrace, tapped: TappedAnswer, tokens: int) -> RequestTrace:
+    """Return a row with the times that Envoy saw, and the number of tokens that vLLM counted. The
+    first event of a stream comes with its first token; of other answers the first byte is late."""
+    rest = tokens - 1
+    return replace(
+        row,
+        output_tokens=tokens,
+        rounds=max(tokens - row.accepted, 0),
+        ttft=tapped.first - tapped.started,
+        tpot=(tapped.ended - tapped.first) / rest if rest > 0 else None,
+        total=tapped.ended - tapped.started,
+        route=tapped.route,
+    )
+
+
+def imported(hook: str) -> Redact:
+    """Import a redaction hook. Raises InvalidRequest."""
+    module, _, name = hook.partition(":")
+    try:
+        function: Redact = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        expected = f"a function that Python can import, as mypackage.privacy:redact ({error})"
+        raise InvalidRequest("traces.redact", hook, expected) from None
+    return function
+
+
+def _json(data: bytes) -> Json:
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise ValueError("no JSON object")
+    return value
+
+
+def _user_text(asked: Json) -> str:
+    """Return the text whose language counts: the user's last message, or the prompt."""
+    prompt = asked.get("prompt")
+    if isinstance(prompt, str):
+        return prompt
+    for message in reversed(asked.get("messages") or ()):
+        if message.get("role") == "user":
+            content = message.get("content")
+            parts = content if isinstance(content, list) else [{"text": content}]
+            return " ".join(str(part.get("text") or "") for part in parts)
+    return ""
