@@ -207,7 +207,10 @@ export interface ChatRequest {
   store?: boolean | null;
   /** Another name of `user`, which OpenAI introduced later. */
   safety_identifier?: string | null;
-  /** Accepted without effect: prefixes are cached by content. */
+  /**
+   * Names the session where neither the header X-Session-ID nor `user` does: requests of one
+   * session get the same drafter. Prefixes are cached by content.
+   */
   prompt_cache_key?: string | null;
   /** Accepted without effect: prefixes stay cached as long as there is room. */
   prompt_cache_retention?: "in_memory" | "in-memory" | "24h" | null;
@@ -577,8 +580,9 @@ export interface MessageDelta {
  * Measurements of the request. Times are in seconds from arrival and are given for a single choice
  * only. `seed` is a list with one entry per prompt where the seeds differ. `speedup_vs_ar` is the
  * estimated time without speculation divided by the measured time, for a single choice; null where
- * nothing was timed. `forced_tokens` counts the tokens that the grammar forced; they count in the
- * usage too.
+ * nothing was timed. `route` says why the request got its drafter: `named`, `default`, or `route N`
+ * of the server's routes; null where it got none. `forced_tokens` counts the tokens that the
+ * grammar forced; they count in the usage too.
  */
 export interface Metrics {
   seed: number | number[];
@@ -587,6 +591,8 @@ export interface Metrics {
   tpot?: number | null;
   e2e_latency?: number;
   drafter: string | null;
+  drafter_version: string | null;
+  route: string | null;
   speedup_vs_ar?: number | null;
   forced_tokens?: number;
   lossy?: Lossy;
