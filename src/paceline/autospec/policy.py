@@ -157,7 +157,7 @@ class CorpusPolicy(Document):
     straight: bool = about(
         "make one live without a canary whose gain on the answers held out is sure", False
     )
-    retry_hours: Hours = about("hours until another is built after one that gained too little", 24.0)
+    retry_hours: Hours = about("hours until the next one after one was given up", 24.0)
 
 
 class RoutingPolicy(Document):

@@ -26,6 +26,7 @@ from paceline.autospec.store import (
     TargetIdentity,
     VersionState,
 )
+from paceline.autospec.store.store import UNKNOWN_TARGET
 from paceline.core import InvalidRequest, PacelineError
 from paceline.drafters.corpus_folder import CorpusAnswer
 
@@ -59,7 +60,7 @@ class ChangeTools:
     policy: AutospecPolicy
     clock: Callable[[], float]
     scorer: CohortScorer | None = None
-    target: TargetIdentity = TargetIdentity()
+    target: TargetIdentity = UNKNOWN_TARGET
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,20 +89,22 @@ def decide(situation: Situation, policy: AutospecPolicy) -> list[LoopDecision]:
         if report.decision is DriftDecision.RETRAIN:
             decisions += _mended(report, situation, policy)
         else:
-            worth = report.worth
-            decisions.append(
-                LoopDecision(
-                    str(report.kind),
-                    LoopAction(str(report.decision)),
-                    report.cohorts,
-                    report.start,
-                    worth and worth.gain,
-                    worth and worth.cost,
-                    report.why,
-                    report.why_not,
-                )  # fmt: skip
-            )
+            decisions.append(_as_found(report))
     return sorted(decisions, key=lambda decision: not decision.action.begins_change)
+
+
+def _as_found(report: DriftReport) -> LoopDecision:
+    """Return what drift decided by itself."""
+    return LoopDecision(
+        kind=str(report.kind),
+        action=LoopAction(str(report.decision)),
+        cohorts=report.cohorts,
+        start=report.start,
+        gain=None if report.worth is None else report.worth.gain,
+        cost=None if report.worth is None else report.worth.cost,
+        why=report.why,
+        why_not=report.why_not,
+    )
 
 
 def _mended(

@@ -6,12 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.autospec.drift import HourCells, assess
 from paceline.autospec.drift.cells import HOUR
-from paceline.autospec.drift.window import RECENT_DAYS
-from paceline.autospec.loop.change import ChangeStep, ChangeTools, CohortScorer
+from paceline.autospec.loop.change import SETTLED_SECONDS, ChangeStep, ChangeTools, CohortScorer
 from paceline.autospec.loop.corpora import expiry
 from paceline.autospec.loop.decide import LoopAction, LoopDecision, Situation, decide
 from paceline.autospec.loop.history import given_up, ledger_of
@@ -30,10 +29,10 @@ from paceline.autospec.store import (
     TargetIdentity,
     VersionState,
 )
+from paceline.autospec.store.store import UNKNOWN_TARGET
 from paceline.core import PacelineError
 
 log = logging.getLogger(__name__)
-DAY = 86400.0
 LONGEST_WAIT = 300.0  # seconds between attempts while something is not there
 ORIGINS = {
     LoopAction.BUILD_CORPUS: ChangeOrigin.DRIFT,
@@ -49,7 +48,16 @@ class LoopSettings:
 
     policy: AutospecPolicy
     scorer: CohortScorer | None = None
-    target: TargetIdentity = TargetIdentity()
+    target: TargetIdentity = UNKNOWN_TARGET
+
+
+@dataclass(frozen=True, slots=True)
+class SeenHours:
+    """The sums of the hours until a time, without requests of some drafters."""
+
+    without: frozenset[str] = frozenset()
+    until: float = 0.0
+    cells: HourCells = field(default_factory=HourCells)
 
 
 class Autospec:
@@ -70,7 +78,7 @@ class Autospec:
         self._tools = ChangeTools(
             store, self.journal, traces, settings.policy, clock, settings.scorer, settings.target
         )
-        self._cells: tuple[object, HourCells] = (None, HourCells())  # of the present hour
+        self._seen = SeenHours()
 
     def tick(self) -> list[LoopDecision]:
         """Do one turn, and return what was decided. Raises ServingError, StoreError and
@@ -88,12 +96,13 @@ class Autospec:
     def decided(self) -> list[LoopDecision]:
         """Return what is to be done now, and do nothing."""
         now = self.clock()
-        cells = self._observed(now)
+        hour = (now - SETTLED_SECONDS) // HOUR * HOUR
+        cells = self._observed(hour)
         ledger = ledger_of(self.journal, cells.cohorts)
         changing = {change.cohort: change.version for change in self.journal.active()}
         situation = Situation(
             now=now,
-            reports=assess(cells, ledger, now, self.policy) if cells.cohorts else (),
+            reports=assess(cells, ledger, hour, self.policy) if cells.cohorts else (),
             live=self.store.live(),
             changing=changing,
             failed=given_up(self.journal.changes()),
@@ -119,25 +128,20 @@ class Autospec:
                 log.warning("%s; tried again in %.0f s", error, wait)
             ended.wait(wait)
 
-    def _observed(self, now: float) -> HourCells:
-        """Return the sums of all whole hours that drift looks at; they are read once an hour."""
-        tried = {
+    def _observed(self, until: float) -> HourCells:
+        """Return the sums of all hours until then. Those that were read already are not read again;
+        read anew, they would be the same."""
+        tried = frozenset(
             change.version
             for change in self.journal.changes()
             if change.stage is not ChangeStage.LIVE
-        }
-        key = int(now // HOUR), frozenset(tried)
-        if key != self._cells[0]:
-            drift = self.policy.drift
-            since = now - (drift.reference_days + drift.days + RECENT_DAYS + 28) * DAY
-            first = min([*self._begins(), since])
-            until = now // HOUR * HOUR
-            self._cells = (key, self.traces.cells(min(first, since), until, tried))
-        return self._cells[1]
-
-    def _begins(self) -> list[float]:
-        """Return since when the live versions serve: their first weeks are the reference."""
-        return [each["started"] for each in self.journal.services() if each["ended"] is None]
+        )
+        seen = self._seen if self._seen.without == tried else SeenHours(tried)
+        if until > seen.until:
+            cells = seen.cells + self.traces.cells(seen.until, until, tried)
+            seen = SeenHours(tried, until, cells)
+        self._seen = seen
+        return seen.cells
 
     def _pushed(self, changing: set[str]) -> dict[str, str]:
         """Return the versions that somebody promoted to canary, each with the cohort that it is
@@ -190,8 +194,8 @@ def rollback(
 ) -> StoreChange:
     """Bring back the version that a cohort had before, in the store and where it is served.
 
-    Raises InvalidRequest where there is none, and ServingError; a loop that runs, or another call of
-    reconcile(), tells the server then.
+    Raises InvalidRequest where there is none, and ServingError; the store has changed before that,
+    and a loop that runs, or another reconcile(), tells the server.
     """
     change = store.rollback(author, cohort)
     reconcile(serving, store)
